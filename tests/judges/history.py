@@ -225,13 +225,15 @@ def _losses(
     book: list[Word], state: list[Word], ends_forgotten: frozenset[str], *, sources_killed: bool
 ) -> Iterator[str]:
     """
-    No slice that a request was bound to goes before the request was withdrawn, unless its node was removed.
+    No slice that a request was bound to goes before the request was withdrawn, unless its node was removed, or its
+    source has declined it.
 
     Near a break a copy may be stored late, so that the order of storing blames the honest as well as that of numbers:
     one of the two that speaks for them is enough.
     """
     removed = {word.message["allocation"] for word in book if word.message.get("removed")}
-    bound = {word.message["allocation"] for word in book if word.message["type"] == "Bound"} - removed
+    declined = {word.message.get("declined") for word in state}
+    bound = {word.message["allocation"] for word in book if word.message["type"] == "Bound"} - removed - declined
     breaks = _breaks(word for word in state if word.stored < float("inf"))
     narrowed = _narrowed(breaks)
     withdrawn: dict[str, list[Word]] = {}

@@ -100,6 +100,8 @@ class Books:
         """
         self.told_tickets: dict[str, str] = {}
         self.bound: dict[str, Bound] = {}
+        self.declined: dict[str, None] = {}
+        """Slices with which their pods were not let go, as their source says."""
         self.decided_in: dict[OperationId, str] = {}
         """The life of the bus that each binding and release was decided in, as far as its allocator knew."""
         self.bound_late: dict[str, bool] = {}
@@ -234,7 +236,7 @@ class Books:
         source withdraws it once more. And an allocator that has not read the end yet binds it to another slice of it
         that is found then. That its first one is gone is all that can be demanded.
         """
-        went = bound.allocation in self.failed or bound.allocation in self.went_with_node
+        went = bound.allocation in self.failed.keys() | self.went_with_node.keys() | self.declined.keys()
         went = went or self.went_with_disk(bound.allocation) or self.nobody_can_tell(bound.allocation)
         return went or (bound.request in self.ended and bound.allocation in self.gone)
 

@@ -10,7 +10,7 @@ from simulation.forgotten import LEFT_BEHIND, LINGERS_UNSEEN, NOBODYS_IS_OURS, N
 from simulation.planted import BUGS
 from simulation.planted_cordons import PROMISED_FOR_EVER, SENT_AS_DECIDED
 from simulation.planted_jobs import HALF_KEPT, ONE_TOO_MANY
-from simulation.planted_kube import KEPT_OUT, READ_IS_SETTLED, RELEASE_FORGOTTEN
+from simulation.planted_kube import DECLINED_FORGOTTEN, KEPT_OUT, NOT_TAKEN_BACK, READ_IS_SETTLED, RELEASE_FORGOTTEN
 from simulation.planted_lingering import WRITTEN_ONCE
 from simulation.planted_preemptions import COUNTED_ON_TWICE, PROMISED_IS_HAD
 from simulation.planted_quarrels import GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS
@@ -38,7 +38,7 @@ PLAYED: tuple[Planted, ...] = (
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, NOBODYS_IS_OURS, COUNTED_ON_TWICE, PROMISED_IS_HAD,
     LATEST_IS_RIGHT, RELEASE_FORGOTTEN, TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, READ_IS_SETTLED,
     OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED, REMOVED_HAS_NOTHING, LATE_IS_OVER, LATER_SLICE_STAYS,
-    RELEASED_OVER_NOTHING, WRITTEN_ONCE, ONE_TOO_MANY, KEPT_OUT, NOTHING_TAKEN_BACK,
+    RELEASED_OVER_NOTHING, WRITTEN_ONCE, ONE_TOO_MANY, KEPT_OUT, NOT_TAKEN_BACK, DECLINED_FORGOTTEN, NOTHING_TAKEN_BACK,
     *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""

@@ -227,7 +227,7 @@ class Judge(NodeJudge):
         is_bound = bound is not None and bound.allocation == booking.allocation
         unwanted = booking.request in self.ended or booking.request in self.rejected
         unwanted = unwanted or not self.folder.wants(booking.request, booking.name)
-        unwanted = unwanted or booking.allocation in self.went_with_node
+        unwanted = unwanted or booking.allocation in self.went_with_node or booking.allocation in self.declined
         unwanted = unwanted or self.let_go_late.get(booking.request, booking.allocation) != booking.allocation
         if self.went_with_disk(booking.allocation):
             self.ended_with_disk[booking.allocation] = None

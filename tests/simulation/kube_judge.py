@@ -7,8 +7,10 @@ nothing is never touched; a request ends when its pod has really ended, and nobo
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from simulation.host import Host
 from simulation.kube_api import DONE, ApiServer, Change
 from simulation.kube_folder import KubeFolder, KubeKubelets
 from simulation.kube_objects import (
@@ -32,14 +34,14 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     SliceReady,
 )
+from sluice_pod_watcher.core.cluster.events import BindPod, NodeSeen
 
 if TYPE_CHECKING:
     from simulation.judge import Judge
 
 WRITES_PER_POD_MAX = 150
 """Three minutes of a condition every few seconds, and of writes that are tried again while nothing answers."""
-SEES_WITHIN_S = 1.0
-"""A watch that is not broken shows a change of a node within this time."""
+DECLINED = "granted.sluice.dev/declined"
 PIPE_INSIDE = "/run/sluice/slice/pipe"
 
 
@@ -60,8 +62,11 @@ class KubeJudge:
         self.over: dict[str, None] = {}
         """Lives whose containers have all ended, or whose object is gone, by their UID."""
         self.writes: Counter[str] = Counter()
-        self.cordoned_since: dict[str, float] = {}
-        """Nodes on which the scheduler puts nobody."""
+        self.cordoned: dict[str, int] = {}
+        """Nodes on which the scheduler puts nobody, and since which version."""
+        self._told: dict[tuple[str, str], int] = {}
+        """The version of a node that each life of a pod-watcher was told last."""
+        self._sent: set[str] = set()
         api.on_written.append(self.written)
         api.on_asked.append(self.asked)
         api.on_change.append(self.changed)
@@ -82,6 +87,7 @@ class KubeJudge:
             case EvictionOrdered() if self.judge.is_of_this_life(message):
                 self.ordered[key] = None
             case AllocationRequested() | RequestRejected():
+                self._declined(key, message)
                 if key not in self.folder.lives:
                     self.judge.fail("cluster", f"{key} is asked for, and is no pod that asks")
             case RequestWithdrawn():
@@ -91,6 +97,36 @@ class KubeJudge:
                     )
             case _:
                 pass
+
+    def _declined(self, uid: str, said: AllocationRequested | RequestRejected) -> None:
+        if not isinstance(said, AllocationRequested) or not said.declined:
+            return
+        pod = self.api.by_uid(uid)
+        if pod is not None and granted_of(pod).get("granted.sluice.dev/allocation") == said.declined:
+            self.judge.fail("cluster", f"{uid} was let go with {said.declined}, and declines it")
+        self.judge.declined[said.declined] = None
+
+    # -- the pod-watcher ------------------------------------------------------------------------------------------
+
+    def listener(self, host: Host) -> Callable[[object], None]:
+        """Hears what a pod-watcher is told of nodes."""
+
+        def hear(event: object) -> None:
+            if isinstance(event, NodeSeen):
+                meta = event.node["metadata"]
+                key = host.run, meta["name"]
+                self._told[key] = max(self._told.get(key, 0), int(meta["resourceVersion"]))
+
+        return hear
+
+    def instructed(self, host: Host, instruction: object) -> None:
+        """No pod is pinned to a node of whose cordon was told; what was sent before is settled."""
+        if not isinstance(instruction, BindPod) or str(instruction) in self._sent:
+            return
+        self._sent.add(str(instruction))
+        for node, since in self.cordoned.items():
+            if f"'values': ['{node}']" in str(instruction.patch) and self._told.get((host.run, node), 0) >= since:
+                self.judge.fail("cluster", f"{instruction.uid} is pinned to {node}, of whose cordon was told")
 
     # -- the API server -------------------------------------------------------------------------------------------
 
@@ -109,12 +145,12 @@ class KubeJudge:
         self.writes[uid] += 1
         if self.writes[uid] > WRITES_PER_POD_MAX:
             self.judge.fail("cluster", f"over {WRITES_PER_POD_MAX} writes to {uid}")
-        if step == "evict" and uid not in self.ordered and uid not in self.lost and not self._is_kept_out(uid):
+        if step == "evict" and uid not in self.ordered and uid not in self.lost:
             self.judge.fail("cluster", f"{uid} is evicted, and nobody has ordered that, and its slice was not lost")
 
     def written(self, uid: str, step: str, before: Json, after: Json) -> None:
         """A write of Sluice was taken."""
-        if step == "condition":
+        if step == "condition" or granted_of(before).get(DECLINED) != granted_of(after).get(DECLINED):
             return
         given, decided_in = self._given(uid, after)
         if given is None:
@@ -123,9 +159,8 @@ class KubeJudge:
         if is_gated(before) and not is_gated(after):
             if given.allocation not in self.ready:
                 self.judge.fail("cluster", f"{uid} is let go before {given.allocation} was ready")
-            since = self.cordoned_since.get(given.node)
-            if since is not None and self.api.clockwork.now - since > SEES_WITHIN_S:
-                self.judge.fail("cluster", f"{uid} is pinned to {given.node}, which has long been cordoned")
+            if given.allocation in self.judge.declined:
+                self.judge.fail("cluster", f"{uid} is let go with {given.allocation}, which it has declined")
             if pinned_to(after) != given.node:
                 self.judge.fail("cluster", f"{uid} is pinned to {pinned_to(after)!r}, its slice is on {given.node}")
             if self.api.sender_is_over and decided_in in self.judge.over:
@@ -137,14 +172,9 @@ class KubeJudge:
     def _node_changed(self, node: str, after: Json | None) -> None:
         """A node is there, or is not, and takes pods or does not."""
         if after is not None and after["spec"].get("unschedulable"):
-            self.cordoned_since.setdefault(node, self.api.clockwork.now)
+            self.cordoned.setdefault(node, int(after["metadata"]["resourceVersion"]))
         else:
-            self.cordoned_since.pop(node, None)
-
-    def _is_kept_out(self, uid: str) -> bool:
-        """Whether a pod waits behind its gate with a slice on a node that is cordoned."""
-        pod, bound = self.api.by_uid(uid), self.judge.bound.get(uid)
-        return pod is not None and is_gated(pod) and bound is not None and bound.node in self.cordoned_since
+            self.cordoned.pop(node, None)
 
     # -- when all is calm -----------------------------------------------------------------------------------------
 
@@ -185,7 +215,7 @@ def _matches(uid: str, told: dict[str, str], bound: Bound) -> bool:
     wanted = {"granted.sluice.dev/allocation": str(bound.allocation), "granted.sluice.dev/trace-id": trace}
     for each in bound.containers:
         wanted |= {f"{each.container}.granted.sluice.dev/{key}": text for key, text in _values(each, bound.ticket)}
-    return told == wanted
+    return {key: text for key, text in told.items() if key != DECLINED} == wanted
 
 
 def _values(given: ContainerDevices, ticket: str) -> list[tuple[str, str]]:

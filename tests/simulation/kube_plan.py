@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-KubeKind = Literal["api away", "api busy", "api lags", "watch gap", "watch replays", "node object gone"]
+KubeKind = Literal[
+    "api away", "api busy", "api lags", "watch gap", "watch replays", "node object gone", "node cordoned",
+]  # fmt: skip
 KINDS: tuple[KubeKind, ...] = (
     "api away", "api busy", "api lags", "watch gap", "watch gap", "watch replays", "node object gone",
 )  # fmt: skip
@@ -26,6 +28,8 @@ WATCHERS = ("pod-watcher", "pod-watcher-2")
 TWO_WATCHERS = 0.5
 """In so many of these seeds there are two pod-watchers, of which one works."""
 HANDED_OVER_MEAN = 3
+CORDONS = 0.5
+"""In so many of these seeds somebody cordons nodes with kubectl."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +72,15 @@ def draw_handovers(dice: Random, until: float, but: Sequence[str]) -> list[tuple
         (dice.uniform(2.0, until - 4.0), dice.choice(kinds), dice.choice(WATCHERS), dice.uniform(0.5, 9.0))
         for _ in range(count)
     ]
+
+
+def draw_kube_cordons(dice: Random, nodes: Sequence[str], until: float, but: Sequence[str]) -> list[Row]:
+    """
+    Which nodes are cordoned with kubectl for a while: often for the moment in which pods come.
+
+    Drawn apart, so that all else of a seed stays what it is without.
+    """
+    if dice.random() >= CORDONS or "node cordoned" in but:
+        return []
+    lasts_s = [dice.choice((dice.uniform(0.0, 0.5), dice.uniform(0.5, 12.0))) for _ in range(dice.randint(1, 8))]
+    return [Row(dice.uniform(0.5, until - 1.0), "node cordoned", dice.choice(nodes), each, 0) for each in lasts_s]

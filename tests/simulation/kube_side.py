@@ -47,6 +47,7 @@ class KubeSide:
             "watch gap": self._gap,
             "watch replays": self._replay,
             "node object gone": self._node_gone,
+            "node cordoned": self._node_cordoned,
         }
         self.strikes = strikes
         self.lease = WatcherLease(world.clockwork, self._can_speak, self._dice("lease of watchers"))
@@ -80,7 +81,10 @@ class KubeSide:
         self.world.broker.on_landed.append(self._judge.landed)
 
     def start(self) -> None:
-        """Nodes tell that they live, and pod-watchers look who works."""
+        """Nodes tell that they live, pod-watchers look who works, and are listened to."""
+        for host in self._watchers():
+            host.on_event.append(self.judge.listener(host))
+            host.on_instruction.append(self.judge.instructed)
         self.world.clockwork.after(HEARTBEAT_S, self._beat)
         if self.world.plan.watchers > 1:
             self.lease.watch(self._watchers())
@@ -90,6 +94,7 @@ class KubeSide:
         self.api.heal()
         for node in self.kubelets.machines:
             self._node_back(node)
+            self.cordon(node, on=False)
 
     # -- evictions ------------------------------------------------------------------------------------------------
 
@@ -138,6 +143,17 @@ class KubeSide:
         if found is not None:
             self.api.drop(found)
             self.world.clockwork.after(fault.lasts_s, lambda: self._node_back(fault.target))
+
+    def _node_cordoned(self, fault: "Fault") -> None:
+        """Somebody cordons a node, and takes that back."""
+        self.cordon(fault.target)
+        self.world.clockwork.after(fault.lasts_s, lambda: self.cordon(fault.target, on=False))
+
+    def cordon(self, node: str, *, on: bool = True) -> None:
+        """What `kubectl cordon` and `uncordon` write."""
+        found = self.api.objects.get(("Node", "", node))
+        if found is not None and found["spec"].get("unschedulable", False) != on:
+            self.api.write(found, spec={"unschedulable": on})
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from simulation.crowding import with_limit
 from simulation.fixed_layouts import FIXED_SEEDS, RELAYS_MEAN, draw_layouts
 from simulation.hardware import Layout
 from simulation.jobs import with_jobs
-from simulation.kube_plan import draw_handovers, draw_kube_faults
+from simulation.kube_plan import draw_handovers, draw_kube_cordons, draw_kube_faults
 from simulation.limits import FAULTS_MAX, FILE_SEEDS
 from simulation.losses import draw_losses, draw_lost_beside
 from simulation.moves import with_moves
@@ -44,7 +44,7 @@ FaultKind = Literal[
     "lease", "journal lost", "daemon dies", "daemon fault", "mps start fails", "gpu lost", "xid", "release",
     "relaid", "node removed", "disk wiped", "disk full", "journal damaged", "identities lost", "mute", "deaf",
     "gpu slow", "replica lags", "clock", "api away", "api busy", "api lags", "watch gap", "watch replays",
-    "node object gone", "tickets lost",
+    "node object gone", "node cordoned", "tickets lost",
 ]  # fmt: skip
 KINDS: tuple[FaultKind, ...] = (
     "crash", "crash", "pause", "broker restart", "broker wipe", "reboot", "disconnect", "create fails", "in use",
@@ -278,7 +278,9 @@ def with_cluster(plan: Plan, without: Sequence[str] = ()) -> Plan:
     if plan.cluster:
         return plan
     dice = Random(f"cluster faults {plan.seed}")
-    rows = draw_kube_faults(dice, [node for node, _ in plan.nodes], plan.faults_until, but=without)
+    nodes = [node for node, _ in plan.nodes]
+    rows = draw_kube_faults(dice, nodes, plan.faults_until, but=without)
+    rows += draw_kube_cordons(Random(f"kubectl cordon {plan.seed}"), nodes, plan.faults_until, without)
     more = [Fault(row.at, row.kind, row.target, row.lasts_s, row.number) for row in rows]
     handed_over = draw_handovers(Random(f"pod-watchers {plan.seed}"), plan.faults_until, without)
     more += [Fault(at, kind, target, lasts_s) for at, kind, target, lasts_s in handed_over]

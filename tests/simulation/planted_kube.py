@@ -331,4 +331,36 @@ KEPT_OUT = Planted(
     ("cluster",),
     ((standing, "why_kept_out", _whatever_its_node_says), (Hosts, "why_kept_out", _whatever_its_node_says)),
 )
-"""A schedule of its own plays it: no seed cordons a node."""
+"""Schedules of their own play this one and the next two: a moment of a few milliseconds has to be hit."""
+
+
+def _keeps_waiting(_original: Any) -> Any:
+    def is_declined(*_arguments: Any) -> bool:
+        """Section 7 broken: what its source declines stays bound."""
+        return False
+
+    return is_declined
+
+
+NOT_TAKEN_BACK = Planted(
+    "declined and kept",
+    "its start for as long as the cordon lasts, and somebody else the slice",
+    ("I4",),
+    ((requests, "is_declined", _keeps_waiting), (standing, "is_declined", _keeps_waiting)),
+)
+
+
+def _forgets(_original: Any) -> Any:
+    def has_declined(*_arguments: Any) -> bool:
+        """Section 7 broken: the node takes pods again, so what was declined will do."""
+        return False
+
+    return has_declined
+
+
+DECLINED_FORGOTTEN = Planted(
+    "let go with what was declined",
+    "its slice: it is being taken back",
+    ("cluster",),
+    ((Record, "has_declined", _forgets),),
+)

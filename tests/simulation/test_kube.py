@@ -1,6 +1,7 @@
 """A cluster's pods instead of a folder's: seeds, planted bugs, and the judge's own eyes."""
 
 from math import inf
+from typing import Any
 
 import pytest
 from simulation.host import Host
@@ -9,7 +10,14 @@ from simulation.kube_api import RefusedError
 from simulation.kube_host import ClusterHost
 from simulation.kube_plan import WATCHERS
 from simulation.plan import draw_plan, with_cluster
-from simulation.planted_kube import KEPT_OUT, KUBE_BUGS, READ_IS_SETTLED, RELEASE_FORGOTTEN
+from simulation.planted_kube import (
+    DECLINED_FORGOTTEN,
+    KEPT_OUT,
+    KUBE_BUGS,
+    NOT_TAKEN_BACK,
+    READ_IS_SETTLED,
+    RELEASE_FORGOTTEN,
+)
 from simulation.planting import Planted, planted
 from simulation.removals import CUT_OFF
 from simulation.scene import MIG_NODE, Scene, sliced
@@ -392,18 +400,23 @@ def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(
     scene.finish()
 
 
+def _cordoned_when_it_lands(scene: Scene, what: type[Grant | Bound]) -> list[str]:
+    """The node of the first such word is cordoned when that lands; returns where it will stand."""
+    cordoned = list[str]()
+
+    def cordon(write: Write, _sequence: int) -> None:
+        if isinstance(write.message, what) and not cordoned:
+            cordoned.append(write.message.booking.node if isinstance(write.message, Grant) else write.message.node)
+            scene.world.clockwork.after(0.0, lambda: scene.world.cluster.cordon(cordoned[0]))
+
+    scene.world.broker.on_landed.append(cordon)
+    return cordoned
+
+
 def its_node_is_cordoned_when_its_place_is_booked() -> None:
     """The slice takes longer to be made than the cordon to be seen: the pod goes to the other node."""
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
-    api, cordoned = scene.world.cluster.api, list[str]()
-
-    def cordon(write: Write, _sequence: int) -> None:
-        if isinstance(write.message, Grant) and not cordoned:
-            cordoned.append(write.message.booking.node)
-            node = api.objects["Node", "", cordoned[0]]
-            scene.world.clockwork.after(0.0, lambda: api.write(node, spec={"unschedulable": True}))
-
-    scene.world.broker.on_landed.append(cordon)
+    cordoned = _cordoned_when_it_lands(scene, Grant)
     agents = [host for name, host in scene.world.hosts.items() if name.startswith("agent-")]
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: bool(cordoned))
@@ -416,13 +429,77 @@ def its_node_is_cordoned_when_its_place_is_booked() -> None:
     bound = scene.bound("a")
     assert bound is not None
     assert bound.node not in cordoned
-    api.write(api.objects["Node", "", cordoned[0]], spec={"unschedulable": False})
+    scene.world.cluster.cordon(cordoned[0], on=False)
     scene.finish()
 
 
 def test_nobody_is_pinned_to_a_node_that_was_cordoned_meanwhile() -> None:
     """A pin cannot be changed: the pod would wait for the end of the cordon, and its slice with it."""
     assert_played(its_node_is_cordoned_when_its_place_is_booked, KEPT_OUT)
+
+
+def _declining(scene: Scene) -> list[str]:
+    """A pod is bound, and its node is cordoned before the API server takes the patch; returns the node."""
+    refused = list[str]()
+
+    def is_busy(uid: str, step: str) -> None:
+        if step == "bind" and not refused:
+            refused.append(uid)
+            raise RefusedError(429, "too many requests")
+
+    scene.world.cluster.api.on_asked.append(is_busy)
+    cordoned = _cordoned_when_it_lands(scene, Bound)
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: bool(refused))
+    return cordoned
+
+
+def its_node_is_cordoned_when_it_is_bound() -> None:
+    """It gives its slice back before it was let go with it, and gets another one while the cordon lasts."""
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
+    (cordoned,) = _declining(scene)
+    scene.wait(20.0)
+    bound = scene.bound("a")
+    if bound is None or bound.node == cordoned or not _is_let_go(scene, "a"):
+        raise ViolationError("I4", f"a waits, though {cordoned} is not the only node")
+    scene.world.cluster.cordon(cordoned, on=False)
+    scene.finish()
+
+
+def test_a_pod_bound_as_its_node_is_cordoned_starts_elsewhere() -> None:
+    """It could not be placed where it was bound, and would wait there for the end of the cordon."""
+    assert_played(its_node_is_cordoned_when_it_is_bound, NOT_TAKEN_BACK)
+
+
+def what_was_declined_is_there_when_its_node_takes_pods_again() -> None:
+    """Allocators have not heard that it was declined, and the pod-watcher that said so has died."""
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
+    allocators, watcher = scene.world.allocators, scene.host("pod-watcher")
+    landed = list[str]()
+
+    def has_landed(uid: str, step: str, _before: Any, _after: Any) -> None:
+        if step == "annotate":
+            landed.append(uid)
+
+    scene.world.cluster.api.on_written.append(has_landed)
+    (cordoned,) = _declining(scene)
+    for allocator in allocators:
+        allocator.kill()
+    scene.until(lambda: bool(landed))
+    watcher.kill()
+    scene.world.cluster.cordon(cordoned, on=False)
+    scene.wait(1.0)
+    watcher.start()
+    scene.wait(2.0)
+    for allocator in allocators:
+        allocator.start()
+    scene.until(lambda: _is_let_go(scene, "a"), longest_s=60.0)
+    scene.finish()
+
+
+def test_no_pod_is_let_go_with_what_it_has_declined() -> None:
+    """Its slice is being taken back by then, or will be as soon as an allocator works."""
+    assert_played(what_was_declined_is_there_when_its_node_takes_pods_again, DECLINED_FORGOTTEN)
 
 
 def test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wiped() -> None:

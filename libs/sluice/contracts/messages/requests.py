@@ -214,6 +214,8 @@ class AllocationRequested(Message, frozen=True, kw_only=True):
     leeway: Leeway = NO_LEEWAY
     group: PodGroup | None = None
     held: Held | None = None
+    declined: AllocationId | None = None
+    """What its source will not start the pod with, though it is bound to it: the pod waits for another one."""
     preempts: bool = True
     """Whether others may be evicted for it. False is Kubernetes' `preemptionPolicy: Never`: it only waits."""
     warnings: tuple[str, ...] = ()

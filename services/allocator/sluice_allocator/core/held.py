@@ -31,6 +31,8 @@ BEING_UNMADE = "being unmade"
 """Why a slice is revoked that was revoked in an earlier life of the broker; nobody knows why any more."""
 SURPLUS = "surplus: the request is bound elsewhere"
 """Why a slice is revoked of which its source does not know, when the request is bound to another one."""
+DECLINED = "declined: its node kept its pod out when it was bound"
+"""Why a slice is waived that was bound: its pod was never let go with it."""
 _NOT_OPEN = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes")
 
 
@@ -242,6 +244,11 @@ def is_found_instead(desk: Desk, allocation: AllocationId, binding: Bound) -> bo
     ):
         return False
     return not isinstance(desk.world.slices.get(allocation), SliceDegraded)
+
+
+def is_declined(asked: AllocationRequested, allocation: AllocationId) -> bool:
+    """Whether a source says that its pod, which is held back yet, is not let go with this slice."""
+    return asked.declined == allocation and not is_held(asked, allocation)
 
 
 def is_held(asked: RequestFact | None, allocation: AllocationId) -> bool:

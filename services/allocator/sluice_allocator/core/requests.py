@@ -9,6 +9,7 @@ path of their own.
     granted and slice ready, not bound    -> Bound (the binding's guard makes the request unique)
     granted, but not the bound one        -> Revoke (surplus)
     refused, and would not be now         -> Waived (of no place: it waits like any other)
+    bound, and declined by its source     -> Waived
     bound in another life of the bus,
       and its source has another slice    -> Bound, to what it has
     withdrawn, refused or failed          -> Revoke
@@ -44,8 +45,10 @@ from sluice_allocator.core.entries import Judged, settle_entries
 from sluice_allocator.core.evictions.ordering import settle_eviction
 from sluice_allocator.core.groups.settling import is_held_back, know_group, waits_with_group, waiver
 from sluice_allocator.core.held import (
+    DECLINED,
     doubtful_ticket,
     held_instead,
+    is_declined,
     is_found_instead,
     say_that_it_is_in_doubt,
     say_that_it_waits,
@@ -141,6 +144,10 @@ def _settle_bound(
 ) -> None:
     """Follow what a pod is bound to; where that is a word of another life of the broker, what the pod has."""
     request, instead = binding.request, held_instead(asked, binding)
+    if is_declined(asked, binding.allocation):
+        no_more = waived(desk, request, asked, [binding.allocation], DECLINED, alone=True)
+        desk.commit(subjects.binding(request), no_more, request)
+        return
     if instead is None:
         found = next((each for each in judged.standing if is_found_instead(desk, each, binding)), None)
         if found is not None:

@@ -25,7 +25,16 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.taints import why_kept_out
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import SURPLUS, held_instead, is_found_instead, is_held, is_too_late, why_lost
+from sluice_allocator.core.held import (
+    DECLINED,
+    SURPLUS,
+    held_instead,
+    is_declined,
+    is_found_instead,
+    is_held,
+    is_too_late,
+    why_lost,
+)
 from sluice_allocator.core.limits.excess import excess
 from sluice_allocator.core.moves.kept_places import is_move
 from sluice_allocator.core.moves.moving import why_end_move
@@ -63,6 +72,8 @@ def why_waive(desk: Desk, grant: Grant, asked: AllocationRequested) -> str | Non
     """Why nobody shall be bound to a grant against which nobody has spoken; None where it may stand."""
     booking = grant.booking
     binding = desk.world.bindings.get(booking.request)
+    if is_declined(asked, booking.allocation):
+        return DECLINED
     if isinstance(binding, Bound) or is_held(asked, booking.allocation) or (grant.after and is_move(grant)):
         return None
     slice_ = desk.world.slices.get(booking.allocation)

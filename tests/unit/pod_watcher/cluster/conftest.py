@@ -44,13 +44,20 @@ from sluice_pod_watcher.core.events import Tell
 
 
 def bound(
-    uid: str, node: str = "node-a", *, revision: int = 1, ticket: str = "t-1", devices: str = "MIG-1", life: str = ""
+    uid: str,
+    node: str = "node-a",
+    *,
+    number: int = 1,
+    revision: int = 1,
+    ticket: str = "t-1",
+    devices: str = "MIG-1",
+    life: str = "",
 ) -> Bound:
     """The allocator's answer."""
     return Bound(
         request=RequestId(uid),
         request_revision=1,
-        allocation=AllocationId(f"{uid}_r_1"),
+        allocation=AllocationId(f"{uid}_r_{number}"),
         node=NodeName(node),
         revision=revision,
         ticket=ticket,

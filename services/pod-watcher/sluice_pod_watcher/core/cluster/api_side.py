@@ -188,6 +188,6 @@ class ApiSide:
                 following.eviction_refused(record, event, now)
         if isinstance(event, PatchDone):
             self._seen(event.pod, now)
-        if isinstance(event, (PatchDone, PatchRefused)) and event.step == "bind":
+        if isinstance(event, (PatchDone, PatchRefused)) and event.step != "condition":
             self._desk.requests.due[event.uid] = None  # where its word waited for that, it waits no more
         self._desk.look_at[event.uid] = None

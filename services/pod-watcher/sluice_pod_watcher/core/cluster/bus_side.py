@@ -246,7 +246,7 @@ class BusSide:
         if life == at[0] and sequence > at[1]:
             return
         record.answered_at = at
-        if record.answer == answer:
+        if record.answer == answer or record.has_declined(answer):
             return
         record.answer, record.pending = answer, None
         self._desk.requests.due[uid] = None

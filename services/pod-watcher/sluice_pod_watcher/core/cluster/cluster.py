@@ -125,9 +125,7 @@ class Cluster:
             case OtherPodGone():
                 self._api.other_gone(event.pod)
             case NodeSeen():
-                node = node_name_of(event.node)
-                desk.removals.here(node)
-                desk.look_at |= desk.following.kept_out.pop(node, {})
+                desk.removals.here(node_name_of(event.node))
             case NodeGone():
                 node = node_name_of(event.node)
                 desk.mirror.node_gone(node)

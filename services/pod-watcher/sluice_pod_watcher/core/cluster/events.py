@@ -237,7 +237,10 @@ class BindPod:
 
 @dataclass(frozen=True, slots=True)
 class ReAnnotate:
-    """The slice was made anew: tell the pod, in one patch. `PatchDone` or `PatchRefused` follows."""
+    """
+    Tell the pod, in one patch, that its slice was made anew, or that it is not let go with it. `PatchDone` or
+    `PatchRefused` follows.
+    """
 
     uid: RequestId
     namespace: str

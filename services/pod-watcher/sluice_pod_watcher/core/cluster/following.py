@@ -62,8 +62,6 @@ class Following:
     """Where pods were not placed; of it others make what the next ones ask for."""
     wakes: Wakes = field(default_factory=Wakes)
     ailing: Ailing = field(default_factory=Ailing)
-    kept_out: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
-    """Pods that are not pinned to the node of their slice, for it keeps them out."""
     answers_are_old: bool = False
     """They are of a life of the bus before the one whose requests are read: its answers are being read."""
     out: list[Own] = field(default_factory=list)
@@ -111,7 +109,7 @@ class Following:
         if record.is_refused or self.answers_are_old or record.evicting.under_way or record.evicted:
             return  # its slice is taken back, may be another one in this life of the bus, or the pod goes
         if not record.unsure and (
-            self._reads_claims_again(record, view, bound, now) or self._is_kept_out(record, view, bound.node, now)
+            self._reads_claims_again(record, view, bound, now) or self._declines(record, view, bound, now)
         ):
             return
         patch = patches.bind(view, bound.node, annotations)
@@ -120,25 +118,20 @@ class Following:
         else:
             self._send(record, patch, now)
 
-    def _is_kept_out(self, record: Record, view: PodView, node: NodeName, now: float) -> bool:
+    def _declines(self, record: Record, view: PodView, bound: Bound, now: float) -> bool:
         """
         Whether the node keeps the pod out by now: a pin cannot be changed, so it would wait there for ever.
 
-        Whom a controller makes anew goes, and gets a slice elsewhere. Another one keeps what it has, behind its gate,
-        and is let go there when the node takes pods again.
+        It gives back what it was bound to before it was let go with it, and gets a slice elsewhere (ADR 0061).
         """
         assert record.terms is not None
-        why = self.hosts.why_kept_out(node, record.terms.host.tolerations, record.places or ())
-        if not why:
-            self.kept_out.get(node, {}).pop(record.uid, None)
-            return False
-        self.kept_out.setdefault(node, {})[record.uid] = None
-        if view.controller:
-            self._evict(record, f"its slice is on {node}, which {why}", now)
-        else:
-            helps = "It starts there when that ends; to get a slice elsewhere, delete the pod and create it again"
-            self._complain(record, f"is held back from its slice on {node}, which {why}. {helps}")
-        return True
+        why = self.hosts.why_kept_out(bound.node, record.terms.host.tolerations, record.places or ())
+        if why and self._may(record, record.writing, now):
+            given_back = f"gives back its slice on {bound.node}, which {why}. It waits for another one"
+            self._complain(record, given_back)
+            patch = patches.decline(view, bound.allocation)
+            self.out.append(ReAnnotate(record.uid, record.namespace, record.name, patch))
+        return bool(why)
 
     def _send(self, record: Record, patch: Patch, now: float) -> None:
         """Bind it. This settles a patch that had no answer, be it the same one again: only one of them can land."""
@@ -165,7 +158,7 @@ class Following:
         bound = record.answer
         if was_bound and isinstance(bound, Bound):
             self.telling.event(record, "Normal", "SliceBound", f"has its slice on {bound.node}: {_devices(bound)}")
-        elif isinstance(bound, Bound):
+        elif isinstance(bound, Bound) and record.held is not None:
             made = f"its slice on {bound.node} was made anew: {_devices(bound)}"
             self.telling.event(record, "Normal", "SliceMadeAnew", made)
 

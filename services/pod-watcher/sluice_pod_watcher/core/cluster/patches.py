@@ -7,8 +7,8 @@ Every patch begins with the UID, so that a pod made anew under the same name is 
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.kubernetes import GATE, GRANTED_TRACE
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.kubernetes import GATE, GRANTED_DECLINED, GRANTED_TRACE
 from sluice.contracts.tracing import trace_id
 from sluice_pod_watcher.core.cluster.events import Patch
 from sluice_pod_watcher.core.cluster.pod_views import Pinning, PodView
@@ -23,19 +23,27 @@ def bind(view: PodView, node: NodeName, annotations: Mapping[str, str]) -> Patch
     """
     Annotations, pin and gate at once; or why the pod cannot be pinned to that node.
 
-    The test of the whole list of gates is the guard: it fails unless ours is the only one left. The pin is by
+    Its guard fails unless our gate is the only one left, and nothing was declined that we have not seen. The pin is by
     `metadata.name`, for a node's hostname label may be another name. After this it cannot be changed any more.
     """
     pin = _pin(view.pinning, node)
     if isinstance(pin, str):
         return pin
     return (
-        _uid(view.uid),
-        {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
+        *_is_held(view),
         *_annotate({**annotations, GRANTED_TRACE: trace_id(view.uid)}),
         *pin,
         {"op": "remove", "path": "/spec/schedulingGates"},
     )
+
+
+def decline(view: PodView, allocation: AllocationId) -> Patch:
+    """
+    That the pod is not let go with this allocation, under the guard of `bind`.
+
+    Of the two only one can land, whoever sends them: no patch that binds the pod to it lands after this one.
+    """
+    return (*_is_held(view), *_annotate({GRANTED_DECLINED: str(allocation)}))
 
 
 def annotate(view: PodView, annotations: Mapping[str, str]) -> Patch:
@@ -48,6 +56,15 @@ def annotate(view: PodView, annotations: Mapping[str, str]) -> Patch:
     changed = {key: text for key, text in annotations.items() if view.granted.get(key) != text}
     has = {key: text for key, text in view.granted.items() if key in annotations}
     return (_uid(view.uid), *(_test(key, text) for key, text in sorted(has.items())), *_annotate(changed))
+
+
+def _is_held(view: PodView) -> Patch:
+    """It is held by our gate alone, and has declined no more than what is known; a test for null is one for absence."""
+    return (
+        _uid(view.uid),
+        {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
+        {"op": "test", "path": _path(GRANTED_DECLINED), "value": view.granted.get(GRANTED_DECLINED)},
+    )
 
 
 def _uid(uid: RequestId) -> Mapping[str, Any]:

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.contracts.ids import NodeName, RequestId, is_token
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, is_token
 from sluice.contracts.kubernetes import (
     ANNOTATION_REQUEST,
     CONDITION_READY,
     GATE,
     GRANTED_ALLOCATION,
+    GRANTED_DECLINED,
     LABEL_IGNORE,
     is_granted,
 )
@@ -107,6 +108,12 @@ class PodView:
     def others_gates(self) -> tuple[str, ...]:
         """The gates of others, without which it is not ours to open."""
         return tuple(gate for gate in self.gates if gate != GATE)
+
+    @property
+    def declined(self) -> AllocationId | None:
+        """What it was bound to last of what it is not let go with, as it remembers that itself."""
+        text = self.granted.get(GRANTED_DECLINED, "")
+        return AllocationId(text) if is_token(text) else None
 
     @property
     def place(self) -> str:

@@ -13,6 +13,7 @@ from sluice.contracts.messages import (
     NO_NEEDS,
     AllocationRequested,
     BindingMessage,
+    Bound,
     Held,
     Pending,
     Released,
@@ -69,6 +70,8 @@ class Record:
     closed: bool = False
     """The last word was said, and the object is still there."""
     held: Held | None = None
+    declined: AllocationId | None = None
+    """What it was bound to last of what it is not let go with."""
     answer: BindingMessage | None = None
     answered_at: AnsweredAt = (Incarnation(""), 0)
     """Of the last answer that was read, be it that a later reading has not shown it."""
@@ -155,6 +158,10 @@ class Record:
         view = self.view
         return view is not None and view.is_ignored and view.is_gated and self.terms is None
 
+    def has_declined(self, answer: BindingMessage | None) -> bool:
+        """Whether it waits on, whatever it is bound to by this answer."""
+        return isinstance(answer, Bound) and answer.allocation == self.declined
+
     def doubted(self) -> None:
         """What we know of it may be wrong."""
         self.doubt, self.read_too_early = True, self.reading.under_way
@@ -195,6 +202,7 @@ class Record:
             leeway=terms.leeway,
             group=terms.group,
             held=self.held,
+            declined=self.declined,
             preempts=terms.preempts,
             labels=dict(terms.labels),
         )

@@ -15,7 +15,7 @@ from typing import Literal
 from sluice.contracts.admission.asks import Asked, read_stored
 from sluice.contracts.admission.rules import GPUS_MAX
 from sluice.contracts.asking import AskLimits
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     Bound,
@@ -140,6 +140,7 @@ class Requests:
         if held is not None and held != record.held:
             record.held = held
             self._say(record)
+        self._has_declined(record, view.declined, now)
         if view.has_ended:
             return record, "ended" if self._ended(record, "containers ended") else change
         if before is None or _readable(before) != _readable(view):
@@ -185,6 +186,8 @@ class Requests:
             record.terms = terms_of(word)
         if isinstance(word, AllocationRequested) and record.held is None:
             record.held = word.held
+        if isinstance(word, AllocationRequested) and record.declined is None:
+            self._has_declined(record, word.declined, now)
         if terms_of(word) == record.terms or record.ended is not None:
             record.revision = max(record.revision, word.revision)
         else:
@@ -255,6 +258,14 @@ class Requests:
             self.drop(uid)
         self._say(record)
         return record
+
+    def _has_declined(self, record: Record, allocation: AllocationId | None, now: float) -> None:
+        """What it is not let go with is no answer to it: it goes on waiting."""
+        if allocation is not None and allocation != record.declined:
+            record.declined = allocation
+            self._say(record)
+        if record.has_declined(record.answer):
+            record.answer, record.quiet_since = None, now
 
     def _ended(self, record: Record, cause: WithdrawCause) -> bool:
         """Nobody wants it any more, for ever. Whether there is somebody to be told so."""
