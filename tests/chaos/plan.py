@@ -46,7 +46,7 @@ class Kind:
 KINDS = (
     Kind("broker-kill", "SIGKILL of a nats-server", "broker", 30, 20, 2, 10, DOWN_S),
     Kind("leader-kill", "SIGKILL of the leader of BOOK, STATE or the cluster", "", 0, 15, 2, 10, DOWN_S),
-    # Streams that have lost all their servers have no leader for up to 10 s (`broker.READY_TIMEOUT_S`).
+    # Streams that have lost all their servers have no leader for up to 10 s (`broker.CLUSTER_READY_TIMEOUT_S`).
     Kind("all-brokers-kill", "SIGKILL of all three at once", "", 0, 3, 2, 20, DOWN_S),
     Kind("broker-freeze", "SIGSTOP of a nats-server", "broker", 8, 8, 2, 10, FREEZE_S),
     Kind("broker-restart", "SIGTERM of a nats-server", "broker", 8, 6, 2, 10, DOWN_S),

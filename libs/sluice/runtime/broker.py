@@ -28,7 +28,11 @@ from sluice.runtime.ports import LOOPBACK, free_ports
 PAYLOAD_BYTES_MAX = MESSAGE_BYTES_MAX + 48_576
 """1 MiB: a message and its headers."""
 READY_TIMEOUT_S = 20.0
-"""A cluster that lost all its servers needs up to 10 s until its streams have leaders again."""
+CLUSTER_READY_TIMEOUT_S = 80.0
+"""
+A cluster elects a leader of its own, and then one of each stream. A round takes nats-server 4 to 9 s (raft.go), so both
+are there after some 10 s; on a busy machine several rounds come to nothing.
+"""
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.02
 STOPPED_POLL_S = 0.001
@@ -257,12 +261,14 @@ class Broker:
         """Every server's address, comma-separated."""
         return ",".join(server.url for server in self.servers)
 
-    async def ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+    async def ready(self, timeout_s: float | None = None) -> None:
         """
         Wait until JetStream answers at every running server.
 
         Raises BrokerError, at once when a server has ended.
         """
+        if timeout_s is None:
+            timeout_s = READY_TIMEOUT_S if self.size == 1 else CLUSTER_READY_TIMEOUT_S
         try:
             async with asyncio.timeout(timeout_s):
                 for server in self.servers:
