@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from factories.buses import ensured
+from factories.buses import ensured, eventually
 from structlog.testing import capture_logs
 
 from sluice.contracts import subjects
@@ -16,6 +16,7 @@ from sluice.runtime import metrics, silence
 from sluice.runtime.broker import Broker
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats_connection import Connection
 from sluice.runtime.runtime_metrics import SILENT
 from sluice_console.shell import streams
 from sluice_console.shell.doctor import Look, doctor
@@ -30,24 +31,25 @@ WITHIN_S = LOST_QUORUM_S + 2 * ROUNDS * ELECTION_S
 """The servers elect a leader of the cluster first, and then one of each stream."""
 
 
-def write(number: int) -> Write:
-    """
-    A word that a service would say, each of a subject of its own as different services have.
-
-    A leader refuses a second write of a subject while one is in flight, be it one that nobody will answer.
-    """
-    role = f"role-{number}"
-    address = subjects.lease(role)
+def write(number: int, expected: int) -> Write:
+    """A word that a service would say."""
+    address = subjects.lease("allocator")
     return Write(
         operation=OperationId(f"r-{number}"),
         attempt=1,
         stream=Stream.STATE,
         subject=address.subject,
         guard=address.guard,
-        expected=0,
-        message=LeaseHeld(role=role, owner=RunId("r")),
+        expected=expected,
+        message=LeaseHeld(role="allocator", owner=RunId("r")),
         request="",
     )
+
+
+async def is_replicated(connection: Connection) -> bool:
+    """Whether every server has all of each stream: killed as they get a new one, two of three may elect no leader."""
+    found = [await connection.ask(f"STREAM.INFO.{stream.name}") for stream in Stream]
+    return all(replica["current"] for each in found for replica in each["cluster"]["replicas"])
 
 
 def silent_s() -> float:
@@ -72,15 +74,18 @@ async def test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor(tmp_pa
             bus = await NatsBus.connect(broker.url, name="service")
             try:
                 await ensured(bus)
-                accepted = await bus.write(write(1), {})
+                accepted = await bus.write(write(1, 0), {})
                 assert isinstance(accepted, WriteAccepted), accepted
                 assert silent_s() == 0
+                connection = await Connection.open(broker.url, name="probe")
+                await eventually(lambda: is_replicated(connection), within_s=WITHIN_S)
+                await connection.close()
                 for server in broker.servers[1:]:
                     await server.kill()
                 number = 2
                 async with asyncio.timeout(WITHIN_S):
                     while not [line for line in lines if "answers no write" in line["event"]]:
-                        answer = await bus.write(write(number), {})
+                        answer = await bus.write(write(number, accepted.sequence), {})
                         assert isinstance(answer, WriteUnknown), answer
                         number += 1
                 (told,) = [line for line in lines if "answers no write" in line["event"]]
@@ -94,7 +99,7 @@ async def test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor(tmp_pa
 
                 await broker.servers[1].start()
                 async with asyncio.timeout(WITHIN_S):
-                    while isinstance(await bus.write(write(number), {}), WriteUnknown):
+                    while isinstance(await bus.write(write(number, accepted.sequence), {}), WriteUnknown):
                         number += 1
                 assert silent_s() == 0
                 assert [line for line in lines if line["event"] == "the broker answers writes again"]
