@@ -129,6 +129,7 @@ CASES = (
     Case("it has not opened its device when its slice is given back", ("an empty device is enough",)),
     Case("a Deployment creates a pod before it ends another", ("one too many waits for ever",)),
     Case("the node is cordoned while the slice is being made", ("pinned whatever its node says",)),
+    Case("another pod-watcher reads the `Bound`", ("let go with what was declined", "declined and kept")),
     Case(
         "STATE loses its latest messages, and new ones reuse their numbers",
         test="tests/simulation/test_rebuild.py::test_after_a_reboot_pods_have_their_new_devices_at_once_though_the_bus_forgets",
