@@ -99,6 +99,8 @@ class Books:
         a whole GPU of one after the other.
         """
         self.told_tickets: dict[str, str] = {}
+        self.handed: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {}
+        """Ticket -> whose it was when it was made last, its devices and its homes."""
         self.bound: dict[str, Bound] = {}
         self.declined: dict[str, None] = {}
         """Slices with which their pods were not let go, as their source says."""

@@ -201,8 +201,11 @@ class NodeJudge(Books):
                 if not self.live_together(ticket.allocation, other.allocation, gpu, span):
                     self.fail("I1", f"{ticket.allocation} and {other.allocation} are both handed {span} of {gpu.uuid}")
         booking = self.bookings.get(ticket.allocation)
-        if ticket.name in self.told_tickets and not all(machine.mps.alive(home) for home in ticket.homes):
-            return  # made again, under its name, while a daemon of its homes is away: it lets in who was let in before
+        handed = ticket.allocation, ticket.devices, ticket.homes
+        is_as_before = ticket.name in self.told_tickets and self.handed.get(ticket.name) == handed
+        self.handed[ticket.name] = handed
+        if is_as_before and not all(machine.mps.alive(home) for home in ticket.homes):
+            return  # made again as it was, while a daemon of its homes is away: it lets in who was let in before
         if booking is not None and (wrong := homes.wrong_ticket(machine, ticket, self.sizes.least(booking))):
             self.fail("MPS", wrong)
 
@@ -289,15 +292,15 @@ class NodeJudge(Books):
             self.fail("undisturbed", f"a client of {owner} is let go by {daemon}, and its share is not revoked")
 
     def _shares_with(self, machine: Machine, process: Process, ticket: Ticket) -> bool:
-        """Whether a process may come late into the home of others: its ticket is gone, and its share is not."""
+        """Whether a process may come late into the home of others: its ticket is gone, and its share of it is not."""
         gpu = machine.gpu_with(process.device)
         span = gpu.span_of(process.device) if gpu is not None else None
-        if gpu is None or span is None or not process.home:
+        if gpu is None or span is None or process.home not in ticket.homes:
             return False
         mine = [
-            one.allocation
-            for one in self.bookings.values()
-            if (one.owner, one.node) == (process.owner, machine.node) and one.allocation not in self.said_gone
+            each
+            for each in self.told_devices.get(process.device, ())
+            if self.bookings[each].owner == process.owner and each not in self.said_gone
         ]
         return any(self.live_together(allocation, ticket.allocation, gpu, span) for allocation in mine)
 

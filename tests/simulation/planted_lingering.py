@@ -3,12 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace as replace_in
+from simulation.daemons import MPS_ROOT
 from simulation.plan import Plan, with_late_openers
 from simulation.planting import Planted
 
 from sluice_node_agent.core import unmaking
 from sluice_node_agent.core.bench import Bench
 from sluice_node_agent.core.events import TenantsListed, TenantsUnseen
+from sluice_node_agent.core.instructions import MakeTicket
 
 
 def _an_empty_device_is_enough(_original: Any) -> Any:
@@ -37,6 +40,18 @@ def _written_once_is_there(_original: Any) -> Any:
     return tickets_compared
 
 
+def _another_home(original: Any) -> Any:
+    def next_step(self: Any, work: Any, **how: Any) -> Any:
+        """A ticket that is made again names a home that its tenant was never in."""
+        step = original(self, work, **how)
+        if work.record.phase != "ready" or not isinstance(step, MakeTicket):
+            return step
+        containers = tuple(replace_in(each, mps_pipe_directory=f"{MPS_ROOT}/other/pipe") for each in step.containers)
+        return replace(step, containers=containers)
+
+    return next_step
+
+
 def _all_open_late(plan: Plan) -> Plan:
     """Every pod that goes leaves processes behind for some time, and most have not opened their devices by then."""
     plan = with_late_openers(plan)
@@ -51,6 +66,12 @@ EMPTY_IS_ENOUGH = Planted(
     ("LAW 3", "I1"),
     ((unmaking, "_to_empty", _an_empty_device_is_enough),),
     _all_open_late,
+)
+ANOTHER_HOME = Planted(
+    "a ticket of another home",
+    "its container, to a daemon that is not there, or a stranger's",
+    ("MPS",),
+    ((Bench, "_next_step", _another_home),),
 )
 WRITTEN_ONCE = Planted(
     "what was written once is there",

@@ -59,3 +59,16 @@ def test_an_agent_that_dies_meanwhile_looks_again() -> None:
     scene.until(lambda: scene.bound("b") is not None)
     assert scene.world.clockwork.now > gone_at
     scene.finish()
+
+
+def test_a_share_is_not_given_back_early_because_others_live_in_its_home() -> None:
+    """Its late process would be let in by the daemon that its neighbour keeps alive."""
+    scene = Scene(WHOLE_NODE, kubelets=True)
+    scene.pod("neighbour", mps(8_000))
+    scene.until(lambda: scene.runs("neighbour"))
+    scene.pod("a", mps(8_000), lingers_s=LIVES_ON_S, opens_after_s=SLOWLY_S)
+    scene.until(lambda: _waiting(scene))
+    scene.remove("a")
+    with planted(EMPTY_IS_ENOUGH), pytest.raises(ViolationError) as found:
+        scene.wait(LIVES_ON_S)
+    assert found.value.rule == "LAW 3"

@@ -2,7 +2,7 @@
 
 import pytest
 from simulation.judge import ViolationError
-from simulation.planted_lingering import WRITTEN_ONCE
+from simulation.planted_lingering import ANOTHER_HOME, WRITTEN_ONCE
 from simulation.planting import planted
 from simulation.pods import Ask, mps
 from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
@@ -42,3 +42,12 @@ def test_without_the_rule_it_never_starts_again() -> None:
     with planted(WRITTEN_ONCE), pytest.raises(ViolationError) as found:
         scene.finish()
     assert found.value.rule in WRITTEN_ONCE.caught_by
+
+
+def test_a_ticket_that_is_made_again_for_another_home_is_seen() -> None:
+    """Not exempt although that home has no daemon: only what was handed out before may be handed out without one."""
+    scene = Scene(WHOLE_NODE, kubelets=True)
+    _emptied(scene, mps(30_000))
+    with planted(ANOTHER_HOME), pytest.raises(ViolationError) as found:
+        scene.finish()
+    assert found.value.rule in ANOTHER_HOME.caught_by
