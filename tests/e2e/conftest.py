@@ -176,3 +176,31 @@ def up(tmp_path):
     with ExitStack() as stack:
         stack.callback(system.kill)
         yield system
+
+
+@pytest.fixture(scope="module")
+def shared(request, tmp_path_factory):
+    """One `sluice up` for all tests of a module, on its FLEET if it has one; each worker has its own."""
+    base = tmp_path_factory.mktemp("shared")
+    system = Up(base)
+    if text := getattr(request.module, "FLEET", ""):
+        system.fleet = base / "fleet.toml"
+        system.fleet.write_text(text, encoding="utf-8")
+    try:
+        system.start()
+        asyncio.run(system.ready())
+        yield system
+    finally:
+        system.kill()
+
+
+@pytest.fixture
+async def emptied(shared):
+    """The shared system, in which nothing runs; what a test puts into its folder is taken away again."""
+    yield shared
+    for manifest in shared.pods_dir.iterdir():
+        manifest.unlink()
+    async with shared.watching() as watching:
+        await watching.until(
+            lambda pods, gpus: not pods and not any(gpu.instances for gpu in gpus), "everything to be given back"
+        )

@@ -28,18 +28,6 @@ FREE_WITHIN_S = 25.0
 DONE_WITHIN_S = 30.0
 
 
-@pytest.fixture(scope="module")
-def shared(make_up, tmp_path_factory):
-    """One `sluice up` for all runs here."""
-    system = make_up(tmp_path_factory.mktemp("run"))
-    system.start()
-    try:
-        asyncio.run(system.ready())
-        yield system
-    finally:
-        system.kill()
-
-
 @contextlib.contextmanager
 def running(up, *command, options=(), **how):
     """A `sluice run` as a job of its own, as a shell starts it; nothing of it is left afterwards."""
