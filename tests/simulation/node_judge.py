@@ -295,7 +295,7 @@ class NodeJudge(Books):
         """Whether a process may come late into the home of others: its ticket is gone, and its share of it is not."""
         gpu = machine.gpu_with(process.device)
         span = gpu.span_of(process.device) if gpu is not None else None
-        if gpu is None or span is None or process.home not in ticket.homes:
+        if gpu is None or span is None or not process.home:
             return False
         mine = [
             each
