@@ -1,4 +1,4 @@
-"""Time quotas in the simulated world: a dose of the seeds of `make sim OPTIONS=--timed`. Its bugs are in `test_planted.py`."""
+"""Time quotas in the simulated world: some seeds of `make sim OPTIONS=--timed`. Its bugs are in `test_planted.py`."""
 
 import pytest
 from simulation.plan import draw_plan
@@ -12,7 +12,7 @@ from sluice.contracts.messages import SliceReady
 SEEDS = (0, 3, 5, 9)
 """In which many take turns."""
 DOSE = (*range(10, 25), 60)
-"""What `make test` plays of the rest: few, for `make sim OPTIONS=--timed` plays as many as one likes. 60 once failed."""
+"""What `make test` plays of the rest; `make sim OPTIONS=--timed` plays as many as one likes. 60 once failed."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -368,5 +368,5 @@ def _counts(record: Record, word: AllocationRequested | RequestRejected) -> bool
 
 
 def _readable(view: PodView) -> tuple[object, ...]:
-    """What of a pod says what it asks for, and when: read anew when it is another."""
-    return (view.generation, view.editable, view.request, view.gates, view.is_ignored, view.labels)
+    """What of a pod says what it asks for, and when. A pod that declined a slice asks for one its volumes can reach."""
+    return (view.generation, view.editable, view.request, view.gates, view.is_ignored, view.labels, view.declined)
