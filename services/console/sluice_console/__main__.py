@@ -95,7 +95,7 @@ def web_command(
     listen: Annotated[str, Parameter(help="Where to serve it, HOST:PORT; port 0 is any free one.")] = "127.0.0.1:0",
     host: Annotated[
         tuple[str, ...],
-        Parameter(negative="", help="A name that leads here, besides localhost and addresses; may be said again."),
+        Parameter(negative="", help="A name that leads here, besides localhost and addresses; repeatable."),
     ] = (),
 ) -> int:
     """Serve the live map of the fleet as a web page (docs/web.md). Until Ctrl-C."""
@@ -261,7 +261,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _open_what_is_closed() -> None:
-    """A standard stream that whoever started us has closed: nobody types there, or reads, and no file of ours is it."""
+    """Open /dev/null for each standard stream that our parent has closed: no file of ours gets its number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for the life of the process

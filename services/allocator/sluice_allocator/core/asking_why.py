@@ -198,7 +198,7 @@ class Turn:
 
 
 def _turn(desk: Desk, asked: AllocationRequested, request: RequestId) -> Turn:
-    """The turn of a request that waits, as whoever asks for `asked` is told it."""
+    """The place in the queue of a waiting request, or of the leader that waits for its group."""
     return Turn(asked.priority, desk.queue.before(request), len(desk.queue), desk.queue.ahead(request))
 
 

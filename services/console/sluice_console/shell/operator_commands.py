@@ -1,5 +1,5 @@
 """
-The verbs of whoever runs the fleet: quotas, cordons and drains, nodes that are gone, streams.
+The verbs of cluster operators: quotas, cordons and drains, nodes that are gone, streams.
 
 They write words on the bus, with the operator's rights. What can be typed, no more: each verb has a module of its own.
 """
@@ -105,7 +105,7 @@ def quota_unset_command(namespace: str, *, take_over: TakeOver = False, server: 
 
 
 Gpus = Annotated[
-    tuple[str, ...], Parameter(name="--gpu", negative="", help="Only this one, by UUID or index; may be said again.")
+    tuple[str, ...], Parameter(name="--gpu", negative="", help="Limit to this GPU (UUID or index); repeatable.")
 ]
 Why = Annotated[str, Parameter(help="Shown to everybody who waits because of it.")]
 
@@ -144,7 +144,7 @@ def uncordon_command(
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
-    """Use a node, or some of its GPUs, again; whoever was to be evicted stays."""
+    """Use a node, or some of its GPUs, again; pods that were to be evicted stay."""
     from sluice.contracts.ids import NodeName
     from sluice_console.shell.cordon import Target, uncordon
     from sluice_console.shell.running import server_url
@@ -166,7 +166,7 @@ def drain_command(
     output: Documented = None,
 ) -> int:
     """
-    Cordon, and evict whoever is there, as disruption budgets allow (docs/draining.md).
+    Cordon, and evict the pods there, as disruption budgets allow (docs/draining.md).
 
     1 when a person says no, 7 when somebody is still there after --wait.
     """

@@ -52,9 +52,9 @@ def add_node_command(
     at: Annotated[str | None, Parameter(help=f"{FILES_LIE}; otherwise as init was told.")] = None,
 ) -> int:
     """
-    Add nodes; nobody else's files change but the broker's list of users.
+    Add nodes; of all other files only the broker's list of users changes.
 
-    A node that is there keeps what it has; with --listen or --at its sluice.env is written anew.
+    A node that is there keeps what it has; with --listen or --at its sluice.env is written again.
     """
     from sluice_console.shell.security.installation import Where
 
@@ -81,7 +81,7 @@ def remove_node_command(
 def renew_command(
     folder: Folder, *, all_: Annotated[bool, Parameter(name="--all", negative="", help="Not only those.")] = False
 ) -> int:
-    """Make certificates anew that end within 30 days. Services read them when they change."""
+    """Renew certificates that end within 30 days. Services read them when they change."""
     _opened(folder).renew(everything=all_)
     return _said(f"renewed what was due.\n{RELOAD}.")
 

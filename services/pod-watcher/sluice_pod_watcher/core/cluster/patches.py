@@ -41,7 +41,7 @@ def decline(view: PodView, allocation: AllocationId) -> Patch:
     """
     That the pod is not let go with this allocation, under the guard of `bind`.
 
-    Of the two only one can land, whoever sends them: no patch that binds the pod to it lands after this one.
+    Only one of the two can land: no patch that binds the pod to it lands after this one, from whichever pod-watcher.
     """
     return (*_is_held(view), *_annotate({GRANTED_DECLINED: str(allocation)}))
 
