@@ -1,5 +1,5 @@
 """
-Generates docs/{events,json,metrics,invariants,alerts,models}.md and the dashboard from the declarations in the code.
+Generates docs/{events,json,metrics,invariants,alerts,models}.md, the table in docs/protocol.md and the dashboard.
 
 `--check` fails when one is out of date.
 
@@ -18,6 +18,7 @@ import msgspec
 from alerts_page import alerts_page
 from dashboard import dashboard
 from invariants_page import page as invariants
+from invariants_page import protocol
 from message_examples import EXAMPLES, example_of
 from metrics_page import page as metrics
 from models_page import page as models
@@ -111,6 +112,7 @@ def main() -> int:
         (DOCS / "json.md", schemas()),
         (DOCS / "metrics.md", metrics()),
         (DOCS / "invariants.md", invariants()),
+        (DOCS / "protocol.md", protocol()),
         (DOCS / "alerts.md", alerts_page()),
         (DOCS / "models.md", models()),
         (DASHBOARD, dashboard()),
