@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests/perf/kubernetes", description=__doc__)
     parser.add_argument("--idle-s", type=float, default=IDLE_S)
     parser.add_argument("--events", type=int, default=EVENTS)
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     small = asyncio.run(follow(SMALL, options.idle_s, options.events))
     large = asyncio.run(follow(LARGE, options.idle_s, options.events))
