@@ -65,4 +65,4 @@ def test_a_report_says_what_was_seen_what_differs_and_what_failed(tmp_path):
     page = as_markdown.read_text()
     assert "| SMs seen at 25 % | 34 |" in page
     assert "| 0 | SMs | 130 | 132 | yes |" in page
-    assert "| test_two | does NOT hold | it \\| broke |" in page
+    assert "| test_two | FAILED | it \\| broke |" in page

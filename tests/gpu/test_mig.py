@@ -80,7 +80,7 @@ def test_an_instance_in_use_is_not_destroyed(backend, place, made, hardware_repo
     with Client({"CUDA_VISIBLE_DEVICES": uuid}) as tenant:
         seen = tenant.ask("open")
         assert "error" not in seen, seen
-        hardware_report.fact("MIG", f"SMs that a process sees on {profile.name}", seen["sms"])
+        hardware_report.fact("MIG", f"SMs visible to a process on {profile.name}", seen["sms"])
         assert seen["sms"] == profile.multiprocessors
         with pytest.raises(InUseError):
             backend.destroy_compute_instance(gpu.uuid, gi_id, uuid)

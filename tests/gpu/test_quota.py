@@ -128,7 +128,7 @@ def test_an_uncontended_process_loses_next_to_nothing(
     finally:
         server.stop()
     percent = 100 * (1 - found[True] / found[False])
-    hardware_report.fact("time quota", "percent that an uncontended process loses", round(percent, 3))
+    hardware_report.fact("time quota", "percent lost by an uncontended process", round(percent, 3))
     assert percent < ERROR_PERCENT
 
 
@@ -145,7 +145,7 @@ def test_the_driver_has_what_the_library_stands_in_front_of(library: Path, hardw
     done = subprocess.run([sys.executable, "-I", "-S", "-c", script, *names], capture_output=True, text=True,
                           timeout=60, check=True)  # fmt: skip
     missing = done.stdout.split()
-    hardware_report.fact("time quota", "functions that this driver does not have", missing)
+    hardware_report.fact("time quota", "functions missing in this driver", missing)
     assert not {"cuLaunchKernel", "cuLaunchKernel_ptsz", "cuLaunchKernelEx", "cuGraphLaunch", "cuMemAlloc_v2"} & {
         *missing
     }

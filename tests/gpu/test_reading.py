@@ -46,7 +46,7 @@ def keep(report: HardwareReport, gpu: GpuReport) -> None:
         ("memory slices", gpu.memory_slices),
         ("compute slices", gpu.compute_slices),
         ("healthy", gpu.healthy),
-        ("why not", gpu.health_message),
+        ("reason", gpu.health_message),
         ("NUMA node", gpu.numa_node),
         ("linked GPUs", len(gpu.links)),
         ("MPS clients at most", gpu.mps_clients_max),
@@ -97,7 +97,7 @@ def test_what_is_free_agrees_with_what_is_there(backend, gpus, hardware_report: 
     """The driver's own count is the only second opinion on what fits."""
     for gpu in gpus:
         left = backend.remaining(gpu.uuid)
-        hardware_report.fact(f"GPU {gpu.index}", "the driver says may still be made", left)
+        hardware_report.fact(f"GPU {gpu.index}", "remaining capacity by the driver", left)
         assert bool(left) == gpu.mig_enabled
         if gpu.mig_enabled and not gpu.instances:
             assert left == {profile.name: profile.max_instances for profile in gpu.profiles}
@@ -118,11 +118,11 @@ def test_a_process_with_a_context_is_listed(backend, quiet_gpu, hardware_report:
     with Client({"CUDA_VISIBLE_DEVICES": quiet_gpu.uuid}) as client:
         seen = client.ask("open")
         assert "error" not in seen, seen
-        hardware_report.fact("CUDA", "SMs that a process sees", seen["sms"])
-        hardware_report.fact("CUDA", "memory in MiB that a process sees", seen["memory_mib"])
+        hardware_report.fact("CUDA", "SMs visible to a process", seen["sms"])
+        hardware_report.fact("CUDA", "memory in MiB visible to a process", seen["memory_mib"])
         assert seen["sms"] == quiet_gpu.multiprocessors
         ran = client.ask("run")
-        hardware_report.fact("CUDA", "SMs that a kernel ran on", ran.get("sms_run_on", ran))
+        hardware_report.fact("CUDA", "SMs used by a kernel", ran.get("sms_run_on", ran))
         assert "error" not in client.ask("take", mib=CLIENT_MIB)
         holders = until(
             lambda: {holder.pid: holder for holder in backend.processes(quiet_gpu.uuid, quiet_gpu.uuid)},
