@@ -98,7 +98,7 @@ BUGS = (
     (
         PATIENT,
         Planted(
-            name="never is ignored",
+            name="preemptionPolicy Never ignored",
             loses="a pod, to one that said it only waits",
             caught_by=("never preempts",),
             patches=((scheduling, "_evict_for", _never_is_ignored),),

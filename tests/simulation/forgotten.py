@@ -206,31 +206,31 @@ def _nobody_looks_who_is_on_it(original: Any) -> Any:
 
 
 LINGERS_UNSEEN = Planted(
-    "nobody looks who is on a whole GPU",
+    "whole GPU recovered without a process check",
     "a device that is his alone",
     ("I1",),
     ((making, "_take_whole", _nobody_looks_who_is_on_it),),
 )
 LEFT_BEHIND = Planted(
-    "what was under way is foreign",
+    "marks ignored after a loss",
     "capacity, until a person looks",
     ("I3", "I4"),
     ((Leftovers, "look", _nothing_is_cleared_away),),
 )
 NOBODYS_IS_OURS = Planted(
-    "what nobody has is ours",
+    "unmarked instances taken for ours",
     "the instance that he made by hand, when a journal is lost",
     ("I13",),
     ((Leftovers, "_instances", _what_nobody_has_is_ours),),
 )
 TICKETS_UNREAD = Planted(
-    "the ledger alone knows",
+    "tickets ignored without a journal",
     "a second slice, and the first for ever: nobody knows any more whose it is",
     ("I1", "I3", "I4", "bound once", "undisturbed", "LAW 3", "cluster"),
     ((taking, "newest_first", _nobody_asks_tickets),),
 )
 NOT_KNOWN_TO_HAVE_LIVED = Planted(
-    "nobody knows what lived",
+    "lived ignored",
     "its place, to a device that refuses once",
     ("undisturbed",),
     ((Orders, "has_lived", _nobody_knows_what_lived),),

@@ -307,7 +307,7 @@ BUGS = (
         _late_writes,
     ),
     Planted(
-        "written on newer knowledge",
+        "unanswered write sent with a newer guard",
         "a place given twice",
         ("I1",),
         ((Outbox, "handle", _written_on_newer_knowledge),),
@@ -329,7 +329,7 @@ BUGS = (
     ),
     Planted("free at revoke", "a slice still in use", ("I1",), ((Allocator, "_rebook", _free_at_revoke),)),
     Planted(
-        "used before open", "a living pod's GPU", ("opened before use",), ((nodes, "_is_open", _used_before_open),)
+        "used before adoption", "a living pod's GPU", ("opened before use",), ((nodes, "_is_open", _used_before_open),)
     ),
     Planted("nothing adopted", "a living pod's GPU", ("I1",), ((nodes, "_is_missing", _nothing_adopted),)),
     Planted("orphans at once", "living training", ("undisturbed",), ((Orphans, "look", _orphans_at_once),)),
@@ -346,10 +346,16 @@ BUGS = (
         _wiped_now_and_then,
     ),
     Planted(
-        "holders not asked", "a GPU shared with a dying pod", ("LAW 3",), ((unmaking, "next_step", _holders_not_asked),)
+        "holders not checked",
+        "a GPU shared with a dying pod",
+        ("LAW 3",),
+        ((unmaking, "next_step", _holders_not_asked),),
     ),
     Planted(
-        "GI forgotten", "capacity, for ever", ("LAW 3", "I3", "I4"), ((instances, "after_refusal", _gi_forgotten),)
+        "GPU instance forgotten",
+        "capacity, for ever",
+        ("LAW 3", "I3", "I4"),
+        ((instances, "after_refusal", _gi_forgotten),),
     ),
     Planted("ticket kept", "a pod started on another's device", ("LAW 3",), ((unmaking, "next_step", _ticket_kept),)),
     Planted(

@@ -39,7 +39,9 @@ def _apart(plan: Plan) -> Plan:
 
 _LOSES = "a replica: it is pinned to a host where the scheduler cannot place it"
 APART_BUGS = (
-    Planted("who is booked is no pod yet", _LOSES, ("apart",), ((Peers, "book", _booked_is_nobody),), _apart),
-    Planted("ports of a host are free", _LOSES, ("apart",), ((Peers, "is_taken", _ports_are_free),), _apart),
-    Planted("empty hosts do not count", _LOSES, ("apart",), ((Crowd, "least", _least_where_somebody_is),), _apart),
+    Planted("booked pods not counted as peers", _LOSES, ("apart",), ((Peers, "book", _booked_is_nobody),), _apart),
+    Planted("host ports ignored", _LOSES, ("apart",), ((Peers, "is_taken", _ports_are_free),), _apart),
+    Planted(
+        "empty hosts ignored for spread", _LOSES, ("apart",), ((Crowd, "least", _least_where_somebody_is),), _apart
+    ),
 )

@@ -220,13 +220,13 @@ def _whoever_asks_says_all(original: Any) -> Any:
 
 BELIEVED_BUGS = (
     Planted(
-        "closed once and for all",
+        "request closed once only",
         "a request's end: it stays on the bus for ever",
         ("I3",),
         ((Requests, "heard", _closed_once_and_for_all),),
     ),
     Planted(
-        "its source knows what it is bound to",
+        "late binding released unadopted",
         "the slice of a pod that is gone: it is said to be over while it is there",
         ("LAW 3",),
         (
@@ -242,55 +242,55 @@ BELIEVED_BUGS = (
         ((Bound, "is_for", _bound_once_for_all), *BOUND_IN_ANY_LIFE),
     ),
     Planted(
-        "bound in any life",
+        "Bound of any incarnation",
         "its request: it is told of a slice that was waived before the broker was wiped, and is then said to be lost",
         ("undisturbed",),
         BOUND_IN_ANY_LIFE,
     ),
     Planted(
-        "a waiver of another life is not there",
+        "waiver of another incarnation ignored",
         "a request's end: it stays on the bus for ever",
         ("I3",),
         ((World, "_answer", _of_another_life_is_nothing),),
     ),
     Planted(
-        "every reading is the newest",
+        "every reading counts as the newest",
         "the pods that come to a node which its operator has just taken out of use",
         ("cordoned",),
         ((World, "_is_beyond", _every_reading_is_the_newest),),
     ),
     Planted(
-        "answers are as old as the reading",
+        "answers deleted by a reading",
         "a slice, made for nobody: its request was released, and a server that lags shows it as it was before",
         ("taken until settled",),
         ((World, "_is_beyond", _operators_words_alone),),
     ),
     Planted(
-        "an answer is older than the end of its request",
+        "late answer after the end ignored",
         "a request's end: a waiver that landed when all was over stays on the bus for ever",
         ("I3",),
         ((ended, "_landed_late", _only_what_is_bound_lands_late),),
     ),
     Planted(
-        "whoever asks says all that it has",
+        "request names all its slices",
         "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
         ("undisturbed",),
         ((settling, "member_of_group", _whoever_asks_says_all), *NAMES_NO_LIFE),
     ),
     Planted(
-        "an order of another life stands",
+        "order of another incarnation stands",
         "the slice that it runs on, after the broker was wiped while a write was without its answer",
         ("undisturbed",),
         ((nodes, "_is_missing", _whatever_is_booked_is_told),),
     ),
     Planted(
-        "without our label it is none of ours",
+        "pod without our label ignored",
         "its slice: somebody took its label away, and the bus forgot its request",
         ("undisturbed",),
         ((ApiSide, "other_seen", _none_of_ours),),
     ),
     Planted(
-        "what was told to who stood by counts for ever",
+        "standby keeps an old SourceSynced",
         "its slice: the broker was wiped twice, and who takes over counts what its source told in between",
         ("undisturbed",),
         (
@@ -300,7 +300,7 @@ BELIEVED_BUGS = (
         ),
     ),
     Planted(
-        "nothing is found where a binding names what is gone",
+        "slice unfound behind a gone binding",
         "the slice that it runs on: binding and ask of before a wipe landed after it, and name one that was surplus",
         ("LAW 3", "undisturbed"),
         (
@@ -311,19 +311,19 @@ BELIEVED_BUGS = (
         ),
     ),
     Planted(
-        "what no reading shows is lost",
+        "binding lost by one lagging reading",
         "its slice: a server that lagged shows neither grant nor binding, of which only the binding is known still",
         ("LAW 3", "undisturbed"),
         ((World, "catch_up", _what_no_reading_shows_is_lost), (World, "_is_beyond", _booked_as_the_reading_shows)),
     ),
     Planted(
-        "an unanswered patch binds nobody",
+        "unanswered patch counts as failed",
         "the slice that it runs on, for another one: the bus was wiped before the answer of the API server came",
         ("bound once", "undisturbed", "cluster"),
         ((Record, "is_in_the_balance", _an_unanswered_patch_is_none),),
     ),
     Planted(
-        "who has ended had nothing",
+        "ended pod had no slice",
         "the order of things: its request is released before its slice, on a node that does not answer, is gone",
         ("LAW 3",),
         (
@@ -332,7 +332,7 @@ BELIEVED_BUGS = (
         ),
     ),
     Planted(
-        "whatever was pulled opens its node",
+        "snapshot of any incarnation adopts",
         "the slice that it runs on: an empty picture of its node, of before a wipe, landed after it",
         ("I1",),
         ((nodes, "_may_open", _whatever_was_pulled_counts), *BOUND_IN_ANY_LIFE),

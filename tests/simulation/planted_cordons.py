@@ -96,14 +96,14 @@ def _all_cordoning(plan: Plan) -> Plan:
 
 
 SENT_AS_DECIDED = Planted(
-    "sent as it was decided",
+    "queued decision sent unchanged",
     "a pod that comes to a node which is just being emptied",
     ("cordoned",),
     ((allocator, "look_at_drained", _sent_as_decided),),
 )
 """Caught by a schedule of its own: a write has to be unanswered while the word comes."""
 PROMISED_FOR_EVER = Planted(
-    "promised for ever",
+    "useless reservation kept",
     "any place at all: it waits for one that it may not have",
     ("I4",),
     ((standing, "why_give_up", _promised_for_ever),),
@@ -125,14 +125,14 @@ CORDON_BUGS = (
         _all_cordoning,
     ),
     Planted(
-        "ordered for ever",
+        "eviction order never taken back",
         "a pod of a node that is in use again",
         ("I4", "place first", "booked first"),
         ((requests, "settle_eviction", _ordered_for_ever),),
         _all_cordoning,
     ),
     Planted(
-        "drain overlooks who is there",
+        "drain overlooks bound pods",
         "an operator's evening: the node never gets empty",
         ("I4",),
         ((allocator, "look_at_drained", _only_who_comes),),

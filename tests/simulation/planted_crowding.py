@@ -39,14 +39,14 @@ def _limited(plan: Plan) -> Plan:
 
 CROWDING_BUGS = (
     Planted(
-        "pods counted where room is told",
+        "pods counted only where room is published",
         "the CPU of a node's pods, to more of them than its operator allows",
         ("pods per node",),
         ((Node, "take", _only_where_room_is_told),),
         _limited,
     ),
     Planted(
-        "a node's pod counts no longer at its revoke",
+        "pod count free at revoke",
         "likewise, for as long as pods take to end",
         ("pods per node",),
         ((Allocator, "_rebook", _free_at_revoke),),

@@ -222,14 +222,14 @@ def _keeping_warm(plan: Plan) -> Plan:
 
 HOME_BUGS = (
     Planted(
-        "home unmade with the first",
+        "home destroyed with its first tenant",
         "everything that the others had on the device",
         ("undisturbed", "only a Revoke destroys", "MPS"),
         ((Floor, "wants_home", _unmade_with_the_first),),
         _sharing,
     ),
     Planted(
-        "gone before its home",
+        "last share gone before its home",
         "the meaning of SliceGone",
         ("LAW 3",),
         ((unmaking, "_is_being_unmade", _gone_before_its_home),),
@@ -264,7 +264,7 @@ HOME_BUGS = (
         _daemons_die,
     ),
     Planted(
-        "home undone by a refused start",
+        "home destroyed by a refused start",
         "living training, with the instance that it is on",
         ("only a Revoke destroys", "undisturbed", "MPS"),
         ((homes, "had_tenants", _undone_by_a_refused_start),),
@@ -292,14 +292,14 @@ HOME_BUGS = (
         _silent_when_agents_start,
     ),
     Planted(
-        "everybody let go",
+        "all MPS clients terminated",
         "living training",
         ("undisturbed",),
         ((unmaking, "_take_holders", _everybody_let_go),),
         _sharing,
     ),
     Planted(
-        "another user's home",
+        "home shared with another user",
         "the wall between users",
         ("I1",),
         ((Wants, "_plain", _any_user),),

@@ -49,7 +49,7 @@ def _all_jobs(plan: Plan) -> Plan:
 
 JOB_BUGS = (
     Planted(
-        "bound one by one",
+        "group bound one by one",
         "GPUs, to pods that wait for the rest of their job",
         ("together",),
         ((requests, "is_held_back", _bound_one_by_one),),
@@ -65,7 +65,7 @@ JOB_BUGS = (
 )
 
 HALF_KEPT = Planted(
-    "half kept for ever",
+    "half a group kept",
     "capacity, to two jobs that wait for each other",
     ("I4",),
     ((groups, "_is_given_up", _half_kept),),
@@ -73,7 +73,7 @@ HALF_KEPT = Planted(
 """Rare among seeds: `test_jobs` plays it."""
 
 ONE_TOO_MANY = Planted(
-    "one too many waits for ever",
+    "surplus group member waits",
     "an update: the pod that comes before another one goes is never served",
     ("I4",),
     ((groups, "_runs_whole", _never_whole),),

@@ -220,7 +220,7 @@ def _forgotten_as_they_go(plan: Plan) -> Plan:
 
 
 RELEASE_FORGOTTEN = Planted(
-    "a lost slice is forgotten with the bus",
+    "lost slice forgotten with the bus",
     "its pod's end, and its place, to a pod whose eviction was refused when the broker was wiped",
     ("I4",),
     ((Record, "is_lost", _lost_is_what_the_bus_says), (ordering, "why_taken_back", left_with_what_is_taken_back)),
@@ -230,7 +230,7 @@ Too rare by chance for the dose: it has a schedule of its own in `test_kube`. Th
 if it did not forget that, too.
 """
 READ_IS_SETTLED = Planted(
-    "a read tells what became of a patch",
+    "a read settles a patch",
     "the slice that it was let go with: its patch landed after it was read, and after the bus was wiped",
     ("bound once",),
     ((Following, "was_read", _read_is_settled),),
@@ -326,7 +326,7 @@ def _whatever_its_node_says(_original: Any) -> Any:
 
 
 KEPT_OUT = Planted(
-    "pinned whatever its node says",
+    "pinned without a node check",
     "its start: a pod of the moment after a cordon waits for the end of that, with its slice",
     ("cluster",),
     ((standing, "why_kept_out", _whatever_its_node_says), (Hosts, "why_kept_out", _whatever_its_node_says)),
@@ -343,7 +343,7 @@ def _keeps_waiting(_original: Any) -> Any:
 
 
 NOT_TAKEN_BACK = Planted(
-    "declined and kept",
+    "declined slice kept",
     "its start for as long as the cordon lasts, and somebody else the slice",
     ("I4",),
     ((requests, "is_declined", _keeps_waiting), (standing, "is_declined", _keeps_waiting)),
@@ -359,7 +359,7 @@ def _forgets(_original: Any) -> Any:
 
 
 DECLINED_FORGOTTEN = Planted(
-    "let go with what was declined",
+    "pinned with a declined slice",
     "its slice: it is being taken back",
     ("cluster",),
     ((Record, "has_declined", _forgets),),

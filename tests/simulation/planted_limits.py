@@ -31,7 +31,7 @@ def _wiped(plan: Plan) -> Plan:
 
 LIMITS_BUGS = (
     Planted(
-        "limits of a file said once",
+        "limits file published once",
         "every limit, with the disk of a broker",
         ("limits",),
         ((Limits, "_keep", _said_once),),

@@ -61,7 +61,7 @@ def _all_open_late(plan: Plan) -> Plan:
 
 
 EMPTY_IS_ENOUGH = Planted(
-    "an empty device is enough",
+    "empty device is enough",
     "its device, to a process of the pod before",
     ("LAW 3", "I1"),
     ((unmaking, "_to_empty", _an_empty_device_is_enough),),
@@ -74,7 +74,7 @@ ANOTHER_HOME = Planted(
     ((Bench, "_next_step", _another_home),),
 )
 WRITTEN_ONCE = Planted(
-    "what was written once is there",
+    "ticket not restored",
     "its container's next start, for ever",
     ("I4",),
     ((Bench, "tickets_compared", _written_once_is_there),),
@@ -82,7 +82,7 @@ WRITTEN_ONCE = Planted(
 LINGERING_BUGS = (
     EMPTY_IS_ENOUGH,
     Planted(
-        "unseen is nobody",
+        "unreadable processes count as none",
         "its device, to a process that nobody could see",
         ("LAW 3", "I1"),
         ((unmaking, "take_result", _unseen_is_nobody),),

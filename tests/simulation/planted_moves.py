@@ -73,7 +73,7 @@ def _no_jobs_no_limits(plan: Plan) -> Plan:
 
 MOVE_BUGS = (
     Planted(
-        "less memory",
+        "substitute with less memory",
         "memory that a pod asked for",
         ("never less",),
         ((Floor, "is_met_by", _compute_only),),
@@ -94,14 +94,14 @@ MOVE_BUGS = (
         _no_jobs_no_limits,
     ),
     Planted(
-        "two in one place",
+        "kept place given twice",
         "a place that is handed over, to two",
         ("I1", "place first"),
         ((Desk, "grant", _two_in_one_place),),
         _no_jobs_no_limits,
     ),
     Planted(
-        "kept for ever",
+        "kept place never given up",
         "room: a place is kept for a pod that never comes",
         ("I4",),
         ((moving, "_over", _kept_for_ever),),

@@ -120,21 +120,21 @@ def _all_preempting(plan: Plan) -> Plan:
 
 PREEMPTION_BUGS = (
     Planted(
-        "equals go",
+        "equal priority preempts",
         "a pod, to one that is no more important",
         ("less important",),
         ((scheduling, "find_victims", _equals_go),),
         _all_preempting,
     ),
     Planted(
-        "never is ignored",
+        "preemptionPolicy Never ignored",
         "a pod, to one that said it only waits",
         ("never preempts",),
         ((scheduling, "_evict_for", _never_is_ignored),),
         _all_preempting,
     ),
     Planted(
-        "nobody asked",
+        "victims without opt-in",
         "a pod that never said it may go",
         ("twice opt-in",),
         ((preempting, "_may_go_at", _nobody_asked),),
@@ -170,14 +170,14 @@ PREEMPTION_BUGS = (
     ),
 )
 COUNTED_ON_TWICE = Planted(
-    "counted on twice",
+    "leaving pod counted for two preemptors",
     "what a namespace is guaranteed, when one word serves two at once",
     ("guaranteed",),
     ((Desk, "grant", _counted_on_twice),),
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_preempting`."""
 PROMISED_IS_HAD = Planted(
-    "promised is had",
+    "reservation counts toward a guarantee",
     "what a namespace is guaranteed, for a place that others have, and may keep",
     ("guaranteed",),
     ((preempting, "_may_never_be_had", _promised_is_had),),

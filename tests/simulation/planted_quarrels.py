@@ -23,7 +23,7 @@ def _opened_again_at_once(_original: Any) -> Any:
 
 
 OPENED_AGAIN = Planted(
-    "opened again at once",
+    "adopted again at once",
     "the node, most of the time, and the bus: two allocators that disagree open it in turn",
     ("I11",),
     ((Reopening, "rests", _opened_again_at_once),),

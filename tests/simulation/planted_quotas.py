@@ -140,7 +140,7 @@ NOTHING_TAKEN_BACK = Planted(
 
 
 BOUND_ON_WHAT_IS_KNOWN = Planted(
-    "bound on what is known",
+    "bound before all limits are read",
     "a pod that runs, to a limit that ends nothing that runs",
     ("quota", "undisturbed"),
     ((binding, "may_bind", _bound_on_what_is_known),),

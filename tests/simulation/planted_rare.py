@@ -133,7 +133,7 @@ def left_with_what_is_taken_back(_original: Any) -> Any:
 
 
 OPENED_BEFORE_IT_IS_CLOSED = Planted(
-    "opened before what is gone is closed",
+    "adopted before gone slices are closed",
     "an instance that an administrator has made by hand, on a node whose marks are not whole",
     ("I13",),
     ((nodes, "_is_to_be_closed", _opened_before_it_is_closed), (Devices, "may_be_ours", _marks_say_nothing)),
@@ -142,13 +142,13 @@ OPENED_BEFORE_IT_IS_CLOSED = Planted(
 
 RARE_BUGS = (
     Planted(
-        "promise waited for to the end",
+        "reservation never swapped",
         "a place that is free, to a pod that was promised another; and its rest, to a pod that is moved for it",
         ("I4",),
         ((scheduling, "exchange_promise", _waited_for_to_the_end),),
     ),
     Planted(
-        "a limit of one pod is asked at a grant alone",
+        "per-pod limit judged at the grant only",
         "the limit that an operator has set: a grant that was on its way lands after it, and is bound",
         ("quota",),
         ((excess, "_is_too_much_for_one", _asked_at_a_grant_alone),),
@@ -156,61 +156,61 @@ RARE_BUGS = (
     *BELIEVED_BUGS,
     OPENED_BEFORE_IT_IS_CLOSED,
     Planted(
-        "what stands at a granted place is the grant's",
+        "any instance at a granted place is ours",
         "its devices: an administrator takes away what he made by hand",
         ("I4",),
         ((Devices, "may_be_ours", _marks_say_nothing),),
     ),
     Planted(
-        "tickets name all who are in a home",
+        "inherited home trusted without a check",
         "a part of its GPU: a process that nobody knows of still computes there, after journal and ledger were lost",
         ("I1",),
         ((witnesses, "_home_of", _everybody_in_it_is_known),),
     ),
     Planted(
-        "a GPU that was seen once is known",
+        "GPU seen once counts as read",
         "its slice, said to be gone while it is there: its GPU is silent when the next life of its agent begins",
         ("LAW 3",),
         ((agent, "what_was_found", _known_once_for_all),),
     ),
     Planted(
-        "a ticket tells for ever what counted once",
+        "old ticket size counts always",
         "the memory that a share was made smaller by: after a lost journal it counts again, as long as its pod runs",
         ("I4",),
         ((adjusting, "next_step", _in_its_ticket_for_ever),),
     ),
     Planted(
-        "no container comes back after a reboot",
+        "old tickets harmless after a reboot",
         "half of its GPU's time and memory: the home goes while a ticket that cannot be removed lets containers in",
         ("MPS",),
         ((homes, "_to_unmake", _no_container_comes_back),),
     ),
     Planted(
-        "only the own change of a share counts",
+        "other allocators' resizes ignored",
         "memory that it was granted: another allocator has made its neighbour larger meanwhile",
         ("I2",),
         ((Desk, "counted", _only_the_own_change_counts),),
     ),
     Planted(
-        "an answer is the last word",
+        "single read counts as newest",
         "a warning: its agent takes an older word of its own for the last one, and thinks that it is told",
         ("time",),
         ((Outbox, "_last_read", _an_answer_is_the_last_word),),
     ),
     Planted(
-        "whoever is asked knows the last word",
+        "lagging single read believed",
         "its pod's health: what was said of its slice while its GPU was silent is said for ever",
         ("I4",),
         ((Outbox, "_is_last", _a_look_is_the_last_word),),
     ),
     Planted(
-        "no number of a stream comes twice",
+        "reused STATE numbers trusted",
         "its slice: an older word of its agent lands over the one that got the number it expected, and stays",
         ("I4",),
         ((Lane, "expects", _no_number_comes_twice),),
     ),
     Planted(
-        "everybody knows what he has lost",
+        "source assumed to know a loss",
         "any answer, for ever: it runs on what is being taken back from it",
         ("I4",),
         ((ordering, "why_taken_back", left_with_what_is_taken_back),),

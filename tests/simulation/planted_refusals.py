@@ -24,7 +24,7 @@ def _by_what_is_there(original: Any) -> Any:
 
 
 FINAL_FOR_WHAT_IS_NOT_THERE = Planted(
-    "a refusal for capability is final",
+    "refusal for capability final",
     "a pod that was there before the node that was added for it",
     ("I4",),
     ((requests, "_refusal", _by_what_is_there),),

@@ -164,14 +164,14 @@ def _by_mistake(plan: Plan) -> Plan:
 
 REMOVAL_BUGS = (
     Planted(
-        "closed is believed",
+        "closed entries believed over agents",
         "a slice that is there, and its place to somebody else",
         ("I1", "I3", "I4", "LAW 3"),
         ((nodes, "_is_missing", _closed_is_believed),),
         _often,
     ),
     Planted(
-        "closed while open",
+        "grants closed before the record",
         "a living pod's GPU",
         ("opened before use",),
         ((nodes, "settle_removed", _while_open),),
@@ -185,14 +185,14 @@ REMOVAL_BUGS = (
         _by_mistake,
     ),
     Planted(
-        "nobody answers",
+        "removal ignores an agent that answers",
         "the slices of a node that lives",
         ("undisturbed",),
         ((Agent, "_is_forgotten", _nobody_answers),),
         _by_mistake,
     ),
     Planted(
-        "any that is ready",
+        "first ready slice bound",
         "a pod pinned to two nodes",
         ("bound once", "undisturbed", "I4"),
         ((requests, "bindable", _any_that_is_ready), (standing, "_has_another", _none_is_surplus)),
@@ -201,12 +201,15 @@ REMOVAL_BUGS = (
 )
 
 OPEN_WHILE_CLOSING = Planted(
-    "open while closing", "a living pod's GPU", ("opened before use",), ((nodes, "_is_open", _open_while_closing),)
+    "unanswered closing counts as open",
+    "a living pod's GPU",
+    ("opened before use",),
+    ((nodes, "_is_open", _open_while_closing),),
 )
 """Too rare for chance: an answer is lost, and an agent speaks meanwhile. Played by a schedule alone."""
 
 NEVER_BEGUN_ANEW = Planted(
-    "time never begun anew",
+    "removal grace never restarted",
     "a place that somebody has, to somebody else",
     ("I1", "I4", "I11", "opened before use", "undisturbed"),
     ((Removals, "may_be_shut", _at_once_again),),
@@ -214,7 +217,7 @@ NEVER_BEGUN_ANEW = Planted(
 """Too rare for chance: one of two allocators must read late when a node is back. Played by a schedule alone."""
 
 REMOVED_HAS_NOTHING = Planted(
-    "a removed node that no ledger knows has nothing",
+    "removed node released without a close",
     "its slice: its node is back, and who reads late has it released, with nothing on the bus that would refuse it",
     ("LAW 3",),
     ((held, "_is_unbooked", _a_removed_node_has_nothing),),
@@ -222,7 +225,7 @@ REMOVED_HAS_NOTHING = Planted(
 """The same, after a wipe, and before its slice is bound again. A seed showed it once."""
 
 OPENED_UNHEARD = Planted(
-    "opened on what was known before",
+    "adopted again on old knowledge",
     "its slice: its node was removed and is back, and who has not heard it grants the place to somebody else",
     ("I1",),
     ((Unheard, "holds_up", _opened_unheard),),
@@ -230,7 +233,7 @@ OPENED_UNHEARD = Planted(
 """The same: he must hear the end of the head before he hears why."""
 
 GONE_IN_ANOTHER_LIFE = Planted(
-    "what went with its node stays away",
+    "removal close of any incarnation",
     "the slice that it runs on: a node was removed, the broker wiped before that was written, and its agent was back",
     ("undisturbed", "LAW 3"),
     ((World, "_went_in_another_life", _gone_in_another_life), (held, "_may_be_entered_again", _gone_for_good)),
@@ -238,7 +241,7 @@ GONE_IN_ANOTHER_LIFE = Planted(
 """The same: the broker must be wiped twice, once before and once while a write is without its answer."""
 
 RELEASED_OVER_NOTHING = Planted(
-    "released over nothing",
+    "released over an empty subject",
     "the slice that it runs on: that its node was removed, of before a wipe, landed when its agent was back",
     ("undisturbed",),
     ((requests, "_release_lost", _released_over_nothing),),

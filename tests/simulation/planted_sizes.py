@@ -62,37 +62,37 @@ def _told_at_once(_original: Any) -> Any:
 
 SIZE_BUGS = (
     Planted(
-        "new size at once",
+        "new size counts at once",
         "memory that is still used is promised to a neighbour",
         ("I2",),
         ((Desk, "counted", _new_size_at_once),),
     ),
     Planted(
-        "as before when it ails",
+        "failed resize counts as before",
         "nobody else's share can be changed, and a namespace has less, for a size that is long given up",
         ("I2",),
         ((sizes, "is_answered", _as_before_when_it_ails),),
     ),
     Planted(
-        "nobody uses it",
+        "old clients ignored at a resize",
         "memory that is still used is promised to a neighbour",
         ("I2",),
         ((adjusting, "_homes_used_more", _nobody_uses_it),),
     ),
     Planted(
-        "nobody looks",
+        "no client check at a resize",
         "memory that is still used is promised to a neighbour",
         ("I2",),
         ((adjusting, "_clients_by_now", _only_as_it_was_looked_at),),
     ),
     Planted(
-        "the ticket stays",
+        "ticket kept at a resize",
         "a container starts again with more than it has",
         ("I2",),
         ((taking, "begin", _the_ticket_stays),),
     ),
     Planted(
-        "told at once",
+        "new size published at once",
         "a container is told of more than its server gives",
         ("MPS",),
         ((adjusting, "is_served", _told_at_once),),

@@ -71,28 +71,28 @@ def _believed_before_it_is_set(original: Any) -> Any:
 
 TIME_BUGS = (
     Planted(
-        "a scheduler is told once",
+        "scheduler configured once",
         "a pod that came later waits without a token for ever, or computes without one",
         ("time",),
         ((homes, "_to_keep", _told_once),),
         with_time,
     ),
     Planted(
-        "a dead scheduler passes for one",
+        "dead scheduler counted as running",
         "after a defect nobody is held to his time until the agent is started again",
         ("time",),
         ((homes, "_seen", _unnoticed),),
         with_time,
     ),
     Planted(
-        "let go before it is gone",
+        "tenant removed from the scheduler before it is gone",
         "a pod that ends takes all of the time for as long as it lingers",
         ("time",),
         ((quotas, "_is_in_it", _let_go_first),),
         with_time,
     ),
     Planted(
-        "all of the time for everybody",
+        "all of the time for every tenant",
         "a greedy neighbour has as much as who was promised more",
         ("time",),
         ((quotas, "_tenant", _all_of_it),),
@@ -106,14 +106,14 @@ TIME_BUGS = (
         with_time,
     ),
     Planted(
-        "silent processes are told to nobody",
+        "silent processes not reported",
         "a program that is linked statically takes all of the time, and nobody knows why",
         ("time",),
         ((words, "unheld_clients", _kept_quiet),),
         with_time,
     ),
     Planted(
-        "a home ends with its scheduler",
+        "home ends with its scheduler",
         "everybody on a GPU loses it when one socket cannot be made",
         ("time", "I4", "only a Revoke destroys", "undisturbed"),
         ((homes, "_refused", _believed_before_it_is_set),),

@@ -125,21 +125,21 @@ TROUBLE_BUGS = (
         _damaged,
     ),
     Planted(
-        "old numbers kept",
+        "sequences compared across incarnations",
         "living training, to a clock that is behind",
         ("undisturbed", "I3", "I4", "I1"),
         ((World, "_number_anew", _old_numbers_kept),),
         _made_by_a_slow_clock,
     ),
     Planted(
-        "asked over a withdrawal",
+        "requested over a withdrawal",
         "capacity, to a pod that is gone",
         ("I5",),
         ((Voice, "_asks_over_a_withdrawal", _asked_over_a_withdrawal),),
         _served_by_a_lagging_server,
     ),
     Planted(
-        "nobody's words stay",
+        "statuses without entry stay",
         "a pod's end, for ever: it is never released",
         ("I3", "I4"),
         ((Unowned, "tick", _nobodys_words_stay),),
@@ -147,21 +147,21 @@ TROUBLE_BUGS = (
     ),
 )
 LATEST_IS_RIGHT = Planted(
-    "the latest id is the right one",
+    "latest request id wins",
     "living training, to an ask of before that was on its way for long",
     ("undisturbed",),
     ((Pods, "_adopt", _the_latest_is_right),),
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_troubles`."""
 LATER_SLICE_STAYS = Planted(
-    "of two slices the later one is the pod's",
+    "later of two slices wins",
     "living training, to a slice that its pod was given while a server that lags hid its own",
     ("undisturbed",),
     ((Pods, "_asked_anew", _the_later_slice_stays),),
 )
 """Too rare by chance for the dose, too."""
 LATE_IS_OVER = Planted(
-    "what is heard of late has no slice",
+    "late request has no slice",
     "living training, whose request a server that lags had not shown",
     ("undisturbed",),
     ((Pods, "_adopt", _the_late_is_over),),

@@ -90,7 +90,7 @@ def _nothing_is_synced(_original: Any) -> Any:
 
 TRUTH_BUGS = (
     Planted(
-        "said before it is on disk",
+        "published before it is on disk",
         "the memory of what was given back: after a power cut it is made again, under the next tenant",
         ("on disk",),
         ((agents, "must_outlive_boot", _nothing_is_synced),),
@@ -103,21 +103,21 @@ TRUTH_BUGS = (
         _agents_die,
     ),
     Planted(
-        "what is not booked is not there",
+        "slice without entry counts as absent",
         "the slice that it runs on, after the broker was wiped",
         ("bound once", "undisturbed", "LAW 3"),
         tuple((each, "waits_for_node", _what_is_not_booked_is_not_there) for each in (requests, binding)),
         _agents_come_late,
     ),
     Planted(
-        "closed for ever",
+        "closing messages without TTL",
         "time at every start, more with every pod that ever was",
         ("closing",),
         ((world, "quick_watcher", _closed_for_ever),),
         _forgetful,
     ),
     Planted(
-        "idle ones stay",
+        "warm instances stay in the way",
         "the place that was granted, to an instance that nobody has",
         ("warm in the way", "I4"),
         ((WarmOnes, "make_room", _idle_ones_stay),),
@@ -135,7 +135,7 @@ def _never_entered(_original: Any) -> Any:
 
 
 NEVER_ENTERED = Planted(
-    "opened once and for all",
+    "adopted once only",
     "its slice, and the place: its node was opened on an older word than what its agent was just making",
     ("I3", "I4"),
     ((Unentered, "is_over", _never_entered),),

@@ -152,15 +152,15 @@ def _shares_or_gives_up(number: int, life: PodLife) -> PodLife:
 
 
 STARVING_BUGS = (
-    Planted("nobody ages", "a large pod's turn, for ever", ("aging",), ((allocator, "promise_places", _nobody_ages),)),
+    Planted("no aging", "a large pod's turn, for ever", ("aging",), ((allocator, "promise_places", _nobody_ages),)),
     Planted(
-        "given up early",
+        "reservation given up early",
         "a large pod's turn, each time that a half of its place is free",
         ("aging", "turn"),
         ((standing, "why_give_up", _given_up_early),),
     ),
     Planted(
-        "promised and not booked",
+        "reserved and not booked",
         "a place that was promised",
         ("turn", "I1"),
         ((Allocator, "_rebook", _not_booked),),
@@ -168,14 +168,14 @@ STARVING_BUGS = (
 )
 """Found by the schedule in which a large pod would starve."""
 TAKES_WHAT_IS_THERE = Planted(
-    "takes what is there",
+    "agent takes an existing device",
     "living training",
     ("LAW 3", "one tenant per device"),
     ((Taking, "_was_begun", _takes_what_is_there),),
 )
 """Found by the schedule in which an agent loses its journal."""
 BOTH_KEPT = Planted(
-    "both promises kept",
+    "both reservations kept",
     "capacity, to a pod that needs it once",
     ("I4",),
     ((promised, "is_earlier", _both_kept),),
@@ -183,24 +183,28 @@ BOTH_KEPT = Planted(
 )
 """Found in few random worlds: two allocators have to see different fleets at the same moment."""
 TURN_BUGS = (
-    Planted("promise not booked", "a promised place", ("turn", "I1"), ((Allocator, "_rebook", _not_booked),)),
-    Planted("promise waits for nobody", "a slice still in use", ("I1", "I2"), ((Desk, "grant", _waits_for_nobody),)),
+    Planted("reservation not booked", "a promised place", ("turn", "I1"), ((Allocator, "_rebook", _not_booked),)),
     Planted(
-        "promised out of the queue",
+        "reservation ignores its tenants", "a slice still in use", ("I1", "I2"), ((Desk, "grant", _waits_for_nobody),)
+    ),
+    Planted(
+        "reserved requests leave the queue",
         "a place that is free, to a pod that waits for another",
         ("I4",),
         ((requests, "_may_have_another", _promised_out_of_the_queue),),
     ),
     Planted(
-        "promise forgotten by a wipe",
+        "reservation forgotten by a wipe",
         "any answer, and its turn",
         ("I4",),
         ((nodes, "_adopt", _forgotten_by_the_wipe),),
         _wiped,
     ),
-    Planted("begun too early", "a slice still in use", ("I1", "I2"), ((Taking, "is_next", _begun_too_early),)),
     Planted(
-        "holders of others",
+        "reservation started too early", "a slice still in use", ("I1", "I2"), ((Taking, "is_next", _begun_too_early),)
+    ),
+    Planted(
+        "other pods' holders block a revoke",
         "capacity, as long as somebody else runs there",
         ("I4",),
         (

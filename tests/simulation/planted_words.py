@@ -80,13 +80,13 @@ WORDS_BUGS = (
         ((requests, "bound_of", _bound_at_the_grant),),
     ),
     Planted(
-        "first revision for ever",
+        "first revision reported always",
         "the size that he was told: it was another order's",
         ("told",),
         ((words, "_word_of_ready", _first_revision_for_ever),),
     ),
     Planted(
-        "an old picture will do",
+        "stale snapshot adopts a node",
         "the slice that it runs on, to a pod that is placed by what was there once",
         ("I1",),
         ((nodes, "_may_open", _an_old_picture_will_do), (Inventory, "_say", _said_again_after_a_wipe)),

@@ -341,7 +341,7 @@ def _write(address: subjects.Address, message: AnyMessage) -> Write:
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [
-        ("bound on what is known", test_nobody_is_bound_before_what_was_written_before_its_grant_is_known),
+        ("bound before all limits are read", test_nobody_is_bound_before_what_was_written_before_its_grant_is_known),
         ("nothing taken back", test_whoever_has_to_go_for_another_counts_until_he_is_gone),
         ("quota free at revoke", test_a_pod_waits_for_its_quota_and_runs_when_another_of_its_namespace_has_ended),
     ],

@@ -428,7 +428,7 @@ def test_a_whole_gpu_is_not_left_in_a_mode_for_one_process() -> None:
 @pytest.mark.parametrize(
     ("name", "story"),
     [
-        ("gone before its home", test_a_whole_gpu_is_not_left_in_a_mode_for_one_process),
+        ("last share gone before its home", test_a_whole_gpu_is_not_left_in_a_mode_for_one_process),
         ("limits not raised", test_a_larger_tenant_raises_the_limits_first),
         ("daemons ended at every start", test_a_restarted_agent_disturbs_no_daemon),
     ],

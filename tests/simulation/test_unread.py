@@ -40,7 +40,7 @@ def test_what_somebody_makes_where_a_slice_was_given_back_stays_although_the_jou
         (NOT_SEEN, partial(the_journal_is_lost_while_a_gpu_is_silent, revoked=True)),
         (OPENED_BEFORE_IT_IS_CLOSED, somebody_uses_a_place_that_was_given_back),
     ],
-    ids=["revoked unread", "not seen, standing", "not seen, revoked", "opened before what is gone is closed"],
+    ids=["revoked unread", "not seen, standing", "not seen, revoked", "adopted before gone slices are closed"],
 )
 def test_the_judge_catches_an_agent_that_concludes_from_what_it_does_not_know(
     bug: Planted, story: Callable[[], None]

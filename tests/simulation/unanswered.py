@@ -213,7 +213,7 @@ def _whenever_it_was_said(_original: Any) -> Any:
 
 
 TOLD_IN_ANY_LIFE = Planted(
-    "told in any life of the bus",
+    "SourceSynced of any incarnation",
     "the slice that it runs on: its source had told all before a wipe, and the word landed after it",
     ("undisturbed",),
     ((World, "_told_all", _whenever_it_was_said),),
@@ -230,7 +230,7 @@ def _whenever_it_was_asked(_original: Any) -> Any:
 
 
 ASKED_IN_ANY_LIFE = Planted(
-    "asked in any life of the bus",
+    "request of any incarnation",
     "the slice that it runs on: what its source had asked at first landed after a wipe, and another one was bound",
     ("bound once", "undisturbed"),
     ((World, "_says_something_now", _whenever_it_was_asked),),
@@ -247,7 +247,7 @@ def _whenever_it_was_ordered(_original: Any) -> Any:
 
 
 EVICTED_IN_ANY_LIFE = Planted(
-    "evicted in any life of the bus",
+    "eviction order of any incarnation",
     "hours of work, for nobody: the order was of before a wipe, and landed after it",
     ("cluster",),
     ((Voice, "is_of_this_life", _whenever_it_was_ordered),),

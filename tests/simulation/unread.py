@@ -99,13 +99,13 @@ def _nothing_seen_is_nothing_there(_original: Any) -> Any:
 
 
 REVOKED_UNREAD = Planted(
-    "a revoke comes after nobody",
+    "revoke ignores after",
     "capacity, as long as somebody else runs there",
     ("I4",),
     ((Taking, "_was_begun", _only_grants_come_later), (unmaking, "_has_home", own_home_only)),
 )
 NOT_SEEN = Planted(
-    "not seen is not there",
+    "unseen instance counts as absent",
     "living training, and an instance for ever",
     ("LAW 3", "only a Revoke destroys"),
     ((Found, "hides", _nothing_seen_is_nothing_there),),
