@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from sluice.contracts.messages import PlacementReport
 from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument
 from sluice_console.core.gpus import gpus_document
-from sluice_console.core.picture import picture, plain
+from sluice_console.core.picture import compact_picture, picture, plain
 
 
 def bars(text: str) -> list[str]:
@@ -23,9 +23,27 @@ def test_a_bar_shows_who_has_which_slices_and_what_is_free(make):
 
 
 def test_a_full_gpu_says_that_nothing_more_fits(make):
-    """The number, and the same in words."""
+    """Once, in the line of the GPU."""
     gpu = make.gpu_report(creatable={"1g.5gb": 0})
-    assert "creatable_total 0" in plain(picture(gpus_document(make.world(inventory=make.inventory(gpu)))))
+    text = plain(picture(gpus_document(make.world(inventory=make.inventory(gpu)))))
+    assert text.count("nothing more fits") == 1
+
+
+def test_a_gpu_names_the_largest_profile_that_fits(make):
+    """By memory, and a media profile does not hide it; the numbers of instances stand below."""
+    creatable = {"1g.5gb": 7, "1g.5gb+me": 1, "2g.10gb": 3, "7g.40gb": 0, "3g.20gb": 1}
+    document = gpus_document(make.world(inventory=make.inventory(make.gpu_report(creatable=creatable))))
+    head, _, fits = plain(picture(document)).splitlines()[1:4]
+    assert head.endswith("largest that fits: 3g.20gb")
+    assert fits.strip() == "fits 7x1g.5gb, 1x1g.5gb+me, 3x2g.10gb, 1x3g.20gb"
+
+
+def test_the_compact_picture_has_one_line_per_gpu(make):
+    """Its node without the domain, its index, its bar, and what still fits."""
+    world = make.world(inventory=make.inventory(make.gpu_report(creatable={"1g.5gb": 7, "7g.40gb": 1})))
+    [line] = plain(compact_picture(gpus_document(world), unicode=False)).splitlines()
+    assert line.startswith("  gpu-1 GPU 0 [.......|")
+    assert line.endswith("] largest that fits: 7g.40gb")
 
 
 @pytest.mark.parametrize("slices", [4, 8, 12])

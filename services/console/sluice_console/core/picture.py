@@ -60,9 +60,9 @@ def _gpu(
     percent = f"{gpu.allocated_fraction:.0%}"
     shared = gpu.memory_mib > 0 and node is not None and any(mode != "exclusive" for mode in node.modes)
     whole = "MIG is off: given whole, or shared" if shared else "MIG is off: given whole only"
-    total = f"creatable_total {gpu.creatable_total}" if gpu.mig_enabled else whole
-    total = f"layout is fixed, {gpu.creatable_total} free" if gpu.mig_enabled and gpu.fixed_layout else total
-    head = f"  GPU {gpu.index}  {gpu.model.removeprefix('NVIDIA ')}  {percent} in use  {total}"
+    room = room_text(gpu) if gpu.mig_enabled else whole
+    room = f"layout is fixed, {gpu.creatable_total} free" if gpu.mig_enabled and gpu.fixed_layout else room
+    head = f"  GPU {gpu.index}  {gpu.model.removeprefix('NVIDIA ')}  {percent} in use  {room}"
     word = "lost" if gpu.lost else "unhealthy"
     health = (Piece(f"  {word}: {gpu.health_message}", "warn"),) if not gpu.healthy else ()
     why = f": {gpu.cordon_why}" if gpu.cordon_why else ""
@@ -71,7 +71,29 @@ def _gpu(
         (Piece(head), *health, *cordon),
         (Piece("    "), Piece("["), *_bar(gpu, letters, unicode=unicode), Piece("]")),
     ]
-    return [*lines, (Piece(f"    {fits_text(gpu)}"),)] if gpu.mig_enabled else lines
+    has_room = gpu.fixed_layout or any(gpu.creatable.values())
+    return [*lines, (Piece(f"    {fits_text(gpu)}"),)] if gpu.mig_enabled and has_room else lines
+
+
+def compact_picture(document: GpusDocument, *, unicode: bool = True) -> list[Line]:
+    """One line per GPU of a healthy fleet: node without its domain, index, bar, and what still fits."""
+    letters = _letters(document)
+    heads = {(gpu.node, gpu.index): f"{gpu.node.partition('.')[0]} GPU {gpu.index}" for gpu in document.gpus}
+    width = max(map(len, heads.values()), default=0)
+    return [
+        (
+            Piece(f"  {heads[gpu.node, gpu.index]:<{width}} ["),
+            *_bar(gpu, letters, unicode=unicode),
+            Piece(f"] {room_text(gpu)}"),
+        )
+        for gpu in sorted(document.gpus, key=lambda gpu: (gpu.node, gpu.index))
+    ]
+
+
+def room_text(gpu: GpuDocument) -> str:
+    """The largest profile that still fits on a GPU, or that none does."""
+    found = [(name, count) for name, count in gpu.creatable.items() if count]
+    return f"largest that fits: {max(found, key=_small_first)[0]}" if found else "nothing more fits"
 
 
 def fits_text(gpu: GpuDocument) -> str:

@@ -1,8 +1,8 @@
 """
-`sluice demo`: in half a minute, what MIG is and what Sluice does with it, for someone who never saw either.
+`sluice demo`: shows in half a minute what MIG is and what Sluice does with it.
 
-Real services on simulated GPUs. Every claim it prints was just checked against the running system; when one does not
-hold, the demo says which and fails.
+Real services on simulated GPUs. Each claim is checked against the running system before it is printed; the demo fails
+with the first that does not hold.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ SMALL_PODS = tuple(f"small-{number}" for number in range(1, 8))
 MIX_PODS = ("by-profile", "by-memory", "by-sm-count", "by-percentage")
 NEXT = (
     "",
-    "Now with pods of your own, and a live map of the GPUs in a browser:",
+    "Next, with your own pods and a live map of the GPUs in the browser:",
     "",
     "  mkdir pods && cp examples/0[1-7]*.yaml pods",
     "  .venv/bin/sluice up --fleet examples/fleet.toml --pods pods",
     "",
-    f"The page is then at {page_at(f'127.0.0.1:{PORT}')} (`sluice up` says so, if it has to be elsewhere).",
+    f"The map is at {page_at(f'127.0.0.1:{PORT}')}, or where `sluice up` prints.",
 )
-"""Where whoever has seen the demo goes on: the commands as they are typed in a checkout."""
+"""What to try next: the commands as they are typed in a checkout."""
 
 
 async def demo() -> int:
@@ -67,7 +67,7 @@ async def demo() -> int:
     finally:
         shutil.rmtree(base, ignore_errors=True)
     took_s = asyncio.get_running_loop().time() - began
-    out.print(f"\nEverything is stopped and removed. That took {took_s:.1f} s.")
+    out.print(f"\nEverything is stopped and removed, after {took_s:.1f} s.")
     for line in NEXT:
         out.print(line)
     return 0
@@ -86,8 +86,9 @@ async def _play(stage: Stage) -> None:
 async def _empty_fleet(stage: Stage) -> None:
     stage.begin(
         "Four empty GPUs",
-        "A GPU with MIG can be cut into instances, each with its own memory and its own cores, walled off in hardware.",
-        "An A100 has eight slices of memory (the cells below); which cuts are possible, NVIDIA calls profiles.",
+        "With MIG a GPU is cut into instances, each with memory and cores of its own, separated in hardware.",
+        "An A100 has eight slices of memory (the cells below). A profile is one size of cut: 1g.5gb is one slice",
+        "of compute with 5 GB of memory, 7g.40gb is the whole card.",
     )
     scene = await stage.until(
         lambda scene: len(scene.gpus) == 4 and all(gpu.creatable_total == EMPTY_TOTAL for gpu in scene.gpus),
@@ -95,12 +96,15 @@ async def _empty_fleet(stage: Stage) -> None:
     )
     stage.show(scene)
     stage.tell(
-        f"creatable_total {EMPTY_TOTAL} adds up everything that could be made next: alternatives, not a capacity."
+        "An empty A100 has room for seven 1g.5gb, or three 2g.10gb, or one 7g.40gb ... `--json` adds all of these",
+        f"alternatives up: creatable_total {EMPTY_TOTAL}.",
     )
 
 
 async def _whole_gpu(stage: Stage) -> None:
-    stage.begin("A pod asks for 100 % of a GPU", "That becomes the largest profile, 7g.40gb, made at this moment.")
+    stage.begin(
+        "A pod asks for 100 % of a GPU", "Sluice creates an instance of the largest profile, 7g.40gb, at this moment."
+    )
     stage.add(WHOLE_GPU)
     scene = await stage.until(
         lambda scene: scene.holds("whole-gpu") and scene.gpu_of("whole-gpu").creatable_total == 0,
@@ -110,18 +114,18 @@ async def _whole_gpu(stage: Stage) -> None:
     others = [gpu.creatable_total for gpu in scene.gpus if gpu.uuid != scene.gpu_of("whole-gpu").uuid]
     if others != [EMPTY_TOTAL] * 3:
         raise DemoFailedError(f"act {stage.act}: the other GPUs should be untouched, but show {others}")
-    stage.tell("Its GPU went from 19 to 0: nothing else fits beside it. The other three are untouched.")
+    stage.tell("Its creatable_total went from 19 to 0: the card is full. The other three are untouched.")
 
 
 async def _share(stage: Stage) -> None:
     stage.begin(
         "Two pods share one instance",
-        "Each asks for a fifth of a GPU's SMs. One instance is made for both, with an MPS daemon of its own that holds",
-        "each to its part. Only pods of the same namespace and user share: MPS is no wall between strangers.",
+        "Each asks for a fifth of a GPU's cores (SMs). Sluice creates one instance for both, with an MPS daemon that",
+        "limits each pod to its share. Only pods of one namespace and user share: MPS does not isolate tenants.",
     )
     stage.add(SHARES)
     scene = await stage.until(
-        lambda scene: all(scene.home_of(pod) for pod in SHARE_PODS), "two pods to be bound to shares of one home"
+        lambda scene: all(scene.home_of(pod) for pod in SHARE_PODS), "two pods to be bound to shares of one instance"
     )
     first, second = (scene.home_of(pod) for pod in SHARE_PODS)
     if first is None or first.daemon is None or first is not second:
@@ -131,8 +135,8 @@ async def _share(stage: Stage) -> None:
         raise DemoFailedError(f"act {stage.act}: the MPS daemon should run as process {pid}, and does not")
     stage.show(scene)
     stage.tell(
-        f"Both use the {first.profile} at {first.start} through the MPS daemon that runs as process {pid} (a stand-in",
-        "here, with the same commands). When the last of them leaves:",
+        f"Both use the {first.profile} through the MPS daemon with process id {pid} (here a stand-in with the same",
+        "commands). When both pods end:",
     )
     stage.remove(SHARES)
     await stage.until(
@@ -140,11 +144,11 @@ async def _share(stage: Stage) -> None:
             not any(pod in scene.pods for pod in SHARE_PODS)
             and [gpu.creatable_total for gpu in scene.gpus].count(EMPTY_TOTAL) == 3
         ),
-        "the home of the two shares to be taken down",
+        "the shared instance to be destroyed",
     )
     if _runs(pid):
         raise DemoFailedError(f"act {stage.act}: the MPS daemon, process {pid}, should have ended with its last tenant")
-    stage.tell(f"The daemon has ended, process {pid} is gone, and its instance with it.")
+    stage.tell("The daemon has ended, and its instance is destroyed.")
 
 
 def _runs(pid: int) -> bool:
@@ -159,8 +163,8 @@ def _runs(pid: int) -> bool:
 async def _fill(stage: Stage) -> None:
     stage.begin(
         "Other pods fill the rest",
-        "They ask by profile, by memory, by SMs, by percentage. Each gets the smallest instance that is enough,",
-        "placed so that the large cuts stay possible for as long as they can.",
+        "They ask by profile, memory, SMs or percentage. Each gets the smallest instance that is enough, placed so",
+        "that large profiles still fit for as long as possible.",
     )
     for file, pod in zip(MIX, MIX_PODS, strict=True):
         stage.add(file)
@@ -171,34 +175,36 @@ async def _fill(stage: Stage) -> None:
         "seven small pods to be bound and every GPU to be full",
     )
     stage.show(scene)
-    stage.tell(f"{len(scene.pods)} pods share four GPUs, and every creatable_total is 0: the fleet is full.")
+    stage.tell(f"{len(scene.pods)} pods run on four GPUs, and nothing more fits.")
 
 
 async def _waits_and_is_served(stage: Stage) -> None:
-    stage.begin("One pod too many waits, and is told why")
+    stage.begin("One pod too many waits, with a reason")
     stage.add(WAITING)
     scene = await stage.until(lambda scene: scene.state("has-to-wait") == "waiting", "the pod has-to-wait to wait")
-    stage.tell(f"has-to-wait {scene.pods['has-to-wait'].message}", "Now one of the others ends:")
+    stage.tell(f"has-to-wait {scene.pods['has-to-wait'].message}", "When another pod ends:")
     stage.remove(MIX[-1])
     scene = await stage.until(
         lambda scene: scene.holds("has-to-wait") and "by-percentage" not in scene.pods,
         "the pod has-to-wait to be served",
     )
     stage.show(scene)
-    stage.tell("Its place was taken away, cut anew, and given to the waiting pod: the place came free and it was next.")
+    stage.tell(
+        "The instance of the ended pod is destroyed, and a new one of the right size is created for the waiting pod."
+    )
 
 
 async def _mistake(stage: Stage) -> None:
-    stage.begin("A mistake is refused at once, in words")
+    stage.begin("A mistake is refused at once")
     stage.add(MISTAKE)
     scene = await stage.until(lambda scene: scene.state("mistake") == "refused", "the pod mistake to be refused")
-    stage.tell(f"mistake {scene.pods['mistake'].message}", "All the others go on undisturbed.")
+    stage.tell(f"mistake {scene.pods['mistake'].message}", "The other pods are not affected.")
     if not all(scene.holds(pod) for pod in ("whole-gpu", "has-to-wait", *MIX_PODS[:-1], *SMALL_PODS)):
         raise DemoFailedError(f"act {stage.act}: a mistake of one pod disturbed another")
 
 
 async def _nothing_left(stage: Stage) -> None:
-    stage.begin("All pods end", "Nothing may be left on any device.")
+    stage.begin("All pods end")
     stage.remove(*sorted(file.name for file in stage.pods_dir.iterdir()))
     scene = await stage.until(_is_empty, "every pod to be gone and every GPU to be empty")
     stage.show(scene)
@@ -211,7 +217,7 @@ async def _nothing_left(stage: Stage) -> None:
     if len(found) != 2 or instances or slices:
         raise DemoFailedError(f"act {stage.act}: the agents still report {instances} instances and {slices} slices")
     stage.tell(
-        f"Asked directly, the {len(found)} node agents report {instances} instances on their "
+        f"The {len(found)} node agents report {instances} instances on "
         f"{sum(len(snapshot.gpus) for snapshot in found)} GPUs: nothing is left."
     )
 

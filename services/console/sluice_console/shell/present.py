@@ -16,7 +16,7 @@ from sluice_console.core.documents import (
     SimulatedDocument,
     StoryDocument,
 )
-from sluice_console.core.picture import Line, picture
+from sluice_console.core.picture import Line, compact_picture, picture
 from sluice_console.core.pods import variables_text
 from sluice_console.core.quotas import quota_cells
 from sluice_console.core.simulated import out_lines, proposal_lines, reason_text, simulated_lines
@@ -65,10 +65,10 @@ def show_table(
     out.print(table)
 
 
-def show_gpus(out: Console, document: GpusDocument) -> None:
-    """The picture of all GPUs."""
+def show_gpus(out: Console, document: GpusDocument, *, compact: bool = False) -> None:
+    """The picture of all GPUs; `compact`: one line per GPU."""
     unicode = (out.encoding or "").lower().replace("-", "") == "utf8"
-    for line in picture(document, unicode=unicode):
+    for line in (compact_picture if compact else picture)(document, unicode=unicode):
         out.print(_text(line))
 
 

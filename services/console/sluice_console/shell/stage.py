@@ -1,5 +1,5 @@
 """
-What the demo plays on: a running system, the folder of its pods, and sentences for whoever watches.
+The scene of the demo: a running system, the folder of its pods, and the sentences it prints.
 
 Waits for conditions, each with a bound; never for time to pass.
 """
@@ -69,7 +69,7 @@ class Scene:
 
 @dataclass(slots=True)
 class Stage:
-    """Pods come and go by files; everything is said on `out`."""
+    """Adds and removes pods by files, waits for what follows, and prints it on `out`."""
 
     out: Console
     live: LiveWorld
@@ -95,13 +95,13 @@ class Stage:
             hidden = self.pods_dir.parent / f".{file}.tmp"
             shutil.copyfile(self.examples / file, hidden)
             os.replace(hidden, self.pods_dir / file)  # noqa: PTH105 - the atomic form, said as such
-            self.out.print(f"   + {file}", style="green")
+        self.out.print(f"   + {' '.join(files)}", style="green")
 
     def remove(self, *files: str) -> None:
         """Take manifests away, as if their pods were deleted."""
         for file in files:
             (self.pods_dir / file).unlink()
-            self.out.print(f"   - {file}", style="red")
+        self.out.print(f"   - {' '.join(files)}", style="red")
 
     async def until(self, condition: Callable[[Scene], bool], what: str) -> Scene:
         """The first scene in which `condition` holds. Raises DemoFailedError after ACT_WITHIN_S."""
@@ -118,5 +118,5 @@ class Stage:
             raise DemoFailedError(f"act {self.act}: {error} ({pods})") from None
 
     def show(self, scene: Scene) -> None:
-        """The picture of the fleet."""
-        show_gpus(self.out, GpusDocument(gpus=scene.gpus))
+        """The picture of the fleet, a line per GPU."""
+        show_gpus(self.out, GpusDocument(gpus=scene.gpus), compact=True)
