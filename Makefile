@@ -17,7 +17,7 @@ INPUTS ?= 20000
 AUDIT ?=
 TRACE_DIR ?= ../shared/traces
 
-# Some images set it. Then every process that a test starts would compile all of Sluice anew, which doubles its start-up.
+# Some images set it. Then every process that a test starts would compile all of Sluice again, which doubles its start-up.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help

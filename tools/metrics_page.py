@@ -33,9 +33,9 @@ the alerts;
 [operations.md](operations.md#when-something-fails) says what to do about each.
 
 Counters begin at 0 with each process and are absent before the first count. A label never holds a request, a node or
-a text from outside; of what pods and devices bring along only profiles and GPU models are told apart. Only agents tell
-their own GPUs and slices apart, by UUID and by the pod that has them, as gauges of what is there now. So the number of
-series does not grow with the work. `core` is the service whose core it is. Several allocators (or
+a text from outside; profiles and GPU models are labels. Only agents label their own GPUs and slices, by UUID and by
+pod, as gauges of the present. So the number of series does not grow with the work.
+`core` is the service whose core it is. Several allocators (or
 inventories) show the same fleet: take the `max`, not the `sum`. Besides these there are the usual `process_...`
 (memory, processor time, files). Names end in their unit; a `_ratio` is 0 to 1.
 

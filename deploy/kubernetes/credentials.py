@@ -8,7 +8,7 @@ certificates with which services and agents speak gRPC.
 
 Rights come from `sluice.contracts.rights`, so that the broker allows what the code needs and nothing else; one user for
 each service, and one for each node. Names in certificates come from `sluice.contracts.callers`. What is kept stays as
-it is, so that nodes can be added while everything runs; a certificate in its last 30 days is made anew.
+it is, so that nodes can be added while everything runs; a certificate in its last 30 days is renewed.
 
 The broker and gRPC have an authority each: a broker believes every client of its own authority to be another broker.
 
@@ -132,7 +132,7 @@ def read_kept(text: str) -> dict[str, dict[str, bytes]]:
     """
     The data of our Secrets in what `kubectl get -o json` printed. Raises CredentialsError.
 
-    One of another namespace is not ours, whatever it is called: whoever may write Secrets there would choose passwords
+    One of another namespace is not ours, whatever its name: a writer of Secrets there would choose passwords
     and authorities here.
     """
     try:
@@ -159,7 +159,7 @@ def _password(kept: bytes | None) -> str:
 
 
 def kept_authority(kept: Mapping[str, bytes], name: str, now: dt.datetime) -> Pair:
-    """The authority that there is, else a new one: whom nobody believes who runs already."""
+    """The existing authority, else a new one, which running processes do not trust yet."""
     return Pair(kept["ca.crt"], kept["ca.key"]) if "ca.crt" in kept and "ca.key" in kept else new_authority(name, now)
 
 

@@ -51,7 +51,7 @@ CHANGES = {
     ),
     "has it ignored": (
         pod(metadata={**MANAGED, "labels": {**MANAGED["labels"], names.LABEL_IGNORE: ""}}, **GATED),
-        "a pod of Sluice cannot be labelled sluice.dev/ignore any more: create it anew with that label",
+        "a pod of Sluice cannot get the label sluice.dev/ignore: delete it and create it with that label",
     ),
     "takes the label off": (
         pod(metadata={**MANAGED, "labels": {}}, **GATED),
