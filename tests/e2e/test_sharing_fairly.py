@@ -235,7 +235,7 @@ async def test_a_drained_node_loses_its_pod_to_the_other_and_serves_again_when_i
     before = await here.bound("train")
     done = here.up.sluice("drain", before.node, "--yes", "--wait", "25", "--why", "new fans", timeout_s=60)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{before.node} is drained: new fans\nnobody is there\n"
+    assert done.stdout == f"{before.node} is drained: new fans\nno pod is there\n"
     assert f"{here.namespace}/train" in done.stderr
     after = await here.bound_anew(before)
     assert after.node != before.node

@@ -168,7 +168,7 @@ async def test_who_stands_by_names_who_works():
             now=broker.clock.monotonic(),
         )
         code, somebody = await refused_with(client.Explain(pb.ExplainRequest(request="p1")))
-    assert "nobody holds the lease" in nobody
+    assert "no allocator holds the lease" in nobody
     assert code is grpc.StatusCode.UNAVAILABLE
     assert "r2 holds the lease at 10.0.0.7:9420" in somebody
 

@@ -148,7 +148,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
         lambda: Shop().ask(SMALL),
         (
             "no node with GPUs is known yet; 1g.5gb is a profile of A100-40GB. "
-            "Ask whoever runs the cluster whether the node agents run. [NoNodes]"
+            "Ask the cluster's operators whether the node agents run. [NoNodes]"
         ),
     ),
     WaitReason.NO_NODE_CAN_FIT: (

@@ -356,7 +356,7 @@ class Judge(NodeJudge):
             self.went_with_node[bound.allocation] = None
         if bound is not None and bound.allocation in self.went_with_node:
             self.lost[released.request] = None
-            return  # nobody knows what became of it: that is what the word says
+            return  # its state is unknown: that is what the word says
         if bound is not None and self._is_gone_with_disk(bound):
             self.lost[released.request] = None
         if bound is not None and self.nobody_can_tell(bound.allocation):

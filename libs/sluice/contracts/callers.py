@@ -74,5 +74,5 @@ def why_not(names: Iterable[str], method: str) -> str:
     if allowed & {_CALLERS[name] for name in said if name in _CALLERS}:
         return ""
     who = ", ".join(said)[:300] or "no DNS name"
-    may = " or ".join(sorted(name_of(caller) for caller in allowed)) or "nobody over the network"
+    may = " or ".join(sorted(name_of(caller) for caller in allowed)) or "none over the network"
     return f"{method} may be called by {may}; the certificate of this caller says {who}"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sluice.contracts.refusals import ReasonCount, WaitReason
 
 REMEDIES = {
-    WaitReason.NO_NODES: "Ask whoever runs the cluster whether the node agents run.",
+    WaitReason.NO_NODES: "Ask the cluster's operators whether the node agents run.",
     WaitReason.NO_NODE_CAN_FIT: "It starts when a node joins that can serve it; asking for what exists is quicker.",
     WaitReason.NODE_NOT_OPEN: "This lasts a moment; if it does not, the node's agent has to be looked at.",
     WaitReason.NODE_STALE: "It starts when the node's agent answers again, or elsewhere when there is room.",

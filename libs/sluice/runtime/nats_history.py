@@ -127,7 +127,7 @@ class NatsHistory:
 async def open_history(
     url: str, *, name: str, credentials: Who | None = None, timeout_s: float = 5.0
 ) -> AsyncIterator[NatsHistory]:
-    """Connect, and disconnect in the end. Raises BusError when nobody answers at `url`, or does not let us in."""
+    """Connect, and disconnect in the end. Raises BusError when no server answers at `url`, or it refuses us."""
     connection = Client()
     try:
         await connection.connect(

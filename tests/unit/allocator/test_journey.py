@@ -459,7 +459,7 @@ def test_a_bound_that_lands_when_all_is_over_is_released_again(bench):
 
     again = messages(bench.observe(subjects.binding(P1), late))
 
-    assert again == [Released(request=P1, cause="nobody asks for it any more")]
+    assert again == [Released(request=P1, cause="its request is gone")]
 
 
 def test_a_bound_of_an_earlier_life_whose_slice_is_gone_does_not_wait_for_its_entry(bench):
@@ -477,6 +477,4 @@ def test_a_bound_of_an_earlier_life_whose_slice_is_gone_does_not_wait_for_its_en
         slice_sequence=1,
     )
 
-    assert messages(bench.observe(subjects.binding(P1), late)) == [
-        Released(request=P1, cause="nobody asks for it any more")
-    ]
+    assert messages(bench.observe(subjects.binding(P1), late)) == [Released(request=P1, cause="its request is gone")]

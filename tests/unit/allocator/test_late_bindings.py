@@ -126,7 +126,7 @@ def test_a_pod_of_a_silent_source_is_not_released_by_a_late_word(empty, says):
     read = words(empty.handle(ReadingCaughtUp(Stream.BOOK)))
 
     if says == "nothing":
-        assert read == [Released(request=P1, cause="nobody asks for it any more")]
+        assert read == [Released(request=P1, cause="its request is gone")]
         return
     assert read == []
     opened(empty, ITS_NODE, ITS)
@@ -149,7 +149,7 @@ def test_a_late_word_that_nobody_asks_for_is_released_when_its_source_has_told_a
     empty.tick()
     empty.now += 31
 
-    assert words(empty.tick()) == [Released(request=P1, cause="nobody asks for it any more")]
+    assert words(empty.tick()) == [Released(request=P1, cause="its request is gone")]
 
 
 def closed_and_late(empty) -> None:
@@ -185,7 +185,7 @@ def test_a_late_word_of_a_closed_slice_ends_when_its_source_has_told_all(empty, 
     assert words(empty.tick()) == []
     empty.now += 31
 
-    assert words(empty.tick()) == [Released(request=P1, cause="nobody asks for it any more")]
+    assert words(empty.tick()) == [Released(request=P1, cause="its request is gone")]
 
 
 @pytest.mark.parametrize("speaks", ["before its node is back", "after that"])

@@ -170,7 +170,7 @@ def test_the_new_place_is_booked_before_the_pod_is_evicted(bench):
 
     followed = bench.land(booked[0])
     assert [each.message for each in followed if isinstance(each, Write)] == [
-        order("web-1", "it is moved: a place on node-a is booked for whoever comes in its stead (1g.5gb)")
+        order("web-1", "it is moved: a place on node-a is kept for its replacement (1g.5gb)")
     ]
 
 
@@ -304,7 +304,7 @@ def test_a_place_that_nobody_comes_for_is_given_up(bench):
     assert messages(passes(bench, KEPT_S - 30)) == []
     (revoked,) = messages(passes(bench, 60))
     assert isinstance(revoked, Revoke)
-    assert revoked.cause == "nobody came in the stead of its pod, for 60 s"
+    assert revoked.cause == "no replacement of its pod came, for 60 s"
     assert revoked.booking == kept.booking
 
 
@@ -486,7 +486,7 @@ def test_a_moved_pod_with_a_share_has_the_place_that_was_kept_for_it_although_th
     all_of(bench, bench.request(asked("large", claim(profile=None))))
     (kept, ordered) = messages(passes(bench, 60))[-2:]
     assert (old.booking.node, kept.booking.node) == ("node-a", "node-b")
-    assert ordered.cause == "it is moved: a place on node-b is booked for whoever comes in its stead (a share)"
+    assert ordered.cause == "it is moved: a place on node-b is kept for its replacement (a share)"
 
     says(bench, "web-1", EvictionDone(request=RequestId("web-1")))
     end(bench, old)

@@ -84,7 +84,7 @@ def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
         attempt=1,
         stream=Stream.BOOK,
         subject=address.subject,
-        message=Released(request=GONE, cause="nobody asks for it any more"),
+        message=Released(request=GONE, cause="its request is gone"),
         guard=address.guard,
         expected=bench.allocator.desk.world.sequences[address.subject],
         request=GONE,
@@ -105,7 +105,7 @@ def test_an_answer_that_lands_when_all_is_over_is_ended(bench, answer):
     assert bench.observe(subjects.request(GONE), ended) == []
 
     (write,) = bench.observe(subjects.binding(GONE), answer)
-    assert write.message == Released(request=GONE, cause="nobody asks for it any more")
+    assert write.message == Released(request=GONE, cause="its request is gone")
     assert write.ttl_s == 3600
 
     bench.land(write)
@@ -220,4 +220,4 @@ def test_an_answer_ends_after_what_was_granted(bench):
     closed = bench.land_all(bench.gone(grant))
     assert [type(write.message) for write in closed] == [Closed]
     (released,) = [i for i in tick(bench, 141.0) if isinstance(i, Write)]
-    assert released.message == Released(request=GONE, cause="nobody asks for it any more")
+    assert released.message == Released(request=GONE, cause="its request is gone")

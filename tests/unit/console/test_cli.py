@@ -108,9 +108,9 @@ def typed(monkeypatch, tmp_path):
         (("security", "renew", "/" + "a" * 300), 1, "File name too long"),
         (("doctor", "--inventory", "127.0.0.1"), 2, "--inventory '127.0.0.1' is no address: must be HOST:PORT"),
         (("nonsense",), 2, ""),
-        (("drain", "n", "--server", "nats://127.0.0.1:1"), 2, "nobody is there to be asked; say --yes"),
-        (("release-quarantine", "a", "--ignore-holders"), 2, "nobody is there to be asked; say --yes"),
-        (("security", "remove-node", "folder", "n"), 2, "nobody is there to be asked; say --yes"),
+        (("drain", "n", "--server", "nats://127.0.0.1:1"), 2, "no terminal to confirm on; use --yes"),
+        (("release-quarantine", "a", "--ignore-holders"), 2, "a confirmation, and there is no terminal; use --yes"),
+        (("security", "remove-node", "folder", "n"), 2, "no terminal to confirm on; use --yes"),
         (("run",), 125, "which command?"),
         (("run", "--wait-s", "0", "--", "true"), 125, "--wait-s 0: more than 0 and at most"),
         (("run", "--memry", "8Gi", "--", "true"), 2, ""),
@@ -156,7 +156,7 @@ def test_only_a_yes_is_a_yes(monkeypatch, capsys):
         assert agreed("cut it off?", yes=False) is expected
     assert capsys.readouterr().err.count("cut it off? [y/N] ") == 5
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    with pytest.raises(UsageError, match="nobody is there"):
+    with pytest.raises(UsageError, match="no terminal"):
         agreed("cut it off?", yes=False)
     assert agreed("cut it off?", yes=True)
 

@@ -72,7 +72,7 @@ def test_what_is_not_there_is_told_with_what_is(make):
 def test_a_reason_is_as_long_as_one_in_a_limits_file():
     """It is told to all who wait: a log that was pasted in would be in every pod's message and on every page."""
     assert word(None, why="x" * 400).why == "x" * 400
-    with pytest.raises(CordonError, match="--why of 401 characters: must have at most 400"):
+    with pytest.raises(CordonError, match="--why of 401 characters: at most 400 are allowed"):
         word(None, why="x" * 401)
 
 

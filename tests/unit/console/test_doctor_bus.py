@@ -75,13 +75,13 @@ def test_a_missing_stream_is_told_with_its_command(well):
 
 def test_nobody_who_allocates_is_a_problem(well):
     """Pods wait, and no log says why."""
-    assert "nobody holds the lease" in only(without(well, "sluice.lease.allocator"), Check.ALLOCATOR, "problem")
+    assert "none holds the lease" in only(without(well, "sluice.lease.allocator"), Check.ALLOCATOR, "problem")
 
 
 def test_a_lease_that_was_given_back_is_nobodys(well):
     """A release says so with an empty owner."""
     seen = without(well, sluice__lease__allocator=LeaseHeld(role="allocator", owner=""))
-    assert "nobody holds the lease" in only(seen, Check.ALLOCATOR, "problem")
+    assert "none holds the lease" in only(seen, Check.ALLOCATOR, "problem")
 
 
 def test_an_allocator_that_does_not_answer_is_told_with_its_own_words(well):
@@ -113,7 +113,7 @@ def test_a_cluster_that_nobody_follows_is_told_at_once(well):
     synced = SourceSynced(source="cluster", run="r", epoch=1, count=1)
     seen = without(well, sluice__source__cluster=synced)
     seen = replace(seen, written={**well.written, "sluice.source.cluster": Written(1000.0, 1000.0)})
-    assert "nobody follows the pods" in only(seen, Check.POD_WATCHER, "problem")
+    assert "no pod-watcher is active" in only(seen, Check.POD_WATCHER, "problem")
     held = LeaseHeld(role="pod-watcher", owner="r", version="0.1.0")
     followed = replace(seen, world=World({**seen.world.values, "sluice.lease.pod-watcher": held}, "1"))
     assert worst(check_bus(followed)) == "ok", check_bus(followed)
@@ -132,7 +132,7 @@ def test_a_broker_that_stores_nothing_is_named_before_those_who_wait_for_it(well
     assert "has stored nothing for 45 s, and no service holds a lease" in elsewhere[0].what
     assert "no space left on device" in elsewhere[0].remedy
     assert "start it, or look into its log" not in elsewhere[1].remedy
-    assert only(replace(no_lease, unstored_s=5.0), Check.ALLOCATOR, "problem").startswith("no allocator works")
+    assert only(replace(no_lease, unstored_s=5.0), Check.ALLOCATOR, "problem").startswith("no allocator is active")
     assert worst(check_bus(replace(well, unstored_s=45.0))) == "ok", "a lease is there, so something was stored"
 
 
@@ -241,7 +241,7 @@ def test_a_message_that_nobody_can_read_is_named_with_how_to_remove_it(well):
     unread = replace(well, world=replace(well.world, unread={subject: "schema 2 is newer"}))
     what = only(unread, Check.WORDS, "problem")
     says = "gpu-1.example.internal gets nothing new until it is gone"
-    assert what == f"nobody can read {subject} (schema 2 is newer); {says}"
+    assert what == f"{subject} cannot be read (schema 2 is newer); {says}"
     (finding,) = [each for each in check_bus(unread) if each.check is Check.WORDS]
     assert finding.remedy.endswith(f"nats stream purge BOOK --subject {subject}")
 

@@ -47,8 +47,8 @@ def test_a_full_disk_is_a_sentence_and_a_failure(words):
     [
         (1, ["version"], 0, ""),
         (1, ["gpus", "--json", "-o", "yaml"], 2, "sluice: --json contradicts -o yaml: name one of them\n"),
-        (0, ["drain", "gpu-1"], 2, "sluice drain: nobody is there to be asked; say --yes\n"),
-        (0, ["security", "remove-node", "keys", "gpu-1"], 2, "sluice: nobody is there to be asked; say --yes\n"),
+        (0, ["drain", "gpu-1"], 2, "sluice drain: no terminal to confirm on; use --yes\n"),
+        (0, ["security", "remove-node", "keys", "gpu-1"], 2, "sluice: no terminal to confirm on; use --yes\n"),
     ],
 )
 def test_a_stream_that_was_closed_is_one_that_nobody_reads_or_types_at(closed, words, code, says):

@@ -65,7 +65,7 @@ async def test_no_connection_waits_for_a_person(make, monkeypatch):
     ("asked", "code", "said"),
     [
         (True, 1, "Their pods lose them. Type gpu-1 to go on: sluice node remove: nothing was done\n"),
-        (False, 2, "sluice node remove: nobody is there to be asked, and nothing was done; say --yes\n"),
+        (False, 2, "sluice node remove: no terminal to confirm on, and nothing was done; use --yes\n"),
     ],
 )
 async def test_a_no_and_nobody_to_ask_are_told_apart(make, monkeypatch, capsys, asked, code, said):

@@ -250,7 +250,10 @@ async def test_a_slice_that_is_taken_away_is_heard_of_once_with_why():
     held.hear(ReadingStarted(Stream.STATE, Incarnation("2")))
     for message in (bound, bound):
         hear(message)
-    assert warned == ["the daemon died", "its slice was made anew under another name; what runs has lost the device"]
+    assert warned == [
+        "the daemon died",
+        "its slice was created again under another name; the running processes lost the device",
+    ]
     hear(EvictionOrdered(request="r", cause="of another life of the bus", incarnation=Incarnation("1")))
     hear(EvictionOrdered(request="r", cause="drained", incarnation=Incarnation("2")))
     hear(RequestWithdrawn(revision=1, source="folder", cause="pod gone"))

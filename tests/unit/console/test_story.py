@@ -79,7 +79,7 @@ def test_a_lease_tells_where_its_holder_answers(make):
     """And when nobody holds it."""
     held = LeaseHeld(role="allocator", owner=make.run, endpoint="127.0.0.1:9420")
     assert sentence(held) == "is held by run1, who answers at 127.0.0.1:9420"
-    assert sentence(LeaseHeld(role="allocator", owner="")) == "is held by nobody"
+    assert sentence(LeaseHeld(role="allocator", owner="")) == "is held by no process"
 
 
 def test_what_a_node_has_in_trouble_is_told_as_an_event(make):

@@ -13,7 +13,7 @@ ASK = Pull(NODE, ENDPOINT)
 LATER = "2026-01-01T00:00:10+00:00"
 NEXT = Incarnation("2000")
 """The life of the broker's data after a wipe."""
-ANEW = "the bus began anew, and the node was not pulled since"
+ANEW = "the bus was recreated, and the node was not read since"
 
 
 def pulled(bench: Bench) -> Bench:

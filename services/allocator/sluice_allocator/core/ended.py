@@ -13,7 +13,7 @@ from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import waits_for_node, waits_for_nodes
 from sluice_allocator.core.world import BindingFact, RequestFact
 
-_NOBODY_ASKS = "nobody asks for it any more"
+_NOBODY_ASKS = "its request is gone"
 
 
 def settle_ended(

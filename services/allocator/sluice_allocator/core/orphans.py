@@ -173,7 +173,7 @@ def _take_back_answer(desk: Desk, request: RequestId) -> bool:
     """
     if request in desk.committing or desk.outbox.busy(subjects.binding(request)):
         return False
-    answer, held, cause = desk.world.bindings.get(request), None, "nobody asks for it any more"
+    answer, held, cause = desk.world.bindings.get(request), None, "its request is gone"
     if isinstance(answer, Bound):
         if may_come_yet(desk, answer.allocation):
             return False

@@ -102,6 +102,6 @@ class AllocatorServer(AllocatorServiceServicer):
             return "this allocator stands by, and the bus does not say who works"
         held = entry.message if entry is not None else None
         if not isinstance(held, LeaseHeld) or not held.owner:
-            return "this allocator stands by, and nobody holds the lease"
+            return "this allocator is on standby, and no allocator holds the lease"
         where = f" at {held.endpoint}" if held.endpoint else ""
         return f"this allocator stands by; {held.owner} holds the lease{where}"

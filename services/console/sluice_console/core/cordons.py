@@ -74,7 +74,9 @@ def cordon_word(
     `why` stays when nothing is said. A cordon never ends a drain: `uncordon` does. Raises CordonError.
     """
     if len(why) > WHY_MAX:
-        raise CordonError(f"--why of {len(why)} characters: must have at most {WHY_MAX}; all who wait are told it")
+        raise CordonError(
+            f"--why of {len(why)} characters: at most {WHY_MAX} are allowed: every waiting pod shows them"
+        )
     before = last if isinstance(last, Cordoned) else None
     if before is None:
         return Cordoned(node=node, gpus=gpus, why=why, drain=drain)

@@ -178,7 +178,7 @@ def _whose(place: InstanceDocument) -> str:
     if place.owner:
         return place.owner
     if place.tenants or place.daemon is not None:
-        return f"shared by {len(place.tenants) or 'nobody'}"
+        return f"shared by {len(place.tenants) or 'no pod'}"
     words = {
         "foreign": "not ours: never touched",
         "quarantined": "could not be freed",

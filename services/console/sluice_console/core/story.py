@@ -104,7 +104,7 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
         case Revoke():
             return f"shall be unmade on {message.booking.node}: {message.cause}"
         case Closed():
-            what = "nobody knows what became of it" if message.removed else "the place is free"
+            what = "its state is unknown" if message.removed else "the place is free"
             return f"is closed in the ledger of {message.node}: {what} ({message.cause})"
         case Bound():
             devices = ", ".join(part.visible_devices for part in message.containers if part.visible_devices)
@@ -165,7 +165,7 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
             return "may be used again" + _by(message.source)
         case LeaseHeld():
             where = f", who answers at {message.endpoint}" if message.endpoint else ""
-            return f"is held by {message.owner}{where}" if message.owner else "is held by nobody"
+            return f"is held by {message.owner}{where}" if message.owner else "is held by no process"
 
 
 def _by(source: str) -> str:

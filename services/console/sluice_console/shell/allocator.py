@@ -55,7 +55,7 @@ async def _endpoint(bus: Bus) -> str:
         raise NotAskableError("the bus does not say who works as the allocator") from None
     held = entry.message if entry is not None else None
     if not isinstance(held, LeaseHeld) or not held.owner:
-        raise NotAskableError("no allocator works at the moment: nobody holds the lease")
+        raise NotAskableError("no allocator is active: none holds the lease")
     if not held.endpoint:
         raise NotAskableError(f"the allocator {held.owner} does not say where it answers; it is of an older version")
     return held.endpoint

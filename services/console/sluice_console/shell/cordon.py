@@ -209,7 +209,7 @@ def _show(document: CordonDocument, *, form: Form) -> None:
 def _lines(pods: tuple[DrainedPodDocument, ...]) -> list[str]:
     """Who is there, a line each."""
     if not pods:
-        return ["nobody is there"]
+        return ["no pod is there"]
     lines = [f"  {pod.namespace}/{pod.name}  {pod.state}{f': {pod.message}' if pod.message else ''}" for pod in pods]
     more = [f"  and {len(lines) - SHOWN_MAX} more"] if len(lines) > SHOWN_MAX else []
     return [f"{_pods(pods)} there:", *lines[:SHOWN_MAX], *more]

@@ -48,7 +48,7 @@ async def remove_node(url: str, node: str, *, yes: bool, asked: bool, run: RunId
         return EXIT_FAILED if found.is_known else EXIT_NOT_FOUND
     sys.stdout.write("\n".join(map(visible, found.lines())) + "\n")
     if not yes and not asked:
-        sys.stderr.write("sluice node remove: nobody is there to be asked, and nothing was done; say --yes\n")
+        sys.stderr.write("sluice node remove: no terminal to confirm on, and nothing was done; use --yes\n")
         return EXIT_USAGE
     sys.stdout.flush()  # before the question, which is on standard error
     if not yes and not _person_agrees(node):  # no connection is open meanwhile: the server ends a silent one

@@ -25,7 +25,7 @@ quota_app = App(name="quota", help="What namespaces may have.")
 
 TakeOver = Annotated[
     bool,
-    Parameter(negative="", help="Also what a limits file says; it is said again where somebody still reads that file."),
+    Parameter(negative="", help="Also what a limits file set; an allocator that still reads the file sets it again."),
 ]
 
 
@@ -178,7 +178,7 @@ def drain_command(
         sys.stderr.write(f"sluice drain: --wait {wait:g}: more than 0 and at most {DRAIN_WAIT_MAX_S} seconds\n")
         return EXIT_USAGE
     if not yes and not sys.stdin.isatty():
-        sys.stderr.write("sluice drain: nobody is there to be asked; say --yes\n")
+        sys.stderr.write("sluice drain: no terminal to confirm on; use --yes\n")
         return EXIT_USAGE
     target = Target(NodeName(node), gpu, why, take_over)
     work = drain(

@@ -100,7 +100,7 @@ async def say_over(
                 return False
             case WriteRefused(last_sequence=upto):
                 return await _has_landed(bus, write, upto or 0)
-    raise BusError(f"{address.subject}: no answer to {ATTEMPTS_MAX} attempts; nobody knows whether it was written")
+    raise BusError(f"{address.subject}: no answer to {ATTEMPTS_MAX} attempts; whether it was written is unknown")
 
 
 async def _has_landed(bus: Bus, write: Write, upto: int) -> bool:
@@ -115,4 +115,4 @@ async def _has_landed(bus: Bus, write: Write, upto: int) -> bool:
             if upto <= (entry.sequence if entry is not None else 0):
                 return entry is not None and entry.operation == write.operation
         await asyncio.sleep(LOOK_AGAIN_S)
-    raise BusError(f"{write.subject}: the server does not show what is there; nobody knows whether it was written")
+    raise BusError(f"{write.subject}: the server does not show what is there; whether it was written is unknown")

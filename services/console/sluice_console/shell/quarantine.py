@@ -60,7 +60,7 @@ def check(wanted: Release, *, is_terminal: bool, ask: Callable[[str], bool]) -> 
     if not wanted.ignore_holders or wanted.yes:
         return
     if not is_terminal:
-        raise NobodyToAskError("--ignore-holders needs somebody's word, and nobody is there to be asked; say --yes")
+        raise NobodyToAskError("--ignore-holders needs a confirmation, and there is no terminal; use --yes")
     question = f"do you vouch that no process on the devices of {wanted.allocation} is its tenant's?"
     if not ask(question):
         raise SaidNoError("nothing was done")

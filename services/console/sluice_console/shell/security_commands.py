@@ -92,7 +92,7 @@ def rotate_command(folder: Folder) -> int:
     from sluice_console.shell.security.installation import ROTATION
 
     step = _opened(folder).rotate()
-    then = "It is done" if step == len(ROTATION) else "When every machine has its files, say it again"
+    then = "It is done" if step == len(ROTATION) else "When every machine has its files, run it again"
     return _said(f"step {step} of {len(ROTATION)}: {ROTATION[step - 1]}.\n{RELOAD}.\n{then}.")
 
 

@@ -69,7 +69,7 @@ def agreed(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise UsageError("nobody is there to be asked; say --yes")
+        raise UsageError("no terminal to confirm on; use --yes")
     if ask(question):
         return True
     sys.stderr.write("nothing was done\n")

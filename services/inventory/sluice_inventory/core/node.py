@@ -15,7 +15,7 @@ from sluice_inventory.core.events import Pull
 from sluice_inventory.core.rules import Rules
 
 NEVER_PULLED = "not pulled yet"
-BEGUN_ANEW = "the bus began anew, and the node was not pulled since"
+BEGUN_ANEW = "the bus was recreated, and the node was not read since"
 
 
 @dataclass(frozen=True, slots=True)

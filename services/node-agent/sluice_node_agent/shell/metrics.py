@@ -28,7 +28,10 @@ SLICES = Metric(
 )
 GPUS = Metric("sluice_agent_gpus", "gauge", "GPUs by health: healthy, unhealthy, lost (does not answer).", ("health",))
 QUARANTINED = Metric(
-    "sluice_agent_quarantined_places", "gauge", "Places that could not be given back; they are given to nobody.", ()
+    "sluice_agent_quarantined_places",
+    "gauge",
+    "Places whose instance could not be destroyed; nothing is placed there.",
+    (),
 )
 FOREIGN = Metric("sluice_agent_foreign_instances", "gauge", "Instances on the devices that nobody of ours has.", ())
 HOMES = Metric(

@@ -91,7 +91,7 @@ def _see_that_somebody_listens(path: Path, node: str) -> None:
         probe.settimeout(CONNECT_S)
         probe.connect(os.fspath(path))
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
-        raise NoAgentError(f"no agent of node {node} runs here: nobody answers at {path}") from error
+        raise NoAgentError(f"no agent of node {node} runs here: no process answers at {path}") from error
     except PermissionError as error:
         raise RefusedError(f"only the user that the agent runs as may open {path}") from error
     except OSError as error:

@@ -16,7 +16,7 @@ ENDED = {
 
 
 def bound_without_success(bench, status=0, why="timeout"):
-    """The patch that opens the gate of u1 was sent, and without more nobody knows what became of it; returns it."""
+    """The patch that opens the gate of u1 was sent, and without more its state is unknown; returns it."""
     bench.create("train", "u1")
     bench.automatic = False
     bench.bind("u1")

@@ -64,7 +64,7 @@ def test_a_refusal_says_who_may_and_who_asked():
         "the certificate of this caller says gpu-1.node.sluice.internal"
     )
     assert "the certificate of this caller says no DNS name" in why_not([], f"{ALLOCATOR}/Explain")
-    assert "may be called by nobody over the network" in why_not(["x"], f"{CONTROL}/ReleaseQuarantine")
+    assert "may be called by none over the network" in why_not(["x"], f"{CONTROL}/ReleaseQuarantine")
     assert len(why_not(["x" * 10_000], f"{ALLOCATOR}/Explain")) < 600
 
 

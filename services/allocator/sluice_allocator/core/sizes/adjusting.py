@@ -280,7 +280,7 @@ def _short_of(
         at_home = gpu.homes.get(place) if gpu is not None else None
         if at_home is None or not at_home.gpu.knows(booked.profile):
             how = "not shown" if gpu is None else "not read"
-            message = f"{booked.gpu} is {how} by its node, so nobody knows what is left of it; ask again"
+            message = f"{booked.gpu} is {how} by its node, so what is left of it is unknown; retry"
             return AdjustRefused(AdjustReason.NOT_NOW, message)
         if not at_home.gpu.stands(place):
             message = f"its device on {booked.gpu} is out of use now, or used by who is not known there; ask again"

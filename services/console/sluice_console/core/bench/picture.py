@@ -72,7 +72,7 @@ def _legend(document: BenchDocument) -> list[str]:
 
 def _spread(document: BenchDocument) -> str:
     if not document.hops:
-        return "nobody was bound"
+        return "no pod was bound"
     whole = document.hops[-1].ms
     return f"p50 {duration(whole.p50)}, p90 {duration(whole.p90)}, p99 {duration(whole.p99)}"
 

@@ -115,8 +115,8 @@ def _policies(seen: SeenCluster) -> Iterator[FindingDocument]:
     if missing:
         yield problem(
             Check.POLICIES,
-            f"ValidatingAdmissionPolicies are missing: {named(missing)}; whoever may change pods may change gates and "
-            "grants",
+            f"ValidatingAdmissionPolicies are missing: {named(missing)}; a user who may change pods may change gates "
+            "and grants",
             APPLY,
         )
     if loose:

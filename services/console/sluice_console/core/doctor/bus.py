@@ -156,7 +156,7 @@ def _words(world: World) -> Iterator[FindingDocument]:
         stream = stream_of(subject.split(".")[1])
         yield problem(
             Check.WORDS,
-            f"nobody can read {subject} ({why}); {_without(subject)}",
+            f"{subject} cannot be read ({why}); {_without(subject)}",
             "while an upgrade goes on: finish it. Otherwise remove it, as whom docs/evolution.md says; its writer says "
             f"it again: nats stream purge {stream} --subject {subject}",
         )
@@ -188,7 +188,7 @@ def _allocator(seen: SeenBus) -> Iterator[FindingDocument]:
     elif held is None:
         yield problem(
             Check.ALLOCATOR,
-            "no allocator works: nobody holds the lease, so nothing new is granted",
+            "no allocator is active (none holds the lease), so nothing new is granted",
             "start it, or look into its log; one that begins takes the lease within seconds",
         )
     elif seen.allocator is None:
@@ -208,7 +208,7 @@ def _sources(seen: SeenBus) -> Iterator[FindingDocument]:
     if not sources:
         yield warning(
             Check.POD_WATCHER,
-            "nobody asks for slices: no source of requests has been heard of",
+            "no source of requests is known: no pod-watcher has published anything",
             "start a pod-watcher; its log says what keeps it from listing pods",
         )
         return
@@ -220,7 +220,7 @@ def _sources(seen: SeenBus) -> Iterator[FindingDocument]:
     if CLUSTER in sources and _lease(seen, WATCH) is None:
         yield problem(
             Check.POD_WATCHER,
-            "nobody follows the pods of the cluster: no pod-watcher holds the lease; new pods are not served, and of "
+            "no pod-watcher is active (none holds the lease); new pods are not served, and of "
             "ended ones nothing is freed",
             "start it, or look into its log; one that begins takes the lease within seconds",
         )

@@ -197,8 +197,8 @@ def _waiting(seen: SeenCluster) -> Iterator[FindingDocument]:
     if by_hand:
         yield problem(
             Check.WAITING,
-            f"have the gate {GATE} and never passed admission, so nobody will open it: {named(by_hand)}",
-            "delete them and make them anew without the gate",
+            f"have the gate {GATE} and never passed admission, so it will not be opened: {named(by_hand)}",
+            "delete them and create them again without the gate",
         )
     if ours and away:
         yield problem(

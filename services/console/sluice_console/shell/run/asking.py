@@ -121,4 +121,4 @@ class Held:
                 self._warn(warning)
         if bound.containers != self._devices:
             self._devices = bound.containers
-            self._warn("its slice was made anew under another name; what runs has lost the device")
+            self._warn("its slice was created again under another name; the running processes lost the device")

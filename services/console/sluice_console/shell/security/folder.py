@@ -30,7 +30,7 @@ class KeyFolder:
             if there:
                 raise CredentialsError(
                     f"{self.root} is not empty ({', '.join(sorted(there)[:5])}); name another folder, or say --force "
-                    "to make everything anew: whoever has the old files is let in no more"
+                    "to create everything again: the old files no longer work"
                 )
             self.root.chmod(0o700)
             for name in replace:
@@ -62,9 +62,7 @@ class KeyFolder:
         try:
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_mode & _OTHERS:
-                    raise CredentialsError(
-                        f"{path} may be read by others than its owner: chmod 600 it, or make it anew"
-                    )
+                    raise CredentialsError(f"{path} is readable by other users: chmod 600 it, or create it again")
                 return file.read()
         except FileNotFoundError:
             return None

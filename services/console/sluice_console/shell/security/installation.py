@@ -45,7 +45,7 @@ _SAYS_LISTEN, _SAYS_AT = r'^\s*listen\s*[:=]\s*"([^"]+)"', rf'^\s*cert_file\s*[:
 ROTATION = (
     "everybody believes the new authorities besides the old ones",
     "everybody shows certificates of the new authorities",
-    "nobody believes the old authorities any more",
+    "the old authorities are no longer trusted",
 )
 
 
