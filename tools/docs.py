@@ -1,5 +1,5 @@
 """
-Generates docs/{events,json,metrics,invariants,alerts,models}.md and the dashboard from the declarations in the code.
+Generates docs/{events,json,metrics,invariants,alerts,models}.md, docs/json-schema.json and the dashboard from the code.
 
 `--check` fails when one is out of date.
 
@@ -18,32 +18,31 @@ import msgspec
 from alerts_page import alerts_page
 from dashboard import dashboard
 from invariants_page import page as invariants
-from message_examples import EXAMPLES, example_of
+from json_page import page as json_page
+from json_page import schemas
+from message_examples import example_of
 from metrics_page import page as metrics
 from models_page import page as models
 
-from sluice.contracts import codec
-from sluice.contracts.messages import AnyMessage, Envelope
+from sluice.contracts.messages import Envelope
 from sluice.contracts.streams import NOUNS, STREAMS, Noun
-from sluice_console.core.schema import page as schemas
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 DASHBOARD = DOCS.parent / "deploy/kubernetes/components/dashboard/sluice.json"
 
-HEAD = """# The words on the bus
+HEAD = """# Messages on the bus
 
 Generated from `sluice.contracts` by `make docs`; do not edit.
 
-Every subject is a noun with one kind of writer, and its last message is that noun's current state. A reader that sees
-only the last message of each subject knows the whole state, so nothing depends on having seen every message. Writes are
-guarded: a ledger entry by all of its node's ledger, everything else by its own subject.
+Each subject has one kind of writer, and its last message is the current state: a reader of last messages alone knows
+everything. Writes are guarded by the subject's last sequence; a ledger entry by that of its whole node's ledger.
 
-`BOOK` holds what was decided and is synced to disk on every write. `STATE` holds what is; its writers compare and
-publish again after a reconnect. `HISTORY` holds what was, under `hist.sluice.>`: for people and for `sluice explain`;
-nothing is decided from it. A node name's dots are `_` in a subject.
+- `BOOK` holds decisions and is synced to disk on every write.
+- `STATE` holds observations; after a reconnect its writers compare and publish again.
+- `HISTORY` holds the past under `hist.sluice.>`, for people and `sluice explain`; no decision reads it.
 
-Watch it with the ordinary NATS tools, `nats sub 'sluice.>'` (every attempt to write, refused ones included) or
-`nats sub 'hist.sluice.>'` (what was stored), or with `sluice events -f`.
+In a subject, the dots of a node's name are `_`. To watch: `sluice events -f`; `nats sub 'hist.sluice.>'` (what was
+stored); `nats sub 'sluice.>'` (every attempt to write, rejected ones too).
 """
 
 
@@ -63,7 +62,7 @@ def _streams() -> Iterator[str]:
 
 
 def _nouns() -> Iterator[str]:
-    yield "\n## Subjects\n\n| subject | says | writers | readers | messages |\n|---|---|---|---|---|"
+    yield "\n## Subjects\n\n| subject | holds | writers | readers | messages |\n|---|---|---|---|---|"
     for noun in NOUNS:
         words = ", ".join(f"[{kind.__name__}](#{kind.__name__.lower()})" for kind in noun.messages)
         yield f"| `{_subject(noun)}` | {noun.says} | {', '.join(noun.writers)} | {', '.join(noun.readers)} | {words} |"
@@ -74,15 +73,8 @@ def _subject(noun: Noun) -> str:
 
 
 def _envelope() -> Iterator[str]:
-    sample = Envelope(
-        id="a91c-77.1",
-        operation="a91c-77",
-        request="pods-7f3a-4",
-        schema=codec.SCHEMA,
-        time="2026-01-01T00:00:00Z",
-        message=_any(EXAMPLES[0]),
-    )
-    yield f"\n## Envelope\n\n{getdoc(Envelope)}\n\n{_json(sample)}"
+    fields = ", ".join(f"`{field}`" for field in Envelope.__struct_fields__)
+    yield f"\n## Envelope\n\n{getdoc(Envelope)}\n\nFields: {fields}. `message` is one of those below."
 
 
 def _messages() -> Iterator[str]:
@@ -92,12 +84,20 @@ def _messages() -> Iterator[str]:
             yield f"\n### {kind.__name__}\n\n`{_subject(noun)}`. {getdoc(kind)}\n\n{_json(example_of(kind))}"
 
 
-def _any(message: object) -> AnyMessage:
-    return msgspec.convert(msgspec.to_builtins(message), AnyMessage)
-
-
 def _json(value: object) -> str:
-    return f"```json\n{msgspec.json.format(msgspec.json.encode(value), indent=2).decode()}\n```"
+    return f"```json\n{_pretty(msgspec.to_builtins(value), 0)}\n```"
+
+
+def _pretty(value: object, indent: int) -> str:
+    """A message with a line per field; what is inside of it goes on one line where it fits."""
+    compact = msgspec.json.encode(value).decode()
+    if not isinstance(value, dict | list | tuple) or (indent and indent + len(compact) <= 100):
+        return compact
+    inner = " " * (indent + 2)
+    if isinstance(value, dict):
+        lines = [f'{inner}"{key}": {_pretty(each, indent + 2)}' for key, each in value.items()]
+        return "\n".join(["{", ",\n".join(lines), " " * indent + "}"])
+    return "\n".join(["[", ",\n".join(inner + _pretty(each, indent + 2) for each in value), " " * indent + "]"])
 
 
 def main() -> int:
@@ -108,7 +108,8 @@ def main() -> int:
     stale = []
     for page, wanted in (
         (DOCS / "events.md", catalogue()),
-        (DOCS / "json.md", schemas()),
+        (DOCS / "json.md", json_page()),
+        (DOCS / "json-schema.json", schemas()),
         (DOCS / "metrics.md", metrics()),
         (DOCS / "invariants.md", invariants()),
         (DOCS / "alerts.md", alerts_page()),
