@@ -91,11 +91,12 @@ def _json(value: object) -> str:
 def _pretty(value: object, indent: int) -> str:
     """A message with a line per field; what is inside of it goes on one line where it fits."""
     compact = msgspec.json.encode(value).decode()
-    if not isinstance(value, dict | list | tuple) or (indent and indent + len(compact) <= 100):
+    if not isinstance(value, dict | list | tuple) or (indent and indent + len(compact) <= 116):
         return compact
     inner = " " * (indent + 2)
     if isinstance(value, dict):
-        lines = [f'{inner}"{key}": {_pretty(each, indent + 2)}' for key, each in value.items()]
+        colon = ":" if indent else ": "
+        lines = [f'{inner}"{key}"{colon}{_pretty(each, indent + 2)}' for key, each in value.items()]
         return "\n".join(["{", ",\n".join(lines), " " * indent + "}"])
     return "\n".join(["[", ",\n".join(inner + _pretty(each, indent + 2) for each in value), " " * indent + "]"])
 
