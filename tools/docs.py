@@ -30,6 +30,9 @@ from sluice.contracts.streams import NOUNS, STREAMS, Noun
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 DASHBOARD = DOCS.parent / "deploy/kubernetes/components/dashboard/sluice.json"
 
+READ_ALL = ("console", "operator")
+"""Readers that are not repeated in each row."""
+
 HEAD = """# Messages on the bus
 
 Generated from `sluice.contracts` by `make docs`; do not edit.
@@ -62,10 +65,13 @@ def _streams() -> Iterator[str]:
 
 
 def _nouns() -> Iterator[str]:
-    yield "\n## Subjects\n\n| subject | holds | writers | readers | messages |\n|---|---|---|---|---|"
+    assert all({*READ_ALL} <= {*noun.readers} for noun in NOUNS)
+    yield "\n## Subjects\n\nThe console and operators read every subject.\n"
+    yield "| subject | holds | writers | readers | messages |\n|---|---|---|---|---|"
     for noun in NOUNS:
         words = ", ".join(f"[{kind.__name__}](#{kind.__name__.lower()})" for kind in noun.messages)
-        yield f"| `{_subject(noun)}` | {noun.says} | {', '.join(noun.writers)} | {', '.join(noun.readers)} | {words} |"
+        readers = ", ".join(reader for reader in noun.readers if reader not in READ_ALL)
+        yield f"| `{_subject(noun)}` | {noun.says} | {', '.join(noun.writers)} | {readers} | {words} |"
 
 
 def _subject(noun: Noun) -> str:
