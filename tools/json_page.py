@@ -118,4 +118,5 @@ def _of_attributes(cls: type) -> dict[str, str]:
 def _sentence(text: str) -> str:
     """The first one of a docstring, on one line."""
     first = " ".join(text.strip().partition("\n\n")[0].split())
-    return first.partition(". ")[0].removesuffix(".")
+    sentence = first.partition(". ")[0]
+    return sentence if sentence.endswith("...") else sentence.removesuffix(".")
