@@ -24,8 +24,8 @@ from message_examples import example_of
 from metrics_page import page as metrics
 from models_page import page as models
 
+from sluice.contracts.bus.streams import STREAMS, SUBJECT_KINDS, SubjectKind
 from sluice.contracts.messages import Envelope
-from sluice.contracts.streams import NOUNS, STREAMS, Noun
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 DASHBOARD = DOCS.parent / "deploy/kubernetes/components/dashboard/sluice.json"
@@ -65,16 +65,16 @@ def _streams() -> Iterator[str]:
 
 
 def _nouns() -> Iterator[str]:
-    assert all({*READ_ALL} <= {*noun.readers} for noun in NOUNS)
+    assert all({*READ_ALL} <= {*noun.readers} for noun in SUBJECT_KINDS)
     yield "\n## Subjects\n\nThe console and operators read every subject.\n"
     yield "| subject | holds | writers | readers | messages |\n|---|---|---|---|---|"
-    for noun in NOUNS:
+    for noun in SUBJECT_KINDS:
         words = ", ".join(f"[{kind.__name__}](#{kind.__name__.lower()})" for kind in noun.messages)
         readers = ", ".join(reader for reader in noun.readers if reader not in READ_ALL)
         yield f"| `{_subject(noun)}` | {noun.says} | {', '.join(noun.writers)} | {readers} | {words} |"
 
 
-def _subject(noun: Noun) -> str:
+def _subject(noun: SubjectKind) -> str:
     return ".".join(["sluice", noun.kind, *(f"<{part}>" for part in noun.key)])
 
 
@@ -85,7 +85,7 @@ def _envelope() -> Iterator[str]:
 
 def _messages() -> Iterator[str]:
     yield "\n## Messages"
-    for noun in NOUNS:
+    for noun in SUBJECT_KINDS:
         for kind in noun.messages:
             yield f"\n### {kind.__name__}\n\n`{_subject(noun)}`. {getdoc(kind)}\n\n{_json(example_of(kind))}"
 

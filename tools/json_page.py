@@ -9,7 +9,7 @@ from itertools import pairwise
 import msgspec
 from msgspec import inspect as types
 
-from sluice.contracts.refusals import RefusalReason, WaitReason
+from sluice.contracts.reasons import RefusalReason, WaitReason
 from sluice_console.core.schema import COMMANDS, schema
 
 HEAD = """\

@@ -9,8 +9,8 @@ import sluice_node_agent.shell.hami_metrics
 import sluice_node_agent.shell.metrics
 import sluice_node_agent.shell.quota_metrics
 import sluice_pod_watcher.shell.metrics
-from sluice.runtime import runtime_metrics
-from sluice.runtime.metrics import Metric
+from sluice.runtime.prometheus import runtime_metrics
+from sluice.runtime.prometheus.metrics import Metric
 
 PARTS: tuple[tuple[str, ModuleType], ...] = (
     ("Every service", runtime_metrics),

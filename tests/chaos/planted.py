@@ -8,7 +8,7 @@ import runpy
 import sys
 from collections.abc import Callable
 
-from sluice.contracts.exchange import Entry
+from sluice.contracts.bus.events import Entry
 from sluice.runtime.lease import Lease
 from sluice_console.core.plan import SERVICES
 from sluice_node_agent.device.hardware_file import HardwareFile

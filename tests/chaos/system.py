@@ -22,10 +22,10 @@ from chaos.planted import command
 from chaos.wires import HOST, Wire
 from factories.processes import Process, own_environment, switch_off
 
-from sluice.runtime.broker import Broker, Launch, Server, ServerPlan, server_binary
-from sluice.runtime.broker import Process as BrokerProcess
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.ports import free_ports
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import Broker, Launch, NatsServer, NatsServerConfig, server_binary
+from sluice.runtime.nats_server.process import ServerProcess as BrokerProcess
 from sluice_console.core.plan import Wanted, launches
 from sluice_console.shell import tether
 from sluice_console.shell.data_directory import lock_data_directory, power_switch, short_mps_dir
@@ -50,7 +50,7 @@ AGAIN_FIRST_S, AGAIN_MAX_S = 0.2, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(ServerPlan):
+class Plan(NatsServerConfig):
     """
     A server that tells clients of no other way to any server, and says at `http_port` how it is.
 
@@ -68,7 +68,7 @@ class Plan(ServerPlan):
 
     def config(self) -> str:
         """The text of its configuration file."""
-        text = ServerPlan.config(self).replace("cluster { ", "cluster { no_advertise: true, ")
+        text = NatsServerConfig.config(self).replace("cluster { ", "cluster { no_advertise: true, ")
         text = text.replace(f'"{HOST}:', f'"{self.address}:')
         for address, route in zip(self.addresses, self.routes, strict=bool(self.addresses)):
             text = text.replace(f"//{HOST}:{route}", f"//{address}:{route}")
@@ -167,7 +167,7 @@ class System:
                 addresses=addresses,
             )
             before = islands.inside(number) if islands is not None else ()
-            self.broker.servers.append(Server(plan, _launch(before)))
+            self.broker.servers.append(NatsServer(plan, _launch(before)))
             if addresses:  # for all who look for it on the loopback
                 wire = Wire((addresses[number], plan.port), plan.port)
                 await wire.start()
@@ -255,7 +255,7 @@ class System:
         """The folder of an agent's journal."""
         return places.agent_directory(self.data, node)
 
-    def server(self, name: str) -> Server:
+    def server(self, name: str) -> NatsServer:
         """A broker by its name."""
         return next(server for server in self.broker.servers if server.plan.name == name)
 

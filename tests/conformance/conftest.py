@@ -19,7 +19,7 @@ from factories.images import build_image, remove_image
 from nvml.build import Built, NoCompilerError, build
 from nvml.rigs import DeviceRig, NvmlRig, SimulatedRig, fleet
 
-from sluice.runtime.broker import Broker, Launch, launch_process
+from sluice.runtime.nats_server.process import Broker, Launch, launch_process
 
 
 class Cluster:

@@ -6,17 +6,26 @@ from pathlib import Path
 import pytest
 from factories.buses import NODE, MemoryRig, NatsRig, order, place, raw, say, watching
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.store_sizes import MIB, STORE_BYTES_MAX
+from sluice.contracts.bus.streams import STREAMS, consumer_of
 from sluice.contracts.ids import Incarnation
-from sluice.contracts.store_sizes import MIB, STORE_BYTES_MAX
-from sluice.contracts.streams import STREAMS, consumer_of
-from sluice.runtime import nats_connection, nats_declare
-from sluice.runtime.broker import Broker, BrokerError, Launch, Process, Server, ServerPlan, launch_process
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_connection import Connection
-from sluice.runtime.nats_wire import STREAM_NOT_FOUND, ApiError
-from sluice.runtime.ports import free_ports
+from sluice.runtime.nats import connection as nats_connection
+from sluice.runtime.nats import stream_management
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats.wire_format import STREAM_NOT_FOUND, ApiError
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import (
+    Broker,
+    BrokerError,
+    Launch,
+    NatsServer,
+    NatsServerConfig,
+    ServerProcess,
+    launch_process,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -54,7 +63,7 @@ async def test_a_store_without_room_for_history_is_named_with_what_to_set(tmp_pa
         config.write_text(plan.read_text().replace(f"max_file_store: {STORE_BYTES_MAX}", "max_file_store: 100MB"))
         return config
 
-    async def launch(plan: Path, log: Path) -> Process:
+    async def launch(plan: Path, log: Path) -> ServerProcess:
         return await launch_process(small(plan), log)
 
     async with Broker(tmp_path / "broker", launch=launch) as broker:
@@ -99,13 +108,13 @@ async def test_a_durable_that_lands_in_the_next_life_of_the_streams_is_told_of_i
     """Its agent would take every order for one of another life, for ever, and no allocator could go on."""
     bus = await nats.bus("administrator")
     of_now, of_before = await bus.incarnation(Stream.BOOK), Incarnation("1")
-    asked = nats_declare.incarnation
+    asked = stream_management.incarnation
 
     async def late(connection: Connection, stream: Stream) -> Incarnation:
-        monkeypatch.setattr(nats_declare, "incarnation", asked)
+        monkeypatch.setattr(stream_management, "incarnation", asked)
         return of_before
 
-    monkeypatch.setattr(nats_declare, "incarnation", late)
+    monkeypatch.setattr(stream_management, "incarnation", late)
     with pytest.raises(TimeoutError):
         await bus.ensure_agent(NODE)
     await bus.ensure_agent(NODE)
@@ -173,7 +182,7 @@ async def test_a_broker_comes_back_on_its_port_with_what_it_had(tmp_path: Path, 
         seen = (tmp_path / "seen").read_text()
         assert seen in {"", found}
         (tmp_path / "seen").write_text(found)
-    assert not Server(ServerPlan("x", tmp_path, port)).running
+    assert not NatsServer(NatsServerConfig("x", tmp_path, port)).running
 
 
 class OneOfThree:
@@ -200,9 +209,9 @@ async def test_three_brokers_on_the_disk_of_one_are_refused(there: bool) -> None
     """The words of before would be of a life that no reader knows, and be gone when another server leads."""
     cluster = OneOfThree(there=there)
     with pytest.raises(BusError, match="what it had while it was the only one"):
-        await nats_declare.ensure_streams(cluster)  # type: ignore[arg-type]
+        await stream_management.ensure_streams(cluster)  # type: ignore[arg-type]
     cluster.there = True
-    problems = await nats_declare.stream_problems(cluster)  # type: ignore[arg-type]
+    problems = await stream_management.stream_problems(cluster)  # type: ignore[arg-type]
     assert [each.split(" was made")[0] for each in problems] == [f"the stream {each.stream}" for each in STREAMS]
 
 

@@ -19,8 +19,8 @@ import pytest
 from factories.nvml import ALWAYS, DOUBLE_BIT_ECC, NvmlMachine, child_environment
 from nvml.build import build
 
-from sluice.contracts.hardware import model_from_report
-from sluice.mig.catalog import with_mig
+from sluice.contracts.gpu_reports import model_from_report
+from sluice.mig.catalog import mig_models
 from sluice_node_agent.device.nvml import NvmlGpus
 from sluice_node_agent.device.port import (
     BackendError,
@@ -192,7 +192,7 @@ def test_a_driver_that_does_not_tell_names_has_the_same_profiles(tmp_path, nvml_
     assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize("key", [model.key for model in with_mig()])
+@pytest.mark.parametrize("key", [model.key for model in mig_models()])
 def test_a_gpu_that_says_what_the_catalog_says_is_the_catalogs_model(make_nvml, key):
     """Equal GPUs would be counted apart, and a request for the model by its name would not find them."""
     (report,) = make_nvml(f'{{model="{key}"}}').backend.read()

@@ -18,8 +18,8 @@ from factories.buses import (
     word,
 )
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, WriteAccepted, WriteRefused
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused
 from sluice.contracts.ids import RequestId
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session")]

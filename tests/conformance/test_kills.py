@@ -24,12 +24,12 @@ from factories.buses import (
     word,
 )
 
-from sluice.contracts.exchange import Stream, WriteAccepted, WriteRefused, WriteUnknown
+from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused, WriteUnknown
 from sluice.contracts.ids import NodeName
-from sluice.runtime.broker import Broker, Launch, Server
 from sluice.runtime.bus import Bus
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_connection import Connection
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker, Launch, NatsServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -129,7 +129,7 @@ async def test_no_acknowledged_grant_is_lost_when_one_server_of_three_is_killed(
             await view.until(lambda view: _agrees(load, view), within_s=30)
 
 
-async def _leader(rig: NatsRig) -> Server:
+async def _leader(rig: NatsRig) -> NatsServer:
     async with raw(rig.broker.url) as connection:
         name = (await connection.ask("STREAM.INFO.BOOK"))["cluster"]["leader"]
     return next(server for server in rig.broker.servers if server.plan.name == name)
@@ -185,7 +185,7 @@ async def _stuffed(connection: Connection) -> None:
     await asyncio.sleep(0.1)  # the client sends in a task of its own
 
 
-async def _frozen(server: Server) -> None:
+async def _frozen(server: NatsServer) -> None:
     """Freeze a server; the signal takes effect a moment later."""
     server.freeze()
     assert server.process is not None

@@ -3,8 +3,8 @@
 import pytest
 from factories.buses import Clerk, LosingAnswers, MemoryRig, Rig, at_work, eventually, place, say, word
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.runtime.bus import Answer, Bus
 

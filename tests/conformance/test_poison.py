@@ -7,14 +7,14 @@ import re
 import pytest
 from factories.buses import NODE, NatsRig, order, place, raw, say, watching, word
 
-from sluice.contracts import subjects
-from sluice.contracts.codec import MESSAGE_BYTES_MAX, SCHEMA
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX, SCHEMA
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.runtime import metrics
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_wire import envelope_bytes
-from sluice.runtime.runtime_metrics import POISON
+from sluice.runtime.nats.wire_format import envelope_bytes
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.runtime_metrics import POISON
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

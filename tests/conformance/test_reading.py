@@ -20,13 +20,13 @@ from factories.buses import (
     word,
 )
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, WriteAccepted
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, WriteAccepted
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.subjects import Address
 from sluice.runtime.bus import Bus
-from sluice.runtime.nats_reader import Reader
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.nats.reader import Reader
+from sluice.runtime.tracing.request_traces import RequestTraces
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 
@@ -204,7 +204,7 @@ async def test_who_cannot_read_any_more_is_told_for_how_long(rig: Rig) -> None:
 async def test_a_trace_goes_on_in_the_next_service(rig: Rig) -> None:
     """The trace context of a message is remembered for its request."""
     writer = await rig.bus()
-    traces = TraceBook()
+    traces = RequestTraces()
     reader = await rig.bus("pod-watcher", traces)
     binding = subjects.binding(RequestId("r1"))
     await writer.write(order(binding, 0, request="r1"), {"traceparent": TRACEPARENT})

@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sluice.runtime.ports import free_ports
+from sluice.runtime.nats_server.free_ports import free_ports
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.slow]
 

@@ -25,7 +25,7 @@ from factories.processes import Process
 from fake_kube.server import FakeKube
 from fake_kube.store import Change
 
-from sluice.contracts.kubernetes import is_granted
+from sluice.contracts.kube.names import is_granted
 from sluice_console.core.gpus import gpus_document
 from sluice_console.core.pods import pods_document
 

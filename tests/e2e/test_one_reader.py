@@ -11,7 +11,7 @@ import pytest
 import yaml
 from factories.webhook_cluster import webhook_cluster
 
-from sluice.contracts.asking import AskLimits
+from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.admission import Asked, read_stored
 
 pytestmark = pytest.mark.timeout(150)
@@ -36,7 +36,7 @@ async def answer_of_the_webhook(kube, pod):
     request = (reply.body["metadata"].get("annotations") or {}).get("sluice.dev/request")
     if request is None:
         return "nothing", "", reply.warnings
-    asked = read_stored(request, reply.body["spec"], AskLimits())
+    asked = read_stored(request, reply.body["spec"], RequestLimits())
     assert isinstance(asked, Asked)
     return given(asked.pod.claims), "", reply.warnings
 

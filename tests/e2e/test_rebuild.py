@@ -24,7 +24,7 @@ from factories.system import words_at
 from fake_kube.server import FakeKube
 from judges.agreement import Runs, disagreements
 
-from sluice.contracts.kubernetes import ENV_VISIBLE_DEVICES
+from sluice.contracts.kube.names import ENV_VISIBLE_DEVICES
 
 NODES = ("gpu-a", "gpu-b")
 WIPED, FORGOTTEN, UNREACHABLE = "broker wiped", "journal lost", "API server unreachable"

@@ -14,13 +14,13 @@ from factories.desk import Desk, kill, short_folder, start_agent
 from factories.nvml import ALWAYS, NvmlMachine, child_environment
 from nvml.build import NoCompilerError, build
 
-from sluice.contracts import subjects
-from sluice.contracts.fleet import parse_fleet
+from sluice.contracts.bus import subjects
+from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import SliceFailed
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.service import EXIT_MEND
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.service import EXIT_CONFIG
 from sluice_node_agent.shell.journal import Journal
 from sluice_node_agent.shell.places import agent_directory
 
@@ -136,7 +136,7 @@ def test_no_driver(data):
     """The agent ends, for its supervisor to start it again; the check says what to install."""
     variables = environment(data, SLUICE_NODE_AGENT_NODES=NODE)
     ended = run(variables)
-    assert ended.code == EXIT_MEND
+    assert ended.code == EXIT_CONFIG
     assert "libnvidia-ml.so.1 was not found" in ended.sentence()
     assert {"driver", "library"} <= set(problems(variables))
 
@@ -153,7 +153,7 @@ def test_a_driver_that_does_not_let_the_agent_in(data, machine, code, words):
     """Not loaded, not allowed, or upgraded without a reboot."""
     machine.fault("init_error", code)
     ended = run(real(data, machine))
-    assert ended.code == EXIT_MEND
+    assert ended.code == EXIT_CONFIG
     assert words in ended.sentence()
     assert words in problems(real(data, machine))["library"]
 
@@ -161,7 +161,7 @@ def test_a_driver_that_does_not_let_the_agent_in(data, machine, code, words):
 def test_the_node_must_be_named(data, machine):
     """Under a wrong name the agent would serve somebody else's ledger."""
     ended = run({name: value for name, value in real(data, machine).items() if name != "SLUICE_NODE_AGENT_NODES"})
-    assert ended.code == EXIT_MEND
+    assert ended.code == EXIT_CONFIG
     assert "SLUICE_NODE_AGENT_NODES" in ended.sentence()
 
 
@@ -224,7 +224,7 @@ def test_no_permission_to_see_instances(data, machine):
     """What is on the GPUs must be known before anything is made there."""
     machine.fault("no_permission", ALWAYS)
     ended = run(real(data, machine))
-    assert ended.code == EXIT_MEND
+    assert ended.code == EXIT_CONFIG
     assert "no permission" in ended.sentence()
     assert "no permission" in problems(real(data, machine))["library"]
 
@@ -257,7 +257,7 @@ def test_an_mps_program_that_was_asked_for_and_is_not_there(data, machine):
         real(data, machine, SLUICE_NODE_AGENT_MPS_CONTROL="/nowhere/mps"),
     ):
         ended = run(variables)
-        assert ended.code == EXIT_MEND
+        assert ended.code == EXIT_CONFIG
         assert "/nowhere/mps" in ended.sentence()
         assert "/nowhere/mps" in problems(variables)["mps"]
 
@@ -267,7 +267,7 @@ def test_an_mps_directory_that_cannot_be_made(data):
     (data / "file").write_text("")
     variables = simulated(data, SLUICE_NODE_AGENT_MPS_DIR=data / "file" / "mps")
     ended = run(variables)
-    assert ended.code == EXIT_MEND
+    assert ended.code == EXIT_CONFIG
     assert str(data / "file" / "mps") in ended.sentence()
     assert f"{data / 'file'} is no directory" in problems(variables)["directories"]
 
@@ -281,7 +281,7 @@ async def test_two_agents_of_one_node(data):
     async def order(bus):
         await Desk(bus, data).open(NODE)
         ended = await asyncio.to_thread(run, simulated(data))
-        assert ended.code == EXIT_MEND
+        assert ended.code == EXIT_CONFIG
         assert "another agent of node n1 is running" in ended.sentence()
 
     said = await told_by_agent(data, simulated(data), order)
@@ -294,7 +294,7 @@ def test_a_journal_of_another_node(data):
     agent_directory(data, NodeName("n2")).rename(agent_directory(data, NODE))
     before = (agent_directory(data, NODE) / "journal").read_bytes()
     ended = run(simulated(data))
-    assert ended.code == EXIT_MEND
+    assert ended.code == EXIT_CONFIG
     assert "is the journal of node n2, not of n1" in ended.sentence()
     assert "is the journal of node n2, not of n1" in problems(simulated(data))["journal"]
     assert (agent_directory(data, NODE) / "journal").read_bytes() == before
@@ -304,6 +304,6 @@ def test_a_data_folder_that_cannot_be_written(data):
     """Without a journal nothing may be done to a device."""
     (data / "agents").write_text("")
     ended = run(simulated(data))
-    assert ended.code == EXIT_MEND
+    assert ended.code == EXIT_CONFIG
     assert str(data / "agents") in ended.sentence()
     assert f"{data / 'agents'} is no directory" in problems(simulated(data))["directories"]

@@ -8,8 +8,8 @@ from factories.allocator import (
 )
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import (
     Amounts,

@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
     Entry,
     Observed,
     ReadAgain,
@@ -17,6 +17,7 @@ from sluice.contracts.exchange import (
     WriteAccepted,
     stream_of,
 )
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -39,8 +40,7 @@ from sluice.contracts.messages import (
     SliceReady,
     SourceSynced,
 )
-from sluice.contracts.subjects import Address
-from sluice.mig.catalog import find
+from sluice.mig.catalog import find_model
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import Event, Instruction, LeaseChanged
 from sluice_allocator.core.rules import Rules
@@ -69,7 +69,7 @@ def whole_gpu(allocation: str, *, node: str = "node-a", request: str = "p1") -> 
 
 def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = True, **changes) -> GpuReport:
     """A GPU as its agent would report it, empty."""
-    known = find(model)
+    known = find_model(model)
     assert known is not None
     profiles = tuple(
         ProfileReport(

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from factories.credentials import CLIENT, SERVER, Authority, Files
 
+from sluice.contracts.bus.nats_permissions import certificate_name, permissions_of
+from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
-from sluice.contracts.rights import certificate_name, rights_of
-from sluice.contracts.streams import Role
-from sluice.runtime.broker import Server, ServerPlan
-from sluice.runtime.broker_users import CertifiedUser, authorization
-from sluice.runtime.ports import free_ports
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
+from sluice.runtime.nats_server.users import CertifiedUser, authorization
 from sluice.runtime.settings import CommonSettings
 
 HOST = "localhost"
@@ -35,7 +35,7 @@ class TlsBroker:
     users: Authority
     """Vouches for users."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    server: Server | None = None
+    server: NatsServer | None = None
     tls: bool = True
 
     @property
@@ -65,7 +65,7 @@ class TlsBroker:
         files = self.user(role, node)
         return CommonSettings(
             nats_url=self.url,
-            nats_user=rights_of(role, node).user,
+            nats_user=permissions_of(role, node).user,
             nats_ca_file=files.authority,
             nats_certificate_file=files.certificate,
             nats_key_file=files.key,
@@ -73,9 +73,11 @@ class TlsBroker:
 
     def config(self) -> str:
         """The server's configuration."""
-        users = [CertifiedUser(rights_of(role), certificate_name(role)) for role in Role if role != Role.NODE_AGENT]
+        users = [
+            CertifiedUser(permissions_of(role), certificate_name(role)) for role in Role if role != Role.NODE_AGENT
+        ]
         node = NodeName("gpu-1.example")
-        users.append(CertifiedUser(rights_of(Role.NODE_AGENT, node), certificate_name(Role.NODE_AGENT, node)))
+        users.append(CertifiedUser(permissions_of(Role.NODE_AGENT, node), certificate_name(Role.NODE_AGENT, node)))
         pem = self.folder / "broker.pem"
         tls = (
             f'tls {{ cert_file: "{pem}", key_file: "{pem}", ca_file: "{self.folder}/users.crt", verify_and_map: true }}'
@@ -91,11 +93,11 @@ class TlsBroker:
         """Start it, and wait until it listens."""
         text = self.config()
 
-        class Plan(ServerPlan):
+        class Plan(NatsServerConfig):
             def config(self) -> str:
                 return text
 
-        self.server = Server(Plan("sluice", self.folder / "server", self.port))
+        self.server = NatsServer(Plan("sluice", self.folder / "server", self.port))
         await self.server.start()
         async with asyncio.timeout(WAIT_S):
             while True:

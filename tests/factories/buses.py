@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
+    BusInstruction,
+    CoreEvent,
     Entry,
-    Event,
-    ExchangeInstruction,
     Observed,
     ReadingCaughtUp,
     ReadingStarted,
@@ -24,18 +24,18 @@ from sluice.contracts.exchange import (
     WriteUnknown,
     stream_of,
 )
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import AnyMessage, Closed, NodeRemoved, Released, SliceGone, WaitOver
-from sluice.contracts.outbox import Outbox, Report, Settled
-from sluice.contracts.subjects import Address
-from sluice.runtime.broker import Broker
+from sluice.contracts.outbox import Outbox, OutboxReport, Settled
 from sluice.runtime.bus import Answer, Bus, Reading
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.core_runner import CoreRunner
-from sluice.runtime.memory_bus import MemoryBroker
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_connection import Connection
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.testing.memory_bus import MemoryBroker
 
 NODE = NodeName("gpu-1.example")
 OTHER_NODE = NodeName("gpu-2.example")
@@ -44,7 +44,7 @@ OTHER_NODE = NodeName("gpu-2.example")
 class Rig(Protocol):
     """A broker to be tested, whatever it is made of."""
 
-    async def bus(self, name: str = "allocator", traces: TraceBook | None = None) -> Bus:
+    async def bus(self, name: str = "allocator", traces: RequestTraces | None = None) -> Bus:
         """Another connection to it."""
 
     async def put_undecodable(self, subject: str) -> None:
@@ -61,7 +61,7 @@ class MemoryRig:
         """Begin with empty streams."""
         self.broker = MemoryBroker()
 
-    async def bus(self, name: str = "allocator", traces: TraceBook | None = None) -> Bus:
+    async def bus(self, name: str = "allocator", traces: RequestTraces | None = None) -> Bus:
         """Another connection."""
         return self.broker.bus(name, traces)
 
@@ -82,7 +82,9 @@ class NatsRig:
         self.broker = broker
         self._stack = stack
 
-    async def bus(self, name: str = "allocator", traces: TraceBook | None = None, refresh_s: float = 300.0) -> NatsBus:
+    async def bus(
+        self, name: str = "allocator", traces: RequestTraces | None = None, refresh_s: float = 300.0
+    ) -> NatsBus:
         """Another connection."""
         bus = await NatsBus.connect(self.broker.url, name=name, traces=traces, refresh_s=refresh_s)
         self._stack.push_async_callback(bus.close)
@@ -328,10 +330,10 @@ class Clerk:
         """Wants nothing yet."""
         self.reads_single_values = reading == "last"
         self.outbox = Outbox(RunId(run), kinds, reading=reading)
-        self.reports: list[Report] = []
+        self.reports: list[OutboxReport] = []
         self.has_read = False
 
-    def handle(self, event: Event, now: float) -> list[ExchangeInstruction]:
+    def handle(self, event: CoreEvent, now: float) -> list[BusInstruction]:
         """Take in one event."""
         self.has_read = self.has_read or isinstance(event, ReadingCaughtUp)
         if isinstance(event, Ticked):
@@ -347,11 +349,11 @@ class Clerk:
 
 
 @asynccontextmanager
-async def at_work(clerk: Clerk, bus: Any, stream: Stream) -> AsyncIterator[CoreRunner[Event]]:
+async def at_work(clerk: Clerk, bus: Any, stream: Stream) -> AsyncIterator[CoreRunner[CoreEvent]]:
     """Run a clerk over a bus, as a service runs its core. Who offers its runner a tick has it look at once."""
     readings = () if clerk.reads_single_values else ((stream, ()),)
-    runner = CoreRunner[Event](
-        name="clerk", core=clerk, bus=bus, clock=SystemClock(), traces=TraceBook(), readings=readings, tick_s=0.05
+    runner = CoreRunner[CoreEvent](
+        name="clerk", core=clerk, bus=bus, clock=SystemClock(), traces=RequestTraces(), readings=readings, tick_s=0.05
     )
     task = asyncio.create_task(runner.run())
     try:

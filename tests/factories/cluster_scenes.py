@@ -20,8 +20,8 @@ from factories.system import Heard, hearing, standing_at, violations_at
 from fake_kube import containers
 from fake_kube.server import FakeKube
 
-from sluice.contracts.kubernetes import CONDITION_READY, ENV_TICKET, ENV_VISIBLE_DEVICES
-from sluice.contracts.tickets import ticket_of
+from sluice.contracts.kube.names import CONDITION_READY, ENV_TICKET, ENV_VISIBLE_DEVICES
+from sluice.contracts.ticket_paths import ticket_of
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.gpus import gpus_document
 from sluice_console.core.pods import pods_document

@@ -21,9 +21,9 @@ from factories.kubernetes import Cluster
 from factories.processes import Process, own_environment, switch_off
 
 from sluice.contracts.messages import SourceSynced
-from sluice.contracts.tickets import SHARE_PREFIX
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.ports import free_ports
+from sluice.contracts.ticket_paths import SHARE_PREFIX
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.free_ports import free_ports
 from sluice_console.core.plan import SERVICES, Wanted, launches
 from sluice_console.core.world import World
 from sluice_console.shell.broker_child import broker_spec

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from factories.images import docker
 
-from sluice.runtime.broker import BrokerError, Process
+from sluice.runtime.nats_server.process import BrokerError, ServerProcess
 
 if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer
@@ -107,11 +107,11 @@ class ContainerLaunch:
         """The engine has the image."""
         self._image = image
 
-    async def __call__(self, config: Path, log: Path) -> Process:
+    async def __call__(self, config: Path, log: Path) -> ServerProcess:
         """A container, as this user. Raises BrokerError."""
         return await asyncio.to_thread(self._start, config, log, asyncio.get_running_loop())
 
-    def _start(self, config: Path, log: Path, loop: asyncio.AbstractEventLoop) -> Process:
+    def _start(self, config: Path, log: Path, loop: asyncio.AbstractEventLoop) -> ServerProcess:
         from docker.errors import APIError  # noqa: PLC0415 - there are tests to be run without it
         from testcontainers.core.config import testcontainers_config  # noqa: PLC0415
         from testcontainers.core.container import DockerContainer  # noqa: PLC0415

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from sluice.contracts import subjects
-from sluice.contracts.convert import snapshot_from_proto
-from sluice.contracts.exchange import Stream, Write, WriteAccepted
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write, WriteAccepted
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.messages import (
     Booking,
@@ -29,8 +28,9 @@ from sluice.contracts.messages import (
     SliceReady,
 )
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
-from sluice.runtime import rpc
-from sluice.runtime.rpc_health import Health
+from sluice.contracts.proto.snapshots import snapshot_from_proto
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.health import Health
 from sluice_node_agent.device.hardware_file import HardwareFile
 from sluice_node_agent.shell.app import run_agents
 from sluice_node_agent.shell.places import hardware_path
@@ -155,7 +155,7 @@ def address_stream(address) -> Stream:
 
 async def pull(endpoint: str, node: NodeName) -> NodeSnapshot:
     """What the inventory would get."""
-    async with rpc.channel(endpoint) as channel:
+    async with transport.channel(endpoint) as channel:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         return snapshot_from_proto(await stub.GetInventory(agent_pb2.GetInventoryRequest(node=node)))
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 from factories.pod_cgroups import PodCgroups
 
-from sluice.contracts.kubernetes import CSI_DRIVER, VOLUME
+from sluice.contracts.kube.names import CSI_DRIVER, VOLUME
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc, pluginregistration_pb2, pluginregistration_pb2_grpc
-from sluice.runtime import rpc
+from sluice.runtime.grpc import transport
 
 NODE = "gpu-1.example"
 WITHIN_S = 20.0
@@ -153,7 +153,7 @@ class KubeletNode:
 
     async def register(self, *, error=""):
         """What a kubelet does with a new registration socket."""
-        async with rpc.channel(f"unix:{self.registration}", deadline_s=10) as channel:
+        async with transport.channel(f"unix:{self.registration}", deadline_s=10) as channel:
             stub = pluginregistration_pb2_grpc.RegistrationStub(channel)
             info = await stub.GetInfo(pluginregistration_pb2.InfoRequest())
             async with self.calling(info.endpoint) as node:
@@ -165,7 +165,7 @@ class KubeletNode:
     @contextlib.asynccontextmanager
     async def calling(self, endpoint=None):
         """The driver, to be called."""
-        async with rpc.channel(f"unix:{endpoint or self.socket}", deadline_s=120) as channel:
+        async with transport.channel(f"unix:{endpoint or self.socket}", deadline_s=120) as channel:
             yield csi_pb2_grpc.NodeStub(channel)
 
     def target(self, uid, volume=VOLUME):

@@ -21,7 +21,7 @@ import pytest
 from fake_kube.server import FakeKube
 from kubernetes.aio import client, config
 
-from sluice.contracts.kubernetes import GATE
+from sluice.contracts.kube.names import GATE
 
 Json = dict[str, Any]
 JSON_PATCH = "application/json-patch+json"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from factories.desk import short_folder
 
-from sluice.contracts.fleet import parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.contracts.ids import NodeName
 from sluice_node_agent.device.hardware_file import HardwareFile
 from sluice_node_agent.device.preflight import Check, Finding, Machine, Ran

@@ -20,7 +20,7 @@ import pynvml
 from nvml.build import Built
 from nvml.tables import CATALOG
 
-from sluice.contracts.fleet import FleetNode
+from sluice.contracts.fleet_file.fleet_spec import NodeSpec
 from sluice_node_agent.device.processes import Processes
 
 OK, GPU_IS_LOST, IN_USE = 0, 15, 19
@@ -69,7 +69,7 @@ class NvmlMachine:
 
     # -- what there is --------------------------------------------------------------------------------------------
 
-    def add_fleet(self, node: FleetNode) -> list[str]:
+    def add_fleet(self, node: NodeSpec) -> list[str]:
         """The GPUs of a node of a fleet file; their UUIDs. One link between those of an `nvlink` group."""
         uuids: list[str] = []
         for kind in node.gpus:

@@ -11,7 +11,7 @@ import itertools
 import threading
 from ctypes import addressof, c_void_p, cast, memmove
 
-from sluice.mig.catalog import find
+from sluice.mig.catalog import find_model
 
 OK, INVALID, UNSUPPORTED, FORBIDDEN, ABSENT, SHORT, TIMEOUT, LOST, IN_USE, FULL = 0, 2, 3, 4, 6, 7, 10, 15, 19, 23
 NO_INSTANCE = 0xFFFFFFFF
@@ -66,7 +66,7 @@ class Library:
 
     def gpu(self, model="a100-40gb", **facts):
         """Put a GPU in."""
-        known = find(model)
+        known = find_model(model)
         number = len(self.gpus)
         defaults = {
             "kind": "gpu", "model": known, "number": number, "uuid": f"GPU-{number:08d}-0000-0000-0000-000000000000",

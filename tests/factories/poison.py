@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.belonging import why_not_here
+from sluice.contracts.bus.subject_schema import schema_violation
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.messages import AnyMessage
-from sluice.contracts.subjects import Address
 
 VALUES = (-1, 0, 1, 10**6, 2**31, 2**62, "", "a b", "../x", "\U0001f4a5", "x" * 3000, [], {}, None, True, 1e300)
 """Put in every place that takes them."""
@@ -34,7 +34,7 @@ def nonsense(address: Address, message: AnyMessage, *, seed: int = 0, some: int 
                 changed = msgspec.convert(_put(sensible, path, value), AnyMessage)
             except (msgspec.ValidationError, OverflowError):
                 continue
-            if changed != message and not why_not_here(address, changed):
+            if changed != message and not schema_violation(address, changed):
                 made.append(changed)
     if some is None or len(made) <= some:
         return made

@@ -3,8 +3,8 @@
 import msgspec
 from factories.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
     EvictionOrdered,

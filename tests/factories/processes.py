@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from sluice.runtime.broker import until_stopped
+from sluice.runtime.nats_server.process import until_stopped
 from sluice_console.shell import tether
 
 STOP_WITHIN_S = 10.0

@@ -3,8 +3,8 @@
 import msgspec
 from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, Stream, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, Stream, Write
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -15,7 +15,7 @@ from sluice.contracts.messages import (
     QuotaSet,
     RequestWithdrawn,
 )
-from sluice.contracts.usage import Usage
+from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.events import GoOn
 from sluice_allocator.core.limits.quotas import usage
 

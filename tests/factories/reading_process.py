@@ -3,8 +3,8 @@
 import asyncio
 import sys
 
-from sluice.contracts.exchange import Observed, Stream
-from sluice.runtime.nats_bus import NatsBus
+from sluice.contracts.bus.events import Observed, Stream
+from sluice.runtime.nats.jetstream_bus import NatsBus
 
 
 async def _read(url: str) -> None:

@@ -19,16 +19,16 @@ from typing import Any
 from factories.kubernetes import Cluster, Json, pod
 from fake_kube.server import FakeKube
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Observed, Stream, Write, WriteAccepted, stream_of
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Observed, Stream, Write, WriteAccepted, stream_of
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
-from sluice.contracts.kubernetes import ENV_ALWAYS, GATE, MOUNT_PATH, VOLUME, granted_field_path
+from sluice.contracts.kube.names import ENV_ALWAYS, GATE, MOUNT_PATH, VOLUME, granted_field_path
 from sluice.contracts.messages import AnyMessage, Bound, ContainerDevices
-from sluice.contracts.subjects import Address
-from sluice.runtime.broker import Broker
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 from sluice_pod_watcher.shell.kube.app import watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
@@ -236,7 +236,7 @@ async def _watching(stage: Stage, rules: ClusterRules) -> None:
             run=RunId("w1"),
             rules=rules,
             clock=SystemClock(),
-            traces=TraceBook(),
+            traces=RequestTraces(),
             resync_s=300.0,
             tick_s=0.05,
         )

@@ -5,8 +5,8 @@ from dataclasses import replace
 import msgspec
 from factories.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import AllocationRequested, Amounts, Leeway, Pending, PodGroup, QuotaSet
 from sluice_allocator.core.allocator import Allocator

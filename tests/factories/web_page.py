@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from sluice.contracts.bus.subjects import guarded
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -29,8 +30,7 @@ from sluice.contracts.messages import (
     Pending,
     SliceReport,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
-from sluice.contracts.subjects import guarded
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_console.core.documents import PodDocument, StepDocument, StoryDocument
 from sluice_console.core.waterfall import PartDocument, SpanDocument, WaterfallDocument
 from sluice_console.core.web.board import Board

@@ -3,7 +3,7 @@
 import io
 import json
 
-from sluice.contracts.fleet import parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_allocator.offline.answers import AnswerWriter
 from sluice_allocator.offline.asks import parse_policies
 from sluice_allocator.offline.simulation import Simulation

@@ -11,10 +11,10 @@ from fuzz.checking import Target
 from fuzz.memory_files import in_memory
 
 from sluice.contracts.admission.asks import decode_stored
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.exchange import Ticked
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.bus.events import Ticked
 from sluice.contracts.ids import RunId
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
 from sluice.runtime.errors import ServiceError
 from sluice_pod_watcher.admission import AdmissionRules, NotAReview
 from sluice_pod_watcher.core.cluster.cluster import Cluster

@@ -9,7 +9,7 @@ from gpu.comparing import compare
 from gpu.hardware_report import HardwareReport
 
 from sluice.contracts.messages import GpuReport
-from sluice.mig.catalog import find
+from sluice.mig.catalog import find_model
 
 CLIENT_MIB = 512
 
@@ -68,7 +68,7 @@ def test_the_catalog_says_nothing_that_the_device_contradicts(gpus, hardware_rep
     """The simulator, refusals and documentation speak by it: where it is wrong, they promise the impossible."""
     contradictions = []
     for gpu in gpus:
-        model = find(gpu.model)
+        model = find_model(gpu.model)
         if model is None:
             hardware_report.fact(f"GPU {gpu.index}", "in the catalog", value=False)
             continue

@@ -19,11 +19,11 @@ from factories.kubernetes import Cluster
 from factories.processes import Process, own_environment, switch_off
 from fake_kube.server import FakeKube
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import LeaseHeld
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
 from sluice_console.core.plan import SERVICES
 from sluice_console.core.world import World
 from sluice_console.shell.data_directory import lock_data_directory, power_switch, short_mps_dir

@@ -9,14 +9,14 @@ import grpc
 import pytest
 from factories.allocator import Bench, claim, gpu_report, snapshot, working_allocator
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName, RunId
 from sluice.contracts.messages import Amounts, Grant, QuotaSet
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
-from sluice.runtime import rpc
-from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.grpc import transport
+from sluice.testing.memory_bus import MemoryBroker
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, LeaseChanged
 from sluice_allocator.shell.adjusting import Adjuster
 from sluice_allocator.shell.server import AllocatorServer
@@ -64,7 +64,7 @@ async def served(shell: Shell) -> AsyncIterator[AllocatorServiceStub]:
     """A client of the allocator behind `shell`."""
     change = partial(shell.adjuster.ask, offer=shell.offer)
     server = AllocatorServer(shell.bench.allocator, MemoryBroker().bus("allocator"), RunId("r1"), change)
-    async with rpc.serve(server.register) as address, rpc.channel(address) as channel:
+    async with transport.serve(server.register) as address, transport.channel(address) as channel:
         yield AllocatorServiceStub(channel)
 
 

@@ -9,8 +9,8 @@ import pytest
 from alerts_page import alerts
 from fake_kube.server import FakeKube
 
-from sluice.runtime import metrics
 from sluice.runtime.clock import SystemClock
+from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.core.cluster.events import Event, PodGone, PodSeen
 from sluice_pod_watcher.shell.kube.certificates import SecretStore
 from sluice_pod_watcher.shell.kube.client import KubeApi

@@ -10,7 +10,7 @@ PATIENCE_S = 20.0
 MEASURES = """
 import asyncio, sys
 from pathlib import Path
-from sluice.runtime.broker import Broker
+from sluice.runtime.nats_server.process import Broker
 from sluice_console.shell.bench.ceiling import launch_tied
 
 async def measure():

@@ -6,14 +6,14 @@ import pytest
 from factories.desk import Desk, daemons_below
 from factories.kubelet_node import NODE, KubeletNode, can_connect, eventually, in_time
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
-from sluice.contracts.kubernetes import is_ticket_name
+from sluice.contracts.kube.names import is_ticket_name
 from sluice.contracts.messages import Booking, DeviceGrant, Grant, Share
-from sluice.contracts.tickets import ticket_of
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
+from sluice.contracts.ticket_paths import ticket_of
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 FLEET = f"""

@@ -7,14 +7,14 @@ import grpc
 import pytest
 from factories.inventory import NODE, gpu_report, snapshot
 
-from sluice.contracts.convert import snapshot_to_proto
 from sluice.contracts.ids import GpuUuid, NodeName, RunId
 from sluice.contracts.messages import NodeSnapshot
 from sluice.contracts.pb import node_pb2
-from sluice.runtime import rpc
+from sluice.contracts.proto.snapshots import snapshot_to_proto
 from sluice.runtime.bus import BusError
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.rpc_identity import LOOPBACK
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.security import LOOPBACK
 from sluice_console.shell import agents
 from sluice_console.shell.usages import ask_agents
 from sluice_inventory.core.events import Pull, PullFailed
@@ -37,7 +37,7 @@ async def agent(answer: bytes, details: str = "") -> AsyncIterator[str]:
 
     handlers = {name: grpc.unary_unary_rpc_method_handler(said) for name in ("GetInventory", "GetUsage")}
     handler = grpc.method_handlers_generic_handler("sluice.v1.AgentService", handlers)
-    async with rpc.serve(lambda server: server.add_generic_rpc_handlers((handler,))) as endpoint:
+    async with transport.serve(lambda server: server.add_generic_rpc_handlers((handler,))) as endpoint:
         yield endpoint
 
 

@@ -15,10 +15,11 @@ from factories.kubernetes import MERGE, Cluster, pod
 from fake_kube.server import FakeKube
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Observed, Stream, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Observed, Stream, Write
+from sluice.contracts.bus.trace_headers import trace_id
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId
-from sluice.contracts.kubernetes import ENV_ALWAYS, MOUNT_PATH, VOLUME, granted_field_path
+from sluice.contracts.kube.names import ENV_ALWAYS, MOUNT_PATH, VOLUME, granted_field_path
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -35,13 +36,12 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     SourceSynced,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
-from sluice.contracts.tracing import trace_id
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.lease import Lease
-from sluice.runtime.memory_bus import MemoryBroker
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.testing.memory_bus import MemoryBroker
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 from sluice_pod_watcher.shell.kube.app import watch_by_lease, watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
@@ -98,7 +98,7 @@ class Scene:
                     run=run,
                     rules=rules,
                     clock=SystemClock(),
-                    traces=TraceBook(),
+                    traces=RequestTraces(),
                     resync_s=self.resync_s,
                     tick_s=0.05,
                     holds=self._holds,

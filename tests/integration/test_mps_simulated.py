@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from factories.mps import H1, H2, LIMITS, TENANT, Place, mps_place, refusal_of, stop_order, until
 
-from sluice.contracts.fleet import parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_node_agent.core.instructions import StartMps
 from sluice_node_agent.device.hardware_file import HardwareFile
 from sluice_node_agent.device.mps_stand_in import HARDWARE_VARIABLE

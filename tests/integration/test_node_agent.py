@@ -7,18 +7,18 @@ import msgspec
 import pytest
 from factories.desk import Desk, kill, pull, running, start_agent
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
 from sluice.contracts.messages import SliceReady
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
-from sluice.runtime import rpc
-from sluice.runtime.broker import Broker
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.memory_bus import MemoryBroker
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.rpc_health import Health
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.health import Health
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.service import Service
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.testing.memory_bus import MemoryBroker
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.app import run_agents
 from sluice_node_agent.shell.hardware_command import change_hardware
@@ -48,7 +48,7 @@ def settings(tmp_path):
 
 
 def _service(settings, run="run1"):
-    return Service("node-agent", RunId(run), settings, SystemClock(), TraceBook())
+    return Service("node-agent", RunId(run), settings, SystemClock(), RequestTraces())
 
 
 async def test_agents_of_one_process_make_slices_and_answer_the_pull(settings):
@@ -63,7 +63,7 @@ async def test_agents_of_one_process_make_slices_and_answer_the_pull(settings):
         word = await desk.ready(N1, "a1")
         await desk.ready(N2, "a2")
         assert (settings.data_dir / "tickets" / N1 / word.ticket / "slice.json").is_file()
-        async with rpc.channel(news.endpoint) as channel:
+        async with transport.channel(news.endpoint) as channel:
             stub = agent_pb2_grpc.AgentServiceStub(channel)
             snapshot = await pull(news.endpoint, N1)
             health = await stub.GetHealth(agent_pb2.GetHealthRequest(node=N2))

@@ -9,15 +9,15 @@ import grpc
 import pytest
 from factories.desk import Desk, pull, running, short_folder
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
 from sluice.contracts.messages import SliceQuarantined
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
-from sluice.runtime import rpc
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.grpc import transport
 from sluice.runtime.service import Service
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.testing.memory_bus import MemoryBroker
 from sluice_node_agent.device.hardware_file import Process
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.places import agent_directory, control_socket
@@ -43,7 +43,7 @@ def folder():
 def _service(folder, run="run1", **changes):
     fields = {"tick_s": 0.05, "back_off_first_s": 0.05, "back_off_max_s": 0.1, "read_devices_s": 1000.0, **changes}
     settings = NodeAgentSettings(data_dir=folder, fleet_file=folder / "fleet.toml", mps_control="off", **fields)
-    return Service("node-agent", RunId(run), settings, SystemClock(), TraceBook())
+    return Service("node-agent", RunId(run), settings, SystemClock(), RequestTraces())
 
 
 RELEASED = (
@@ -54,7 +54,7 @@ RELEASED = (
 
 
 async def _release(folder, allocation, node=NODE, *, ignore_holders=False):
-    async with rpc.channel(f"unix:{control_socket(folder, NODE)}") as channel:
+    async with transport.channel(f"unix:{control_socket(folder, NODE)}") as channel:
         stub = agent_pb2_grpc.NodeControlServiceStub(channel)
         request = agent_pb2.ReleaseQuarantineRequest(node=node, allocation=allocation, ignore_holders=ignore_holders)
         return (await stub.ReleaseQuarantine(request)).message
@@ -73,7 +73,7 @@ async def _release_when_quarantined(folder, allocation):
 
 
 async def _health(address):
-    async with rpc.channel(address) as channel:
+    async with transport.channel(address) as channel:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         return await stub.GetHealth(agent_pb2.GetHealthRequest(node=NODE))
 
@@ -156,7 +156,7 @@ async def test_the_socket_is_for_its_owner_and_outlives_no_agent(folder):
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
         own, pulled = await pull(f"unix:{path}", NODE), await pull(news.endpoint, NODE)
         assert own.gpus == pulled.gpus
-        async with rpc.channel(news.endpoint) as channel:
+        async with transport.channel(news.endpoint) as channel:
             stub = agent_pb2_grpc.NodeControlServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await stub.ReleaseQuarantine(agent_pb2.ReleaseQuarantineRequest(node=NODE, allocation="a1"))

@@ -9,8 +9,8 @@ from nvml.build import NoCompilerError, build
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Share
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
 from sluice_node_agent.device.mps_stand_in import install
 
 NODE = NodeName("gpu-1.example")

@@ -12,11 +12,11 @@ import pytest
 from factories.desk import Desk, daemons_below, kill, pull, runs, short_folder, start_agent
 from factories.mps import Client
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import Share, SliceReady
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
 
 NODE = NodeName("n1")
 FLEET = """

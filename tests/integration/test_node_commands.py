@@ -9,15 +9,15 @@ import sys
 import pytest
 from factories.desk import Desk, kill, running, short_folder, start_agent
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
 from sluice.contracts.messages import Share
-from sluice.runtime.broker import Broker
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.memory_bus import MemoryBroker
-from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.service import Service
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.testing.memory_bus import MemoryBroker
 from sluice_node_agent.device.hardware_file import HardwareFile
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.hardware_command import change_hardware
@@ -49,7 +49,7 @@ async def desk(data):
         back_off_max_s=600.0,
     )  # fmt: skip
     broker = MemoryBroker()
-    service = Service("node-agent", RunId("run"), settings, SystemClock(), TraceBook())
+    service = Service("node-agent", RunId("run"), settings, SystemClock(), RequestTraces())
     desk = Desk(broker.bus("desk"), data)
     async with running(service, broker):
         await desk.open(NODE)

@@ -22,13 +22,13 @@ from factories.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
 from fake_kube import certificates
 from fake_kube.server import FakeKube
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Observed, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.ids import SourceName
 from sluice.contracts.messages import AllocationRequested, Amounts, QuotaSet
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.ports import free_ports
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import Broker
 
 NAME = f"{SERVICE[1]}.{SERVICE[0]}.svc"
 CONFIGURATION = "mutatingwebhookconfigurations.admissionregistration.k8s.io"

@@ -8,16 +8,17 @@ import pytest
 from factories.buses import ensured, eventually
 from structlog.testing import capture_logs
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Write, WriteAccepted, WriteUnknown
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write, WriteAccepted, WriteUnknown
 from sluice.contracts.ids import OperationId, RunId
 from sluice.contracts.messages import LeaseHeld
-from sluice.runtime import metrics, silence
-from sluice.runtime.broker import Broker
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_connection import Connection
-from sluice.runtime.runtime_metrics import SILENT
+from sluice.runtime.nats import broker_liveness
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.runtime_metrics import SILENT
 from sluice_console.shell import streams
 from sluice_console.shell.doctor import Look, doctor
 
@@ -68,7 +69,7 @@ async def findings(url: str, capsys) -> list[dict[str, str]]:
 
 async def test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor(tmp_path: Path, monkeypatch, capsys):
     """Two of three servers are killed: whoever is called at night is told to bring them back, not to look elsewhere."""
-    monkeypatch.setattr(silence, "TELL_AFTER_S", 0.5)
+    monkeypatch.setattr(broker_liveness, "REPORT_AFTER_S", 0.5)
     with capture_logs() as lines:
         async with Broker(tmp_path, size=3) as broker:
             bus = await NatsBus.connect(broker.url, name="service")

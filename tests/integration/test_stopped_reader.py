@@ -9,9 +9,9 @@ from factories import reading_process
 from factories.buses import ensured, place, say, word
 from factories.processes import Process, own_environment
 
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_reader import SILENCE_MAX_S
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats.reader import SILENCE_MAX_S
+from sluice.runtime.nats_server.process import Broker
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 WITHIN_S = 30.0

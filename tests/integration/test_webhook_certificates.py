@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from sluice.runtime import metrics
+from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.shell.metrics import CERTIFICATE_ENDS, WEBHOOK_READY
 from sluice_pod_watcher.shell.webhook.generations import CertificateRules, Generations, with_new
 from sluice_pod_watcher.shell.webhook.keeper import REFRESH_S, RETRY_S, CertificateKeeper, NotPublishedError

@@ -3,7 +3,7 @@
 import pytest
 from factories.kubernetes import MERGE, STRATEGIC, Cluster, Json, add, named, pinned, pod, remove, test
 
-from sluice.contracts.kubernetes import GATE, granted
+from sluice.contracts.kube.names import GATE, granted
 
 OTHER = "kueue.x-k8s.io/admission"
 KEY = granted("main", "visible-devices")

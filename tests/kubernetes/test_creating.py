@@ -3,7 +3,7 @@
 import pytest
 from factories.kubernetes import MERGE, STRATEGIC, Cluster, Json, pod
 
-from sluice.contracts.kubernetes import CONDITION_READY, GATE, granted, granted_field_path
+from sluice.contracts.kube.names import CONDITION_READY, GATE, granted, granted_field_path
 
 MAX_ANNOTATIONS = 262_144
 

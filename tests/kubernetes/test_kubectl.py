@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from factories.kubernetes import STRATEGIC, Cluster, pod
 
-from sluice.contracts.kubernetes import CONDITION_READY
+from sluice.contracts.kube.names import CONDITION_READY
 
 LIMIT_S = 30
 

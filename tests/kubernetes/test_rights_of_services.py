@@ -21,8 +21,11 @@ from factories.kubernetes import JSON_PATCH, MERGE, STRATEGIC, Cluster, Json
 from factories.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
 from fake_kube.server import FakeKube
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Write, WriteAccepted, stream_of
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write, WriteAccepted, stream_of
+from sluice.contracts.bus.nats_permissions import permissions_of
+from sluice.contracts.bus.streams import Role
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -37,14 +40,11 @@ from sluice.contracts.messages import (
     NodeSnapshot,
     Pending,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
-from sluice.contracts.rights import rights_of
-from sluice.contracts.streams import Role
-from sluice.contracts.subjects import Address
-from sluice.runtime.broker import Broker
-from sluice.runtime.broker_users import User
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_identity import Credentials
+from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.nats_server.users import User
 
 RBAC = "rbac.authorization.k8s.io"
 SYSTEM, NODES = "sluice-system", "sluice-nodes"
@@ -319,7 +319,7 @@ async def until(look: Callable[[], Any], what: str) -> Any:
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     """Nothing of Sluice runs yet."""
     roles = (Role.ADMINISTRATOR, Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY)
-    users = tuple(User(rights_of(role), secrets.token_hex(8)) for role in roles)
+    users = tuple(User(permissions_of(role), secrets.token_hex(8)) for role in roles)
     for user in users:
         (tmp_path / user.rights.user).write_text(f"{user.password}\n")
     credentials = {role: Credentials(role.value, user.password) for role, user in zip(roles, users, strict=True)}

@@ -11,7 +11,7 @@ import yaml
 from factories.allocator import gpu_report, snapshot
 from factories.seen import RULES, Stage, kubectl_is_there, staged
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import (
     Booking,

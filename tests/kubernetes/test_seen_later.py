@@ -9,7 +9,7 @@ from factories.allocator import gpu_report, snapshot
 from factories.places import claim
 from factories.seen import NODE, RULES, Described, Said, Stage, staged
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import (
     Booking,
@@ -26,7 +26,7 @@ from sluice.contracts.messages import (
     SliceReady,
     SliceReport,
 )
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.advice import advice
 from sluice_allocator.core.placement import Asking, PlacingRules, refuse
 

@@ -18,7 +18,7 @@ from factories.waiting_turns import (
     whose_place_is_being_freed,
 )
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import (
     Claim,
@@ -35,8 +35,8 @@ from sluice.contracts.messages import (
     Taint,
     WaitOver,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
-from sluice.contracts.remedies import REMEDIES
+from sluice.contracts.reason_hints import HINTS
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.placement import Asking, NoPlace, Place, PlacingRules, find_place
 
 A100 = "NVIDIA A100-SXM4-40GB"
@@ -529,7 +529,7 @@ def waits(found: dict) -> bool:
 
 def test_every_reason_has_its_words():
     """A reason without a sentence and a remedy is a code that nobody understands."""
-    assert set(SCENES) == set(WaitReason) == set(REMEDIES)
+    assert set(SCENES) == set(WaitReason) == set(HINTS)
 
 
 @pytest.mark.parametrize("reason", list(WaitReason))

@@ -13,7 +13,7 @@ from factories.cluster_scenes import IMAGE, Scene, distinct, scene_on, user_pod
 from factories.cluster_system import ClusterSystem, whole_on
 from factories.kubernetes import Cluster, Json
 
-from sluice.contracts.kubernetes import ENV_DRIVER_CAPABILITIES, ENV_MPS_PIPE_DIRECTORY, ENV_VISIBLE_DEVICES
+from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES, ENV_MPS_PIPE_DIRECTORY, ENV_VISIBLE_DEVICES
 from sluice.contracts.messages import Grant
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from factories.nvml import NvmlMachine
 from nvml.build import Built
 
-from sluice.contracts.fleet import FleetNode, parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import NodeSpec, parse_fleet
 from sluice_node_agent.device.fixed_gpus import FixedGpus
 from sluice_node_agent.device.hardware_file import HardwareFile, Process
 from sluice_node_agent.device.port import GpuBackend
@@ -22,7 +22,7 @@ XID = 95
 """Uncontained memory error: the GPU still answers, and must get no new slices."""
 
 
-def fleet(gpus: str) -> FleetNode:
+def fleet(gpus: str) -> NodeSpec:
     """One node with these GPUs, as a fleet file says them."""
     return parse_fleet(f'[[node]]\nname = "n1"\ngpus = [{gpus}]\n', origin="test").nodes[0]
 
@@ -110,7 +110,7 @@ class SimulatedRig(DeviceRig):
 
     kind = "simulated"
 
-    def __init__(self, node: FleetNode, directory: Path) -> None:
+    def __init__(self, node: NodeSpec, directory: Path) -> None:
         """Make them."""
         self.file = HardwareFile(directory / "n1.json")
         self.file.make(node)
@@ -194,7 +194,7 @@ class NvmlRig(DeviceRig):
 
     kind = "nvml"
 
-    def __init__(self, node: FleetNode, directory: Path, built: Built) -> None:
+    def __init__(self, node: NodeSpec, directory: Path, built: Built) -> None:
         """Make the machine."""
         from sluice_node_agent.device.nvml import NvmlGpus  # noqa: PLC0415 - needs pynvml, which not everybody has
 

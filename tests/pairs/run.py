@@ -35,8 +35,8 @@ from pairs.waiting import Waiting
 from pairs.worlds import draw_plan
 from simulation.clockwork import Clockwork, EndlessError
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages import (
     Amounts,

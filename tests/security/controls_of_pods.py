@@ -11,11 +11,11 @@ from factories.admission import answer, container, env_of, from_grant, pod, sent
 from factories.admission import patched as patched_pod
 from security.controls import Control, patched
 
-from sluice.contracts.asking import AskLimits, ContainerAsk, parse_pod
-from sluice.contracts.asking.sluice_keys import KEYS
-from sluice.contracts.kubernetes import GATE
+from sluice.contracts.kube.names import GATE
 from sluice.contracts.manifests import ManifestLimits, read_manifests
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, parse_pod
+from sluice.contracts.request_syntax.sluice_keys import KEYS
 from sluice_node_agent.core import making
 from sluice_node_agent.core.records import MpsLimits
 from sluice_node_agent.csi.places import NoTarget, PurePath, target_of
@@ -68,14 +68,14 @@ def _gate_by_hand() -> None:
 
 
 def _annotation() -> None:
-    found = parse_pod({"sluice.dev/command": "rm -rf /"}, (ContainerAsk("main"),), limits=AskLimits())
+    found = parse_pod({"sluice.dev/command": "rm -rf /"}, (ContainerRequest("main"),), limits=RequestLimits())
     assert isinstance(found, Refusal), "a key that nobody knows was read"
     assert found.reason is RefusalReason.UNKNOWN_KEY
 
 
 def _alias_bomb() -> None:
     levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}' if n else 'x'] * 9)}]" for n in range(7))
-    found = read_manifests("f.yaml", levels, limits=ManifestLimits(), asks=AskLimits())
+    found = read_manifests("f.yaml", levels, limits=ManifestLimits(), asks=RequestLimits())
     assert isinstance(found, Refusal), "a text that stands for five million values was taken"
     assert found.reason is RefusalReason.TOO_LARGE
 
@@ -179,7 +179,7 @@ CONTROLS = (
     Control(
         "annotations are known keys",
         _annotation,
-        patched("sluice.contracts.asking.sluice_keys.KEYS", (*KEYS, "command")),
+        patched("sluice.contracts.request_syntax.sluice_keys.KEYS", (*KEYS, "command")),
     ),
     Control(
         "YAML has bounds",

@@ -16,10 +16,10 @@ from simulation.host import Host
 from simulation.shares import Held, held_by
 from simulation.trace import Trace
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.subjects import ledger_filter
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages import NodeSnapshot
-from sluice.contracts.subjects import ledger_filter
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import (
     AgentStarted,

@@ -14,7 +14,7 @@ from simulation.books import Books
 from simulation.host import Host
 from simulation.pods import Pod, Terms
 
-from sluice.contracts.exchange import Observed, ReadingStarted, Stream, Write
+from sluice.contracts.bus.events import Observed, ReadingStarted, Stream, Write
 from sluice.contracts.ids import operation_parts
 from sluice.contracts.messages import (
     AllocationRequested,

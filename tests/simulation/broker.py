@@ -12,7 +12,7 @@ from simulation.lagging import Lagging
 from simulation.trace import Trace
 from simulation.weather import ANSWER_TIMEOUT_S, Fate, Sky
 
-from sluice.contracts.exchange import (
+from sluice.contracts.bus.events import (
     Entry,
     Observed,
     ReadingCaughtUp,
@@ -25,7 +25,7 @@ from sluice.contracts.exchange import (
 )
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.messages import AnyMessage
-from sluice.runtime.last_values import Accepted, Cursor, LastValues, Refused
+from sluice.testing.stream_model import Cursor, PublishAccepted, PublishRefused, StreamModel
 
 Answer = WriteAccepted | WriteRefused | WriteUnknown
 Reading = ReadingStarted | Observed | ReadingCaughtUp
@@ -45,7 +45,7 @@ class Broker:
         self.clockwork = clockwork
         self.sky = sky
         self.trace = trace
-        self.values = LastValues(0.0)
+        self.values = StreamModel(0.0)
         self.up = True
         self.up_since = 0.0
         self.readers: dict[Reader, None] = {}
@@ -123,14 +123,14 @@ class Broker:
             request=write.request,
         )
         match outcome:
-            case Accepted():
+            case PublishAccepted():
                 if self.trace.keeps:
                     self.trace.tell("broker", f"landed {how}", write.subject, f"#{outcome.sequence % 10**7} by {host}")
                 for landed in self.on_landed:
                     landed(write, outcome.sequence)
                 self.poke(write.stream)
                 return WriteAccepted(write.operation, outcome.sequence)
-            case Refused():
+            case PublishRefused():
                 if self.trace.keeps:
                     last = f"last #{outcome.last % 10**7}, for {host}"
                     self.trace.tell("broker", f"refused {how}", write.subject, last)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from simulation.books import Books
 from simulation.host import Host
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Observed, ReadingStarted, Stream, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Observed, ReadingStarted, Stream, Write
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -31,7 +32,6 @@ from sluice.contracts.messages import (
     Grant,
     Uncordoned,
 )
-from sluice.contracts.subjects import Address
 
 if TYPE_CHECKING:
     from simulation.plan import Plan

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from simulation.kube_phases import name_of
 from simulation.phases import ANSWERS, phase_of
 
-from sluice.contracts.exchange import Observed, Ticked, Write
+from sluice.contracts.bus.events import Observed, Ticked, Write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from simulation.books import Books
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.messages import Closed, Grant
 
 if TYPE_CHECKING:

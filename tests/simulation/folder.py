@@ -12,7 +12,7 @@ from simulation.pods import Pod
 from simulation.sizes import limit_mib
 from simulation.trace import Trace
 
-from sluice.contracts.exchange import Observed, Write
+from sluice.contracts.bus.events import Observed, Write
 from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices, RequestWithdrawn
 
 RESTART_S = 0.5

@@ -10,7 +10,7 @@ stands: when it has run out, and its pod is still there, that asks like any othe
 from math import inf
 from typing import TypeGuard
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import AllocationId, OperationId, RequestId, RunId
 from sluice.contracts.messages import AnyMessage, Grant, Released
 

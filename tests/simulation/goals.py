@@ -23,7 +23,7 @@ from simulation.quotas import QuotaJudge
 from simulation.shares import Domain, Held, held_by, overfull
 from simulation.tables import Span, fits_in, overlap
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,

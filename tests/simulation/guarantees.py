@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from simulation.books import Books
 from simulation.host import Host
 
-from sluice.contracts.exchange import Observed, Write
+from sluice.contracts.bus.events import Observed, Write
 from sluice.contracts.ids import AllocationId, OperationId, RunId
 from sluice.contracts.messages import Booking, Grant, QuotaSet, Revoke
 from sluice_allocator.core.allocator import Allocator

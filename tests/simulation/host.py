@@ -14,7 +14,7 @@ from simulation.broker import Answer, Broker, Reader
 from simulation.clockwork import Clockwork
 from simulation.trace import Trace
 
-from sluice.contracts.exchange import LastRead, ReadAgain, ReadingStarted, ReadLast, Stream, Ticked, Write
+from sluice.contracts.bus.events import LastRead, ReadAgain, ReadingStarted, ReadLast, Stream, Ticked, Write
 from sluice.contracts.ids import NodeName, RunId
 
 TICK_S = 0.5

@@ -17,7 +17,7 @@ from simulation.pods import Ask, Device, Pod, Terms
 from simulation.shares import Held
 from simulation.tables import GpuRow, ProfileRow, Span, fits_in, overlap
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.messages import AllocationRequested, Bound
 
 if TYPE_CHECKING:

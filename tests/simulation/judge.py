@@ -16,7 +16,7 @@ from simulation.node_judge import NodeJudge
 from simulation.shares import Held, grows, held_by
 from simulation.tables import fits_in, overlap
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import OperationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,

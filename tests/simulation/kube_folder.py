@@ -16,7 +16,7 @@ from simulation.kube_objects import Json, is_dying, is_gated, pinned_to, pod_obj
 from simulation.pods import Pod
 from simulation.trace import Trace
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.messages import Bound
 
 FINALIZER_PODS = 0.15

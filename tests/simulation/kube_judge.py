@@ -23,7 +23,7 @@ from simulation.kube_objects import (
     uid_of,
 )
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.messages import (
     AllocationRequested,
     Bound,

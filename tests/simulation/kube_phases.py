@@ -6,8 +6,8 @@ A module of its own beside `phases`, because its events come from an API server 
 
 from typing import Any
 
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.messages import Bound, Refused, Released
-from sluice.contracts.subjects import Address
 from sluice_pod_watcher.core.cluster.events import (
     EvictionRefused,
     ListingEnded,

@@ -8,8 +8,8 @@ Found on a real cluster of three: reads from a replica that was frozen, and from
 from collections import deque
 from random import Random
 
-from sluice.contracts.exchange import Entry, Stream, stream_of
-from sluice.runtime.last_values import Cursor, LastValues, Value, is_under
+from sluice.contracts.bus.events import Entry, Stream, stream_of
+from sluice.testing.stream_model import Cursor, StoredValue, StreamModel, is_under
 
 STALE_OF = 0.7
 """So many of those who ask while it lags ask this server."""
@@ -18,7 +18,7 @@ STALE_OF = 0.7
 class Lagging:
     """What one replica has."""
 
-    def __init__(self, values: LastValues, now: float, dice: Random) -> None:
+    def __init__(self, values: StreamModel, now: float, dice: Random) -> None:
         """It has everything up to now, and nothing that comes later, until `lags` is False."""
         self.lags = True
         self._dice = dice
@@ -35,7 +35,7 @@ class Lagging:
         values = self._values.get(stream_of(subject.split(".", 2)[1]), [])
         return next((value.entry for value in values if value.entry.subject == subject), None)
 
-    def cursor(self, values: LastValues, stream: Stream, filters: tuple[str, ...]) -> "LaggingCursor":
+    def cursor(self, values: StreamModel, stream: Stream, filters: tuple[str, ...]) -> "LaggingCursor":
         """A place to read from, which this server serves."""
         return LaggingCursor(values, stream, filters, self, self._values.get(stream, []))
 
@@ -44,18 +44,18 @@ class LaggingCursor(Cursor):
     """First what the replica had, then what is there since: in the order of the stream, as it catches up."""
 
     def __init__(
-        self, values: LastValues, stream: Stream, filters: tuple[str, ...], replica: Lagging, had: list[Value]
+        self, values: StreamModel, stream: Stream, filters: tuple[str, ...], replica: Lagging, had: list[StoredValue]
     ) -> None:
         """Start before the first value."""
         super().__init__(values, stream, filters)
         self._replica = replica
         self._had = deque(had)
 
-    def read(self, now: float, limit: int | None = None) -> list[Value]:
+    def read(self, now: float, limit: int | None = None) -> list[StoredValue]:
         """As `Cursor.read`; what was overwritten meanwhile is read as it was."""
         if self.lost:
             return []
-        found: list[Value] = []
+        found: list[StoredValue] = []
         while self._had and (limit is None or len(found) < limit):
             value = self._had.popleft()
             self._position = value.entry.sequence

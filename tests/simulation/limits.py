@@ -17,7 +17,7 @@ from simulation.host import Core, Host
 from simulation.quotas import QuotaSaid
 from simulation.trace import Trace
 
-from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import NodeName, RunId, SourceName
 from sluice.contracts.messages import Cordoned, QuotaSet
 from sluice_pod_watcher.core.events import Tell

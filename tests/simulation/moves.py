@@ -16,7 +16,7 @@ from simulation.pods import Device, Pod
 from simulation.tables import GpuRow, at_least
 from simulation.troubles import RATE_OFF
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.messages import Booking, Bound, EvictionOrdered, Grant
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from simulation.broker import Answer, Broker
 
-from sluice.contracts.exchange import Stream, Write, WriteAccepted
+from sluice.contracts.bus.events import Stream, Write, WriteAccepted
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import AnyMessage
-from sluice.contracts.subjects import Address
 
 RETRY_S = 0.5
 

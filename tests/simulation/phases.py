@@ -8,7 +8,8 @@ from typing import Any
 
 from simulation.kube_phases import of_cluster
 
-from sluice.contracts.exchange import LastRead, Observed, Write, WriteAccepted, WriteRefused, WriteUnknown
+from sluice.contracts.bus.events import LastRead, Observed, Write, WriteAccepted, WriteRefused, WriteUnknown
+from sluice.contracts.bus.subjects import Address, parse
 from sluice.contracts.messages import (
     AllocationRequested,
     Bound,
@@ -21,7 +22,6 @@ from sluice.contracts.messages import (
     SliceReady,
     Waived,
 )
-from sluice.contracts.subjects import Address, parse
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured
 from sluice_inventory.core.events import PullFailed, PullSucceeded

@@ -31,8 +31,8 @@ from simulation.planted_turns import TURN_BUGS
 from simulation.planted_words import WORDS_BUGS
 from simulation.planting import Patch, Planted
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import ReadingCaughtUp, Write, WriteRefused, WriteUnknown
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import ReadingCaughtUp, Write, WriteRefused, WriteUnknown
 from sluice.contracts.messages import Grant, Released, RequestWithdrawn, Revoke
 from sluice.contracts.outbox import Outbox
 from sluice_allocator.core import binding, nodes, requests, standing
@@ -50,11 +50,11 @@ def _fresh_guard(original: Any) -> Any:
     def handle(self: Any, event: object, now: float) -> Any:
         """W2 broken: the guard is taken from the refusal, and the write goes out again."""
         if isinstance(event, WriteRefused) and event.last_sequence is not None:
-            lane = self._in_flight.get(event.operation)
-            if lane is not None and lane.flight is not None and self._reading == "stream":
-                lane.flight.expected = event.last_sequence
-                lane.applied = max(lane.applied or 0, event.last_sequence)
-                self._send(lane, lane.flight)
+            queue = self._in_flight.get(event.operation)
+            if queue is not None and queue.in_flight is not None and self._reading == "stream":
+                queue.in_flight.expected = event.last_sequence
+                queue.applied = max(queue.applied or 0, event.last_sequence)
+                self._send(queue, queue.in_flight)
                 return []
         return original(self, event, now)
 
@@ -70,11 +70,11 @@ def _settled_by_a_read(original: Any) -> Any:
         is decided under other guards is wrong: the pod has a second slice elsewhere, or nobody should have one for it.
         """
         if isinstance(event, WriteUnknown):
-            lane = self._in_flight.get(event.operation)
-            if lane is None or lane.flight is None:
+            queue = self._in_flight.get(event.operation)
+            if queue is None or queue.in_flight is None:
                 return []
-            current = self._known.current.get(lane.flight.address.subject)
-            return self._settle(lane, landed=current is not None and current.operation == event.operation)
+            current = self._view.current.get(queue.in_flight.address.subject)
+            return self._settle(queue, landed=current is not None and current.operation == event.operation)
         return original(self, event, now)
 
     return handle
@@ -84,11 +84,11 @@ def _written_on_newer_knowledge(original: Any) -> Any:
     def handle(self: Any, event: object, now: float) -> Any:
         """W3 broken: what was read does not show it, so it goes out again, with the guard of what was read."""
         if isinstance(event, WriteUnknown):
-            lane = self._in_flight.get(event.operation)
-            if lane is not None and lane.flight is not None and lane.flight.refused_at is None:
-                if lane.applied is not None:
-                    lane.flight.expected = lane.applied
-                self._send(lane, lane.flight)
+            queue = self._in_flight.get(event.operation)
+            if queue is not None and queue.in_flight is not None and queue.in_flight.refused_at is None:
+                if queue.applied is not None:
+                    queue.in_flight.expected = queue.applied
+                self._send(queue, queue.in_flight)
             return []
         return original(self, event, now)
 
@@ -99,9 +99,9 @@ def unguarded(kind: str) -> Callable[[Any], Any]:
     """Writes of this kind are not guarded."""
 
     def change(original: Any) -> Any:
-        def send(self: Any, lane: Any, flight: Any) -> None:
+        def send(self: Any, queue: Any, in_flight: Any) -> None:
             """W1 broken: a guard that does not cover the subject is accepted and guards nothing."""
-            original(self, lane, flight)
+            original(self, queue, in_flight)
             write = self._out[-1]
             if isinstance(write, Write) and write.subject.startswith(f"sluice.{kind}."):
                 self._out[-1] = msgspec.structs.replace(write, guard=f"sluice.{kind}.nobody", expected=0)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from simulation.planting import Planted
 from simulation.unanswered import ASKED_IN_ANY_LIFE
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import Bound, Waived
 from sluice_allocator.core import ended, nodes, standing
 from sluice_allocator.core import requests as settling_one

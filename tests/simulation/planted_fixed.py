@@ -10,8 +10,8 @@ from simulation.plan import Fault, Plan
 from simulation.planting import Planted
 from simulation.pods import Ask, Device
 
-from sluice.contracts.refusals import WaitReason
-from sluice.mig.fixed import FixedTable
+from sluice.contracts.reasons import WaitReason
+from sluice.mig.fixed_layout_table import FixedLayoutTable
 from sluice_allocator.core.placement import fleet
 from sluice_allocator.core.placement.wants import Want
 from sluice_node_agent.core import fixed_layouts
@@ -103,7 +103,7 @@ FIXED_BUGS = (
         "gives one instance of a fixed layout to two",
         "a device that is his alone",
         ("I1",),
-        ((FixedTable, "state", _bookings_do_not_count),),
+        ((FixedLayoutTable, "state", _bookings_do_not_count),),
         _fixed,
     ),
     Planted(

@@ -329,7 +329,7 @@ KEPT_OUT = Planted(
     "pinned whatever its node says",
     "its start: a pod of the moment after a cordon waits for the end of that, with its slice",
     ("cluster",),
-    ((standing, "why_kept_out", _whatever_its_node_says), (Hosts, "why_kept_out", _whatever_its_node_says)),
+    ((standing, "blocking_predicate", _whatever_its_node_says), (Hosts, "why_kept_out", _whatever_its_node_says)),
 )
 """Schedules of their own play this one and the next two: a moment of a few milliseconds has to be hit."""
 

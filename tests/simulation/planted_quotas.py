@@ -8,7 +8,7 @@ from simulation.planting import Planted
 from simulation.quotas import QuotaSaid
 
 from sluice.contracts.messages import Revoke
-from sluice.contracts.usage import NOTHING
+from sluice.contracts.quotas.usage import NOTHING
 from sluice_allocator.core import binding, standing
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.limits import quotas

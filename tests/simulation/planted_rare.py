@@ -8,7 +8,7 @@ from simulation.planted_believed import BELIEVED_BUGS
 from simulation.planting import Planted
 
 from sluice.contracts.outbox import Outbox
-from sluice.contracts.outbox.lanes import Lane
+from sluice.contracts.outbox.guard_queue import GuardQueue
 from sluice_allocator.core import nodes
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions import ordering
@@ -102,11 +102,11 @@ def _only_the_own_change_counts(original: Any) -> Any:
 def _an_answer_is_the_last_word(original: Any) -> Any:
     def last_read(self: Any, event: Any, now: float) -> Any:
         """What a reading shows is there now, also where an own write was accepted since it was asked for."""
-        lane = self._lanes.get(event.subject)
-        wanted = dict(lane.dirty) if lane is not None else {}
+        queue = self._queues.get(event.subject)
+        wanted = dict(queue.dirty) if queue is not None else {}
         reports = original(self, event, now)
-        if lane is not None:
-            lane.dirty = wanted
+        if queue is not None:
+            queue.dirty = wanted
         return reports
 
     return last_read
@@ -207,7 +207,7 @@ RARE_BUGS = (
         "no number of a stream comes twice",
         "its slice: an older word of its agent lands over the one that got the number it expected, and stays",
         ("I4",),
-        ((Lane, "expects", _no_number_comes_twice),),
+        ((GuardQueue, "expects", _no_number_comes_twice),),
     ),
     Planted(
         "everybody knows what he has lost",

@@ -5,7 +5,7 @@ from typing import Any
 from simulation.planting import Planted
 
 from sluice.contracts.messages import AllocationRequested
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core import requests
 from sluice_allocator.core.desk import Desk
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from simulation.planting import Planted
 
-from sluice.contracts import adjusting as sizes
+from sluice.contracts import resize as sizes
 from sluice.contracts.messages import SliceReady
 from sluice_allocator.core.desk import Desk
 from sluice_node_agent.core import adjusting, taking
@@ -71,7 +71,7 @@ SIZE_BUGS = (
         "as before when it ails",
         "nobody else's share can be changed, and a namespace has less, for a size that is long given up",
         ("I2",),
-        ((sizes, "is_answered", _as_before_when_it_ails),),
+        ((sizes, "is_resize_done", _as_before_when_it_ails),),
     ),
     Planted(
         "nobody uses it",

@@ -11,7 +11,7 @@ from msgspec.structs import replace as changed
 from simulation.plan import Fault, Plan
 from simulation.planting import Planted
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.messages import Bound, SliceReady
 from sluice_allocator.core import nodes, requests
 from sluice_inventory.core.inventory import Inventory

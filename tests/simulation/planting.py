@@ -12,7 +12,7 @@ from typing import Any
 
 from simulation.plan import Plan
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 
 Patch = tuple[type | ModuleType, str, Callable[[Any], Any]]
 """Where, which name, and what becomes of the original."""

@@ -17,8 +17,8 @@ from simulation.folder import Folder
 from simulation.pods import Pod
 from simulation.quotas import QuotaSaid
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import OperationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,

@@ -16,10 +16,10 @@ from simulation.books import Books
 from simulation.hardware import Machine
 from simulation.tables import GpuRow
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.messages import Amounts, Booking, Bound, Closed, DeviceGrant, Grant, QuotaSet, QuotaUnset, Revoke
-from sluice.contracts.subjects import Address
 
 Counts = tuple[int, int, int]
 """Devices, MiB of memory, thousandths of compute slices."""

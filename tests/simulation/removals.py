@@ -10,8 +10,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import NodeName, OperationId
 from sluice.contracts.messages import NodeRemoved
 

@@ -16,7 +16,7 @@ from simulation.tables import A30, A100, A100_WITHOUT_MIG, GpuRow
 from simulation.weather import Fate, Weather
 from simulation.world import World
 
-from sluice.contracts.exchange import Entry, Observed, Stream, Write
+from sluice.contracts.bus.events import Entry, Observed, Stream, Write
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import AnyMessage, Bound
 

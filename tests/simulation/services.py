@@ -13,12 +13,12 @@ from simulation.moves import COOLDOWN_S
 from simulation.pods import DEVICES_MAX
 from simulation.trace import Trace
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import NodeName, RunId
 from sluice_allocator.core import rules as allocator_rules
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, AnswerAdjust, EnsureAgent, LeaseChanged
-from sluice_inventory.core import rules as inventory_rules
+from sluice_inventory.core import config as inventory_rules
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 from sluice_inventory.core.inventory import Inventory
 from sluice_pod_watcher.core import rules as watcher_rules
@@ -104,7 +104,7 @@ class InventoryHost(Host):
     def __init__(
         self,
         agents: dict[str, AgentHost],
-        rules: inventory_rules.Rules,
+        rules: inventory_rules.InventoryConfig,
         clockwork: Clockwork,
         broker: Broker,
         dice: Random,
@@ -260,9 +260,9 @@ def quick_allocator(closing_ttl_s: int) -> allocator_rules.Rules:
     )
 
 
-def quick_inventory() -> inventory_rules.Rules:
+def quick_inventory() -> inventory_rules.InventoryConfig:
     """The inventory's rules, in a hurry."""
-    return replace(inventory_rules.Rules(), pull_interval_s=5.0, stale_after_s=12.0, retry_max_s=3.0)
+    return replace(inventory_rules.InventoryConfig(), pull_interval_s=5.0, stale_after_s=12.0, retry_max_s=3.0)
 
 
 def quick_watcher(closing_ttl_s: int) -> watcher_rules.Rules:

@@ -11,7 +11,7 @@ from simulation.scene import MIG_NODE, WHOLE_NODE, Scene
 from simulation.tables import A100_WITHOUT_MIG
 from simulation.weather import Weather
 
-from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.messages import Grant, RequestWithdrawn, Revoke, SliceDegraded, SliceReady
 from sluice_allocator.core.sizes.adjustments import Adjusted, AdjustReason, AdjustRefused
 from sluice_node_agent.core.instructions import MakeTicket, RemoveTicket, SetMpsLimits

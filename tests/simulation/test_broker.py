@@ -7,7 +7,7 @@ from simulation.clockwork import Clockwork
 from simulation.trace import Trace
 from simulation.weather import Sky, Weather
 
-from sluice.contracts.exchange import Stream, Write, WriteAccepted
+from sluice.contracts.bus.events import Stream, Write, WriteAccepted
 from sluice.contracts.ids import OperationId, SourceName
 from sluice.contracts.messages import RequestWithdrawn
 

@@ -22,7 +22,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     Revoke,
 )
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 
 TWO_NODES = (MIG_NODE, MIG_NODE)
 PODS = ("a", "b", "c")

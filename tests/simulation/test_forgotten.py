@@ -23,7 +23,7 @@ from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.searching import assert_found, dose
 from simulation.weather import Weather
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.messages import Grant, NodeOpened, Revoke, SliceGone, SliceReady
 from sluice_allocator.core.sizes.adjustments import Adjusted
 from sluice_node_agent.core.events import MpsLimitsSet

@@ -2,8 +2,8 @@
 
 from simulation.given_up import GivenUp
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId, SourceName
 from sluice.contracts.messages import Booking, Grant, Released
 

@@ -24,7 +24,7 @@ from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.searching import assert_found, assert_played, dose
 from simulation.world import run_plan
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.messages import (
     AllocationRequested,
     Bound,

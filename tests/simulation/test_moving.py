@@ -9,7 +9,7 @@ from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.tables import A30, A100
 from simulation.weather import Weather
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.messages import Bound, Grant
 
 UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.3, redelivered=0.3)

@@ -14,8 +14,8 @@ from simulation.quotas import QuotaSaid
 from simulation.scene import A30_NODE, MIG_NODE, Scene, sliced
 from simulation.weather import Weather
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, Stream, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, Stream, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.messages import Amounts, Booking, DeviceGrant, Grant, Pending, QuotaSet, Revoke
 from sluice_allocator.core.allocator import Allocator

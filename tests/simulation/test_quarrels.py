@@ -12,7 +12,7 @@ from simulation.pods import Ask
 from simulation.preemptions import PREEMPTIBLE, PRIORITY
 from simulation.scene import MIG_NODE, Scene, sliced
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, OperationId
 from sluice.contracts.messages import Cordoned, EvictionOrdered, Grant, NodeOpened, RequestWithdrawn, SliceReady
 

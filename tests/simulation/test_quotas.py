@@ -12,8 +12,8 @@ from simulation.quotas import HEARD_AFTER_S, NO_LIMITS, QuotaSaid
 from simulation.scene import A30_NODE, MIG_NODE, Scene, sliced
 from simulation.weather import Weather
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -30,7 +30,7 @@ from sluice.contracts.messages import (
     SliceGone,
     SliceReady,
 )
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 
 ONE = (1, None, None)
 UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.3, redelivered=0.3)

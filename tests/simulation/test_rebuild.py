@@ -24,7 +24,7 @@ from simulation.unanswered import (
 )
 from simulation.weather import Weather
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import Incarnation
 from sluice.contracts.messages import Bound, NodeChanged
 from sluice_allocator.core import binding

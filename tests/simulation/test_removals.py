@@ -16,7 +16,7 @@ from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.searching import assert_played
 from simulation.unanswered import its_agent_speaks_while_the_end_of_its_head_is_unanswered
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import (
     AllocationRequested,

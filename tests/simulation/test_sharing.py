@@ -13,10 +13,10 @@ from simulation.pods import fractional, mps, two_containers
 from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.weather import Fate
 
-from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.bus.events import Stream, Write
+from sluice.contracts.bus.subjects import slice_
 from sluice.contracts.ids import AllocationId, OperationId
 from sluice.contracts.messages import Revoke, SliceFailed, SliceGone, SliceReady
-from sluice.contracts.subjects import slice_
 from sluice_node_agent.core.instructions import CreateGpuInstance, StartMps
 from sluice_node_agent.core.records import SliceRecord
 

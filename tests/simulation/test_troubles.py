@@ -10,7 +10,7 @@ from simulation.planting import Planted, planted
 from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.troubles import TROUBLE_KINDS, damage
 
-from sluice.contracts.exchange import Entry, Stream, Write
+from sluice.contracts.bus.events import Entry, Stream, Write
 from sluice.contracts.ids import Incarnation, NodeName, OperationId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,

@@ -17,7 +17,7 @@ from simulation.daemons import MPS_ROOT, DaemonRefusedError
 from simulation.pods import Ask, fractional, timed
 from simulation.shares import width_of
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Booking, Share, SliceReady
 from sluice_node_agent.core.events import QuotaSeen, QuotaTenant

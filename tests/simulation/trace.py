@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from sluice.contracts.exchange import LastRead, Observed, Write, WriteAccepted, WriteRefused
+from sluice.contracts.bus.events import LastRead, Observed, Write, WriteAccepted, WriteRefused
 
 Keeping = Literal["nothing", "hash", "lines"]
 DETAIL_MAX = 700

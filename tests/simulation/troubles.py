@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from simulation.books import ViolationError
 from simulation.lagging import Lagging
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import AllocationRequested
 from sluice_node_agent.core.records import Record
 from sluice_node_agent.shell.journal_lines import DamagedError, Lines, pack, read_lines

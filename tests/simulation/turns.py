@@ -8,7 +8,7 @@ from simulation.judge import Judge
 from simulation.shares import Held, held_by
 from simulation.tables import overlap
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.messages import Grant
 
 

@@ -11,8 +11,8 @@ from simulation.cordons import CordonSaid
 from simulation.planting import Planted
 from simulation.scene import MIG_NODE, Scene, sliced
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import (
     AllocationRequested,

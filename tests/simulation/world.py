@@ -51,7 +51,7 @@ from simulation.troubles import Troubles
 from simulation.turns import TurnJudge
 from simulation.weather import Sky
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import NodeName
 from sluice_allocator.core.placement import PlacingRules
 

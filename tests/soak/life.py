@@ -26,7 +26,7 @@ from sluice.contracts.ids import NodeName, RunId
 from sluice.runtime import logs
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.core_runner import CoreRunner
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import AgentStarted
 from sluice_node_agent.core.records import Record
@@ -218,7 +218,7 @@ async def _live(
             core=core,
             bus=bus,  # type: ignore[arg-type]
             clock=SystemClock(),
-            traces=TraceBook(),
+            traces=RequestTraces(),
             ledger=place.node,
             execute=hands.executors(),
             tick_s=TICK_S,

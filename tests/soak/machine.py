@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from sluice.contracts.fleet import parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_node_agent.device.hardware_file import HardwareFile, Instance, Process
 from sluice_node_agent.device.port import GpuBackend
 from sluice_node_agent.device.simulated import SimulatedGpus

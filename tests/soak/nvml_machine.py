@@ -14,7 +14,7 @@ from factories.nvml import NvmlMachine, _ok
 from nvml.build import build
 from soak.machine import NODE, Found, FoundGpu, fleet
 
-from sluice.contracts.fleet import parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_node_agent.device.nvml import NvmlGpus
 from sluice_node_agent.device.port import GpuBackend
 

@@ -25,7 +25,7 @@ from soak.mps import kill_daemons, make_mps
 from soak.outcome import Counts, SoakFailureError
 from soak.wire import Channel, ChannelClosedError
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import DeviceGrant, SliceGone, SliceReady
 from sluice.runtime.bus import Reading

@@ -5,7 +5,7 @@ What its operators type is in `sluice_console.shell.operator_commands`. A comman
 typed: all of it takes longer to load than most commands take to run.
 """
 
-from sluice.runtime import starting  # the first import, so that Ctrl-C ends the others quietly
+from sluice.runtime import sigint  # the first import, so that Ctrl-C ends the others quietly
 
 # isort: split
 import errno
@@ -17,7 +17,7 @@ from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
-from sluice.runtime.release import release
+from sluice.runtime.version import sluice_version
 from sluice_console.core.visible import visible
 from sluice_console.shell import bench_command, completion, look_commands, operator_commands, run_command
 from sluice_console.shell.failing import CommandError
@@ -26,7 +26,7 @@ from sluice_console.shell.typed import EXIT_FAILED, EXIT_USAGE, AsJson, Document
 app = App(
     name="sluice",
     help="Slices of GPUs on demand. `sluice demo` shows it; `sluice up` runs it on this machine.",
-    version=release,
+    version=sluice_version,
 )
 look_commands.add_to(app)
 operator_commands.add_to(app)
@@ -245,7 +245,7 @@ def adjust_command(
 @app.command(name="version")
 def version_command() -> int:
     """The version of this command."""
-    sys.stdout.write(f"sluice {release()}\n")
+    sys.stdout.write(f"sluice {sluice_version()}\n")
     return 0
 
 
@@ -270,7 +270,7 @@ def _open_what_is_closed() -> None:
 def _code_of(words: Sequence[str] | None) -> int | str | None:
     """How the command ends."""
     try:
-        starting.over()
+        sigint.restore()
         app(run_command.with_delimiter(app, sys.argv[1:] if words is None else list(words)), exit_on_error=False)
     except SystemExit as ended:
         return ended.code

@@ -1,11 +1,11 @@
 """What the inventory may be told."""
 
 from sluice.runtime.settings import TICK_MAX_S, CommonSettings
-from sluice_inventory.core.rules import Rules
+from sluice_inventory.core.config import InventoryConfig
 
 
 class InventorySettings(CommonSettings, frozen=True, kw_only=True):
-    """The tunables of `Rules`, and what is served."""
+    """The tunables of `InventoryConfig`, and what is served."""
 
     grpc_address: str = "127.0.0.1:9410"
     """Where people and programs ask: `host:port` (port 0: any free one) or `unix:path`."""
@@ -41,9 +41,9 @@ class InventorySettings(CommonSettings, frozen=True, kw_only=True):
         if self.watchers_max < 0 or self.watch_pending_max < 1:
             raise ValueError("watchers_max is at least 0, watch_pending_max at least 1")
 
-    def rules(self) -> Rules:
+    def config(self) -> InventoryConfig:
         """The part that the core takes."""
-        return Rules(
+        return InventoryConfig(
             pull_interval_s=self.pull_interval_s,
             stale_after_s=self.stale_after_s,
             retry_first_s=self.retry_first_s,

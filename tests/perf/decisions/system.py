@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from factories.allocator import FOLDER, gpu_report, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Observed
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Observed
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     NO_NEEDS,

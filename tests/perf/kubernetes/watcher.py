@@ -20,8 +20,8 @@ import msgspec
 from sluice.contracts.ids import RunId
 from sluice.runtime import logs
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.cluster.cluster import Cluster
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 from sluice_pod_watcher.shell.kube import app
@@ -90,7 +90,7 @@ async def main(url: str, kubeconfig: Path, run: RunId) -> None:
     bus = await NatsBus.connect(url, name="pod-watcher")
     api = await KubeApi.connect(kubeconfig)
     Counted.looked_at.set()
-    watch = app.watch_cluster(bus, api, run=run, rules=rules, clock=SystemClock(), traces=TraceBook())
+    watch = app.watch_cluster(bus, api, run=run, rules=rules, clock=SystemClock(), traces=RequestTraces())
     working = [asyncio.create_task(each) for each in (watch, lag())]
     asking = asyncio.create_task(report())
     try:

@@ -17,11 +17,11 @@ from pathlib import Path
 import psutil
 from factories.desk import Desk, kill, short_folder, start_agent
 
-from sluice.contracts.exchange import Observed, Stream
+from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Booking, SliceGone, SliceReady
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
 
 NODE = NodeName("node")
 GPUS = 8

@@ -14,7 +14,7 @@ from factories.allocator import FOLDER, gpu_report, snapshot
 from perf.packing.mixes import COMPUTE_SLICES, MIXES, SLICES_PER_GPU, Arrival, arrivals
 from perf.packing.ours import GPUS_PER_NODE
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,

@@ -33,9 +33,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.adjusting import larger
-from sluice.contracts.exchange import ReadingCaughtUp, ReadingStarted, Stream, Write, WriteRefused
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import ReadingCaughtUp, ReadingStarted, Stream, Write, WriteRefused
 from sluice.contracts.ids import AllocationId, RequestId, RunId
 from sluice.contracts.messages import (
     Bound,
@@ -48,6 +47,7 @@ from sluice.contracts.messages import (
     SliceDegraded,
     SliceReport,
 )
+from sluice.contracts.resize import max_sizes
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, LeaseChanged
 from sluice_allocator.core.limits.quotas import usage
@@ -77,7 +77,7 @@ def test_a_change_is_one_order_and_is_answered_when_the_ledger_has_it(bench):
         before.booking.devices[0].share, memory_mib=8000, quota_request_permille=500, quota_limit_permille=900
     )
     after = replace(before.booking, devices=(replace(before.booking.devices[0], share=share),))
-    counts = larger(before.booking.devices, after.devices)
+    counts = max_sizes(before.booking.devices, after.devices)
     assert write.message == Grant(revision=2, incarnation=INCARNATION, booking=after, counts=counts)
     assert write.subject == subjects.ledger(NODE, after.allocation).subject
 

@@ -30,8 +30,8 @@ from factories.allocator import (
 )
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import (
     Amounts,
@@ -41,7 +41,7 @@ from sluice.contracts.messages import (
     PlacementReport,
     RequestWithdrawn,
 )
-from sluice.contracts.usage import Usage
+from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.asking_why import how_it_stands
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.limits.quotas import usage

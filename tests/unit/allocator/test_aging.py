@@ -6,8 +6,8 @@ import pytest
 from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 from msgspec.structs import replace as changed
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -27,7 +27,7 @@ from sluice.contracts.messages import (
     WaitOver,
 )
 from sluice.contracts.messages.operators import Amounts
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.asking_why import Turn, how_it_stands
 from sluice_allocator.core.events import LeaseChanged

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.asking import ContainerAsk
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import Grant, RequestRejected, RequestWithdrawn
-from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
+from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
+from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.asking_why import (
     AsksNothing,
     PodAsked,
@@ -29,7 +29,7 @@ from sluice_allocator.core.steps import FILTERS, steps_of
 def ask(bench: Bench, **annotations: str) -> Simulated:
     """Simulate a pod of one container with these keys of ours."""
     said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    return simulate(bench.allocator.desk, PodAsked("default", said, (ContainerAsk("main"),)))
+    return simulate(bench.allocator.desk, PodAsked("default", said, (ContainerRequest("main"),)))
 
 
 def stands(bench: Bench, request: str) -> State | None:
@@ -105,7 +105,7 @@ ALL_MODES = ("exclusive", "mps", "fractional")
 def share(bench: Bench, **annotations: str) -> WouldBind:
     """Simulate a share for the user 1000; it must fit."""
     said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    pod = PodAsked("default", said, (ContainerAsk("main", uid=1000),))
+    pod = PodAsked("default", said, (ContainerRequest("main", uid=1000),))
     found = simulate(bench.allocator.desk, pod)
     assert isinstance(found, WouldBind), found
     return found

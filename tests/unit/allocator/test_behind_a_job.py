@@ -4,8 +4,8 @@ import pytest
 from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 from msgspec.structs import replace as changed
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import AllocationRequested, Grant, Leeway, PodGroup, RequestWithdrawn
 from sluice_allocator.core.allocator import Allocator

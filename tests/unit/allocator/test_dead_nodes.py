@@ -2,7 +2,7 @@
 
 from factories.allocator import INCARNATION, claim, gpu_report, snapshot
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Grant, NodeInventory, Pending, Revoke, SliceGone, WaitOver, Waived
 

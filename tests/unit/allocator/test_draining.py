@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from factories.allocator import INCARNATION, Bench, asked, claim, gpu_report, order, snapshot, working_allocator
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
 from sluice.contracts.messages import (
     Amounts,

@@ -7,8 +7,8 @@ from factories.allocator import FOLDER, Bench, gpu_report, snapshot
 from factories.preemption import WHOLE, high, low, run, said, start
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import (
     Cordoned,

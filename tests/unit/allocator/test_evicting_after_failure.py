@@ -3,8 +3,8 @@
 from factories.allocator import Bench, asked, claim, gpu_report, snapshot
 from msgspec.structs import replace as changed
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import (
     EvictionOrdered,

@@ -5,7 +5,7 @@ from factories.allocator import Bench, all_said, claim, gpu_report, snapshot
 from factories.jobs import ask, grants, tick
 from factories.preemption import WHOLE, high, low
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import HostFacts, HostNeeds, HostRoom
 from sluice_allocator.core.allocator import Allocator

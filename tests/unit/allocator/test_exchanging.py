@@ -4,8 +4,8 @@ import pytest
 from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 from msgspec.structs import replace as changed
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write, WriteRefused
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write, WriteRefused
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     Bound,

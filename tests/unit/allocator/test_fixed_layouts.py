@@ -3,7 +3,7 @@
 import msgspec
 from factories.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import GpuReport, Grant, InstanceReport, NodeInventory, Pending
 

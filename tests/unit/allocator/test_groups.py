@@ -21,7 +21,7 @@ from factories.jobs import (
     withdraw,
 )
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, RunId, SourceName
 from sluice.contracts.messages import (
     Amounts,
@@ -37,7 +37,7 @@ from sluice.contracts.messages import (
     SourceSynced,
     Waived,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.reasons import ReasonCount, WaitReason
 
 # -- together or not at all ---------------------------------------------------------------------------------------
 

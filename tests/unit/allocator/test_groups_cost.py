@@ -18,8 +18,8 @@ from factories.jobs import (
     withdraw,
 )
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -28,7 +28,7 @@ from sluice.contracts.messages import (
     QuotaSet,
 )
 from sluice.contracts.messages.operators import Amounts
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.asking_why import Standing, State, how_it_stands
 from sluice_allocator.core.events import LeaseChanged

@@ -3,7 +3,7 @@
 from factories.jobs import WHOLE, ask, bound, everything, fleet, gone, grant_of, grants, member, ready, tick
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.messages import Closed, Held, Revoke, SliceDegraded, Waived
 
 

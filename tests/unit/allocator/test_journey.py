@@ -7,8 +7,8 @@ import pytest
 from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Ticked, Write, WriteRefused, WriteUnknown
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Ticked, Write, WriteRefused, WriteUnknown
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.messages import (
     Booking,
@@ -28,7 +28,7 @@ from sluice.contracts.messages import (
     WaitOver,
     Waived,
 )
-from sluice.contracts.refusals import ReasonCount, RefusalReason, WaitReason
+from sluice.contracts.reasons import ReasonCount, RefusalReason, WaitReason
 
 NODE = NodeName("node-a")
 P1 = RequestId("p1")

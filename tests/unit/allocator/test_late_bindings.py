@@ -4,8 +4,17 @@ import msgspec
 import pytest
 from factories.allocator import FOLDER, INCARNATION, Bench, asked, gpu_report, ready_of, snapshot, whole_gpu
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
+    Entry,
+    Observed,
+    ReadAgain,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Ticked,
+    Write,
+)
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import (
     Bound,
@@ -22,7 +31,7 @@ from sluice.contracts.messages import (
     SliceReport,
     SourceSynced,
 )
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.opening import Opening
 
 P1 = RequestId("p1")

@@ -5,7 +5,7 @@ import pytest
 from factories.adjusting import MODES, adjusted, mps, refused, shares_of
 from factories.allocator import FOLDER, Bench, all_said, asked, claim, gpu_report, snapshot, whole_gpu
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -21,7 +21,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     SliceReport,
 )
-from sluice.contracts.usage import Usage
+from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.events import GoOn
 from sluice_allocator.core.limits import unbooked
 from sluice_allocator.core.limits.quotas import usage

@@ -5,8 +5,8 @@ import pytest
 from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot, whole_gpu
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     Booking,
@@ -29,7 +29,7 @@ from sluice.contracts.messages import (
     WaitOver,
     Waived,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.contracts.ticket_names import ticket_name
 
 NODE, OTHER = NodeName("node-a"), NodeName("node-b")

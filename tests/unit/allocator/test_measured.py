@@ -4,8 +4,8 @@ import pytest
 from factories.allocator import Bench, asked, claim
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, stream_of
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, stream_of
 from sluice.contracts.ids import Incarnation, NodeName, RequestId
 from sluice.contracts.messages import (
     Bound,
@@ -17,8 +17,8 @@ from sluice.contracts.messages import (
     Revoke,
     SliceReport,
 )
-from sluice.runtime import metrics
-from sluice.runtime.metrics import Counts
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.metrics import MetricRegistry
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.shell import measured as measuring
 from sluice_allocator.shell.measured import Measured
@@ -30,7 +30,7 @@ NODE = NodeName("node-a")
 @pytest.fixture
 def counts(monkeypatch):
     """Counts of this test's own."""
-    own = Counts()
+    own = MetricRegistry()
     monkeypatch.setattr(metrics, "count", own.count)
     monkeypatch.setattr(metrics, "observe", own.observe)
     return own
@@ -48,7 +48,7 @@ def measured(bench, counts):
 
 def phases(counts) -> dict[str, tuple[int, float]]:
     """Per phase, how often it was seen, and how long it took in all."""
-    series = counts.spreads().get(PHASE_SECONDS, {})
+    series = counts.histograms().get(PHASE_SECONDS, {})
     return {labels[0]: (sum(spread.counts), spread.total) for labels, spread in series.items()}
 
 
@@ -202,8 +202,8 @@ def test_who_scales_the_fleet_sees_what_is_waited_for_by_model_and_profile(bench
         "memory": (claim(profile=None, memory_mib=4000, only=DeviceFilter(models=("A100-SXM4-40GB",))),),
     }.items():
         bench.land_all(bench.request(asked(name, *claims)))
-    counts = Counts()
-    with counts.asked_for(AllocatorMetrics(bench.allocator).now):
+    counts = MetricRegistry()
+    with counts.collecting_from(AllocatorMetrics(bench.allocator).now):
         found = {m.name: dict(series) for m, series in counts.samples().items()}
     assert found["sluice_pending_devices"] == {
         ("a100-40gb", "3g.20gb"): 4,

@@ -18,7 +18,7 @@ from factories.allocator import (
 )
 from factories.jobs import member
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
 from sluice.contracts.messages import (
     Closed,

@@ -2,18 +2,18 @@
 
 from factories.allocator import asked, claim, snapshot
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import NodeInventory
-from sluice.runtime.metrics import Counts
+from sluice.runtime.prometheus.metrics import MetricRegistry
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.shell.metrics import AllocatorMetrics
 
 
 def shown(bench) -> dict[tuple[str, ...], float]:
     """Every sample by name and labels."""
-    counts = Counts()
-    with counts.asked_for(AllocatorMetrics(bench.allocator).now):
+    counts = MetricRegistry()
+    with counts.collecting_from(AllocatorMetrics(bench.allocator).now):
         return {(m.name, *labels): value for m, series in counts.samples().items() for labels, value in series.items()}
 
 

@@ -4,7 +4,7 @@ import pytest
 from factories.allocator import asked, claim, gpu_report, snapshot, whole_gpu, working_allocator
 from factories.jobs import ask, everything, grants, tick
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.messages import NodeRemoved
 from sluice_allocator.core.placement import Fleet, PlacingRules, asking_of, find_place_on, find_promise
 

@@ -5,9 +5,8 @@ import pytest
 from factories.adjusting import MODES, mps
 from factories.allocator import FOLDER, Bench, asked, begun_anew, claim, gpu_report, order, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.asking import ContainerAsk
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -34,6 +33,7 @@ from sluice.contracts.messages import (
     Uncordoned,
 )
 from sluice.contracts.messages.requests import Substitute
+from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.asking_why import PodAsked, WouldBind, how_it_stands, simulate
 from sluice_allocator.core.events import GoOn, LeaseChanged
@@ -612,7 +612,7 @@ def test_the_simulated_answer_is_the_real_one(bench):
     """Who asks beforehand must hear that he would get a larger profile, and on which node."""
     all_of(bench, bench.request(asked("full", WHOLE)))
     keys = {"sluice.dev/profile": "1g.5gb", "sluice.dev/substitute": "true"}
-    found = simulate(bench.allocator.desk, PodAsked("default", keys, (ContainerAsk("main"),)))
+    found = simulate(bench.allocator.desk, PodAsked("default", keys, (ContainerRequest("main"),)))
     assert isinstance(found, WouldBind)
     assert (found.node, found.devices[0].grant.profile, found.instead_of) == ("node-b", "1g.6gb", "1g.5gb")
     (write,) = all_of(bench, bench.request(asks("p1", substitute="stay")))

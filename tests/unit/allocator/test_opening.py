@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot, whole_gpu
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import (
     Bound,
@@ -28,7 +28,7 @@ from sluice.contracts.messages import (
     SourceSynced,
     Waived,
 )
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent, LeaseChanged
 
 NODE = NodeName("node-a")

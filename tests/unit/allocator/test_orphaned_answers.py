@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from factories.allocator import FOLDER, INCARNATION, asked, claim
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.messages import (
     Bound,
@@ -18,7 +18,7 @@ from sluice.contracts.messages import (
     SourceSynced,
     Waived,
 )
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
 
 GONE = RequestId("gone")
 REFUSED = Refused(

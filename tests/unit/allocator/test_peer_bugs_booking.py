@@ -12,8 +12,8 @@ from factories.allocator import (
     working_allocator,
 )
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Write, WriteRefused
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write, WriteRefused
 from sluice.contracts.ids import GpuUuid, RequestId
 from sluice.contracts.messages import (
     Bound,

@@ -15,9 +15,8 @@ from factories.allocator import (
 )
 from factories.calls import calls_of
 
-from sluice.contracts import subjects
-from sluice.contracts.asking import ContainerAsk, PodAsk, parse_pod
-from sluice.contracts.exchange import Ticked, Write, WriteRefused
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write, WriteRefused
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -39,7 +38,8 @@ from sluice.contracts.messages import (
     Revoke,
     SliceFailed,
 )
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
+from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
 from sluice_allocator.core.events import GoOn, LeaseChanged
 
 WHOLE, HALF, SMALL = claim(profile="7g.40gb"), claim(profile="3g.20gb"), claim(profile="1g.5gb")
@@ -353,8 +353,8 @@ def moves(said: list) -> list[Grant]:
 
 def test_a_pod_with_a_container_that_needs_no_gpu_is_moved_back(pair):
     """mig-adapter 5: comparing a container without MIG with its original ended the adapter."""
-    ask = parse_pod({"main.sluice.dev/profile": "1g.5gb"}, (ContainerAsk("sidecar"), ContainerAsk("main")))
-    assert isinstance(ask, PodAsk), ask
+    ask = parse_pod({"main.sluice.dev/profile": "1g.5gb"}, (ContainerRequest("sidecar"), ContainerRequest("main")))
+    assert isinstance(ask, PodRequest), ask
     assert [each.container for each in ask.claims] == ["main"]
     full = bound(pair, asked("full", WHOLE))
     old = bound(pair, returning("web-1", *ask.claims))

@@ -4,16 +4,16 @@ import pytest
 from factories.allocator import asked, claim, gpu_report, snapshot
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import Cordoned, Grant, InstanceReport, Pending, Uncordoned
-from sluice.contracts.refusals import WaitReason
-from sluice.mig.catalog import find
+from sluice.contracts.reasons import WaitReason
+from sluice.mig.catalog import find_model
 from sluice_allocator.core.placement import PlacingRules
 from sluice_allocator.core.placement.wants import WHOLE, shape_for
 
-A100 = find("a100-40gb")
-H100 = find("h100-sxm-80gb")
+A100 = find_model("a100-40gb")
+H100 = find_model("h100-sxm-80gb")
 
 
 def places(writes) -> list:

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.asking import ContainerAsk
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -23,7 +22,8 @@ from sluice.contracts.messages import (
     SourceSynced,
     SpreadTerm,
 )
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
+from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.asking_why import PodAsked, WouldBind, WouldWait, simulate
 from sluice_allocator.core.events import GoOn, LeaseChanged
@@ -280,7 +280,7 @@ def test_simulate_answers_as_the_grant_would_be() -> None:
     question = PodAsked(
         "default",
         {"sluice.dev/profile": "1g.5gb"},
-        (ContainerAsk("main"),),
+        (ContainerRequest("main"),),
         ONE_PER_HOST,
         {"app": "llm"},
     )

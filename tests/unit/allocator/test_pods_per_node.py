@@ -5,8 +5,8 @@ import pytest
 from factories.allocator import Bench, asked, claim, gpu_report, snapshot
 from factories.places import Shop, node
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     EvictionOrdered,
@@ -19,7 +19,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     Revoke,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.runtime.settings import SettingsError, load
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import GoOn, LeaseChanged

@@ -7,8 +7,9 @@ import pytest
 from factories.allocator import Bench, asked, begun_anew, claim, gpu_report, snapshot, whole_gpu, working_allocator
 from factories.poison import nonsense
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, Ticked, stream_of
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, Ticked, stream_of
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import OperationId, RequestId, SourceName
 from sluice.contracts.messages import (
     Amounts,
@@ -36,7 +37,6 @@ from sluice.contracts.messages import (
     Taint,
     Toleration,
 )
-from sluice.contracts.subjects import Address
 from sluice_allocator.core.events import GoOn, LeaseChanged
 from sluice_allocator.core.rules import Rules
 

@@ -20,9 +20,8 @@ from factories.preemption import (
     withdraw,
 )
 
-from sluice.contracts import subjects
-from sluice.contracts.asking import ContainerAsk
-from sluice.contracts.exchange import Ticked
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId, RunId
 from sluice.contracts.messages import (
     Amounts,
@@ -47,7 +46,8 @@ from sluice.contracts.messages import (
     WaitOver,
     Waived,
 )
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
+from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.asking_why import PodAsked, State, WouldBind, WouldWait, how_it_stands, simulate
 from sluice_allocator.core.rules import Rules
@@ -397,7 +397,7 @@ def test_a_slice_that_stays_when_its_pod_has_gone_is_not_waited_for_for_ever(emp
 def ask(bench: Bench, **annotations: str):
     """Simulate a pod of one container with these keys of ours."""
     said = {f"sluice.dev/{key}": value for key, value in annotations.items()}
-    return simulate(bench.allocator.desk, PodAsked("default", said, (ContainerAsk("main"),)))
+    return simulate(bench.allocator.desk, PodAsked("default", said, (ContainerRequest("main"),)))
 
 
 def test_a_simulated_pod_has_the_priority_of_its_spec_and_evicts_only_if_it_may(empty):
@@ -405,7 +405,7 @@ def test_a_simulated_pod_has_the_priority_of_its_spec_and_evicts_only_if_it_may(
     start(empty, nodes=1)
     run(empty, low("batch", WHOLE, priority=1))
     said = {"sluice.dev/profile": "7g.40gb"}
-    pod = PodAsked("default", said, (ContainerAsk("main"),), priority=10)
+    pod = PodAsked("default", said, (ContainerRequest("main"),), priority=10)
     found = simulate(empty.allocator.desk, pod)
     assert isinstance(found, WouldBind)
     assert [each.name for each in found.evicts] == ["batch"]

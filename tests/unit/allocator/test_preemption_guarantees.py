@@ -21,8 +21,8 @@ from factories.preemption import (
     withdraw,
 )
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import ReadingCaughtUp, ReadingStarted, Stream, Write, WriteRefused
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import ReadingCaughtUp, ReadingStarted, Stream, Write, WriteRefused
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import (
     Amounts,

@@ -2,8 +2,8 @@
 
 from factories.allocator import Bench, asked, claim, gpu_report, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write, WriteAccepted
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write, WriteAccepted
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import Closed, Grant, Revoke
 from sluice_allocator.core.allocator import Allocator

@@ -5,7 +5,7 @@ import pytest
 from factories.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
 from factories.jobs import ask, everything, grants, tick
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import HostFacts, HostNeeds, HostRoom, InstanceReport, SliceQuarantined
 from sluice_allocator.core.allocator import Allocator

@@ -23,9 +23,8 @@ from factories.quotas import (
     with_a_gpu_to_share,
 )
 
-from sluice.contracts import subjects
-from sluice.contracts.asking import ContainerAsk
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     Amounts,
@@ -38,8 +37,9 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     Revoke,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
-from sluice.contracts.usage import Usage
+from sluice.contracts.quotas.usage import Usage
+from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.asking_why import PodAsked, State, WouldBind, WouldWait, how_it_stands, simulate
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.limits.quotas import Exceeded, forbids, forbids_place, keeps_guarantee, usage_of
@@ -397,7 +397,7 @@ def test_a_pod_over_its_quota_gets_the_place_of_one_of_its_own_namespace_that_is
 
 def test_a_simulated_pod_hears_of_the_quota_like_a_real_one(bench):
     """It would be told that it fits, and then wait."""
-    pod = PodAsked("lab", {"sluice.dev/profile": "3g.20gb"}, (ContainerAsk("main"),))
+    pod = PodAsked("lab", {"sluice.dev/profile": "3g.20gb"}, (ContainerRequest("main"),))
     limit(bench, gpus=0)
     found = simulate(bench.allocator.desk, pod)
     assert isinstance(found, WouldWait)

@@ -4,8 +4,8 @@ import msgspec
 from factories.allocator import FOLDER, Bench, all_said, claim, gpu_report, snapshot
 from factories.quotas import WHOLE, all_of, asks, bound, end, limit, read_back
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import AllocationId, RequestId, RunId
 from sluice.contracts.messages import Bound, Grant, RequestWithdrawn, Revoke, Waived
 from sluice_allocator.core.allocator import Allocator

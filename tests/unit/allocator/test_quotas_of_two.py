@@ -14,8 +14,8 @@ from factories.quotas import (
     with_a_gpu_to_share,
 )
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, Stream, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, Stream, Write
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
 from sluice.contracts.messages import (
     Amounts,

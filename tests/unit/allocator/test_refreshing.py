@@ -3,7 +3,7 @@
 import pytest
 from factories.allocator import asked, claim, working_allocator
 
-from sluice.contracts.exchange import Ticked
+from sluice.contracts.bus.events import Ticked
 from sluice_allocator.core.rules import Rules
 from sluice_allocator.core.waiting import scheduling
 

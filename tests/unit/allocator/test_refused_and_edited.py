@@ -5,9 +5,9 @@ from factories.jobs import everything, fleet, member
 from factories.preemption import WHOLE, high, low, run, said, tick
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.messages import AllocationRequested, Grant, Pending, Refused, Revoke, WaitOver
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 
 IMPOSSIBLE = claim(gpus=57)
 """More than the allocator's setting allows one pod."""

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from factories.allocator import INCARNATION, asked, claim, gpu_report, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write, WriteRefused
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write, WriteRefused
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     Closed,

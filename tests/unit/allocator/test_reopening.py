@@ -2,8 +2,8 @@
 
 from factories.allocator import INCARNATION, gpu_report, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import Incarnation, NodeName, RunId
 from sluice.contracts.messages import NodeOpened, NodeRemoved
 

@@ -4,7 +4,7 @@ import pytest
 from factories.allocator import all_said, asked, begun_anew, claim, gpu_report, snapshot
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -14,7 +14,7 @@ from sluice.contracts.messages import (
     Revoke,
     Waived,
 )
-from sluice.contracts.refusals import Refusal, RefusalReason, WaitReason
+from sluice.contracts.reasons import Refusal, RefusalReason, WaitReason
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.rules import Rules
 

@@ -4,8 +4,8 @@ from factories.allocator import Bench, asked, gpu_report, snapshot
 from factories.preemption import WHOLE, low, promise_for, start, tick
 from msgspec.structs import replace as changed
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import Grant, SliceFailed
 from sluice_allocator.core.allocator import Allocator

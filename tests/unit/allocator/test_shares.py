@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from factories.allocator import Bench, asked, claim, gpu_report, ready_of, snapshot, working_allocator
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import (
     Bound,

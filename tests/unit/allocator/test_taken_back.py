@@ -5,11 +5,11 @@ from factories.allocator import Bench, asked, gpu_report, snapshot
 from factories.jobs import WHOLE, ask, fleet, grants, member
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import AnyMessage, Grant, Pending, Revoke, SliceFailed, WaitOver
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.events import Instruction
 
 

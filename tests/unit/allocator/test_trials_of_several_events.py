@@ -3,7 +3,7 @@
 from factories.allocator import Bench, asked, claim, gpu_report, snapshot
 from msgspec.structs import replace as changed
 
-from sluice.contracts.exchange import Ticked
+from sluice.contracts.bus.events import Ticked
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import PodGroup
 from sluice_allocator.core.allocator import Allocator

@@ -3,8 +3,8 @@
 from factories.allocator import Bench, asked, claim, order
 from factories.preemption import WHOLE, high, low, promise_for, run
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AnyMessage, EvictionOrdered, EvictionOver, Grant, Pending, WaitOver
 

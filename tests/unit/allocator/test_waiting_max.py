@@ -6,11 +6,11 @@ import pytest
 from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 from factories.jobs import member
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import Cordoned, DeviceFilter, Grant, Pending, RequestWithdrawn, Revoke, WaitOver, Waived
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.asking_why import how_it_stands
 from sluice_allocator.core.events import GoOn, LeaseChanged

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import GpuUuid, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     Claim,

@@ -5,8 +5,8 @@ from factories.allocator import FOLDER, INCARNATION, asked, gpu_report, snapshot
 from msgspec.structs import replace
 from unit.allocator.test_lost_slices import HELD, NODE, OLD, late_bound, old_word, opened, said, tick
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, RequestId, RunId
 from sluice.contracts.messages import Released, RequestWithdrawn, Revoke, Waived
 from sluice.contracts.ticket_names import ticket_name

@@ -3,7 +3,7 @@
 from factories.allocator import Bench
 
 from sluice.contracts.ids import AllocationId, RunId
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.rules import Rules

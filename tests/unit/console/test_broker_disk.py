@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sluice.contracts.store_sizes import MIB, ROOM_MIB
+from sluice.contracts.bus.store_sizes import MIB, ROOM_MIB
 from sluice_console.core.broker_disk import AGAIN_FIRST_S, AGAIN_MAX_S, WELL_AFTER_S, Lives, too_small, what_is_wrong
 from sluice_console.shell.broker_disk import write_error
 

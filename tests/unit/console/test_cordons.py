@@ -6,7 +6,7 @@ import contextlib
 import msgspec
 import pytest
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId, SourceName
 from sluice.contracts.messages import (
     Cordoned,
@@ -18,7 +18,7 @@ from sluice.contracts.messages import (
     Revoke,
     Uncordoned,
 )
-from sluice.runtime.memory_bus import MemoryBroker
+from sluice.testing.memory_bus import MemoryBroker
 from sluice_console.core.cordons import (
     CordonError,
     UnknownTargetError,

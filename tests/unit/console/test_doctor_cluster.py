@@ -8,7 +8,7 @@ import pytest
 import yaml
 from deploy_check import KUBERNETES
 
-from sluice.contracts.kubernetes import ANNOTATION_REQUEST, CONDITION_READY, CSI_DRIVER, GATE, LABEL_MANAGED
+from sluice.contracts.kube.names import ANNOTATION_REQUEST, CONDITION_READY, CSI_DRIVER, GATE, LABEL_MANAGED
 from sluice_console.core.doctor.admission import namespace_for_trial
 from sluice_console.core.doctor.cluster import check_cluster
 from sluice_console.core.doctor.findings import Check, FindingDocument, worst

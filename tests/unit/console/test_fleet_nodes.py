@@ -15,7 +15,7 @@ from sluice.contracts.messages import (
     PlacementReport,
     Revoke,
 )
-from sluice.runtime.ports import free_ports
+from sluice.runtime.nats_server.free_ports import free_ports
 from sluice_console.core.fleet_nodes import (
     FleetNodeDocument,
     NodesDocument,

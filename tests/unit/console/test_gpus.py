@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.messages import Cordoned
 from sluice_console.core.gpus import WHOLE_GPU, gpus_document
 from sluice_console.core.picture import picture, plain

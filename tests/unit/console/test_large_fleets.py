@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
 from sluice_console.core import gpus
 from sluice_console.core.fleet_nodes import nodes_document

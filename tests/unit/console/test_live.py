@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, OperationId
 from sluice.runtime.bus import BusError
 from sluice_console.shell.live import LiveWorld, NotAnsweringError, following

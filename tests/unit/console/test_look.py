@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from sluice.contracts.codec import Undecodable
+from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.messages import Envelope
 from sluice_console.core.documents import PodDocument, PodsDocument
 from sluice_console.core.events import EventDocument, event_document

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Write, WriteAccepted
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write, WriteAccepted
 from sluice.contracts.ids import NodeName, OperationId, RunId
 from sluice.contracts.messages import NodeRemoved
-from sluice.runtime.memory_bus import MemoryBroker
+from sluice.testing.memory_bus import MemoryBroker
 from sluice_console.shell import node_remove
 from sluice_console.shell.operator_word import last_word, say_over
 

@@ -5,7 +5,7 @@ import io
 import msgspec
 from rich.console import Console
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation
 from sluice.contracts.messages import (
     ContainerDevices,
@@ -18,7 +18,7 @@ from sluice.contracts.messages import (
     SliceFailed,
     SliceQuarantined,
 )
-from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
+from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_console.core.documents import EarlierDocument, OutDocument, PodsDocument, StandingDocument, StoryDocument
 from sluice_console.core.freeing import being_freed
 from sluice_console.core.pods import pods_document, variables_text

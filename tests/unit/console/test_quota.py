@@ -7,14 +7,14 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, WriteAccepted, WriteRefused, WriteUnknown
-from sluice.contracts.hardware import profile_reports
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused, WriteUnknown
+from sluice.contracts.gpu_reports import profile_reports
 from sluice.contracts.ids import OperationId, RunId, SourceName
 from sluice.contracts.messages import Amounts, QuotaSet, QuotaUnset, Revoke, Share, SliceDegraded, SliceGone
-from sluice.mig.catalog import find
+from sluice.mig.catalog import find_model
 from sluice.runtime.bus import BusError
-from sluice.runtime.memory_bus import MemoryBroker
+from sluice.testing.memory_bus import MemoryBroker
 from sluice_console.core.documents import AmountsDocument, QuotaDocument
 from sluice_console.core.quotas import QuotaError, Said, check_namespace, quota_word, quotas_document, unset_word
 from sluice_console.shell import operator_word
@@ -34,7 +34,7 @@ def only(world) -> QuotaDocument:
 
 def a100(make):
     """A node with one A100, as its agent reports it."""
-    return make.inventory(msgspec.structs.replace(make.gpu_report(), profiles=profile_reports(find("a100-40gb"))))
+    return make.inventory(msgspec.structs.replace(make.gpu_report(), profiles=profile_reports(find_model("a100-40gb"))))
 
 
 def shown(world, namespace: str | None = None) -> str:

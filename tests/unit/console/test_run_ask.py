@@ -9,13 +9,13 @@ import stat
 import pytest
 from msgspec.structs import replace
 
-from sluice.contracts.asking import AskLimits
-from sluice.contracts.exchange import Entry, Observed, ReadingStarted, Stream
+from sluice.contracts.bus.events import Entry, Observed, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, OperationId
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.messages import Bound, ContainerDevices, EvictionOrdered, Refused, RequestWithdrawn
 from sluice.contracts.messages import Held as Remembered
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.request_syntax import RequestLimits
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.pods import pods_document
 from sluice_console.core.run_ask import (
@@ -40,7 +40,7 @@ GIVEN = ContainerDevices(container="command", visible_devices="MIG-1")
 def asked(**sizes):
     """The claim that a manifest of these options makes, as the pod-watcher reads it."""
     text = manifest_of(RunAsk(**sizes), namespace="ns", name="n", uid=7, node="", environ={})
-    (pod,) = read_manifests("a.yaml", text, limits=ManifestLimits(), asks=AskLimits(8))
+    (pod,) = read_manifests("a.yaml", text, limits=ManifestLimits(), asks=RequestLimits(8))
     assert pod.refusal is None, pod.refusal
     (claim,) = pod.ask.claims
     return claim
@@ -118,7 +118,7 @@ def test_the_callers_say_on_the_driver_is_asked_for_as_a_pods_is():
     """A renderer would be told that it may compute, whatever it was started with."""
     environ = {"NVIDIA_DRIVER_CAPABILITIES": "compute,graphics", "HOME": "/h"}
     text = manifest_of(RunAsk(), namespace="default", name="n", uid=0, node="", environ=environ)
-    (found,) = read_manifests("f", text, limits=ManifestLimits(), asks=AskLimits())
+    (found,) = read_manifests("f", text, limits=ManifestLimits(), asks=RequestLimits())
     assert found.ask is not None
     assert [claim.driver_capabilities for claim in found.ask.claims] == ["compute,graphics"]
     assert "/h" not in text

@@ -2,12 +2,12 @@
 
 import pytest
 
-from sluice.contracts.asking import AskLimits
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.messages import PodGroup
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb import node_pb2
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.request_syntax import RequestLimits
 from sluice_console.core.admitted import with_warnings
 from sluice_console.core.documents import SimulatedDocument
 from sluice_console.core.questions import question_of
@@ -189,7 +189,7 @@ spec:
 
 def test_everything_that_a_manifest_says_reaches_the_allocator():
     """Annotations, resources and user as they were written; what it needs of its node as it was read."""
-    (pod,) = read_manifests("f", MANIFEST, limits=ManifestLimits(), asks=AskLimits())
+    (pod,) = read_manifests("f", MANIFEST, limits=ManifestLimits(), asks=RequestLimits())
     question = question_of(pod)
     (container,) = question.containers
     assert dict(question.annotations) == {"sluice.dev/priority": "5"}

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from factories.buses import ensured, say
 
-from sluice.contracts import subjects
-from sluice.runtime.memory_bus import MemoryBroker, MemoryBus
+from sluice.contracts.bus import subjects
+from sluice.testing.memory_bus import MemoryBroker, MemoryBus
 from sluice_console.core.documents import GpusDocument, PodsDocument
 from sluice_console.core.gpus import gpus_document
 from sluice_console.core.pods import pods_document

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from sluice.contracts.asking import AskLimits
-from sluice.contracts.codec import Undecodable
+from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.messages import Envelope, RequestRejected
+from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
 from sluice.runtime.bus import BusError
 from sluice_console.core.doctor.findings import Check, DoctorDocument, warning
@@ -65,7 +65,7 @@ def printed(show, *more, **options) -> str:
 
 def test_a_key_of_a_manifest_does_not_reach_the_terminal(make):
     """Whoever may write a manifest would write into the clipboard of whoever looks why it is refused."""
-    (pod,) = read_manifests("a.yaml", MANIFEST, limits=ManifestLimits(), asks=AskLimits())
+    (pod,) = read_manifests("a.yaml", MANIFEST, limits=ManifestLimits(), asks=RequestLimits())
     rejected = RequestRejected(revision=1, source=make.source, origin="a.yaml", name="train", refusal=pod.refusal)
     world = make.world(request=rejected)
     shown = r"sluice.dev/\x1b]52;c;aGk=\x07\x1b[2J\nforged"

@@ -5,9 +5,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from sluice.contracts.bus.trace_headers import steps_text, trace_id
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import Envelope, Held, Pending, RequestWithdrawn, SliceReady
-from sluice.contracts.tracing import steps_text, trace_id
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.story import Happened
 from sluice_console.core.waterfall import OCCASIONS_MAX, SPANS_MAX, WaterfallDocument, bars, duration, waterfall

@@ -80,11 +80,11 @@ SAID = {
     ),
     "a device refuses steps again and again": (f"{AGENT}/test_usage.py", "test_refusals_are_counted_by_step_and_kind"),
     "a service reads too slowly": (
-        "tests/unit/sluice/runtime/test_nats_position.py",
+        "tests/unit/sluice/runtime/nats/test_reader_lag.py",
         "test_who_watches_sees_how_far_a_reader_is_behind",
     ),
     "a service thinks too slowly": (
-        "tests/unit/sluice/runtime/test_metrics.py",
+        "tests/unit/sluice/runtime/prometheus/test_metrics.py",
         "test_whoever_watches_sees_what_was_counted_and_what_is",
     ),
     "a clock is far off": (DOCTOR, "test_a_clock_that_is_off_is_told_with_whose"),

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from deploy_check import DEPLOY, ROOT, problem_of_image
 
-from sluice.runtime.broker import server_binary
+from sluice.runtime.nats_server.process import server_binary
 from sluice.runtime.settings import SERVICES, CommonSettings, load
 from sluice_allocator.settings import AllocatorSettings
 from sluice_console.__main__ import app

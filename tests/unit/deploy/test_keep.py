@@ -15,7 +15,7 @@ from unit.deploy.policy_engine import (
     policy_of,
 )
 
-from sluice.contracts import kubernetes as names
+from sluice.contracts.kube import names
 
 MANAGED = {"name": "p", "labels": {names.LABEL_MANAGED: names.MANAGED}, "annotations": {names.ANNOTATION_REQUEST: "{}"}}
 NO_OPENING = "only Sluice opens the gate sluice.dev/slice: the pod waits for its slice (kubectl describe pod shows why)"

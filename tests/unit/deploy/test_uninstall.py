@@ -13,7 +13,7 @@ import pytest
 from deploy_check import KUBERNETES
 from fake_kube.server import FakeKube
 
-from sluice.contracts.kubernetes import GATE, LABEL_MANAGED, MANAGED
+from sluice.contracts.kube.names import GATE, LABEL_MANAGED, MANAGED
 
 PROGRAM = KUBERNETES / "uninstall.sh"
 KUBECTL = shutil.which("kubectl")

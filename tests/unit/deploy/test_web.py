@@ -2,8 +2,8 @@
 
 from unit.deploy.reading import Rendering, environment, named
 
-from sluice.contracts.rights import rights_of
-from sluice.contracts.streams import Role
+from sluice.contracts.bus.nats_permissions import permissions_of
+from sluice.contracts.bus.streams import Role
 from sluice.runtime.settings import CommonSettings, load
 from sluice_console.__main__ import app
 from sluice_console.core.web.asking import denied
@@ -33,6 +33,6 @@ def test_the_pages_user_may_write_nothing(rendered: Rendering):
     """Whoever takes it over can look, and no more."""
     (container,) = named(rendered("single"), "Deployment", "sluice-web")["spec"]["template"]["spec"]["containers"]
     settings = load(CommonSettings, service="console", environ=environment(container))
-    rights = rights_of(Role.CONSOLE)
+    rights = permissions_of(Role.CONSOLE)
     assert settings.nats_user == rights.user
     assert all(subject.startswith("$JS.API.") for subject in rights.publish)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sluice.contracts.refusals import KNOWN_AS, RefusalReason, WaitReason
-from sluice.contracts.remedies import REMEDIES
+from sluice.contracts.reason_hints import HINTS
+from sluice.contracts.reasons import KNOWN_AS, RefusalReason, WaitReason
 from sluice_allocator.core.placement.explaining import IN_WORDS
 from sluice_pod_watcher.core.cluster import bus_side, following, plight
 
@@ -47,7 +47,7 @@ def test_every_reason_to_wait_has_a_row():
 def test_every_reason_is_said_in_words_with_what_would_help(reason):
     """A code alone helps nobody."""
     assert IN_WORDS[reason]
-    assert re.fullmatch(r"[A-Z].*\.", REMEDIES[reason])
+    assert re.fullmatch(r"[A-Z].*\.", HINTS[reason])
     assert rows("Why it waits")[reason][3].strip("`") == KNOWN_AS.get(reason, "")
 
 

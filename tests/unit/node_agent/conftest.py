@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
     Entry,
     LastRead,
     Observed,
@@ -23,7 +23,7 @@ from sluice.contracts.exchange import (
     WriteAccepted,
     WriteRefused,
 )
-from sluice.contracts.fleet import parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
 from sluice.contracts.messages import AnyMessage, Booking, Closed, DeviceGrant, Grant, NodeOpened, Revoke, Share
 from sluice_node_agent.core.agent import Agent

@@ -5,8 +5,8 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from sluice.contracts.adjusting import larger
 from sluice.contracts.messages import SliceDegraded, SliceGone, SliceReady
+from sluice.contracts.resize import max_sizes
 from sluice_node_agent.core.events import TicketRefused
 from sluice_node_agent.core.instructions import MakeTicket, SetMpsLimits, StopMps
 
@@ -23,7 +23,7 @@ def _resized(booking, **changes):
 def _adjusted(node, before, revision=2, **changes):
     """The order to make every share of a booking so large, as the allocator writes it."""
     after = _resized(before, **changes)
-    most = larger(before.devices, after.devices)
+    most = max_sizes(before.devices, after.devices)
     return replace(node.grant(after, revision=revision), counts=most if most != after.devices else ())
 
 

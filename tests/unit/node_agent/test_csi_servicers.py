@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc
-from sluice.runtime import rpc
+from sluice.runtime.grpc import transport
 from sluice_node_agent.csi import tenants
 from sluice_node_agent.csi.driver import CsiError, driver
 from sluice_node_agent.csi.servicers import Node
@@ -69,8 +69,8 @@ async def _called(tmp_path, proc, *, within_s):
         node = Node(NodeName("n1"), root, Volumes(root, sources), there, threads, within_s=within_s)
         register = csi_pb2_grpc.add_NodeServicer_to_server
         async with (
-            rpc.serve(lambda server: register(node, server)) as address,
-            rpc.channel(address, deadline_s=20) as channel,
+            transport.serve(lambda server: register(node, server)) as address,
+            transport.channel(address, deadline_s=20) as channel,
         ):
             yield csi_pb2_grpc.NodeStub(channel)
 

@@ -2,7 +2,7 @@
 
 from factories.homes import ON_MIG, PLACES, WHOLE, is_clean, live_with
 
-from sluice.contracts.exchange import Ticked
+from sluice.contracts.bus.events import Ticked
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.instructions import SetComputeMode, SetMpsLimits, StartMps, WatchMps
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from factories.homes import ON_MIG, live_with
 
-from sluice.contracts.exchange import ReadLast, Ticked, Write
+from sluice.contracts.bus.events import ReadLast, Ticked, Write
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.events import GpuTroubled, QuarantineReleased, TicketRefused
 from sluice_node_agent.core.instructions import (

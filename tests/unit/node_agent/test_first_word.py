@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, ReadLast, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, ReadLast, Stream
 from sluice.contracts.ids import AllocationId, NodeName, OperationId
 from sluice.contracts.messages import Booking, DeviceGrant, Grant, Revoke
 from sluice_node_agent.shell.lives import first_word_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.contracts.fleet import parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_node_agent.device import hardware_lines
 from sluice_node_agent.device.hardware_file import HardwareFile
 from sluice_node_agent.device.mps_stand_in_hardware import SimulatedHardware

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry
 from sluice.contracts.ids import OperationId
 
 SMALL = (0, "1g.5gb", 0, 1)

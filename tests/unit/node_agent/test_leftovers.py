@@ -6,7 +6,7 @@ import pytest
 from factories.homes import compute_modes
 from msgspec.structs import replace
 
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.instructions import (

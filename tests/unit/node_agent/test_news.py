@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.messages import NodeChanged, SliceGone, SliceReady
 from sluice_node_agent.core.events import GpuTroubled
 from sluice_node_agent.device.hardware_file import Instance

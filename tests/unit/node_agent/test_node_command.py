@@ -242,7 +242,7 @@ def test_a_node_is_shown_from_its_journal_without_touching_it(data, capsys):
 
 
 def _fleet_node(data: Path):
-    from sluice.contracts.fleet import parse_fleet  # noqa: PLC0415 - one use
+    from sluice.contracts.fleet_file.fleet_spec import parse_fleet  # noqa: PLC0415 - one use
 
     return parse_fleet((data.parent / "fleet.toml").read_text(), origin="test").nodes[0]
 

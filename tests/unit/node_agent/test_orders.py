@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Observed, ReadingCaughtUp, ReadingStarted, ReadLast, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, ReadLast, Stream
 from sluice.contracts.ids import AllocationId, Incarnation
 from sluice.contracts.messages import ContainerDevices, DeviceState, NodeOpened, SliceGone, SliceReady
 from sluice.contracts.ticket_names import ticket_name

@@ -6,11 +6,11 @@ import pytest
 from factories.poison import nonsense
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, Stream
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import AnyMessage, NodeOpened, SliceReady
-from sluice.contracts.subjects import Address
 
 SOME = 6
 """Of each order: every one costs two lives of an agent."""

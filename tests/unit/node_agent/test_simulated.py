@@ -11,7 +11,7 @@ import time
 import msgspec
 import pytest
 
-from sluice.contracts.fleet import parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_node_agent.device.hardware_file import Hardware, HardwareFile, HardwareFileError, Process
 from sluice_node_agent.device.port import RebootedError
 from sluice_node_agent.device.processes import Processes

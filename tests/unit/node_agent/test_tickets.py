@@ -14,10 +14,10 @@ import pytest
 from factories.tickets import make_ticket
 
 from sluice.contracts.ids import AllocationId, RunId
-from sluice.contracts.kubernetes import is_ticket_name
+from sluice.contracts.kube.names import is_ticket_name
 from sluice.contracts.messages import ContainerDevices
 from sluice.contracts.ticket_names import is_ticket_of, ticket_name
-from sluice.contracts.tickets import pipe_directory_in, ticket_of
+from sluice.contracts.ticket_paths import pipe_directory_in, ticket_of
 from sluice_node_agent.csi import mounting
 from sluice_node_agent.csi.sources import Sources
 from sluice_node_agent.shell.tickets import Tickets

@@ -7,10 +7,10 @@ import pytest
 from factories.homes import ON_MIG, WHOLE, live_with
 from msgspec.structs import replace
 
-from sluice.contracts.convert_usage import usage_from_proto, usage_to_proto
-from sluice.runtime import metrics
+from sluice.contracts.proto.slice_usage import usage_from_proto, usage_to_proto
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.metrics import Counts
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.metrics import MetricRegistry
 from sluice_node_agent.core.events import DeviceErrorKind
 from sluice_node_agent.core.instructions import ListHolders
 from sluice_node_agent.core.usage import UsageBook
@@ -187,8 +187,8 @@ def test_who_watches_sees_each_gpus_memory_slices(node):
     node.live()
     node.backend.create_compute_instance(node.gpus[1], node.backend.create_gpu_instance(node.gpus[1], 9, 4, 4))
     live_with(node, node.booking("a1", (0, "2g.10gb", 0, 2)))
-    counts = Counts()
-    with counts.asked_for(AgentMetrics(node.agent).now):
+    counts = MetricRegistry()
+    with counts.collecting_from(AgentMetrics(node.agent).now):
         samples = {(m.name, *labels): value for m, by in counts.samples().items() for labels, value in by.items()}
     model = node.agent.snapshot().gpus[0].model
     name = "sluice_agent_gpu_memory_slices"
@@ -309,7 +309,7 @@ class RefusingDevices:
 
 async def test_refusals_are_counted_by_step_and_kind(node, monkeypatch):
     """A GPU that refuses all it is asked would be seen by its users first."""
-    own = Counts()
+    own = MetricRegistry()
     monkeypatch.setattr(metrics, "count", own.count)
     with ThreadPoolExecutor(1) as threads:
         async with Hands(RefusingDevices(), node_journal(node), node.tickets, node.marks, threads) as hands:

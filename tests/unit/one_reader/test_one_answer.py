@@ -9,8 +9,8 @@ from factories.admission import answer, patched, sent_patch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sluice.contracts.asking import ANY_COUNT, PodAsk, parse_pod
 from sluice.contracts.manifests import Cluster, ManifestLimits, read_manifests
+from sluice.contracts.request_syntax import ANY_COUNT, PodRequest, parse_pod
 from sluice_allocator.shell.questions import pod_asked
 from sluice_console.core.admitted import denied_pod
 from sluice_console.core.questions import question_of
@@ -209,7 +209,7 @@ def of_simulate(text, rules=DEFAULT, mode=""):
         return "nothing", (), pod.warnings
     question = pod_asked(question_of(pod))
     asked = parse_pod(question.annotations, question.containers, limits=rules.asks)
-    assert isinstance(asked, PodAsk), "the allocator refuses what every other reader takes"
+    assert isinstance(asked, PodRequest), "the allocator refuses what every other reader takes"
     return "asks", asked.claims, pod.warnings
 
 

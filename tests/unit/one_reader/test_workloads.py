@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
-from sluice.contracts.asking import AskLimits
 from sluice.contracts.manifests import ManifestLimits, read_manifests
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.request_syntax import RequestLimits
 
 TEMPLATE = {
     "metadata": {"annotations": {"sluice.dev/profile": "1g.5gb"}},
@@ -19,7 +19,7 @@ GROUPS = {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "Job": "batch/v1"}
 def read(kind, spec, version="x/v1", **metadata):
     """The pods of one object."""
     text = yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": {"name": "w", **metadata}, "spec": spec})
-    found = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=AskLimits())
+    found = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=RequestLimits())
     assert not isinstance(found, Refusal), found
     return found
 
@@ -192,7 +192,7 @@ def test_a_million_replicas_take_no_time():
         )
         for at in range(3)
     )
-    refused = read_manifests("f.yaml", many, limits=ManifestLimits(), asks=AskLimits())
+    refused = read_manifests("f.yaml", many, limits=ManifestLimits(), asks=RequestLimits())
     assert isinstance(refused, Refusal)
     assert refused.message == "f.yaml makes more than 1000 pods"
 
@@ -200,7 +200,7 @@ def test_a_million_replicas_take_no_time():
 def test_what_leaves_its_name_to_the_api_server_makes_pods_that_are_read():
     """A Job of `kubectl create` would be refused for a name that nobody wrote."""
     text = yaml.safe_dump({"kind": "Job", "metadata": {"generateName": "train-"}, "spec": {"template": TEMPLATE}})
-    (pod,) = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=AskLimits())
+    (pod,) = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=RequestLimits())
     assert (pod.name, pod.refusal, len(pod.ask.claims)) == ("train-0", None, 1)
 
 
@@ -210,7 +210,7 @@ def test_no_pod_of_a_list_in_a_list_is_lost():
     inner = {"kind": "List", "items": [None, job]}
     bad = {"kind": "Job", "metadata": {"name": "b"}, "spec": {"template": {**TEMPLATE, "spec": {"containers": [{}]}}}}
     text = yaml.safe_dump({"kind": "List", "items": [inner, None, {"kind": "List", "items": [bad]}]})
-    good, wrong = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=AskLimits())
+    good, wrong = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=RequestLimits())
     assert (good.name, good.refusal, wrong.name) == ("j-0", None, "b-0")
     assert wrong.refusal.field.startswith("items[2].items[0].spec.template.spec.containers[0]")
 
@@ -221,7 +221,7 @@ def test_an_ask_that_no_pod_will_have_is_warned_of(version, warned):
     spec = {"template": {"spec": TEMPLATE["spec"]}}
     owner = {"name": "llm", "annotations": {"sluice.dev/memory": "8Gi"}}
     text = yaml.safe_dump({"apiVersion": version, "kind": "Deployment", "metadata": owner, "spec": spec})
-    (pod,) = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=AskLimits())
+    (pod,) = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=RequestLimits())
     why = "metadata.annotations[sluice.dev/memory]: the pods of a Deployment do not have it"
     assert pod.ask is None
     assert pod.warnings == (f"{why}; write it in spec.template.metadata.annotations",) * warned
@@ -230,7 +230,7 @@ def test_an_ask_that_no_pod_will_have_is_warned_of(version, warned):
 def test_a_pod_that_leaves_its_name_to_the_api_server_is_read():
     """`kubectl create` takes it, and a rehearsal should."""
     text = yaml.safe_dump({"kind": "Pod", **TEMPLATE, "metadata": {**TEMPLATE["metadata"], "generateName": "train-"}})
-    (found,) = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=AskLimits())
+    (found,) = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=RequestLimits())
     assert (found.name, found.refusal) == ("train-0", None)
 
 
@@ -241,7 +241,7 @@ def test_a_pod_that_is_to_be_left_alone_asks_for_nothing():
         "f.yaml",
         yaml.safe_dump({"kind": "Pod", **TEMPLATE, "metadata": metadata}),
         limits=ManifestLimits(),
-        asks=AskLimits(),
+        asks=RequestLimits(),
     )
     assert (found.ask, found.refusal, found.problems) == (None, None, ())
 
@@ -259,5 +259,5 @@ def test_who_is_not_sent_to_the_webhook_is_not_warned_in_its_name(runtime, names
     """The API server sends pods by their runtime class and namespace alone."""
     spec = {"runtimeClassName": runtime, "containers": [{"name": "main", "image": "nvidia/cuda"}]}
     made = {"kind": "Pod", "metadata": {"name": "p", "namespace": namespace}, "spec": spec}
-    (found,) = read_manifests("f.yaml", yaml.safe_dump(made), limits=ManifestLimits(), asks=AskLimits())
+    (found,) = read_manifests("f.yaml", yaml.safe_dump(made), limits=ManifestLimits(), asks=RequestLimits())
     assert (found.ask, bool(found.warnings)) == (None, warned)

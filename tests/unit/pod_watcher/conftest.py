@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Write, WriteAccepted
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Write, WriteAccepted
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import AnyMessage, Bound, ContainerDevices, Refused, Released
-from sluice.contracts.refusals import Refusal, RefusalReason
-from sluice.contracts.subjects import Address
+from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_pod_watcher.core.events import (
     Event,
     FolderListed,

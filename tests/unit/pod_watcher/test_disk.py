@@ -10,7 +10,7 @@ import pytest
 
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import Claim
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.settings import SettingsError, load

@@ -2,10 +2,10 @@
 
 import pytest
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested, Claim, RequestRejected, RequestWithdrawn, Waived
-from sluice.contracts.refusals import RefusalReason
+from sluice.contracts.reasons import RefusalReason
 from sluice_pod_watcher.core.events import FolderListed, ManifestFile
 
 CHART = """\

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, OperationId, RequestId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,

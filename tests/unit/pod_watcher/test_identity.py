@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
     Entry,
     Observed,
     ReadAgain,

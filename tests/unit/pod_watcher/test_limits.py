@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
     Entry,
     Observed,
     ReadingCaughtUp,
@@ -18,9 +18,9 @@ from sluice.contracts.exchange import (
     WriteRefused,
     WriteUnknown,
 )
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import Incarnation, NodeName, OperationId, RunId, SourceName
 from sluice.contracts.messages import Amounts, AnyMessage, Cordoned, QuotaSet, QuotaUnset, Uncordoned
-from sluice.contracts.subjects import Address
 from sluice_pod_watcher.core.events import Tell
 from sluice_pod_watcher.core.limits import (
     PAUSE_FIRST_S,

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from sluice.contracts.exchange import ReadingStarted, Stream
+from sluice.contracts.bus.events import ReadingStarted, Stream
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.memory_bus import MemoryBroker
+from sluice.testing.memory_bus import MemoryBroker
 from sluice_pod_watcher.core.limits import LimitsSaid
 from sluice_pod_watcher.shell import limits_app
 from sluice_pod_watcher.shell.limits_app import LimitsFirst

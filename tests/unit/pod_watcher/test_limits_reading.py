@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
-from sluice.contracts.limits_file import BYTES_MAX
+from sluice.contracts.quotas.limits_file import BYTES_MAX
 from sluice.runtime.clock import Clock
 from sluice_pod_watcher.core.limits import LimitsRead, LimitsUnreadable
 from sluice_pod_watcher.shell.limits_file import SETTLED_S, LimitsFile

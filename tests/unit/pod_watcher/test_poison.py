@@ -3,7 +3,7 @@
 import pytest
 from factories.poison import nonsense
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -13,7 +13,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     SourceSynced,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.reasons import ReasonCount, WaitReason
 
 SOME = 10
 

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from sluice.contracts.admission.asks import Asked, StoredAsk, speaks_for_main
 from sluice.contracts.admission.environment import chooses_devices, replaced_env, sees_all_gpus
 from sluice.contracts.admission.shapes import Pod
-from sluice.contracts.asking import hami, is_gpu_resource
-from sluice.contracts.asking.keys import HAMI, SLUICE
-from sluice.contracts.asking.sluice_keys import MODES
-from sluice.contracts.asking.written import as_written
-from sluice.contracts.kubernetes import ENV_VISIBLE_DEVICES, NO_DEVICES
+from sluice.contracts.kube.names import ENV_VISIBLE_DEVICES, NO_DEVICES
+from sluice.contracts.kube.quantities import suspicious_memory
 from sluice.contracts.pod_specs import main_container
 from sluice.contracts.pod_specs.main_container import DEFAULT_CONTAINER
-from sluice.contracts.quantities import doubt_of_memory
-from sluice.contracts.refusals import shorten
+from sluice.contracts.reasons import shorten
+from sluice.contracts.request_syntax import hami, is_gpu_resource
+from sluice.contracts.request_syntax.keys import HAMI, SLUICE
+from sluice.contracts.request_syntax.sluice_keys import MODES
+from sluice.contracts.request_syntax.source_text import source_text_of
 
 _NAMED_MAX = 5
 """So many containers are named."""
@@ -34,7 +34,7 @@ def on_first(pod: Pod, before: StoredAsk, stored: StoredAsk, asked: Asked) -> It
     for key, value in before.annotations.items():
         if key.endswith("sluice.dev/mode") and "fastpod" in value:
             yield f"{key} = {shorten(value, 40)!r}: fastpod is now called {MODES['fastpod']}, and means the same"
-        if key.endswith("sluice.dev/memory") and (doubt := doubt_of_memory(value)):
+        if key.endswith("sluice.dev/memory") and (doubt := suspicious_memory(value)):
             yield f"{key}: {doubt}"
     yield from _on_main_container(pod, before)
     if pod.spec.resource_claims:
@@ -124,5 +124,5 @@ def _passed_over(pod: Pod, stored: StoredAsk) -> Iterator[str]:
     for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
         for name, amount in container.asked().items():
             if is_gpu_resource(name) and name not in stored.resources.get(container.name, {}):
-                default = f"{name} = {shorten(as_written(amount), 20)!r}"
+                default = f"{name} = {shorten(source_text_of(amount), 20)!r}"
                 yield f"container {shorten(container.name, 63)}: {default} of a LimitRange is ignored"

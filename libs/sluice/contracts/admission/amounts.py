@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator
 
 from sluice.contracts.admission.problems import Problem, invalid
 from sluice.contracts.admission.shapes import Container
-from sluice.contracts.asking.keys import is_gpu_resource
-from sluice.contracts.asking.written import as_written, is_no_amount
-from sluice.contracts.quantities import NotANumber, parse_quantity
+from sluice.contracts.kube.quantities import NotANumber, parse_quantity
+from sluice.contracts.request_syntax.keys import is_gpu_resource
+from sluice.contracts.request_syntax.source_text import is_blank_amount, source_text_of
 
 
 def problems_of_amounts(path: str, container: Container, asked: Collection[str]) -> Iterator[Problem]:
@@ -22,13 +22,13 @@ def problems_of_amounts(path: str, container: Container, asked: Collection[str])
     """
     limits, requests = container.amounts()
     for name, requested in requests.items():
-        if not is_gpu_resource(name) or is_no_amount(requested) or name not in asked:
+        if not is_gpu_resource(name) or is_blank_amount(requested) or name not in asked:
             continue
-        field, value = f"{path}.resources.requests[{name}]", as_written(requested)
-        if is_no_amount(limits.get(name)):
+        field, value = f"{path}.resources.requests[{name}]", source_text_of(requested)
+        if is_blank_amount(limits.get(name)):
             yield invalid(field, value, "a GPU resource needs a limit, and has only a request", "the same under limits")
-        elif not _equal(value, as_written(limits[name])):
-            limit = as_written(limits[name])[:40]
+        elif not _equal(value, source_text_of(limits[name])):
+            limit = source_text_of(limits[name])[:40]
             yield invalid(
                 field, value, f"differs from its limit {limit!r}", "request and limit alike, or the limit alone"
             )

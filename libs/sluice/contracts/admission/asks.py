@@ -13,10 +13,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from sluice.contracts.asking import (
-    AskLimits,
-    ContainerAsk,
-    PodAsk,
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.kube.names import ANNOTATION_REQUEST, ENV_DRIVER_CAPABILITIES, is_granted
+from sluice.contracts.messages import Claim
+from sluice.contracts.pod_specs import literal_variable, main_container, read_containers
+from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.request_syntax import (
+    ContainerRequest,
+    PodRequest,
+    RequestLimits,
     claim_modes,
     claim_sizes,
     hami,
@@ -24,22 +29,17 @@ from sluice.contracts.asking import (
     is_our_annotation,
     parse_pod,
 )
-from sluice.contracts.asking.keys import FASTGSHARE, SLUICE
-from sluice.contracts.asking.limit_ranges import without_defaults
-from sluice.contracts.asking.sluice_keys import DRIVER_CAPABILITIES, POD_KEYS
-from sluice.contracts.asking.written import (
-    AskError,
-    Written,
-    amounts_asked,
-    as_written,
-    is_no_amount,
-    is_silence,
+from sluice.contracts.request_syntax.keys import FASTGSHARE, SLUICE
+from sluice.contracts.request_syntax.limit_ranges import without_defaults
+from sluice.contracts.request_syntax.sluice_keys import DRIVER_CAPABILITIES, POD_KEYS
+from sluice.contracts.request_syntax.source_text import (
+    RequestSyntaxError,
+    SourceValue,
+    is_blank,
+    is_blank_amount,
+    requested_amounts,
+    source_text_of,
 )
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.kubernetes import ANNOTATION_REQUEST, ENV_DRIVER_CAPABILITIES, is_granted
-from sluice.contracts.messages import Claim
-from sluice.contracts.pod_specs import literal_variable, main_container, read_containers
-from sluice.contracts.refusals import Refusal, RefusalReason, shorten
 
 _LISTS = ("containers", "initContainers")
 ASK_KEYS_MAX = 2000
@@ -72,10 +72,10 @@ class Asked:
     `annotations` and `containers` are what the one parser made `pod` of: whoever parses them again has the same.
     """
 
-    pod: PodAsk
+    pod: PodRequest
     served_by: Mapping[str, str]
     annotations: Mapping[str, str]
-    containers: tuple[ContainerAsk, ...]
+    containers: tuple[ContainerRequest, ...]
 
     def claim_for(self, container: str) -> Claim | None:
         """The claim that serves a container; None for one that gets no GPU."""
@@ -83,7 +83,7 @@ class Asked:
         return next((claim for claim in self.pod.claims if claim.container == name), None)
 
 
-def read_stored(text: str, spec: Mapping[str, Any], limits: AskLimits) -> Asked | Refusal:
+def read_stored(text: str, spec: Mapping[str, Any], limits: RequestLimits) -> Asked | Refusal:
     """What the pod of this `spec` asks for, by its ANNOTATION_REQUEST. Never raises."""
     stored = decode_stored(text)
     if isinstance(stored, Refusal):
@@ -107,21 +107,21 @@ def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> S
     """
     try:
         asks = {
-            key: Written(key, value).text()
+            key: SourceValue(key, value).text()
             for key, value in annotations.items()
-            if is_ask(key) and not is_silence(value)
+            if is_ask(key) and not is_blank(value)
         }
-    except AskError as wrong:
+    except RequestSyntaxError as wrong:
         return wrong.refusal
     main = main_container(annotations, [str(each.get("name", "")) for each in _listed(spec, "containers")]).name
     written = [
-        ContainerAsk(str(each.get("name")), _amounts(each, "limits"), _amounts(each, "requests"))
+        ContainerRequest(str(each.get("name")), _amounts(each, "limits"), _amounts(each, "requests"))
         for each in _containers(spec)
     ]
     resources = {}
     for container in without_defaults(annotations, written, first=main):
-        amounts = amounts_asked(container.limits, container.requests)
-        found = {name: as_written(amount) for name, amount in amounts.items() if is_gpu_resource(name)}
+        amounts = requested_amounts(container.limits, container.requests)
+        found = {name: source_text_of(amount) for name, amount in amounts.items() if is_gpu_resource(name)}
         if found:
             resources[container.name] = found
     return StoredAsk(
@@ -159,7 +159,7 @@ def asks_at_all(stored: StoredAsk) -> bool:
 # -- understanding ------------------------------------------------------------------------------------------------
 
 
-def understand(stored: StoredAsk, spec: Mapping[str, Any], limits: AskLimits) -> Asked | Refusal:
+def understand(stored: StoredAsk, spec: Mapping[str, Any], limits: RequestLimits) -> Asked | Refusal:
     """What a pod of this `spec` asks for with a stored ask. Never raises."""
     if len(stored.annotations) > ASK_KEYS_MAX:
         return Refusal(
@@ -193,8 +193,8 @@ def understand(stored: StoredAsk, spec: Mapping[str, Any], limits: AskLimits) ->
 class _Asking:
     """The containers of a pod with what they ask of resources; those that live as long as the pod, and the others."""
 
-    apps: list[ContainerAsk]
-    init: list[ContainerAsk]
+    apps: list[ContainerRequest]
+    init: list[ContainerRequest]
 
 
 def _asking(stored: StoredAsk, spec: Mapping[str, Any]) -> _Asking | Refusal:
@@ -217,13 +217,13 @@ def _asking(stored: StoredAsk, spec: Mapping[str, Any]) -> _Asking | Refusal:
 
 def _speaks(stored: StoredAsk, container: str) -> bool:
     """Whether anything is said for this container."""
-    if not all(is_no_amount(amount) for amount in stored.resources.get(container, {}).values()):
+    if not all(is_blank_amount(amount) for amount in stored.resources.get(container, {}).values()):
         return True
     own = f"{container}.{SLUICE}/"
     return any(
         key.startswith(own) or (container == stored.first and speaks_for_main(key))
         for key, text in stored.annotations.items()
-        if not is_silence(text) and not key.endswith(f"{SLUICE}/{DRIVER_CAPABILITIES}")
+        if not is_blank(text) and not key.endswith(f"{SLUICE}/{DRIVER_CAPABILITIES}")
     )
 
 
@@ -233,7 +233,7 @@ def speaks_for_main(key: str) -> bool:
     return key.startswith(FASTGSHARE) or (key.startswith(f"{SLUICE}/") and key.partition("/")[2] not in of_all)
 
 
-def _served(container: ContainerAsk, stored: StoredAsk, pod: PodAsk, limits: AskLimits) -> str | Refusal:
+def _served(container: ContainerRequest, stored: StoredAsk, pod: PodRequest, limits: RequestLimits) -> str | Refusal:
     """
     Whose devices an init container uses, which end before the apps begin; empty when it asks for none.
 

@@ -11,7 +11,7 @@ from sluice.contracts.admission.environment import may_share
 from sluice.contracts.admission.problems import Problem, forbidden
 from sluice.contracts.admission.rules import AdmissionRules
 from sluice.contracts.admission.shapes import Container, Pod, Spec
-from sluice.contracts.kubernetes import ANNOTATION_REQUEST, GATE, LABEL_MANAGED, MANAGED, is_granted
+from sluice.contracts.kube.names import ANNOTATION_REQUEST, GATE, LABEL_MANAGED, MANAGED, is_granted
 from sluice.contracts.messages import Claim
 
 _LEAVE_OUT = "leave it out"

@@ -11,17 +11,17 @@ from typing import Any
 import msgspec
 
 from sluice.contracts.admission.asks import Asked, StoredAsk, understand
-from sluice.contracts.asking import AskLimits
-from sluice.contracts.asking.keys import HAMI, SLUICE, VOLCANO, VgpuNames
-from sluice.contracts.asking.sluice_keys import CONTAINER_KEYS
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import RequestLimits
+from sluice.contracts.request_syntax.keys import HAMI, SLUICE, VOLCANO, VgpuNames
+from sluice.contracts.request_syntax.sluice_keys import CONTAINER_KEYS
 
 _VGPU_MODES = {"exclusive": "mig", "mps": "hami-core", "fractional": "hami-core"}
 """HAMi's words for our modes; `auto` is none, for that is what HAMi means without a word."""
 
 
 def with_default_mode(
-    stored: StoredAsk, asked: Asked, spec: Mapping[str, Any], limits: AskLimits, mode: str
+    stored: StoredAsk, asked: Asked, spec: Mapping[str, Any], limits: RequestLimits, mode: str
 ) -> tuple[StoredAsk, Asked]:
     """The ask with `mode` wherever none is named and it changes nothing but the mode; no mode changes nothing."""
     if not mode:

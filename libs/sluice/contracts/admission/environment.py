@@ -14,10 +14,8 @@ from typing import Any
 from sluice.contracts.admission.problems import Problem, forbidden, invalid
 from sluice.contracts.admission.rules import AdmissionRules
 from sluice.contracts.admission.shapes import Container, EnvVar, Spec
-from sluice.contracts.asking.keys import SLUICE, is_gpu_resource
-from sluice.contracts.asking.sluice_keys import DRIVER_CAPABILITIES
 from sluice.contracts.driver_capabilities import NotAllowedError, UnknownCapabilityError, chosen, same
-from sluice.contracts.kubernetes import (
+from sluice.contracts.kube.names import (
     ENV_ALWAYS,
     ENV_DRIVER_CAPABILITIES,
     ENV_PRELOAD,
@@ -30,6 +28,8 @@ from sluice.contracts.kubernetes import (
     granted_field_path,
 )
 from sluice.contracts.messages import Claim
+from sluice.contracts.request_syntax.keys import SLUICE, is_gpu_resource
+from sluice.contracts.request_syntax.sluice_keys import DRIVER_CAPABILITIES
 
 _NONE = frozenset({NO_DEVICES, "none"})
 """Values of NVIDIA_VISIBLE_DEVICES that ask for no device."""

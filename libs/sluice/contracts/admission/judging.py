@@ -26,13 +26,13 @@ from sluice.contracts.admission.problems import Problem, refused
 from sluice.contracts.admission.rules import AdmissionRules
 from sluice.contracts.admission.shapes import Container, Pod, Spec
 from sluice.contracts.admission.volumes import problems_of_mounts, problems_of_volumes
-from sluice.contracts.asking import AskLimits
-from sluice.contracts.asking.keys import SLUICE
-from sluice.contracts.asking.sluice_keys import DRIVER_CAPABILITIES
-from sluice.contracts.kubernetes import ENV_DRIVER_CAPABILITIES, LABEL_IGNORE
+from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES, LABEL_IGNORE
 from sluice.contracts.messages import HostNeeds
 from sluice.contracts.pod_specs import read_host_needs, with_node
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import RequestLimits
+from sluice.contracts.request_syntax.keys import SLUICE
+from sluice.contracts.request_syntax.sluice_keys import DRIVER_CAPABILITIES
 
 NODE_NAME = "fastgshare/node_name"
 """The annotation that names a node beside the spec."""
@@ -59,7 +59,7 @@ def is_left_alone(
 
 
 def read_ask(
-    annotations: Mapping[str, object], spec: Mapping[str, Any], limits: AskLimits, *, default_mode: str = ""
+    annotations: Mapping[str, object], spec: Mapping[str, Any], limits: RequestLimits, *, default_mode: str = ""
 ) -> Ask | Refusal | None:
     """The ask of a pod that nobody has reviewed before; None when it asks for no GPU. Never raises."""
     before = stored_from(annotations, spec)

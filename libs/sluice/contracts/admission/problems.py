@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sluice.contracts.refusals import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 
 FORBIDDEN: Final = 403
 """It might be meant, and is not allowed."""

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from sluice.contracts.admission.host_paths import parts_of
-from sluice.contracts.asking import AskLimits
 from sluice.contracts.driver_capabilities import CAPABILITIES, why_no_capabilities
-from sluice.contracts.kubernetes import CSI_DRIVER, DEFAULT_MODES, ENV_ALWAYS
+from sluice.contracts.kube.names import CSI_DRIVER, DEFAULT_MODES, ENV_ALWAYS
+from sluice.contracts.request_syntax import RequestLimits
 
 HOST_DIRECTORIES = (
     "/run/sluice",
@@ -54,9 +54,9 @@ class AdmissionRules:
     """NVIDIA_ variables that a pod may set. All others are refused, for the runtime may learn new ones."""
 
     @property
-    def asks(self) -> AskLimits:
+    def asks(self) -> RequestLimits:
         """What bounds an ask."""
-        return AskLimits(self.max_gpus_per_node, self.driver_capabilities)
+        return RequestLimits(self.max_gpus_per_node, self.driver_capabilities)
 
     def __post_init__(self) -> None:
         """Refuse what could not work."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.asking.written import amounts_asked
+from sluice.contracts.request_syntax.source_text import requested_amounts
 
 
 class _Shape(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -109,7 +109,7 @@ class Container(_Shape, frozen=True):
 
     def asked(self) -> dict[str, object]:
         """The amounts that say something, limits before requests."""
-        return amounts_asked(*self.amounts())
+        return requested_amounts(*self.amounts())
 
 
 class Gate(_Shape, frozen=True):

@@ -7,7 +7,7 @@ from sluice.contracts.admission.host_paths import leads_to, parts_of
 from sluice.contracts.admission.problems import Problem, forbidden
 from sluice.contracts.admission.rules import AdmissionRules
 from sluice.contracts.admission.shapes import Container, CsiVolume, Spec, Volume, VolumeMount
-from sluice.contracts.kubernetes import CSI_DRIVER, MOUNT_PATH, TICKET_SUB_PATH, VOLUME
+from sluice.contracts.kube.names import CSI_DRIVER, MOUNT_PATH, TICKET_SUB_PATH, VOLUME
 from sluice.contracts.messages import Claim
 
 OUR_VOLUME: dict[str, Any] = {"name": VOLUME, "csi": {"driver": CSI_DRIVER, "readOnly": True}}

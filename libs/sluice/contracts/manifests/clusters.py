@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.contracts.admission import AdmissionRules
-from sluice.contracts.kubernetes import DEFAULT_MODES, LABEL_DEFAULT_MODE, LABEL_IGNORE
+from sluice.contracts.kube.names import DEFAULT_MODES, LABEL_DEFAULT_MODE, LABEL_IGNORE
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.contracts.asking.written import is_null
 from sluice.contracts.manifests.plain import plain
+from sluice.contracts.request_syntax.source_text import is_null
 
 LIST_KINDS = frozenset({"List", "PodList"})
 

@@ -7,7 +7,7 @@ What is neither stays as it was written (`Unquoted`), so that a refusal can quot
 import re
 from typing import Any
 
-from sluice.contracts.asking.written import Unquoted, is_null
+from sluice.contracts.request_syntax.source_text import Unquoted, is_null
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}

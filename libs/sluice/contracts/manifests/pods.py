@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.contracts.admission.problems import Problem
-from sluice.contracts.asking import ContainerAsk, PodAsk
 from sluice.contracts.manifests.clusters import Namespace
 from sluice.contracts.messages import NO_NEEDS, HostNeeds
 from sluice.contracts.pod_specs import NO_URGENCY, PriorityClass, Urgency, resolved, unknown_class
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import ContainerRequest, PodRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class PodManifest:
     namespace: str
     name: str
     annotations: Mapping[str, object] = field(default_factory=dict)
-    containers: tuple[ContainerAsk, ...] = ()
+    containers: tuple[ContainerRequest, ...] = ()
     host: HostNeeds = NO_NEEDS
     labels: Mapping[str, str] = field(default_factory=dict)
-    ask: PodAsk | None = None
+    ask: PodRequest | None = None
     refusal: Refusal | None = None
     problems: tuple[Problem, ...] = ()
     """All that a cluster would deny the pod for: the refusal, and rules that hold only there."""

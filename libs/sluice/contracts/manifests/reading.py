@@ -23,8 +23,7 @@ from sluice.contracts.admission.judging import (
 )
 from sluice.contracts.admission.problems import Problem, refused
 from sluice.contracts.admission.shapes import NotAReview, Pod, read_pod
-from sluice.contracts.asking import AskLimits
-from sluice.contracts.kubernetes import NVIDIA_CLASSES, NVIDIA_NAMESPACES
+from sluice.contracts.kube.names import NVIDIA_CLASSES, NVIDIA_NAMESPACES
 from sluice.contracts.manifests.clusters import Cluster, read_namespace
 from sluice.contracts.manifests.limits import ManifestLimits
 from sluice.contracts.manifests.objects import ManifestObject, objects_of
@@ -39,7 +38,8 @@ from sluice.contracts.pod_specs import (
     read_urgency,
     unknown_demands,
 )
-from sluice.contracts.refusals import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.request_syntax import RequestLimits
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NAMESPACE = re.compile(_LABEL)
@@ -54,12 +54,12 @@ ANY_CLUSTER = Cluster()
 class _Judge:
     """By what a pod is judged: how much it may ask for, and how its cluster treats pods."""
 
-    asks: AskLimits
+    asks: RequestLimits
     cluster: Cluster
 
 
 def read_manifests(
-    file: str, text: str, *, limits: ManifestLimits, asks: AskLimits, cluster: Cluster = ANY_CLUSTER
+    file: str, text: str, *, limits: ManifestLimits, asks: RequestLimits, cluster: Cluster = ANY_CLUSTER
 ) -> tuple[PodManifest, ...] | Refusal:
     """The pods of a text, in their order; or why it cannot be read at all. Never raises, whatever is in it."""
     if len(text) > limits.file_bytes_max:

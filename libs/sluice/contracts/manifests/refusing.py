@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.asking import Unquoted
-from sluice.contracts.asking.written import as_written
 from sluice.contracts.manifests.objects import ManifestObject
-from sluice.contracts.refusals import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.request_syntax import Unquoted
+from sluice.contracts.request_syntax.source_text import source_text_of
 
 
 def in_file(item: ManifestObject, refusal: Refusal) -> Refusal:
@@ -42,7 +42,7 @@ def _words(value: Any) -> str:
         case str():
             return value
         case Unquoted() | bool() | int():
-            return as_written(value)
+            return source_text_of(value)
         case dict():
             return "a mapping"
         case list():

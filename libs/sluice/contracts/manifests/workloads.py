@@ -15,9 +15,9 @@ from itertools import islice
 from math import prod
 from typing import Any
 
-from sluice.contracts.asking.keys import is_our_annotation
-from sluice.contracts.asking.written import Unquoted, Written
-from sluice.contracts.refusals import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.request_syntax.keys import is_our_annotation
+from sluice.contracts.request_syntax.source_text import SourceValue, Unquoted
 
 PODS_MAX = 1000
 """Of one object: more are refused, for each is looked at."""
@@ -141,7 +141,7 @@ def _number(mapping: Mapping[str, Any], key: str, path: str) -> int | Refusal | 
     if not isinstance(value, str | Unquoted | int):
         return None
     allowed = f"a whole number, at least 0{', without quotes' if isinstance(value, str) else ''}"
-    return Written(f"{path}.{key}", value).wrong(RefusalReason.INVALID_VALUE, "no number of pods", allowed).refusal
+    return SourceValue(f"{path}.{key}", value).wrong(RefusalReason.INVALID_VALUE, "no number of pods", allowed).refusal
 
 
 def _name(value: Any) -> str:

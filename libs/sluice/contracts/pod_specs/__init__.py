@@ -3,7 +3,7 @@ The spec of a Pod, as far as it says where the pod can run and how urgently: its
 besides GPUs, and its priority.
 
 Takes plain mappings and lists, as any reader of YAML or JSON makes them, and checks what it takes as the Kubernetes API
-server would. What the containers ask of GPUs is not read here (`sluice.contracts.asking`), only handed on.
+server would. What the containers ask of GPUs is not read here (`sluice.contracts.request_syntax`), only handed on.
 """
 
 from sluice.contracts.pod_specs.containers import literal_variable, read_containers

@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.contracts.asking.pods import ContainerAsk
-from sluice.contracts.asking.written import AskError, Unquoted, Written, is_null
-from sluice.contracts.kubernetes import ENV_DRIVER_CAPABILITIES
+from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES
+from sluice.contracts.kube.quantities import NotANumber, parse_whole
 from sluice.contracts.pod_specs import shapes
-from sluice.contracts.quantities import NotANumber, parse_whole
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.request_syntax.pod_request import ContainerRequest
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, Unquoted, is_null
 
 UID_MAX = 2**31 - 1
 """The largest `runAsUser` that Kubernetes takes."""
@@ -17,20 +17,20 @@ _UID_ALLOWED = f"a whole number from 0 to {UID_MAX}, without quotes"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
-def read_containers(spec: object) -> tuple[ContainerAsk, ...] | Refusal:
+def read_containers(spec: object) -> tuple[ContainerRequest, ...] | Refusal:
     """The containers of a Pod's `spec`, in their order; or what is wrong with them. Never raises."""
     try:
         return _containers(shapes.mapping(spec, "spec"))
-    except AskError as error:
+    except RequestSyntaxError as error:
         return error.refusal
 
 
-def _containers(spec: Mapping[str, Any]) -> tuple[ContainerAsk, ...]:
+def _containers(spec: Mapping[str, Any]) -> tuple[ContainerRequest, ...]:
     listed = spec.get("containers")
     if not isinstance(listed, list) or not listed:
         raise shapes.wrong("spec.containers", listed, "a pod needs a container", "a list of containers")
     pod_uid = _uid(spec, "spec")
-    found: dict[str, ContainerAsk] = {}
+    found: dict[str, ContainerRequest] = {}
     for at, each in enumerate(shapes.sequence(listed, "spec.containers")):
         path = f"spec.containers[{at}]"
         name = each.get("name") if isinstance(each, dict) else None
@@ -44,10 +44,10 @@ def _containers(spec: Mapping[str, Any]) -> tuple[ContainerAsk, ...]:
     return tuple(found.values())
 
 
-def _container(written: Mapping[str, Any], name: str, path: str, pod_uid: int | None) -> ContainerAsk:
+def _container(written: Mapping[str, Any], name: str, path: str, pod_uid: int | None) -> ContainerRequest:
     limits, requests = _resources(written, path)
     uid = _uid(written, path)
-    return ContainerAsk(
+    return ContainerRequest(
         name=name,
         limits=limits,
         requests=requests,
@@ -83,5 +83,5 @@ def _uid(holder: Mapping[str, Any], path: str) -> int | None:
     if isinstance(uid, NotANumber):
         raise shapes.wrong(path, value, uid.why, _UID_ALLOWED)
     if not 0 <= uid <= UID_MAX:
-        raise Written(path, value).wrong(RefusalReason.OUT_OF_RANGE, "out of range", _UID_ALLOWED)
+        raise SourceValue(path, value).wrong(RefusalReason.OUT_OF_RANGE, "out of range", _UID_ALLOWED)
     return uid

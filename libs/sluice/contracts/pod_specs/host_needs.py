@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.asking.keys import is_gpu_resource
-from sluice.contracts.asking.written import AskError, Written
+from sluice.contracts.kube.quantities import WHOLE_MAX, NotANumber, parse_quantity, parse_whole
 from sluice.contracts.messages import HostNeeds, HostRoom, NodeExpression, Selector, Toleration
 from sluice.contracts.pod_specs import shapes
 from sluice.contracts.pod_specs.pod_needs import pod_needs, read_labels
-from sluice.contracts.quantities import WHOLE_MAX, NotANumber, parse_quantity, parse_whole
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.request_syntax.keys import is_gpu_resource
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue
 
 _MIB = 1024**2
 _OF_PODS = frozenset({"cpu", "memory"})
@@ -44,7 +44,7 @@ def read_host_needs(
         read = shapes.mapping(spec, "spec")
         others = pod_needs(read, namespace, labels or {})
         return msgspec.structs.replace(_needs(read), **msgspec.structs.asdict(others))
-    except AskError as error:
+    except RequestSyntaxError as error:
         return error.refusal
 
 
@@ -53,7 +53,7 @@ def read_node_terms(terms: object) -> tuple[Selector, ...] | Refusal:
     try:
         listed = shapes.sequence(terms, "nodeSelectorTerms")
         return tuple(_term(each, f"nodeSelectorTerms[{at}]")[0] for at, each in enumerate(listed))
-    except AskError as error:
+    except RequestSyntaxError as error:
         return error.refusal
 
 
@@ -61,7 +61,7 @@ def read_pod_labels(metadata: Mapping[str, Any]) -> dict[str, str] | Refusal:
     """The labels of a pod, which terms of other pods match. Never raises."""
     try:
         return read_labels(metadata)
-    except AskError as error:
+    except RequestSyntaxError as error:
         return error.refusal
 
 
@@ -85,7 +85,7 @@ def _needs(spec: Mapping[str, Any]) -> HostNeeds:
     affinity, named = _affinity(spec)
     if named and node_name and named != node_name:
         why = f"contradicts spec.nodeName = {node_name!r}"
-        raise Written(_TERMS, named).wrong(RefusalReason.CONTRADICTION, why, "one node")
+        raise SourceValue(_TERMS, named).wrong(RefusalReason.CONTRADICTION, why, "one node")
     selector = shapes.mapping(spec.get("nodeSelector"), "spec.nodeSelector")
     return HostNeeds(
         room=_room(spec),
@@ -176,7 +176,7 @@ def _amounts(written: Mapping[str, Any], path: str) -> _Amounts:
 
 
 def _amount(value: object, path: str, *, whole: bool) -> Fraction:
-    written = Written(path, "a mapping" if isinstance(value, dict) else value)
+    written = SourceValue(path, "a mapping" if isinstance(value, dict) else value)
     allowed = "a whole number, at least 0" if whole else "a quantity, for instance 500m, 2 or 4Gi"
     size = parse_quantity(written.number_text())
     if isinstance(size, NotANumber):

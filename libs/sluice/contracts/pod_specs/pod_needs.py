@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from sluice.contracts.asking.written import AskError, is_null
-from sluice.contracts.kubernetes import LABEL_NAMESPACE
+from sluice.contracts.kube.names import LABEL_NAMESPACE
 from sluice.contracts.messages import EVERY_NAMESPACE, HostPort, NodeExpression, PodTerm, Selector, SpreadTerm
 from sluice.contracts.pod_specs import shapes
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, is_null
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 NOTHING: Selector = (NodeExpression(key="null", operator="In"),)
@@ -38,7 +38,7 @@ class PodNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The labels of an object. Raises AskError."""
+    """The labels of an object. Raises RequestSyntaxError."""
     labels = shapes.mapping(metadata.get("labels"), "metadata.labels")
     return {
         shapes.text(key, "metadata.labels"): shapes.text(value, f"metadata.labels.{key}")
@@ -47,7 +47,7 @@ def read_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def pod_needs(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodNeeds:
-    """What the pod of this spec says. Raises AskError."""
+    """What the pod of this spec says. Raises RequestSyntaxError."""
     affinity = shapes.mapping(spec.get("affinity"), "spec.affinity")
     beside, apart = (_terms(affinity, kind, namespace, labels) for kind in ("podAffinity", "podAntiAffinity"))
     return PodNeeds(
@@ -62,7 +62,7 @@ def unknown_demands(spec: object) -> tuple[str, ...]:
     """What the pod demands of its node that nobody here looks at: one sentence each. Never raises."""
     try:
         return tuple(_unknown(shapes.mapping(spec, "spec")))
-    except AskError:
+    except RequestSyntaxError:
         return ()  # who reads what it needs refuses it
 
 

@@ -1,15 +1,15 @@
 """
 Values of an object that somebody wrote, by their shape: a mapping, a list, a text. What is null is not there.
 
-Every reader names the path of what it reads, and raises AskError when the shape is another one.
+Every reader names the path of what it reads, and raises RequestSyntaxError when the shape is another one.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.contracts.asking.written import AskError, Unquoted, Written, is_null
-from sluice.contracts.quantities import parse_whole
-from sluice.contracts.refusals import RefusalReason
+from sluice.contracts.kube.quantities import parse_whole
+from sluice.contracts.reasons import RefusalReason
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, Unquoted, is_null
 
 ENTRIES_MAX = 100
 """Of one list or mapping. What is taken goes over the bus, and no real pod has more."""
@@ -75,13 +75,13 @@ def choice(value: object, path: str, choices: tuple[str, ...]) -> str:
     return word
 
 
-def wrong(path: str, value: object, why: str, allowed: str) -> AskError:
+def wrong(path: str, value: object, why: str, allowed: str) -> RequestSyntaxError:
     """The refusal of a value, to be raised."""
     shown = "a mapping" if isinstance(value, dict) else value
-    return Written(path, shown).wrong(RefusalReason.INVALID_VALUE, why, allowed)
+    return SourceValue(path, shown).wrong(RefusalReason.INVALID_VALUE, why, allowed)
 
 
 def _check_length(value: dict[str, Any] | list[Any], path: str) -> None:
     if len(value) > ENTRIES_MAX:
         why = f"{len(value)} entries"
-        raise Written(path, value).wrong(RefusalReason.TOO_LARGE, why, f"at most {ENTRIES_MAX}")
+        raise SourceValue(path, value).wrong(RefusalReason.TOO_LARGE, why, f"at most {ENTRIES_MAX}")

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sluice.contracts.asking.written import AskError, Unquoted, Written, is_null, nearest
+from sluice.contracts.kube.quantities import NotANumber, parse_int32
 from sluice.contracts.pod_specs import shapes
-from sluice.contracts.quantities import NotANumber, parse_int32
-from sluice.contracts.refusals import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, Unquoted, did_you_mean, is_null
 
 SYSTEM_CLASSES: Mapping[str, int] = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 """Every cluster has these two, and no user can define another of their names."""
@@ -64,7 +64,7 @@ def read_urgency(spec: object) -> Urgency | Refusal:
     """What the pod of this `spec` says of its urgency, or what is wrong with it. Never raises."""
     try:
         return _urgency(shapes.mapping(spec, "spec"))
-    except AskError as error:
+    except RequestSyntaxError as error:
         return error.refusal
 
 
@@ -78,7 +78,7 @@ def read_priority_class(manifest: Mapping[str, Any]) -> PriorityClass | Refusal:
         default = manifest.get("globalDefault")
         is_default = default is True or (isinstance(default, Unquoted) and default.text == "true")
         return PriorityClass(name, value or 0, policy != "Never", is_default)
-    except AskError as error:
+    except RequestSyntaxError as error:
         return error.refusal
 
 
@@ -97,7 +97,7 @@ def unknown_class(urgency: Urgency, classes: Iterable[PriorityClass]) -> str:
     if urgency.is_known:
         return ""
     names = (*(each.name for each in classes), *SYSTEM_CLASSES)
-    remedy = nearest(urgency.class_name, names) or "; add the PriorityClass, or set spec.priority"
+    remedy = did_you_mean(urgency.class_name, names) or "; add the PriorityClass, or set spec.priority"
     why = "there is no PriorityClass of this name beside the pod, so it has priority 0"
     return f"spec.priorityClassName = {shorten(urgency.class_name, 63)!r}: {why}{remedy}"
 
@@ -121,7 +121,7 @@ def _priority(value: object, path: str) -> int | None:
         raise shapes.wrong(path, value, "not a number", f"{_PRIORITY_ALLOWED}, without quotes")
     number = parse_int32(value.text if isinstance(value, Unquoted) else str(value))
     if isinstance(number, NotANumber):
-        raise Written(path, value).wrong(RefusalReason.OUT_OF_RANGE, number.why, _PRIORITY_ALLOWED)
+        raise SourceValue(path, value).wrong(RefusalReason.OUT_OF_RANGE, number.why, _PRIORITY_ALLOWED)
     return number
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId, SourceName
 from sluice.contracts.messages import Booking, Bound, Closed, Grant, Held, Released, RequestWithdrawn
 from sluice_allocator.core.binding import answer_without_slice, may_come_yet, release

@@ -4,8 +4,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from sluice.contracts.fleet import Fleet
-from sluice.contracts.fleet_snapshot import gpu_uuid
+from sluice.contracts.fleet_file.empty_snapshots import gpu_uuid
+from sluice.contracts.fleet_file.fleet_spec import FleetSpec
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import Booking, DeviceGrant, Mode
 from sluice.mig.model import GpuModel
@@ -73,7 +73,7 @@ class Sink(Protocol):
 class AnswerWriter:
     """Writes answers and counts them."""
 
-    def __init__(self, fleet: Fleet, out: Sink) -> None:
+    def __init__(self, fleet: FleetSpec, out: Sink) -> None:
         """Know the model of every GPU, which tells what a device amounts to."""
         self.summary = Summary()
         self._out = out

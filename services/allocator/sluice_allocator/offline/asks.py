@@ -6,11 +6,11 @@ It must not know any vocabulary itself; an ask that is wrong is refused as a clu
 
 from dataclasses import dataclass
 
-from sluice.contracts.asking import AskLimits, ContainerAsk, PodAsk, parse_pod
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, HostNeeds, HostRoom, Leeway
-from sluice.contracts.policies import why_no_gpu_policy, why_no_node_policy
-from sluice.contracts.refusals import Refusal, shorten
+from sluice.contracts.policy_names import invalid_gpu_policy_reason, invalid_node_policy_reason
+from sluice.contracts.reasons import Refusal, shorten
+from sluice.contracts.request_syntax import ContainerRequest, PodRequest, RequestLimits, parse_pod
 from sluice_allocator.offline.workload import Arrival
 
 WORKLOAD = SourceName("workload")
@@ -37,10 +37,10 @@ def parse_policies(text: str) -> Policies:
     Raises PolicyError.
     """
     if "=" not in text:
-        node = text if text and why_no_node_policy(text) is None else ""
-        gpu = text if text and why_no_gpu_policy(text) is None else ""
+        node = text if text and invalid_node_policy_reason(text) is None else ""
+        gpu = text if text and invalid_gpu_policy_reason(text) is None else ""
         if not node and not gpu:
-            raise PolicyError(why_no_gpu_policy(text) or "a policy has a name")
+            raise PolicyError(invalid_gpu_policy_reason(text) or "a policy has a name")
         return Policies(node, gpu)
     said: dict[str, list[str]] = {}
     level = ""
@@ -55,21 +55,21 @@ def parse_policies(text: str) -> Policies:
             raise PolicyError(f"{shorten(name)!r} has no level; right: node=spread,gpu=numa,binpack")
         said.setdefault(level, []).append(name)
     node, gpu = ",".join(said.get("node", ())), ",".join(said.get("gpu", ()))
-    why_not = why_no_node_policy(node) or why_no_gpu_policy(gpu)
+    why_not = invalid_node_policy_reason(node) or invalid_gpu_policy_reason(gpu)
     if why_not is not None or [""] in said.values():
         raise PolicyError(why_not or "a policy has a name; right: node=spread,gpu=numa,binpack")
     return Policies(node, gpu)
 
 
 def request_of(
-    arrival: Arrival, request: RequestId, policies: Policies, limits: AskLimits
+    arrival: Arrival, request: RequestId, policies: Policies, limits: RequestLimits
 ) -> AllocationRequested | Refusal | None:
     """
     What the pod asks for; None when it asks for no GPU.
 
     A flat list of resources is one container's limits.
     """
-    container = ContainerAsk(CONTAINER, limits=arrival.resources, uid=arrival.uid)
+    container = ContainerRequest(CONTAINER, limits=arrival.resources, uid=arrival.uid)
     ask = parse_pod(arrival.annotations, (container,), limits=limits)
     if isinstance(ask, Refusal):
         return ask
@@ -98,6 +98,6 @@ def _unmoved(leeway: Leeway) -> Leeway:
     return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)
 
 
-def _needs(arrival: Arrival, ask: PodAsk) -> HostNeeds:
+def _needs(arrival: Arrival, ask: PodRequest) -> HostNeeds:
     room = HostRoom(cpu_milli=arrival.cpu_milli, memory_mib=arrival.memory_mib)
     return HostNeeds(room=room, node_name=ask.node_name, node_selector=arrival.node_selector)

@@ -8,8 +8,8 @@ Time stands still while a step is being settled.
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
     Entry,
     Observed,
     ReadingCaughtUp,
@@ -20,6 +20,7 @@ from sluice.contracts.exchange import (
     WriteAccepted,
     stream_of,
 )
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, Incarnation, OperationId
 from sluice.contracts.messages import (
     AnyMessage,
@@ -33,7 +34,6 @@ from sluice.contracts.messages import (
     SliceGone,
     SliceReady,
 )
-from sluice.contracts.subjects import Address
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, LeaseChanged
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from sluice.contracts.convert_bookings import MODES, share_to_proto
 from sluice.contracts.ids import RunId
 from sluice.contracts.pb import allocator_pb2 as pb
-from sluice.contracts.refusals import ReasonCount, Refusal
+from sluice.contracts.proto.bookings import MODES, share_to_proto
+from sluice.contracts.reasons import ReasonCount, Refusal
 from sluice_allocator.core.asking_why import AsksNothing, Simulated, Standing, WouldBind, WouldWait
 from sluice_allocator.core.given import GivenDevice
 from sluice_allocator.core.moves.defragmenting import Proposal

@@ -10,7 +10,7 @@ so that phases of several allocators can be added up.
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Write
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Write
 from sluice.contracts.ids import Incarnation
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -25,7 +25,7 @@ from sluice.contracts.messages import (
     SliceGone,
     SliceReady,
 )
-from sluice.runtime import metrics
+from sluice.runtime.prometheus import metrics
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import Event, Instruction
 from sluice_allocator.shell.metrics import DECISIONS, PHASE_SECONDS

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sluice.contracts.messages import AllocationRequested, Bound, Grant, Pending, Refused, RequestRejected, Revoke
-from sluice.runtime.metrics import SECONDS, Metric, Sample
+from sluice.runtime.prometheus.metrics import SECONDS, Metric, Sample
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.world import World
 from sluice_allocator.shell.demand import pending_devices
@@ -99,7 +99,7 @@ class AllocatorMetrics:
         self._core = core
 
     def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.metrics.asked_for`."""
+        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         world = self._core.desk.world
         requests, bindings = _types(world.requests), _types(world.bindings)
         yield Sample(REQUESTS, requests[AllocationRequested], ("asked",))

@@ -1,10 +1,10 @@
 """Questions in their gRPC form, as the core takes them. What a pod asks for is not looked at here."""
 
-from sluice.contracts.asking import ContainerAsk
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import HostNeeds, HostPort, HostRoom, NodeExpression, PodTerm, SpreadTerm, Toleration
 from sluice.contracts.pb import allocator_pb2 as pb
-from sluice.contracts.refusals import shorten
+from sluice.contracts.reasons import shorten
+from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.asking_why import PodAsked
 from sluice_allocator.core.sizes.adjustments import FIELDS, Change
 
@@ -21,7 +21,7 @@ def pod_asked(request: pb.SimulateRequest) -> PodAsked:
     if not 1 <= len(request.containers) <= CONTAINERS_MAX:
         raise QuestionError(f"containers: {len(request.containers)} of them; a pod has 1 to {CONTAINERS_MAX}")
     containers = tuple(
-        ContainerAsk(
+        ContainerRequest(
             each.name,
             dict(each.limits),
             dict(each.requests),

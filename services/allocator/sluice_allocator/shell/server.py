@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import LeaseHeld
 from sluice.contracts.pb import allocator_pb2 as pb

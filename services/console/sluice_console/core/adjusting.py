@@ -7,8 +7,8 @@ It decides nothing: what fits, and when it is felt, the allocator says.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sluice.contracts.kube.quantities import NotANumber, parse_decimal, parse_memory_mib, parse_whole, suspicious_memory
 from sluice.contracts.pb import allocator_pb2 as pb
-from sluice.contracts.quantities import NotANumber, doubt_of_memory, parse_decimal, parse_memory_mib, parse_whole
 from sluice_console.core.documents import AdjustDocument, AdjustedFieldDocument, FittingDocument
 
 _WORDS = {
@@ -46,7 +46,7 @@ def question_of(request: str, container: str, sizes: Sizes, *, dry_run: bool) ->
     sure = _number("--quota-request", sizes.quota_request, _part, "a part of time from 0.001 to 1")
     allowed = _number("--quota-limit", sizes.quota_limit, _part, "a part of time from 0.001 to 1")
     if memory_mib is not None:
-        doubt = doubt_of_memory(sizes.memory or "")
+        doubt = suspicious_memory(sizes.memory or "")
         if doubt:
             raise AdjustError(f"--memory: {doubt}")
         asked.memory_mib = memory_mib

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from sluice.contracts.asking import claim_modes, claim_sizes
 from sluice.contracts.messages import Claim
+from sluice.contracts.request_syntax import claim_modes, claim_sizes
 
 
 def ask_text(claims: Iterable[Claim]) -> str:

@@ -8,7 +8,7 @@ nats-server keeps its first write error as long as it runs, even when the disk h
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.contracts.store_sizes import MIB, ROOM_MIB
+from sluice.contracts.bus.store_sizes import MIB, ROOM_MIB
 
 AGAIN_FIRST_S = 5.0
 AGAIN_MAX_S = 300.0

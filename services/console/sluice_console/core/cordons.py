@@ -8,7 +8,6 @@ shown.
 from collections.abc import Iterable
 
 from sluice.contracts.ids import GpuUuid, NodeName, RequestId
-from sluice.contracts.limits_file import WHY_MAX
 from sluice.contracts.messages import (
     AnyMessage,
     Booking,
@@ -22,6 +21,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     Uncordoned,
 )
+from sluice.contracts.quotas.limits_file import WHY_MAX
 from sluice_console.core.documents import DrainedPodDocument
 from sluice_console.core.limits_file import why_of_a_file
 from sluice_console.core.world import World

@@ -4,9 +4,9 @@ What happened, message by message: the document of `sluice events`, whatever for
 It says of each message what a person has to know. The messages themselves are on the bus, as docs/events.md has them.
 """
 
-from sluice.contracts.codec import Undecodable
+from sluice.contracts.bus.codec import Undecodable
+from sluice.contracts.bus.subjects import SubjectError, parse
 from sluice.contracts.messages import Envelope
-from sluice.contracts.subjects import SubjectError, parse
 from sluice_console.core.documents import VERSION, Document
 from sluice_console.core.story import Names, sentence, whom
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sluice.contracts.callers import Caller, name_of, name_of_node
+from sluice.contracts.bus.nats_permissions import Permissions, certificate_name, permissions_of
+from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
-from sluice.contracts.rights import Rights, certificate_name, rights_of
-from sluice.contracts.streams import Role
+from sluice.contracts.rpc_permissions import Caller, dns_name, node_dns_name
 
 BUS, BUS_CA, RPC, RPC_CA, ENVIRONMENT = "bus.pem", "bus-ca.crt", "rpc.pem", "rpc-ca.crt", "sluice.env"
 NODES = "nodes"
@@ -30,9 +30,9 @@ class Member:
         return self.role.value if self.node is None else f"{NODES}/{self.node}"
 
     @property
-    def rights(self) -> Rights:
+    def rights(self) -> Permissions:
         """What it may do on the bus."""
-        return rights_of(self.role, self.node)
+        return permissions_of(self.role, self.node)
 
     @property
     def bus_name(self) -> str:
@@ -48,8 +48,8 @@ class Member:
     def rpc_name(self) -> str:
         """The name in its certificate for gRPC; empty where it has none."""
         if self.node is not None:
-            return name_of_node(self.node)
-        return name_of(self.caller) if self.caller is not None else ""
+            return node_dns_name(self.node)
+        return dns_name(self.caller) if self.caller is not None else ""
 
     def environment(self, url: str, at: str) -> str:
         """Its settings, for files that lie in the folder `at`. Holds no secret."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sluice.contracts.asking import AskLimits
+from sluice.contracts.request_syntax import RequestLimits
 
 SERVICES = {
     "inventory": "sluice_inventory",
@@ -77,7 +77,7 @@ def _variables(wanted: Wanted, launch: Launch) -> dict[str, str]:
         own["MPS_DIR"] = wanted.mps_dir
     if wanted.quota_library and launch.service == "node-agent":
         own["QUOTA_LIBRARY"] = wanted.quota_library
-    if wanted.largest_node_gpus > AskLimits().max_gpus_per_node and launch.service in {"allocator", "pod-watcher"}:
+    if wanted.largest_node_gpus > RequestLimits().max_gpus_per_node and launch.service in {"allocator", "pod-watcher"}:
         own["MAX_GPUS_PER_NODE"] = str(wanted.largest_node_gpus)
     prefix = f"SLUICE_{launch.service.upper().replace('-', '_')}_"
     common = {"SLUICE_NATS_URL": wanted.nats_url, "SLUICE_DATA_DIR": wanted.data_dir}

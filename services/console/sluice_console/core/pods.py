@@ -19,7 +19,7 @@ from sluice.contracts.messages import (
     SliceMessage,
     SliceQuarantined,
 )
-from sluice.contracts.tickets import quota_library_beside
+from sluice.contracts.ticket_paths import quota_library_beside
 from sluice_console.core.asks import ask_text
 from sluice_console.core.documents import PodDocument, PodsDocument
 from sluice_console.core.homes import shares_text

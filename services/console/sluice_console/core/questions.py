@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
-from sluice.contracts.asking import ContainerAsk, Unquoted
 from sluice.contracts.manifests import PodManifest
 from sluice.contracts.messages import HostNeeds, NodeExpression, PodTerm, SpreadTerm
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb import node_pb2
+from sluice.contracts.request_syntax import ContainerRequest, Unquoted
 
 
 def question_of(pod: PodManifest) -> pb.SimulateRequest:
@@ -23,7 +23,7 @@ def question_of(pod: PodManifest) -> pb.SimulateRequest:
     )
 
 
-def _container(container: ContainerAsk) -> pb.ContainerAsk:
+def _container(container: ContainerRequest) -> pb.ContainerAsk:
     return pb.ContainerAsk(
         name=container.name,
         limits=_texts(container.limits),

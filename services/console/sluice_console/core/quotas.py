@@ -1,7 +1,8 @@
 """
 What namespaces have and may have, and the word by which an operator changes it.
 
-Usage is counted from the ledger with the allocator's own measure (`sluice.contracts.usage`). Nothing is decided here.
+Usage is counted from the ledger with the allocator's own measure (`sluice.contracts.quotas.usage`). Nothing is decided
+here.
 """
 
 from dataclasses import dataclass, field
@@ -9,9 +10,8 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from sluice.contracts.adjusting import counted
-from sluice.contracts.hardware import model_from_report
-from sluice.contracts.limits import beyond_total, parse_limit, why_no_namespace
+from sluice.contracts.gpu_reports import model_from_report
+from sluice.contracts.kube.quantities import NotANumber
 from sluice.contracts.messages import (
     BY_HAND,
     Amounts,
@@ -23,8 +23,9 @@ from sluice.contracts.messages import (
     SliceGone,
     SliceMessage,
 )
-from sluice.contracts.quantities import NotANumber
-from sluice.contracts.usage import NOTHING, PERMILLE, Usage, usage_of_device
+from sluice.contracts.quotas.amounts import guarantee_above_total, invalid_namespace_reason, parse_limit
+from sluice.contracts.quotas.usage import NOTHING, PERMILLE, Usage, usage_of_device
+from sluice.contracts.resize import counted_booking
 from sluice.mig.model import GpuModel
 from sluice_console.core.documents import AmountsDocument, QuotaDocument, QuotasDocument
 from sluice_console.core.limits_file import why_of_a_file
@@ -77,7 +78,7 @@ def _used(world: World) -> dict[str, Usage]:
         said = _slice_of(world, entry.booking)
         if isinstance(said, SliceGone):
             continue
-        for device in counted(entry, said).devices:
+        for device in counted_booking(entry, said).devices:
             counts = usage_of_device(device, models.of(device.gpu))
             namespace = entry.booking.namespace
             used[namespace] = used.get(namespace, NOTHING) + counts
@@ -142,7 +143,7 @@ class Said:
 
 def check_namespace(namespace: str) -> None:
     """Raises QuotaError for what cannot be a namespace."""
-    why = why_no_namespace(namespace)
+    why = invalid_namespace_reason(namespace)
     if why:
         raise QuotaError(why)
 
@@ -165,7 +166,7 @@ def quota_word(
         guaranteed=guaranteed.amounts(known.guaranteed, "guaranteed-"),
         source=BY_HAND,
     )
-    beyond = beyond_total(word.total, word.guaranteed)
+    beyond = guarantee_above_total(word.total, word.guaranteed)
     if beyond is not None:
         option = f"--guaranteed-{beyond.dimension} {beyond.guaranteed}"
         raise QuotaError(f"{option}: namespace {namespace} may have {beyond.total} in all")

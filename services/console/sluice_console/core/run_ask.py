@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sluice.contracts.asking import ANY_COUNT
-from sluice.contracts.kubernetes import ENV_DRIVER_CAPABILITIES
+from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES
+from sluice.contracts.kube.quantities import suspicious_memory
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.messages import AllocationRequested, ContainerDevices
-from sluice.contracts.quantities import doubt_of_memory
-from sluice.contracts.refusals import Refusal
-from sluice.contracts.tickets import quota_library_beside
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import ANY_COUNT
+from sluice.contracts.ticket_paths import quota_library_beside
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.world import World
 
@@ -89,7 +89,7 @@ def why_refused(file: str, text: str) -> str:
 
 def why_doubted(ask: RunAsk) -> str:
     """What of an ask that can be understood is most likely not what was meant; empty where nothing is."""
-    doubt = doubt_of_memory(ask.memory or "")
+    doubt = suspicious_memory(ask.memory or "")
     return f"--memory: {doubt}" if doubt else ""
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from sluice.contracts.codec import Undecodable
-from sluice.contracts.convert_bookings import MODES_BACK, share_from_proto
+from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.messages import PodGroup
 from sluice.contracts.pb import allocator_pb2 as pb
-from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
+from sluice.contracts.proto.bookings import MODES_BACK, share_from_proto
+from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_console.core.documents import (
     EvictedDocument,
     Filter,

@@ -250,4 +250,4 @@ class Happened:
     subject: str
     envelope: Envelope
     headers: Mapping[str, str] = field(default_factory=dict)
-    """What its writer told beside it (`sluice.contracts.tracing`)."""
+    """What its writer told beside it (`sluice.contracts.bus.trace_headers`)."""

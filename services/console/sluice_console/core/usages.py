@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 
 from sluice.contracts.messages import Mode
-from sluice.contracts.refusals import shorten
+from sluice.contracts.reasons import shorten
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
 from sluice_console.core.documents import VERSION, Document
 from sluice_console.core.world import World

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from sluice.contracts.bus.trace_headers import COMMIT, STEPS, TracePart, milliseconds, steps_of, trace_id
 from sluice.contracts.messages import AllocationRequested, Bound, Grant, Pending, RequestWithdrawn, WaitOver
-from sluice.contracts.tracing import COMMIT, STEPS, Part, milliseconds, steps_of, trace_id
 from sluice_console.core.documents import VERSION, Document, PodDocument
 from sluice_console.core.steps import concerns
 from sluice_console.core.story import Happened, sentence
@@ -85,7 +85,7 @@ class SpanDocument(Document, frozen=True, kw_only=True):
 class PartDocument(Document, frozen=True, kw_only=True):
     """One of the traces of a request; of `running`, what came of one occasion."""
 
-    part: Part
+    part: TracePart
     """
     `request` is from the pod that was seen to the open gate, `release` from its end to its last word. What is between
     is `running`: one for each occasion, a restart of an agent for example.
@@ -132,7 +132,7 @@ def waterfall(pod: PodDocument, history: Iterable[Happened]) -> WaterfallDocumen
     )
 
 
-def _parts(words: Sequence[_Word]) -> Iterator[tuple[Part, list[_Word]]]:
+def _parts(words: Sequence[_Word]) -> Iterator[tuple[TracePart, list[_Word]]]:
     """The request's way, the last occasions since, and its release; each in the order of time."""
     told = {part: sorted(of_it, key=lambda each: each[0]) for part, of_it in _sorted_out(words).items()}
     if told["request"]:
@@ -143,7 +143,7 @@ def _parts(words: Sequence[_Word]) -> Iterator[tuple[Part, list[_Word]]]:
         yield "release", told["release"]
 
 
-def _sorted_out(words: Sequence[_Word]) -> dict[Part, list[_Word]]:
+def _sorted_out(words: Sequence[_Word]) -> dict[TracePart, list[_Word]]:
     """
     Which words belong to what.
 
@@ -152,7 +152,7 @@ def _sorted_out(words: Sequence[_Word]) -> dict[Part, list[_Word]]:
     and by its own clock. That the wait is over, and that the source knows the binding, is the end of the first part.
     """
     ends = next((at for at, each in words if isinstance(each.envelope.message, RequestWithdrawn)), None)
-    told: dict[Part, list[_Word]] = {"request": [], "running": [], "release": []}
+    told: dict[TracePart, list[_Word]] = {"request": [], "running": [], "release": []}
     bound: datetime | None = None
     ending, is_released = list[type](), False
     for at, happened in words:
@@ -187,7 +187,7 @@ def _occasions(words: Sequence[_Word]) -> list[list[_Word]]:
     return occasions
 
 
-def _part(request: str, part: Part, words: Sequence[_Word]) -> PartDocument:
+def _part(request: str, part: TracePart, words: Sequence[_Word]) -> PartDocument:
     began = min(_first_moment(at, happened) for at, happened in words)
     spans: list[SpanDocument] = []
     before: tuple[Happened, float] | None = None

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from sluice.contracts.bus.subjects import SubjectError, guarded, parse
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AnyMessage, Booking, Bound, Grant, NodeChanged, NodeInventory, NodeOpened, Revoke
-from sluice.contracts.subjects import SubjectError, guarded, parse
 
 M = TypeVar("M")
 

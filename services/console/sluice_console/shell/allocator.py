@@ -5,14 +5,14 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 
-from sluice.contracts import subjects
-from sluice.contracts.callers import Caller, name_of
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import LeaseHeld
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
-from sluice.runtime import rpc
+from sluice.contracts.rpc_permissions import Caller, dns_name
 from sluice.runtime.bus import Bus
-from sluice.runtime.rpc_identity import CertificateError, Trust, trust_of
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.security import CertificateError, TransportSecurity, security_from_settings
 from sluice.runtime.settings import CommonSettings, SettingsError, load
 
 ROLE = "allocator"
@@ -22,9 +22,9 @@ class NotAskableError(Exception):
     """No allocator answers, or it cannot answer this. One sentence."""
 
 
-def trusted() -> Trust:
+def trusted() -> TransportSecurity:
     """With what certificate, if any, gRPC is spoken, as the environment says. Raises ServiceError."""
-    return trust_of(load(CommonSettings, service="console"))
+    return security_from_settings(load(CommonSettings, service="console"))
 
 
 @asynccontextmanager
@@ -34,17 +34,17 @@ async def allocator(bus: Bus) -> AsyncIterator[AllocatorServiceStub]:
 
     Raises NotAskableError when nobody works in that role, and for every call in the context that fails.
     """
-    endpoint, name = await _endpoint(bus), name_of(Caller.ALLOCATOR)
+    endpoint, name = await _endpoint(bus), dns_name(Caller.ALLOCATOR)
     try:
-        trust = trusted()
-        async with rpc.channel(endpoint, trust=trust, server_name=name) as opened:
+        security = trusted()
+        async with transport.channel(endpoint, security=security, server_name=name) as opened:
             try:
                 yield AllocatorServiceStub(opened)
             except grpc.aio.AioRpcError as error:
-                untrusted = rpc.why_untrusted(error, trust=trust, server_name=name)
+                untrusted = transport.why_untrusted(error, security=security, server_name=name)
                 why = untrusted or error.details() or error.code().name
                 raise NotAskableError(f"the allocator at {endpoint} cannot answer: {why}") from error
-    except (CertificateError, SettingsError, rpc.PlainTextError) as error:
+    except (CertificateError, SettingsError, transport.PlainTextError) as error:
         raise NotAskableError(str(error)) from error
 
 

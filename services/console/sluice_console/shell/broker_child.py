@@ -1,10 +1,13 @@
-"""The embedded broker as a supervised child: its configuration is that of `sluice.runtime.broker`, its life is ours."""
+"""
+The embedded broker as a supervised child: its configuration is that of `sluice.runtime.nats_server.process`, its life
+is ours.
+"""
 
 import os
 from pathlib import Path
 
-from sluice.runtime.broker import BrokerError, ServerPlan, server_binary
 from sluice.runtime.bus import BusError
+from sluice.runtime.nats_server.process import BrokerError, NatsServerConfig, server_binary
 from sluice_console.shell.children import ChildSpec
 
 
@@ -21,7 +24,7 @@ def broker_spec(name: str, port: int, data_dir: Path, log: Path, *, monitor_port
     running system loses what the broker knew, and nothing that it needs to start again.
     """
     config = data_dir / "nats-server.conf"
-    plan = ServerPlan("sluice", store_of(data_dir), port, monitor_port=monitor_port)
+    plan = NatsServerConfig("sluice", store_of(data_dir), port, monitor_port=monitor_port)
     config.write_text(plan.config(), encoding="utf-8")
     try:
         command = (str(server_binary()), "-c", str(config))

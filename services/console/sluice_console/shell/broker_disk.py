@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.bus.codec import NOT_READABLE
 from sluice_console.core.broker_disk import Lives, too_small, what_is_wrong
 from sluice_console.shell.data_directory import NotStartedError
 from sluice_console.shell.running import Running, running_at

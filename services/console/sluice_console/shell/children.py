@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.bus.codec import NOT_READABLE
 
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 5.0

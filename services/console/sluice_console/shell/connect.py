@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from sluice.runtime.bus import BusError
-from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_identity import Who
+from sluice.runtime.nats.credential_files import credentials_from_settings
+from sluice.runtime.nats.credentials import CredentialSource
+from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.settings import CommonSettings, load
 
 CONNECT_WITHIN_S = 5.0
@@ -21,10 +21,10 @@ def settings_of_console() -> CommonSettings:
         raise BusError(str(error)) from error
 
 
-def user_of_the_bus() -> Who | None:
+def user_of_the_bus() -> CredentialSource | None:
     """Who we are on the bus, as the environment says. Raises BusError."""
     try:
-        return credentials_of(settings_of_console())
+        return credentials_from_settings(settings_of_console())
     except ServiceError as error:
         raise BusError(str(error)) from error
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import GpuUuid, NodeName, RunId
 from sluice.contracts.messages import AnyMessage, Cordoned
 from sluice.runtime.bus import Bus

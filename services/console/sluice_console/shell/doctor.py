@@ -14,16 +14,16 @@ from typing import Any
 
 import grpc.aio
 
-from sluice.contracts.callers import Caller, name_of
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.pb.allocator_pb2 import ExplainRequest
 from sluice.contracts.pb.inventory_pb2 import ListGpusRequest
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
-from sluice.runtime import rpc
+from sluice.contracts.rpc_permissions import Caller, dns_name
 from sluice.runtime.bus import BusError
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.release import release
+from sluice.runtime.grpc import transport
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.version import sluice_version
 from sluice_console.core.doctor.admission import namespace_for_trial
 from sluice_console.core.doctor.bus import Asked, SeenBus, Written, check_bus, silent_broker, timed_subjects
 from sluice_console.core.doctor.cluster import check_cluster
@@ -157,7 +157,7 @@ async def _seen_bus(bus: NatsBus, url: str, look: Look) -> SeenBus:
         written=await _written(bus, timed_subjects(world)),
         allocator=None if missing else await _ask_allocator(bus),
         inventory=await _ask_inventory(look.inventory or _inventory_of(url)),
-        version=release(),
+        version=sluice_version(),
         trouble=await trouble_at(url),
         unstored_s=None if missing else await bus.unstored_s(Stream.STATE),
     )
@@ -197,18 +197,18 @@ def _inventory_of(url: str) -> str:
 async def _ask_inventory(address: str) -> Asked | None:
     if not address:
         return None
-    name = name_of(Caller.INVENTORY)
+    name = dns_name(Caller.INVENTORY)
     try:
-        trust = trusted()
-        async with rpc.channel(address, trust=trust, server_name=name) as opened:
+        security = trusted()
+        async with transport.channel(address, security=security, server_name=name) as opened:
             try:
                 # The sums are of all GPUs; of their list nothing is needed.
                 answer = await InventoryServiceStub(opened).ListGpus(ListGpusRequest(page_size=1), timeout=ASK_WITHIN_S)
             except grpc.aio.AioRpcError as error:
-                untrusted = rpc.why_untrusted(error, trust=trust, server_name=name)
+                untrusted = transport.why_untrusted(error, security=security, server_name=name)
                 why = untrusted or error.details() or error.code().name
                 return Asked(f"the inventory at {address} does not answer: {why}")
-    except (ServiceError, rpc.PlainTextError) as error:
+    except (ServiceError, transport.PlainTextError) as error:
         return Asked(f"the inventory at {address} cannot be asked: {error}")
     totals = answer.totals
     return Asked(said=f"{totals.gpus} GPUs on {totals.nodes} nodes, {totals.nodes_stale} of them stale")

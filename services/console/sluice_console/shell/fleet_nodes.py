@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from sluice.contracts.codec import Undecodable
+from sluice.contracts.bus.codec import Undecodable
+from sluice.contracts.bus.subjects import HISTORY_PREFIX, ledger_filter
 from sluice.contracts.ids import NodeName
-from sluice.contracts.subjects import HISTORY_PREFIX, ledger_filter
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_history import open_history
+from sluice.runtime.nats.history import open_history
 from sluice_console.core.fleet_nodes import COLUMNS, NodesDocument, last_given_back, node_cells, nodes_document
 from sluice_console.core.story import Happened
 from sluice_console.core.visible import visible

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from sluice.contracts.exchange import Observed, ReadingCaughtUp, ReadingStarted, Stream, stream_of
+from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream, stream_of
 from sluice.contracts.messages import AnyMessage
 from sluice.runtime.bus import Bus, Reading
 from sluice_console.core.world import World

@@ -5,9 +5,9 @@ from pathlib import PurePath
 
 import msgspec
 
-from sluice.contracts.codec import Undecodable
+from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.messages import AllocationRequested, RequestRejected
-from sluice.runtime.nats_history import EVERYTHING, Recorded, open_history
+from sluice.runtime.nats.history import EVERYTHING, HistoryRecord, open_history
 from sluice_console.core.documents import PodDocument, PodsDocument, StandingDocument, StoryDocument
 from sluice_console.core.events import EventDocument, event_document
 from sluice_console.core.freeing import being_freed
@@ -112,7 +112,7 @@ async def all_history(url: str) -> list[Happened]:
         return [happened async for batch in history.read() for happened in _readable(batch)]
 
 
-def _readable(batch: list[Recorded]) -> list[Happened]:
+def _readable(batch: list[HistoryRecord]) -> list[Happened]:
     return [
         Happened(recorded.subject, recorded.envelope, recorded.headers)
         for recorded in batch

@@ -7,10 +7,10 @@ The allocator does the rest (docs/adr/0012), and this waits to see it done.
 
 import sys
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.subjects import SubjectError
 from sluice.contracts.ids import NodeName, OperationId, RunId
 from sluice.contracts.messages import NodeRemoved
-from sluice.contracts.subjects import SubjectError
 from sluice_console.core.removal import NotRemovable, is_given_up, removal_of
 from sluice_console.core.visible import visible
 from sluice_console.core.world import World

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from sluice.contracts.exchange import Write, WriteAccepted, WriteRefused, WriteUnknown, stream_of
+from sluice.contracts.bus.events import Write, WriteAccepted, WriteRefused, WriteUnknown, stream_of
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import OperationId, RunId
 from sluice.contracts.messages import AnyMessage
-from sluice.contracts.subjects import Address
 from sluice.runtime.bus import Bus, BusError
 
 FASTER_MAX = 5

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sluice.contracts.remedies import remedy_of
+from sluice.contracts.reason_hints import hint_for
 from sluice_console.core.documents import (
     GpusDocument,
     PodsDocument,
@@ -125,7 +125,7 @@ def _why(story: StoryDocument) -> list[str]:
     now = story.standing
     if now is not None and now.state == "bound" and ";" in now.message:
         return [f"the allocator says now: it {now.message}"]
-    helps = [f"what helps: {remedy}"] if (remedy := remedy_of(story.pod.reasons)) else []
+    helps = [f"what helps: {remedy}"] if (remedy := hint_for(story.pod.reasons)) else []
     if now is None or not now.steps:
         return [*(reason_text(reason) for reason in story.pod.reasons), *helps]
     news = [] if now.message == story.pod.message else [f"the allocator says now: {now.message}"]

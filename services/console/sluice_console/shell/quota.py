@@ -2,7 +2,7 @@
 
 import sys
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import AnyMessage, QuotaSet, QuotaUnset
 from sluice_console.core.documents import QuotasDocument

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.bus.codec import NOT_READABLE
 from sluice_console.shell.failing import CommandError
 
 SERVER_VARIABLE = "SLUICE_NATS_URL"

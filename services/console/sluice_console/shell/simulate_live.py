@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 
 from sluice.contracts.admission import AdmissionRules
-from sluice.contracts.asking import ANY_COUNT, AskLimits
 from sluice.contracts.manifests import Cluster, ManifestLimits, Namespace, PodManifest, read_manifests, with_classes
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
-from sluice.contracts.refusals import Refusal, shorten
-from sluice.contracts.strict_tables import parse_toml
+from sluice.contracts.reasons import Refusal, shorten
+from sluice.contracts.request_syntax import ANY_COUNT, RequestLimits
+from sluice.contracts.toml_tables import parse_toml
 from sluice_console.core.admitted import denied_pod, with_warnings
 from sluice_console.core.documents import SimulatedDocument, SimulatedPodDocument
 from sluice_console.core.questions import question_of
@@ -51,7 +51,7 @@ async def simulate(url: str, files: Sequence[str], *, admission: Path | None = N
         found = [pod for file, text in texts for pod in _manifests(file, text, ANY_COUNT, cluster)]
         cluster = cluster.with_namespaces(pod.defines for pod in found if isinstance(pod.defines, Namespace))
         async with connected(url) as bus, allocator(bus) as asked:
-            limits = AskLimits(await _devices_max(asked), cluster.rules.driver_capabilities)
+            limits = RequestLimits(await _devices_max(asked), cluster.rules.driver_capabilities)
             named = [(file, pod) for file, text in texts for pod in _manifests(file, text, limits, cluster)]
             pods = zip((file for file, _ in named), with_classes(pod for _, pod in named), strict=True)
             answers = [await _answer(asked, file, pod) for file, pod in pods if not pod.skipped and pod.defines is None]
@@ -105,7 +105,7 @@ def _rules(path: Path) -> AdmissionRules:
         raise NotReadableError(f"{path}: {shorten(str(error), 300)}") from error
 
 
-def _manifests(file: str, text: str, limits: AskLimits, cluster: Cluster) -> tuple[PodManifest, ...]:
+def _manifests(file: str, text: str, limits: RequestLimits, cluster: Cluster) -> tuple[PodManifest, ...]:
     found = read_manifests(file, text, limits=LIMITS, asks=limits, cluster=cluster)
     if isinstance(found, Refusal):
         raise NotReadableError(found.sentence())

@@ -3,10 +3,10 @@
 import asyncio
 import sys
 
-from sluice.contracts.store_sizes import MIB
+from sluice.contracts.bus.store_sizes import MIB
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.silence import remedy
+from sluice.runtime.nats.broker_liveness import broker_hint
+from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice_console.shell.connect import connected, settings_of_console
 
 WITHIN_S = 30.0
@@ -26,7 +26,7 @@ async def ensure(url: str) -> int:
             await declared(bus, history_bytes=history_bytes, within_s=WITHIN_S)
         except TimeoutError:
             raise BusError(
-                f"the broker at {url} does not declare streams within {WITHIN_S:g} s: {remedy(clustered=bus.clustered)}"
+                f"the broker at {url} does not declare streams within {WITHIN_S:g} s: {broker_hint(clustered=bus.clustered)}"
             ) from None
     sys.stdout.write("the streams BOOK, STATE and HISTORY are there\n")
     return 0

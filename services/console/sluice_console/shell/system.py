@@ -17,17 +17,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Self
 
-from sluice.contracts.fleet import Fleet, FleetError, parse_fleet
-from sluice.contracts.limits_file import BYTES_MAX, read_limits
+from sluice.contracts.bus.store_sizes import MIB, history_bytes
+from sluice.contracts.fleet_file.fleet_spec import FleetSpec, FleetSpecError, parse_fleet
 from sluice.contracts.messages import BY_HAND, SourceSynced
-from sluice.contracts.store_sizes import MIB, history_bytes
-from sluice.contracts.strict_tables import TOML_BYTES_MAX, TableError
-from sluice.contracts.tickets import QUOTA_LIBRARY
+from sluice.contracts.quotas.limits_file import BYTES_MAX, read_limits
+from sluice.contracts.ticket_paths import QUOTA_LIBRARY
+from sluice.contracts.toml_tables import TOML_BYTES_MAX, TableError
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.ports import free_ports
-from sluice.runtime.service import EXIT_MEND
-from sluice.runtime.texts import text_of
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.service import EXIT_CONFIG
+from sluice.runtime.text_files import read_named_text
 from sluice_console.core.plan import SERVICES, Launch, Wanted, launches
 from sluice_console.core.world import World
 from sluice_console.shell.broker_child import broker_spec, store_of
@@ -92,7 +92,7 @@ class System:
         """Check what was asked for. Raises NotStartedError."""
         self._options = options
         self._say = say
-        fleet = _read_fleet(options.fleet_file) if options.fleet_file is not None else Fleet(())
+        fleet = _read_fleet(options.fleet_file) if options.fleet_file is not None else FleetSpec(())
         self.nodes = tuple(str(node.name) for node in fleet.nodes) or (this_node(),)
         self._largest_node_gpus = max((sum(kind.count for kind in node.gpus) for node in fleet.nodes), default=0)
         if not os.path.isdir(options.pods_dir):  # noqa: PTH112 - `is_dir` raises where it may not look
@@ -261,11 +261,11 @@ class System:
 
         Later both are started again: a disk that was full has room again some day.
         """
-        if self._failed is None or (code != EXIT_MEND and child.failed_starts < STARTS_MAX):
+        if self._failed is None or (code != EXIT_CONFIG and child.failed_starts < STARTS_MAX):
             return False
         if not self._failed.done():
             words = last_words(child.spec.log) or "it said nothing"
-            how = "cannot work" if code == EXIT_MEND else "does not stay up"
+            how = "cannot work" if code == EXIT_CONFIG else "does not stay up"
             self._failed.set_result(f"{child.spec.name} {how}: {words}{self._instead(child)}")
         return True
 
@@ -321,12 +321,12 @@ async def _ended(task: asyncio.Task[None]) -> None:
         await task
 
 
-def _read_fleet(file: Path) -> Fleet:
+def _read_fleet(file: Path) -> FleetSpec:
     try:
-        return parse_fleet(text_of(file, TOML_BYTES_MAX), origin=str(file))
+        return parse_fleet(read_named_text(file, TOML_BYTES_MAX), origin=str(file))
     except OSError as error:
         raise NotStartedError(f"--fleet {file} cannot be read: {error.strerror}") from error
-    except FleetError as error:
+    except FleetSpecError as error:
         raise NotStartedError(str(error)) from error
 
 
@@ -335,7 +335,7 @@ def _check_limits(file: Path | None) -> None:
     if file is None:
         return
     try:
-        read_limits(text_of(file, BYTES_MAX), origin=str(file), source=BY_HAND)
+        read_limits(read_named_text(file, BYTES_MAX), origin=str(file), source=BY_HAND)
     except OSError as error:
         raise NotStartedError(f"--limits {file} cannot be read: {error.strerror}") from error
     except TableError as error:

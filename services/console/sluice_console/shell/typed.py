@@ -95,10 +95,10 @@ def run(work: Coroutine[object, object, int]) -> int:
 
 
 def _in_words(error: "BusError") -> str:
-    from sluice.contracts.rights import user_of
-    from sluice.contracts.streams import Role
+    from sluice.contracts.bus.nats_permissions import user_name
+    from sluice.contracts.bus.streams import Role
     from sluice.runtime.bus import DeniedError
 
-    if isinstance(error, DeniedError) and error.verb.lower() == "publish" and error.user == user_of(Role.CONSOLE):
+    if isinstance(error, DeniedError) and error.verb.lower() == "publish" and error.user == user_name(Role.CONSOLE):
         return OPERATORS_ALONE.format(error.subject)
     return str(error)

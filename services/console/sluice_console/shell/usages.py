@@ -5,17 +5,17 @@ from collections.abc import Mapping
 
 import grpc.aio
 
-from sluice.contracts.callers import name_of_node
-from sluice.contracts.codec import Undecodable
-from sluice.contracts.convert_usage import usage_from_proto
+from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.ids import NodeName
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
-from sluice.contracts.refusals import shorten
+from sluice.contracts.proto.slice_usage import usage_from_proto
+from sluice.contracts.reasons import shorten
+from sluice.contracts.rpc_permissions import node_dns_name
 from sluice.contracts.slice_usage import NodeUsage
-from sluice.runtime import rpc
 from sluice.runtime.bus import BusError
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.rpc_identity import Trust
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.security import TransportSecurity
 from sluice_console.core.usages import (
     COLUMNS,
     UsagesDocument,
@@ -56,10 +56,10 @@ async def usage(url: str, *, idle_s: float | None, form: Form) -> int:
 async def usages_at(world: World, *, idle_s: float | None = None) -> UsagesDocument:
     """What all slices of a fleet are used for, or those that idle. Raises BusError when nobody can be asked."""
     try:
-        trust = trusted()
+        security = trusted()
     except ServiceError as error:
         raise BusError(str(error)) from error
-    found = await ask_agents(nodes_with_slices(world), trust)
+    found = await ask_agents(nodes_with_slices(world), security)
     answers = {node: answer for node, answer in found.items() if isinstance(answer, NodeUsage)}
     silent = {node: answer for node, answer in found.items() if isinstance(answer, str)}
     return usages_document(answers, silent, idle_s=idle_s)
@@ -75,30 +75,30 @@ async def use_by_request(world: World) -> tuple[dict[str, str], list[str]]:
     return use, silent_lines(document)
 
 
-async def ask_agents(endpoints: Mapping[str, str], trust: Trust) -> dict[str, NodeUsage | str]:
+async def ask_agents(endpoints: Mapping[str, str], security: TransportSecurity) -> dict[str, NodeUsage | str]:
     """What each agent says, or why it says nothing. Some are asked at once, each for at most `ANSWER_WITHIN_S`."""
     slots = asyncio.Semaphore(ASKED_MAX)
 
     async def ask(node: str, endpoint: str) -> NodeUsage | str:
         async with slots:
-            return await _ask(node, endpoint, trust)
+            return await _ask(node, endpoint, security)
 
     answers = await asyncio.gather(*(ask(node, endpoint) for node, endpoint in endpoints.items()))
     return dict(zip(endpoints, answers, strict=True))
 
 
-async def _ask(node: str, endpoint: str, trust: Trust) -> NodeUsage | str:
-    name = name_of_node(NodeName(node))
+async def _ask(node: str, endpoint: str, security: TransportSecurity) -> NodeUsage | str:
+    name = node_dns_name(NodeName(node))
     try:
-        async with rpc.channel(endpoint, trust=trust, server_name=name) as opened:
+        async with transport.channel(endpoint, security=security, server_name=name) as opened:
             request = agent_pb2.GetUsageRequest(node=node)
             answer = await agent_pb2_grpc.AgentServiceStub(opened).GetUsage(request, timeout=ANSWER_WITHIN_S)
-    except rpc.PlainTextError as error:
+    except transport.PlainTextError as error:
         return str(error)
     except grpc.aio.AioRpcError as error:
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
             return "its agent is of an older version, which does not tell it"
-        untrusted = rpc.why_untrusted(error, trust=trust, server_name=name)
+        untrusted = transport.why_untrusted(error, security=security, server_name=name)
         return untrusted or f"{error.code().name}: {shorten(error.details() or '', _WHY_MAX)}"
     found = usage_from_proto(answer)
     return found.why if isinstance(found, Undecodable) else why_senseless(node, found) or found

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeSnapshot
 from sluice.runtime.clock import Clock
-from sluice.runtime.metrics import Metric, Sample
-from sluice_inventory.core.counts import SlotState, uses
+from sluice.runtime.prometheus.metrics import Metric, Sample
+from sluice_inventory.core.counts import SlotState, gpu_uses
 from sluice_inventory.core.inventory import Inventory
 
 NODES = Metric(
@@ -54,7 +54,7 @@ class FleetMetrics:
         self._kept: dict[NodeName, tuple[NodeSnapshot, Tally]] = {}
 
     def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.metrics.asked_for`."""
+        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         total: Tally = Counter({(NODES, (state,)): 0 for state in ("fresh", "stale", "unread")})
         kept = {}
         for name in self._core.names():
@@ -78,7 +78,7 @@ class FleetMetrics:
 def tally_of(snapshot: NodeSnapshot) -> Tally:
     """What one node adds to the fleet's sums."""
     tally: Tally = Counter()
-    for use in uses(snapshot):
+    for use in gpu_uses(snapshot):
         gpu = use.gpu
         health = "lost" if gpu.lost else "healthy" if gpu.healthy else "unhealthy"
         tally[GPUS, (gpu.model, health)] += 1

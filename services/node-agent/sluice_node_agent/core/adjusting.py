@@ -17,8 +17,8 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from sluice.contracts.adjusting import larger, uses_more
 from sluice.contracts.messages import DeviceGrant
+from sluice.contracts.resize import max_sizes, uses_more
 from sluice_node_agent.core.events import MpsSeen, Result, TicketMade, TicketRefused, TicketRemoved
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.instructions import RemoveTicket
@@ -30,9 +30,9 @@ from sluice_node_agent.core.work import HomeKey, HomeWork, Next, Work, key_of
 def begin(record: SliceRecord, devices: tuple[DeviceGrant, ...], counts: tuple[DeviceGrant, ...]) -> Adjusting:
     """A slice is to have other shares. What it had counts until it is not used any more, and so does `counts`."""
     had = record.adjusting.counts if record.adjusting is not None and record.adjusting.counts else ()
-    most = larger(record.booking.devices, devices)
+    most = max_sizes(record.booking.devices, devices)
     for others in (had, counts):
-        most = larger(most, others) if others else most
+        most = max_sizes(most, others) if others else most
     return Adjusting(counts=most if most != devices else ())
 
 

@@ -10,10 +10,10 @@ import dataclasses
 
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
+    BusEvent,
     Entry,
-    ExchangeEvent,
     LastRead,
     ReadingCaughtUp,
     ReadingStarted,
@@ -248,7 +248,7 @@ class Agent:
         for home in homes:
             self._clearing.home(home)
 
-    def _read_ledger(self, event: ExchangeEvent, now: float) -> None:
+    def _read_ledger(self, event: BusEvent, now: float) -> None:
         forgotten = self._is_forgotten(event)
         self._outbox.handle(event, now)
         was_open = self._is_open
@@ -412,7 +412,7 @@ class Agent:
         self._due[work.allocation] = None
         self._homes_due.update(dict.fromkeys(work.homes))
 
-    def _is_forgotten(self, event: ExchangeEvent) -> bool:
+    def _is_forgotten(self, event: BusEvent) -> bool:
         """
         Whether the bus has forgotten news that it had acknowledged, or somebody said that this node is not there.
 

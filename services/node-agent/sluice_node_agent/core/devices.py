@@ -10,12 +10,12 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from sluice.contracts.hardware import model_from_report
+from sluice.contracts.gpu_reports import model_from_report
 from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport, MpsDaemonReport, PlacementReport, ProfileReport
 from sluice.mig.layout import Instance
 from sluice.mig.model import Placement
-from sluice.mig.table import table_of
+from sluice.mig.transition_table import table_of
 from sluice_node_agent.core.events import Mark
 
 InstanceKey = tuple[GpuUuid, int]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from sluice.contracts.exchange import ExchangeEvent, Ticked
+from sluice.contracts.bus.events import BusEvent, Ticked
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
 from sluice.contracts.messages import GpuReport, Mode
 from sluice_node_agent.core.records import Record, TicketRecord
@@ -429,4 +429,4 @@ RESULTS = (
     MpsStopped,
     MpsRefused,
 )
-Event = ExchangeEvent | Ticked | AgentStarted | GpuTroubled | QuarantineReleased | Result
+Event = BusEvent | Ticked | AgentStarted | GpuTroubled | QuarantineReleased | Result

@@ -5,10 +5,10 @@ It follows readings and must not decide. What is not there (any more) is known o
 an order.
 """
 
-from sluice.contracts.exchange import Entry, ExchangeEvent, Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus.events import BusEvent, Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus.subjects import parse
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RunId
 from sluice.contracts.messages import AnyMessage, Booking, Closed, Grant, LedgerEntry, NodeOpened, Revoke
-from sluice.contracts.subjects import parse
 
 
 class Orders:
@@ -54,7 +54,7 @@ class Orders:
         entry = self.entries.get(allocation)
         return entry is None or isinstance(entry, Closed)
 
-    def handle(self, event: ExchangeEvent) -> list[AllocationId]:
+    def handle(self, event: BusEvent) -> list[AllocationId]:
         """Take in one event of the ledger's reading. Returns the allocations of which something changed."""
         match event:
             case ReadingStarted(stream=Stream.BOOK, incarnation=incarnation):

@@ -8,7 +8,7 @@ gone, so that nobody computes without a limit while he is leaving.
 from dataclasses import replace
 
 from sluice.contracts.messages import DeviceGrant
-from sluice.contracts.tickets import quota_socket_name
+from sluice.contracts.ticket_paths import quota_socket_name
 from sluice_node_agent.core import shares
 from sluice_node_agent.core.events import QuotaTenant
 from sluice_node_agent.core.floor import Floor

@@ -12,8 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from sluice.contracts.messages import ContainerDevices, DeviceGrant, GpuReport, Share
-from sluice.contracts.tickets import QUOTA, quota_socket_name
-from sluice.mig.shares import FULL_WIDTH_PERCENT, width_percent
+from sluice.contracts.ticket_paths import QUOTA, quota_socket_name
+from sluice.mig.share_width import FULL_WIDTH_PERCENT, width_percent
 from sluice_node_agent.core.devices import Devices
 from sluice_node_agent.core.records import HomeRecord, MpsLimits, SliceRecord
 from sluice_node_agent.core.work import pairs

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from sluice.contracts.adjusting import same_places
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import Booking, Closed, Grant, Revoke
-from sluice.contracts.refusals import shorten
+from sluice.contracts.reasons import shorten
+from sluice.contracts.resize import same_places
 from sluice.contracts.ticket_names import is_ticket_of
 from sluice_node_agent.core import making
 from sluice_node_agent.core.adjusting import begin

@@ -6,7 +6,7 @@ It derives and repeats; it must not change what it tells of.
 
 from collections.abc import Iterator
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
 from sluice.contracts.messages import Closed, NodeChanged, PlacementReport, SliceGone, SliceReport
 from sluice.contracts.outbox import Outbox

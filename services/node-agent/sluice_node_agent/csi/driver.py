@@ -16,10 +16,11 @@ from pathlib import Path
 import grpc.aio
 
 from sluice.contracts.ids import NodeName
-from sluice.contracts.kubernetes import CSI_DRIVER
+from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.pb import csi_pb2_grpc, pluginregistration_pb2_grpc
-from sluice.runtime import logs, rpc
+from sluice.runtime import logs
 from sluice.runtime.errors import ServiceError
+from sluice.runtime.grpc import transport
 from sluice_node_agent.csi.places import registration_path, socket_path
 from sluice_node_agent.csi.servicers import Node, Registration
 from sluice_node_agent.csi.sources import Sources
@@ -145,7 +146,7 @@ async def _socket(path: Path, register: Callable[[grpc.aio.Server], None]) -> As
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     _make_way(path, draft)
-    async with rpc.serve(register, address=f"unix:{draft}"):
+    async with transport.serve(register, address=f"unix:{draft}"):
         own = _put_in_place(draft, path)
         try:
             yield

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from sluice.contracts.kubernetes import CSI_DRIVER
+from sluice.contracts.kube.names import CSI_DRIVER
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
 """A UUID, or the hash that a kubelet gives a static pod (kubernetes/kubernetes, pkg/kubelet/config/common.go)."""

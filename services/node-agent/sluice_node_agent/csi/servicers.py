@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from sluice.contracts.ids import NodeName
-from sluice.contracts.kubernetes import CSI_DRIVER
+from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc, pluginregistration_pb2, pluginregistration_pb2_grpc
 from sluice.runtime import logs
 from sluice_node_agent.csi.places import NoTarget, Target, socket_path, target_of

@@ -10,7 +10,7 @@ import errno
 from pathlib import Path
 
 from sluice.contracts.messages import ContainerDevices
-from sluice.contracts.tickets import LOG, PIPE, SHARE_PREFIX
+from sluice.contracts.ticket_paths import LOG, PIPE, SHARE_PREFIX
 from sluice.runtime import logs
 from sluice_node_agent.csi import mounting
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from sluice.contracts.kubernetes import VOLUME
+from sluice.contracts.kube.names import VOLUME
 from sluice_node_agent.csi import mounting
 from sluice_node_agent.csi.places import MOUNT, VOLUMES, Target, target_of
 from sluice_node_agent.csi.sources import Sources

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.fleet import FaultValue, FleetGpus, FleetNode
-from sluice.contracts.hardware import profile_reports
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.fleet_file.fleet_spec import FaultValue, GpuGroupSpec, NodeSpec
+from sluice.contracts.gpu_reports import profile_reports
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import ProfileReport
-from sluice.contracts.refusals import shorten
-from sluice.mig.catalog import find
+from sluice.contracts.reasons import shorten
+from sluice.mig.catalog import find_model
 from sluice.mig.model import GpuModel
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.core.events import HolderKind
@@ -149,7 +149,7 @@ class HardwareFile:
         """Whether the node was ever made."""
         return self._path.exists()
 
-    def make(self, node: FleetNode) -> None:
+    def make(self, node: NodeSpec) -> None:
         """
         Make the hardware that the fleet describes, unless it is there already.
 
@@ -264,7 +264,7 @@ def _take_over_facts(gpus: list[Gpu], wanted: list[Gpu]) -> bool:
     return changed
 
 
-def _gpus_of(node: FleetNode) -> list[Gpu]:
+def _gpus_of(node: NodeSpec) -> list[Gpu]:
     gpus: list[Gpu] = []
     for kind in node.gpus:
         first = len(gpus)
@@ -288,7 +288,7 @@ def _gpus_of(node: FleetNode) -> list[Gpu]:
 
 
 def _spelled_out(model: GpuModel) -> SpelledOut | None:
-    if find(model.key) == model:
+    if find_model(model.key) == model:
         return None
     return SpelledOut(
         memory_mib=model.memory_mib,
@@ -299,7 +299,7 @@ def _spelled_out(model: GpuModel) -> SpelledOut | None:
     )
 
 
-def _made_by_hand(kind: FleetGpus) -> list[Instance]:
+def _made_by_hand(kind: GpuGroupSpec) -> list[Instance]:
     """The instances of a fixed layout, with compute instances."""
     return [
         Instance(gi_id=gi_id, profile=each.profile, start=each.start, size=each.size, uuid=f"MIG-{_new_id()}")

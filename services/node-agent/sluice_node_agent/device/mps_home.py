@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.ids import GpuUuid, HomeId
-from sluice.contracts.refusals import shorten
+from sluice.contracts.reasons import shorten
 from sluice_node_agent.device.processes import SHORT
 
 SOCKET_PATH_MAX = 107

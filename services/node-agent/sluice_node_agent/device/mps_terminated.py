@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.refusals import shorten
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.reasons import shorten
 from sluice_node_agent.device.mps_home import MpsError
 from sluice_node_agent.device.processes import Processes
 

@@ -70,7 +70,7 @@ def profiles(device: Handle, total_bytes: int) -> tuple[ProfileReport, ...]:
     All GPU instance profiles with their placements, smallest first; empty without MIG. `total_bytes`: the GPU's memory.
 
     In the catalog's order, by slices, memory and id, not in that of NVML's enum: a GPU whose facts are the catalog's is
-    the catalog's model, and the order is one of them (`sluice.contracts.hardware`).
+    the catalog's model, and the order is one of them (`sluice.contracts.gpu_reports`).
     """
     found: dict[int, ProfileReport] = {}
     for enum in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):

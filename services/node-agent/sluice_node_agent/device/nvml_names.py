@@ -6,7 +6,7 @@ that fraction of the GPU's memory in whole GiB, rounded, is the number in the na
 profile (NVIDIA MIG user guide, "GPU Instance Profiles"). No NVML here: numbers in, text out.
 """
 
-from sluice.mig.profile import ProfileName, ProfileNameError
+from sluice.mig.profile_name import ProfileName, ProfileNameError
 
 _PREFIX = "MIG "
 _GIB = 1024**3

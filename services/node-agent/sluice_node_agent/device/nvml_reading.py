@@ -15,7 +15,7 @@ import pynvml  # type: ignore[import-untyped]
 
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import ProfileReport
-from sluice.mig.catalog import find
+from sluice.mig.catalog import find_model
 from sluice_node_agent.device.nvml_errors import MISSING, known_or, told_or
 from sluice_node_agent.device.nvml_health import Facts
 from sluice_node_agent.device.nvml_mig import Handle, Mode
@@ -85,7 +85,7 @@ def multiprocessors(device: Handle, name: str, profiles: tuple[ProfileReport, ..
     architecture; else the largest profile's. Never fewer than that: one profile cannot have more than there are.
     """
     least = max((profile.multiprocessors for profile in profiles), default=0)
-    model = find(name)
+    model = find_model(name)
     if model is not None and model.multiprocessors >= least:
         return model.multiprocessors
     cores = known_or(0, pynvml.nvmlDeviceGetNumGpuCores, device)

@@ -6,11 +6,11 @@ Read from the hardware file's values as they are at one moment; it changes nothi
 
 from collections.abc import Collection, Iterable
 
-from sluice.contracts.fleet_snapshot import LINK_SCORE
-from sluice.contracts.hardware import model_of_facts, profile_reports
+from sluice.contracts.fleet_file.empty_snapshots import LINK_SCORE
+from sluice.contracts.gpu_reports import model_of_facts, profile_reports
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
-from sluice.mig.catalog import find
+from sluice.mig.catalog import find_model
 from sluice.mig.model import GpuModel
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.uses import DeviceUse, ProcessUse
@@ -59,7 +59,7 @@ def model_of(gpu: Gpu) -> GpuModel:
     if own is not None:
         sizes = (own.memory_mib, own.multiprocessors, own.memory_slices, own.compute_slices)
         return model_of_facts(gpu.model, sizes, own.profiles)
-    model = find(gpu.model)
+    model = find_model(gpu.model)
     if model is None:
         raise NotSupportedError(f"{gpu.uuid}: {gpu.model} is no known model")
     return model

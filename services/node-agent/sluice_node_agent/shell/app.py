@@ -11,16 +11,16 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 
-from sluice.contracts.callers import name_of_node
+from sluice.contracts.bus.nats_permissions import user_name
+from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
-from sluice.contracts.rights import user_of
-from sluice.contracts.streams import Role
-from sluice.runtime import rpc
+from sluice.contracts.rpc_permissions import node_dns_name
 from sluice.runtime.bus import Bus
-from sluice.runtime.bus_identity import credentials_of
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.rpc_health import Health
-from sluice.runtime.rpc_identity import trust_of
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.health import Health
+from sluice.runtime.grpc.security import security_from_settings
+from sluice.runtime.nats.credential_files import credentials_from_settings
+from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.service import Service
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.file_limit import raise_file_limit
@@ -43,7 +43,7 @@ async def serve(service: Service[NodeAgentSettings]) -> None:
 
     @asynccontextmanager
     async def connect(node: NodeName) -> AsyncIterator[Bus]:
-        who = credentials_of(service.settings, user_of(Role.NODE_AGENT, node))
+        who = credentials_from_settings(service.settings, user_name(Role.NODE_AGENT, node))
         bus = await NatsBus.connect(
             service.settings.nats_url, name=f"node-agent {node}", traces=service.traces, credentials=who
         )
@@ -53,7 +53,7 @@ async def serve(service: Service[NodeAgentSettings]) -> None:
             await bus.close()
 
     health = Health(service.clock)
-    async with rpc.serve_health(service.settings.health_address, health):
+    async with transport.serve_health(service.settings.health_address, health):
         await run_agents(service, connect, health)
 
 
@@ -72,7 +72,7 @@ async def run_agents(service: Service[NodeAgentSettings], connect: Connect, heal
 async def _run_agents(service: Service[NodeAgentSettings], connect: Connect, health: Health) -> None:
     sites = sites_of(service.settings)
     health.expect(site.name for site in sites)
-    trust = trust_of(service.settings, *(name_of_node(site.name) for site in sites))
+    security = security_from_settings(service.settings, *(node_dns_name(site.name) for site in sites))
     pulled = Pulled()
     pulled.agents.update({site.name: None for site in sites})
     gpus = sum(site.gpus_max for site in sites)
@@ -85,7 +85,9 @@ async def _run_agents(service: Service[NodeAgentSettings], connect: Connect, hea
 
     try:
         async with (
-            rpc.serve(register, address=service.settings.grpc_address, trust=trust, traces=service.traces) as endpoint,
+            transport.serve(
+                register, address=service.settings.grpc_address, security=security, traces=service.traces
+            ) as endpoint,
             asyncio.TaskGroup() as agents,
         ):
             shared = Shared(service, endpoint, pulled, threads, helpers, connect, health)

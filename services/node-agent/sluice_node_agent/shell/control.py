@@ -16,7 +16,8 @@ import grpc.aio
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import SliceReport
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
-from sluice.runtime import logs, rpc
+from sluice.runtime import logs
+from sluice.runtime.grpc import transport
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import QuarantineReleased
 from sluice_node_agent.shell.places import SOCKET_PATH_BYTES_MAX, fits_a_socket
@@ -90,7 +91,7 @@ async def served_on(path: Path, control: Control, pulled: Pulled, *, node: NodeN
         pulled.register(server)
 
     _remove(path)
-    async with rpc.serve(register, address=f"unix:{path}"):
+    async with transport.serve(register, address=f"unix:{path}"):
         _make_private(path)
         try:
             yield

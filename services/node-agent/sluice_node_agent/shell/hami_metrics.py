@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from sluice.contracts.messages import DeviceGrant, GpuReport, NodeSnapshot
 from sluice.contracts.slice_usage import NodeUsage
-from sluice.runtime.metrics import Metric, Sample
+from sluice.runtime.prometheus.metrics import Metric, Sample
 
 _MIB = 1024**2
 _GPU = ("node", "device_uuid", "device_index", "device_type")

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sluice.contracts.ids import GpuUuid
-from sluice.runtime import logs, metrics
+from sluice.runtime import logs
 from sluice.runtime.core_runner import Executor
+from sluice.runtime.prometheus import metrics
 from sluice_node_agent.core.events import (
     DeviceRefused,
     Event,

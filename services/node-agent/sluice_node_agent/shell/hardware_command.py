@@ -15,7 +15,7 @@ from typing import get_args
 
 import msgspec
 
-from sluice.contracts.fleet import FaultValue
+from sluice.contracts.fleet_file.fleet_spec import FaultValue
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.core.events import HolderKind
 from sluice_node_agent.device.hardware_file import Faults, Gpu, HardwareFile, HardwareFileError, Process, faults_from

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.refusals import shorten
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.reasons import shorten
 from sluice_node_agent.core.records import (
     Forgotten,
     HomeGone,

@@ -13,17 +13,18 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, ReadLast, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, ReadLast, Stream
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import Grant
-from sluice.runtime import logs, metrics
+from sluice.runtime import logs
 from sluice.runtime.bus import Bus
 from sluice.runtime.core_runner import CoreRunner
-from sluice.runtime.release import release
-from sluice.runtime.rpc_health import Health
+from sluice.runtime.grpc.health import Health
+from sluice.runtime.prometheus import metrics
 from sluice.runtime.service import Service
-from sluice.runtime.turns import Phase
+from sluice.runtime.tracing.core_spans import SpanPhase
+from sluice.runtime.version import sluice_version
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import AgentStarted, Event
 from sluice_node_agent.core.records import NodeRecord, Record, SliceRecord
@@ -48,8 +49,8 @@ from sluice_node_agent.shell.troubles import watch_troubles
 from sluice_node_agent.shell.usage import UsageWatch
 
 PHASES = (
-    Phase("make slice", "saw Grant", "decided SliceReady"),
-    Phase("unmake slice", "saw Revoke", "decided SliceGone"),
+    SpanPhase("make slice", "saw Grant", "decided SliceReady"),
+    SpanPhase("unmake slice", "saw Revoke", "decided SliceGone"),
 )
 """What a node does for a request, in traces: its steps are inside of them in time."""
 
@@ -158,7 +159,7 @@ class Lives:
                 tick_s=settings.tick_s,
                 shows=AgentMetrics(core).now,
                 phases=PHASES,
-                foresees=first_word_of,
+                predict_read=first_word_of,
             )
             await runner.offer(started)
             usage = UsageWatch(
@@ -169,7 +170,7 @@ class Lives:
             log.info("agent of a node", run=run, endpoint=shared.endpoint, gpus=len(started.gpus), modes=site.modes)
             socket = places.control_socket(settings.data_dir, node)
             control = Control(node, core, runner.offer)
-            with shared.health.runs(node, runner, lambda: bus.connected), metrics.asked_for(usage.now):
+            with shared.health.runs(node, runner, lambda: bus.connected), metrics.collecting_from(usage.now):
                 async with served_on(socket, control, shared.pulled, node=node), asyncio.TaskGroup() as work:
                     work.create_task(watch_troubles(site.backend, site.watch, runner.offer, node=node))
                     work.create_task(usage.run())
@@ -196,7 +197,7 @@ async def _shown_and_closed(in_thread: InThread, core: Agent, quotas: QuotaHomes
         yield
         return
     try:
-        with metrics.asked_for(QuotaMetrics(core, quotas).now):
+        with metrics.collecting_from(QuotaMetrics(core, quotas).now):
             yield
     finally:
         await in_thread(quotas.close)
@@ -273,7 +274,7 @@ def what_is_there(
         has_pods=pods is not None,
         why_unseen=pods.why_unseen() if pods is not None else "",
         time_quota=site.quota_library is not None,
-        version=release(),
+        version=sluice_version(),
     )
 
 

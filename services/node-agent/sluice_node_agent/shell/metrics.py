@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from sluice.contracts.messages import InstanceReport, NodeSnapshot, PlacementReport
 from sluice.contracts.slice_usage import NodeUsage
-from sluice.runtime.metrics import Metric, Sample
+from sluice.runtime.prometheus.metrics import Metric, Sample
 from sluice_node_agent.core.agent import Agent
 
 _MIB = 1024**2
@@ -143,7 +143,7 @@ class AgentMetrics:
         self._core = core
 
     def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.metrics.asked_for`."""
+        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         yield Sample(OPEN, self._core.is_open)
         if not self._core.started:
             return

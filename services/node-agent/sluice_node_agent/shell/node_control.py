@@ -15,12 +15,12 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
-from sluice.contracts.codec import Undecodable
-from sluice.contracts.convert import snapshot_from_proto
+from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.messages import NodeSnapshot
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
-from sluice.runtime import rpc
+from sluice.contracts.proto.snapshots import snapshot_from_proto
 from sluice.runtime.errors import ServiceError
+from sluice.runtime.grpc import transport
 from sluice_node_agent.shell.places import SOCKET_PATH_BYTES_MAX, fits_a_socket
 
 CONNECT_S = 2.0
@@ -69,7 +69,7 @@ def _asked(path: Path, node: str, ask: Callable[[grpc.aio.Channel], Awaitable[T]
     address = f"unix:{path.absolute()}"
 
     async def call() -> T:
-        async with rpc.channel(address, deadline_s=ANSWER_S) as channel:
+        async with transport.channel(address, deadline_s=ANSWER_S) as channel:
             return await ask(channel)
 
     try:

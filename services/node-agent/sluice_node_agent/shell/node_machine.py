@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sluice.contracts.fleet import FleetNode
+from sluice.contracts.fleet_file.fleet_spec import NodeSpec
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.device.fixed_gpus import FixedGpus, fixed_gpus
@@ -107,7 +107,7 @@ def run_program(command: Sequence[str]) -> Ran:
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _fleet(settings: NodeAgentSettings) -> Sequence[FleetNode]:
+def _fleet(settings: NodeAgentSettings) -> Sequence[NodeSpec]:
     if settings.fleet_file is None:
         return ()
     from sluice_node_agent.shell.simulated_node import simulated_nodes  # noqa: PLC0415 - not on real nodes
@@ -115,7 +115,7 @@ def _fleet(settings: NodeAgentSettings) -> Sequence[FleetNode]:
     return [site.fleet_node for site in simulated_nodes(settings, settings.fleet_file)]
 
 
-def _fleet_node(settings: NodeAgentSettings, node: NodeName) -> FleetNode | None:
+def _fleet_node(settings: NodeAgentSettings, node: NodeName) -> NodeSpec | None:
     return next((each for each in _fleet(settings) if each.name == node), None)
 
 

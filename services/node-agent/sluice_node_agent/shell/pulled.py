@@ -3,11 +3,11 @@
 import grpc
 import grpc.aio
 
-from sluice.contracts.convert import snapshot_to_proto
-from sluice.contracts.convert_usage import usage_to_proto
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeSnapshot
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
+from sluice.contracts.proto.slice_usage import usage_to_proto
+from sluice.contracts.proto.snapshots import snapshot_to_proto
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.shell.usage import UsageWatch
 

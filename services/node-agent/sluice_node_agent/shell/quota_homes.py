@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sluice.contracts.ids import HomeId
-from sluice.contracts.tickets import QUOTA, QUOTA_LIBRARY
+from sluice.contracts.ticket_paths import QUOTA, QUOTA_LIBRARY
 from sluice.runtime import logs
 from sluice_node_agent.core.events import QuotaSeen, QuotaTenant
 from sluice_node_agent.core.instructions import SetQuotas

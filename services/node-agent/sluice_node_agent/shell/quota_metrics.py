@@ -8,7 +8,7 @@ look at each home, some seconds ago: nobody waits for a scheduler here. Begins a
 from collections.abc import Iterator
 
 from sluice.contracts.ids import AllocationId
-from sluice.runtime.metrics import Metric, Sample
+from sluice.runtime.prometheus.metrics import Metric, Sample
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.shell.quota_homes import QuotaHomes
 
@@ -52,7 +52,7 @@ class QuotaMetrics:
         self._homes = homes
 
     def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.metrics.asked_for`."""
+        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         if not self._core.started:
             return
         slices = {report.booking.allocation: report.booking for report in self._core.snapshot().slices}

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.contracts.fleet import FleetError, FleetNode, parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, NodeSpec, parse_fleet
 from sluice.contracts.ids import NodeName
-from sluice.contracts.strict_tables import TOML_BYTES_MAX
-from sluice.runtime.texts import text_of
+from sluice.contracts.toml_tables import TOML_BYTES_MAX
+from sluice.runtime.text_files import read_named_text
 from sluice_node_agent.device import mps_stand_in
 from sluice_node_agent.device.hardware_file import HardwareFile
 from sluice_node_agent.device.mps import MpsDaemons
@@ -29,7 +29,7 @@ class FleetFileError(SiteError):
 class SimulatedNode:
     """One node of the fleet (a `Site`)."""
 
-    fleet_node: FleetNode
+    fleet_node: NodeSpec
     settings: NodeAgentSettings
 
     @property
@@ -71,10 +71,10 @@ class SimulatedNode:
 def simulated_nodes(settings: NodeAgentSettings, path: Path) -> tuple[SimulatedNode, ...]:
     """The nodes of the fleet file that this process serves. Raises FleetFileError."""
     try:
-        fleet = parse_fleet(text_of(path, TOML_BYTES_MAX), origin=str(path))
+        fleet = parse_fleet(read_named_text(path, TOML_BYTES_MAX), origin=str(path))
     except OSError as error:
         raise FleetFileError(f"the fleet file {path} cannot be read: {error}") from error
-    except FleetError as error:
+    except FleetSpecError as error:
         raise FleetFileError(str(error)) from error
     names = dict.fromkeys(settings.nodes) or {node.name: None for node in fleet.nodes}
     unknown = [name for name in names if fleet.node(name) is None]

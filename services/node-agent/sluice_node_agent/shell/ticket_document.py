@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.messages import ContainerDevices
-from sluice.contracts.refusals import shorten
+from sluice.contracts.reasons import shorten
 from sluice_node_agent.core.instructions import MakeTicket
 from sluice_node_agent.core.records import TicketRecord
 

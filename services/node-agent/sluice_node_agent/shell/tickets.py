@@ -5,9 +5,9 @@ A container that mounts its ticket cannot start before the slice is ready, nor a
 directory is not there any more. `slice.json` inside is for people, and for an agent that has lost its journal.
 
 Where there is a kubelet, a pod's tickets are in the directory that its volume shows (`csi.sources`), and a container
-with a share has one of its own beside the ticket, which is its daemon's home (`sluice.contracts.tickets`). Elsewhere
-all are in one directory, and a container with a share finds links below its own name: `<ticket>/<container>/pipe` and
-`.../log`.
+with a share has one of its own beside the ticket, which is its daemon's home (`sluice.contracts.ticket_paths`).
+Elsewhere all are in one directory, and a container with a share finds links below its own name:
+`<ticket>/<container>/pipe` and `.../log`.
 
 Removing a ticket removes what is in it and nothing else: it follows no link, and goes into nothing that is mounted
 there. Behind both may be the sockets of a daemon that others live on.
@@ -19,9 +19,9 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sluice.contracts.kubernetes import is_ticket_name
+from sluice.contracts.kube.names import is_ticket_name
 from sluice.contracts.messages import ContainerDevices
-from sluice.contracts.tickets import LOG, PIPE, SHARE_PREFIX, ticket_of
+from sluice.contracts.ticket_paths import LOG, PIPE, SHARE_PREFIX, ticket_of
 from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.instructions import MakeTicket
 from sluice_node_agent.csi.mounting import mounted_below

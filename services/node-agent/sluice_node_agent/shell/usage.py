@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.slice_usage import NodeUsage
-from sluice.runtime import logs, metrics
+from sluice.runtime import logs
 from sluice.runtime.clock import Clock
-from sluice.runtime.metrics import Sample
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.metrics import Sample
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.usage import UsageBook
 from sluice_node_agent.core.uses import DeviceUse
@@ -71,7 +72,7 @@ class UsageWatch:
         return self._book.told(self._core.snapshot(), self._every_s, self._clock.monotonic())
 
     def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.metrics.asked_for`."""
+        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         if not self._core.started:
             return
         usage = self.told()

@@ -14,9 +14,9 @@ from sluice.contracts.admission.environment import missing_env, replaced_env, se
 from sluice.contracts.admission.rules import AdmissionRules
 from sluice.contracts.admission.shapes import Container, Pod
 from sluice.contracts.admission.volumes import OUR_MOUNT, OUR_VOLUME, lacks_mount, lacks_volume
-from sluice.contracts.asking import is_gpu_resource
-from sluice.contracts.kubernetes import ANNOTATION_REQUEST, GATE, LABEL_MANAGED, MANAGED
+from sluice.contracts.kube.names import ANNOTATION_REQUEST, GATE, LABEL_MANAGED, MANAGED
 from sluice.contracts.messages import Claim
+from sluice.contracts.request_syntax import is_gpu_resource
 from sluice_pod_watcher.admission.responses import Operation
 
 

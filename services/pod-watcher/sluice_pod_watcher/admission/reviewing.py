@@ -16,10 +16,10 @@ from sluice.contracts.admission.problems import Problem, refused, tell
 from sluice.contracts.admission.rules import AdmissionRules
 from sluice.contracts.admission.shapes import NotAReview, Pod, Request, read_pod, read_request
 from sluice.contracts.admission.volumes import problems_of_mounts
-from sluice.contracts.asking import AskLimits
-from sluice.contracts.kubernetes import ANNOTATION_REQUEST, LABEL_MANAGED
+from sluice.contracts.kube.names import ANNOTATION_REQUEST, LABEL_MANAGED
 from sluice.contracts.pod_specs import unknown_demands
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.admission.editing import edits, hiding, hiding_in_added
 from sluice_pod_watcher.admission.responses import AdmissionResponse
 
@@ -78,7 +78,7 @@ def _hidden(request: Request, pod: Pod) -> AdmissionResponse:
     return AdmissionResponse(request.uid, patch=tuple(hiding(pod)), warnings=advice.on_no_ask(pod))
 
 
-def _ask_of_later(pod: Pod, spec: Mapping[str, Any], limits: AskLimits) -> Ask | Refusal:
+def _ask_of_later(pod: Pod, spec: Mapping[str, Any], limits: RequestLimits) -> Ask | Refusal:
     """The ask that the first review stored."""
     text = (pod.metadata.annotations or {})[ANNOTATION_REQUEST]
     stored = decode_stored(text)

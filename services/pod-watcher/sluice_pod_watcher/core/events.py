@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, Ticked
+from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import (
     NO_LEEWAY,
@@ -17,7 +17,7 @@ from sluice.contracts.messages import (
     PodGroup,
     WithdrawCause,
 )
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
 
 # -- what is kept on disk -----------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class HostsKnown:
 
 
 Event = (
-    ExchangeEvent
+    BusEvent
     | Ticked
     | IdentitiesLoaded
     | IdentitiesSaved
@@ -164,4 +164,4 @@ class Tell:
     request: str = ""
 
 
-Instruction = ExchangeInstruction | SaveIdentities | ListFolder | Tell
+Instruction = BusInstruction | SaveIdentities | ListFolder | Tell

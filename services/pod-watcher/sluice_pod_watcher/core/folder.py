@@ -7,7 +7,7 @@ Says what is written, not what follows from it.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
 from sluice_pod_watcher.core.events import NO_TERMS, ManifestFile
 from sluice_pod_watcher.core.identities import Place
 from sluice_pod_watcher.core.manifests import Found, ParsedFile, duplicate, parse_file, with_class

@@ -15,23 +15,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
+    BusEvent,
+    BusInstruction,
     Entry,
-    ExchangeEvent,
-    ExchangeInstruction,
     Observed,
     ReadingCaughtUp,
     ReadingStarted,
     Stream,
     Ticked,
 )
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import Incarnation, NodeName, RunId, SourceName
-from sluice.contracts.limits_file import read_limits
 from sluice.contracts.messages import BY_HAND, AnyMessage, Cordoned, QuotaSet, QuotaUnset, Uncordoned
 from sluice.contracts.outbox import Outbox
-from sluice.contracts.strict_tables import TableError
-from sluice.contracts.subjects import Address
+from sluice.contracts.quotas.limits_file import read_limits
+from sluice.contracts.toml_tables import TableError
 from sluice_pod_watcher.core.events import Tell
 
 READS: tuple[tuple[Stream, tuple[str, ...]], ...] = ((Stream.BOOK, ("sluice.quota.>", "sluice.cordon.>")),)
@@ -73,8 +73,8 @@ class LimitsSaid:
     """The life of BOOK that this is so in."""
 
 
-Event = ExchangeEvent | Ticked | LimitsRead | LimitsUnreadable
-Instruction = ExchangeInstruction | Tell | LimitsSaid
+Event = BusEvent | Ticked | LimitsRead | LimitsUnreadable
+Instruction = BusInstruction | Tell | LimitsSaid
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Limits:
 
     # -- the bus ------------------------------------------------------------------------------------------------------
 
-    def _exchange_event(self, event: ExchangeEvent, now: float) -> None:
+    def _exchange_event(self, event: BusEvent, now: float) -> None:
         self._outbox.handle(event, now)  # what it reports is seen by looking at the last word
         match event:
             case ReadingStarted():

@@ -7,11 +7,11 @@ How a manifest is read, and what it asks for, is `sluice.contracts.manifests`; h
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from sluice.contracts.asking import AskLimits
 from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests, too_large
 from sluice.contracts.messages import Claim
 from sluice.contracts.pod_specs import NO_URGENCY, PriorityClass, Urgency, resolved, unknown_class
-from sluice.contracts.refusals import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.core.events import NO_TERMS, ManifestFile, Terms
 from sluice_pod_watcher.core.rules import Rules
 
@@ -55,7 +55,7 @@ def parse_file(file: ManifestFile, rules: Rules) -> ParsedFile:
     if file.too_large:
         return ParsedFile(broken=too_large(file.name, limits))
     found = read_manifests(
-        file.name, file.text, limits=limits, asks=AskLimits(rules.max_gpus_per_node, rules.driver_capabilities)
+        file.name, file.text, limits=limits, asks=RequestLimits(rules.max_gpus_per_node, rules.driver_capabilities)
     )
     if isinstance(found, Refusal):
         return ParsedFile(broken=found)

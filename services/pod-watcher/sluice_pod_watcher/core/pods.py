@@ -29,7 +29,7 @@ from sluice.contracts.messages import (
     RequestRejected,
     RequestWithdrawn,
 )
-from sluice.contracts.refusals import shorten
+from sluice.contracts.reasons import shorten
 from sluice_pod_watcher.core import words
 from sluice_pod_watcher.core.events import Ask, IdentityRecord, Tell, Terms
 from sluice_pod_watcher.core.folder import View

@@ -13,15 +13,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
-    ExchangeEvent,
-    ExchangeInstruction,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-)
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import BusEvent, BusInstruction, Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import Incarnation, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -37,8 +31,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     SourceSynced,
 )
-from sluice.contracts.outbox import Contested, Outbox, Report
-from sluice.contracts.subjects import Address
+from sluice.contracts.outbox import Contested, Outbox, OutboxReport
 from sluice_pod_watcher.core.events import Tell
 
 AGAIN_MAX = 250
@@ -101,7 +94,7 @@ class Voice:
 
     # -- hearing --------------------------------------------------------------------------------------------------
 
-    def handle(self, event: ExchangeEvent, now: float) -> list[Report]:
+    def handle(self, event: BusEvent, now: float) -> list[OutboxReport]:
         """Take in one event of the exchange; what it reports goes to `yield_to_rivals` when the event is understood."""
         reports = self._outbox.handle(event, now)
         match event:
@@ -163,7 +156,7 @@ class Voice:
         entry = self._outbox.current(subjects.evicted(uid))
         return entry.message if entry is not None else None
 
-    def yield_to_rivals(self, reports: list[Report]) -> list[Tell]:
+    def yield_to_rivals(self, reports: list[OutboxReport]) -> list[Tell]:
         """Leave what somebody else wrote over our words; the next listing says them again if they still hold."""
         told: list[Tell] = []
         for report in reports:
@@ -241,7 +234,7 @@ class Voice:
         ttl_s = self._closing_ttl_s if isinstance(outcome, EvictionDone) else None
         self._outbox.keep(subjects.evicted(uid), outcome, request=uid, ttl_s=ttl_s)
 
-    def drain(self) -> list[ExchangeInstruction]:
+    def drain(self) -> list[BusInstruction]:
         """What to do now. Call at the end of every `handle`."""
         return self._outbox.drain()
 

@@ -9,16 +9,8 @@ was said and answered). Nothing is decided before all three were read once; what
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
-    ExchangeEvent,
-    Observed,
-    ReadAgain,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-)
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -153,7 +145,7 @@ class Watcher:
 
     # -- the bus --------------------------------------------------------------------------------------------------
 
-    def _exchange_event(self, event: ExchangeEvent, now: float) -> None:
+    def _exchange_event(self, event: BusEvent, now: float) -> None:
         reports = self._voice.handle(event, now)
         match event:
             case ReadingStarted(stream=Stream.BOOK):

@@ -1,8 +1,8 @@
 """The sentences of the log: one per change, for people. Nothing is decided here."""
 
-from sluice.contracts.asking import claim_modes, claim_sizes
 from sluice.contracts.messages import BindingMessage, Bound, Claim, Held, Refused, Released
-from sluice.contracts.refusals import shorten
+from sluice.contracts.reasons import shorten
+from sluice.contracts.request_syntax import claim_modes, claim_sizes
 from sluice_pod_watcher.core.events import IdentityRecord, Tell
 from sluice_pod_watcher.core.manifests import Found
 

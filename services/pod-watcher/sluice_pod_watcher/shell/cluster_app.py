@@ -9,12 +9,12 @@ import asyncio
 import itertools
 from contextlib import AsyncExitStack
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import RunId
 from sluice.runtime.bus import Bus, BusError
-from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.lease import Lease
-from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats.credential_files import credentials_from_settings
+from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.service import Service
 from sluice_pod_watcher.core.cluster.rules import CLUSTER
 from sluice_pod_watcher.settings import PodWatcherSettings, address_of
@@ -91,7 +91,7 @@ class _Watching:
                 settings.nats_url,
                 name=self._service.name,
                 traces=self._service.traces,
-                credentials=credentials_of(settings),
+                credentials=credentials_from_settings(settings),
             )
             open_things.push_async_callback(bus.close)
             self._bus = bus

@@ -18,7 +18,7 @@ from sluice.contracts.manifests import is_leased
 from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.texts import NoTextError, TooLargeError, open_to_read, read_text
+from sluice.runtime.text_files import NotTextError, TooLargeError, open_to_read, read_text
 from sluice_pod_watcher.core.events import FolderListed, FolderUnlistable, ManifestFile
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -199,5 +199,5 @@ class ManifestFolder:
             return ManifestFile(name, read_text(descriptor, mode, self.bytes_max))
         except TooLargeError:
             return ManifestFile(name, too_large=True)
-        except NoTextError as error:
+        except NotTextError as error:
             return ManifestFile(name, error=str(error))

@@ -4,20 +4,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from sluice.contracts.fleet import FleetError, parse_fleet
-from sluice.contracts.fleet_snapshot import host_facts
+from sluice.contracts.fleet_file.empty_snapshots import host_facts
+from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, parse_fleet
 from sluice.contracts.ids import RequestId
-from sluice.contracts.strict_tables import TOML_BYTES_MAX
+from sluice.contracts.toml_tables import TOML_BYTES_MAX
 from sluice.runtime.bus import Bus
-from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.core_runner import CoreRunner, Executor
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats.credential_files import credentials_from_settings
+from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.retry import retrying
 from sluice.runtime.service import Service
-from sluice.runtime.telemetry import TraceBook
-from sluice.runtime.texts import text_of
-from sluice.runtime.turns import Phase
+from sluice.runtime.text_files import read_named_text
+from sluice.runtime.tracing.core_spans import SpanPhase
+from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.events import (
     Event,
     FolderChanged,
@@ -47,7 +47,7 @@ async def serve_folder(service: Service[PodWatcherSettings]) -> None:
     await asyncio.to_thread(folder.check)
     hosts = await asyncio.to_thread(_hosts, service.settings.fleet_file)
     with IdentityFile(service.settings.data_dir / "pods") as identities:
-        who = credentials_of(service.settings)
+        who = credentials_from_settings(service.settings)
         bus = await NatsBus.connect(
             service.settings.nats_url, name=service.name, traces=service.traces, credentials=who
         )
@@ -82,7 +82,7 @@ async def serve_on(
         },
         tick_s=service.settings.tick_s,
         shows=lambda: pods_of(core),
-        phases=(Phase("request seen to bound", "decided AllocationRequested", "saw Bound"),),
+        phases=(SpanPhase("request seen to bound", "decided AllocationRequested", "saw Bound"),),
         begins=first.begins if limits_file is not None else None,
     )
     await runner.offer(hosts)
@@ -115,8 +115,8 @@ def _hosts(fleet_file: Path | None) -> HostsKnown:
     if fleet_file is None:
         return HostsKnown(())
     try:
-        fleet = parse_fleet(text_of(fleet_file, TOML_BYTES_MAX), origin=str(fleet_file))
-    except FleetError as error:
+        fleet = parse_fleet(read_named_text(fleet_file, TOML_BYTES_MAX), origin=str(fleet_file))
+    except FleetSpecError as error:
         raise ServiceError(str(error)) from error
     except OSError as error:
         raise ServiceError(f"the fleet file {fleet_file} cannot be read: {error}") from error
@@ -133,7 +133,7 @@ def _lister(folder: ManifestFolder) -> Callable[[ListFolder], Awaitable[FolderLi
     return list_folder
 
 
-def _saver(identities: IdentityFile, traces: TraceBook) -> Callable[[SaveIdentities], Awaitable[IdentitiesSaved]]:
+def _saver(identities: IdentityFile, traces: RequestTraces) -> Callable[[SaveIdentities], Awaitable[IdentitiesSaved]]:
     begun: set[RequestId] = set()
     """Who was wanted when it was saved last: thousands are saved again for each one that has changed."""
 

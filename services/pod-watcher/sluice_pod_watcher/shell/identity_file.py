@@ -14,8 +14,8 @@ from typing import Self
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.refusals import shorten
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.reasons import shorten
 from sluice.runtime.errors import ServiceError
 from sluice_pod_watcher.core.events import IdentityRecord
 

@@ -8,14 +8,14 @@ before it. That wait is bounded, for limits are no reason to serve nobody.
 import asyncio
 from pathlib import Path
 
-from sluice.contracts.exchange import ReadingStarted, Stream
+from sluice.contracts.bus.events import ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, RunId, SourceName
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus, BusError
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import CoreRunner, Executor
 from sluice.runtime.retry import Backoff
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.events import Tell
 from sluice_pod_watcher.core.limits import READS, Event, Limits, LimitsSaid
 from sluice_pod_watcher.shell.limits_file import LimitsFile
@@ -72,7 +72,7 @@ async def say_limits(
     source: SourceName,
     closing_ttl_s: int,
     clock: Clock,
-    traces: TraceBook,
+    traces: RequestTraces,
     tick_s: float,
     first: LimitsFirst,
 ) -> None:

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.contracts.limits_file import BYTES_MAX
+from sluice.contracts.quotas.limits_file import BYTES_MAX
 from sluice.runtime.clock import Clock
-from sluice.runtime.texts import NoTextError, open_to_read, read_text
+from sluice.runtime.text_files import NotTextError, open_to_read, read_text
 from sluice_pod_watcher.core.limits import LimitsRead, LimitsUnreadable
 
 LOOK_S = 1.0
@@ -63,5 +63,5 @@ class LimitsFile:
             return LimitsUnreadable(f"there is no limits file {self.path}", missing=True)
         except OSError as error:
             return LimitsUnreadable(f"the limits file {self.path} cannot be read: {error.strerror or error}")
-        except NoTextError as error:
+        except NotTextError as error:
             return LimitsUnreadable(f"the limits file {self.path} cannot be read: {error}")

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from sluice.runtime.metrics import Metric, Sample
+from sluice.runtime.prometheus.metrics import Metric, Sample
 
 PODS = Metric(
     "sluice_pods",

@@ -9,7 +9,7 @@ import pytest
 from factories.workloads import arrive, depart, fleet_of, simulated
 from judges.answers import over_commits, read_answers
 
-from sluice.contracts.fleet import parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.mig.catalog import catalog
 from sluice_allocator.offline import perfect
 from sluice_allocator.offline.answers import AnswerWriter

@@ -7,8 +7,8 @@ What a value means is tested where it is read; here no key may crash, hang, be d
 import pytest
 from factories.places import Shop, node
 
-from sluice.contracts.asking import ContainerAsk, PodAsk, parse_pod
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
 from sluice_allocator.core.placement import Asking, Place, find_place
 
 CONTAINER = "main"
@@ -124,8 +124,8 @@ def test_a_key_without_a_value_changes_nothing(field, make, what):
     """What is beside it is served as if the key had been left out, or refused for what then is missing."""
     annotations, resources = make(NONSENSE[what])
     without = [{name: text for name, text in said.items() if name != field} for said in (annotations, resources)]
-    with_it = parse_pod(annotations, (ContainerAsk(CONTAINER, limits=resources),))
-    assert with_it == parse_pod(without[0], (ContainerAsk(CONTAINER, limits=without[1]),))
+    with_it = parse_pod(annotations, (ContainerRequest(CONTAINER, limits=resources),))
+    assert with_it == parse_pod(without[0], (ContainerRequest(CONTAINER, limits=without[1]),))
 
 
 CASES = [pytest.param(field, key, make, what, id=f"{field} {what}") for field, key, make in pods() for what in NONSENSE]
@@ -135,8 +135,8 @@ CASES = [pytest.param(field, key, make, what, id=f"{field} {what}") for field, k
 def test_nonsense_is_refused_by_its_name_or_means_something(field, key, make, what):
     """A refusal names the key, the value and what is right; anything else is a claim of at least one of everything."""
     annotations, resources = make(NONSENSE[what])
-    ask = parse_pod(annotations, (ContainerAsk(CONTAINER, limits=resources),))
-    if isinstance(ask, PodAsk):
+    ask = parse_pod(annotations, (ContainerRequest(CONTAINER, limits=resources),))
+    if isinstance(ask, PodRequest):
         assert key not in NUMBERS or what not in IMPOSSIBLE, f"{field} = {what} was taken for {ask}"
         _check_claims(ask)
         if not ask.claims:
@@ -153,7 +153,7 @@ def test_nonsense_is_refused_by_its_name_or_means_something(field, key, make, wh
         assert len(ask.sentence()) < 2000
 
 
-def _check_claims(ask: PodAsk) -> None:
+def _check_claims(ask: PodRequest) -> None:
     """Nothing came out as nothing."""
     for claim in ask.claims:
         assert 1 <= claim.gpus <= 64
@@ -173,18 +173,18 @@ FLEET = Shop(node("node-a", 2), node("node-b", 2, mig=False)).fleet
 def test_ten_thousand_annotations_are_read_at_once(prefix):
     """Ours are refused at the first unknown one; other people's are none of our business."""
     annotations = {f"{prefix}{number}": "1" for number in range(10_000)}
-    ask = parse_pod(annotations, (ContainerAsk(CONTAINER, limits={"nvidia.com/gpu": "1"}),))
+    ask = parse_pod(annotations, (ContainerRequest(CONTAINER, limits={"nvidia.com/gpu": "1"}),))
 
-    assert isinstance(ask, PodAsk | Refusal)
+    assert isinstance(ask, PodRequest | Refusal)
     assert isinstance(ask, Refusal) == ("sluice.dev" in prefix or "fastgshare" in prefix)
 
 
 def test_ten_thousand_containers_are_read_at_once():
     """A pod of many containers, each asking: one answer, in words."""
-    containers = tuple(ContainerAsk(f"c{number}", limits={"nvidia.com/gpu": "1"}) for number in range(10_000))
+    containers = tuple(ContainerRequest(f"c{number}", limits={"nvidia.com/gpu": "1"}) for number in range(10_000))
     ask = parse_pod({}, containers)
 
-    assert isinstance(ask, PodAsk | Refusal)
+    assert isinstance(ask, PodRequest | Refusal)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_ten_thousand_containers_are_read_at_once():
 )
 def test_values_just_outside_the_range_say_the_range(field, value):
     """The key as it was written, the value as it was written, and what would be right."""
-    ask = parse_pod({field: value}, (ContainerAsk(CONTAINER),))
+    ask = parse_pod({field: value}, (ContainerRequest(CONTAINER),))
 
     assert isinstance(ask, Refusal)
     assert (ask.field, ask.value) == (field, value)

@@ -16,7 +16,7 @@ from sluice.contracts.messages import (
     Taint,
     Toleration,
 )
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import Asking, NoPlace, Place, ever, too_few_gpus
 from sluice_allocator.core.placement.capacity import Most
 from sluice_allocator.core.placement.closest import closest_profile

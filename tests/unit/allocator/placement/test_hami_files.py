@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contracts.ids import NodeName
-from sluice.mig.catalog import find
+from sluice.mig.catalog import find_model
 from sluice_allocator.core.placement.geometries import Geometry
 from sluice_allocator.hami_files import parse_device_config, parse_node_config
 from sluice_allocator.placement_file import PlacementFileError, parse_placement
@@ -54,7 +54,7 @@ def test_hami_s_geometries_are_read_as_they_are() -> None:
     )
     assert hami.allowed == ()
     rules = parse_placement("", origin="(no file)", hami=hami)
-    a30, a100 = find("a30-24gb"), find("a100-80gb")
+    a30, a100 = find_model("a30-24gb"), find_model("a100-80gb")
     assert a30 is not None
     assert a100 is not None
     assert rules.geometry_of(a30) == ("1g.6gb", "2g.12gb")
@@ -72,7 +72,7 @@ def test_hami_s_allow_list_limits_what_is_made_and_what_its_keys_choose() -> Non
     """An allow-list that only advises would let anybody make what the operator ruled out."""
     hami = parse_device_config(ALLOWLIST, origin="device-config.yaml")
     rules = parse_placement("", origin="(no file)", hami=hami)
-    a30 = find("a30-24gb")
+    a30 = find_model("a30-24gb")
     assert a30 is not None
     assert rules.geometry_of(a30) == ("1g.6gb", "2g.12gb", "4g.24gb")
     assert not rules.allows(a30, "2g.12gb+me")
@@ -83,7 +83,7 @@ def test_an_operator_s_own_words_stand_before_hami_s() -> None:
     """A file that is kept for HAMi's sake can be overruled without editing it."""
     hami = parse_device_config(GEOMETRIES, origin="device-config.yaml")
     own = '[[geometry]]\nmodels = ["A30"]\nprofiles = ["4g.24gb"]'
-    a30 = find("a30-24gb")
+    a30 = find_model("a30-24gb")
     assert a30 is not None
     assert parse_placement(own, origin="placement.toml", hami=hami).geometry_of(a30) == ("4g.24gb",)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Share
-from sluice.contracts.refusals import WaitReason
-from sluice.mig.shares import width_percent
+from sluice.contracts.reasons import WaitReason
+from sluice.mig.share_width import width_percent
 from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.placement.homes import Home, HomeSize, ShareMode, level_needed
 from sluice_allocator.core.placement.lanes import ShareKey

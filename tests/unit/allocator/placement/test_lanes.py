@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contracts.ids import AllocationId
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement.lanes import Lanes, ShareKey
 
 Rectangle = tuple[int, int]

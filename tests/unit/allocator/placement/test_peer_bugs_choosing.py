@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from factories.places import Shop, claim, given, node, percents, share
 
-from sluice.contracts.asking import ContainerAsk, PodAsk, parse_pod
 from sluice.contracts.messages import HostNeeds, HostRoom, InstanceReport, Taint, Toleration
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
 from sluice_allocator.core.placement import NoPlace, Place, PlacingRules
 from sluice_allocator.core.placement.geometries import Geometry
 
@@ -18,8 +18,8 @@ GPU = "GPU-node-a-0"
 def asked(**resources: object):
     """The claims that HAMi's resources make, names shortened to what follows `nvidia.com/`."""
     limits = {f"nvidia.com/{name.replace('_', '-')}": value for name, value in resources.items()}
-    ask = parse_pod({"nvidia.com/vgpu-mode": "mig"}, (ContainerAsk("main", limits=limits),))
-    assert isinstance(ask, PodAsk), ask
+    ask = parse_pod({"nvidia.com/vgpu-mode": "mig"}, (ContainerRequest("main", limits=limits),))
+    assert isinstance(ask, PodRequest), ask
     return ask.claims
 
 
@@ -75,8 +75,8 @@ def test_a_hundred_at_once_on_one_node_of_eight_are_all_placed():
 
 def _shared(**resources: object):
     limits = {"nvidia.com/gpu": 1} | {f"nvidia.com/{name}": value for name, value in resources.items()}
-    ask = parse_pod({"nvidia.com/vgpu-mode": "hami-core"}, (ContainerAsk("main", limits=limits),))
-    assert isinstance(ask, PodAsk), ask
+    ask = parse_pod({"nvidia.com/vgpu-mode": "hami-core"}, (ContainerRequest("main", limits=limits),))
+    assert isinstance(ask, PodRequest), ask
     return ask.claims
 
 
@@ -136,9 +136,9 @@ def test_an_exclusive_request_by_sms_alone_is_served_and_released():
             "fastgshare/gpu_sm_value": "20",
             "fastgshare/gpu_mem": "1073741824",
         },
-        (ContainerAsk("main"),),
+        (ContainerRequest("main"),),
     )
-    assert isinstance(ask, PodAsk), ask
+    assert isinstance(ask, PodRequest), ask
     shop = Shop(node("node-a", 1))
     name = shop.take(*ask.claims)
 
@@ -193,7 +193,7 @@ def test_victims_of_other_namespaces_make_no_room_in_a_home():
 @pytest.mark.parametrize("value", ["0.3", "0.003", "0.0001"])
 def test_a_part_of_a_percent_is_never_free_of_charge(value):
     """tensor-fusion: 0.3 percent of 100 TFLOPS is cut to 0, which is compute for nothing."""
-    ask = parse_pod({"sluice.dev/sm-partition": value}, (ContainerAsk("main"),))
+    ask = parse_pod({"sluice.dev/sm-partition": value}, (ContainerRequest("main"),))
 
     assert isinstance(ask, Refusal)
     assert (ask.field, ask.value) == ("sluice.dev/sm-partition", value)
@@ -290,8 +290,8 @@ def test_two_slices_asked_for_are_two():
     """InstaSlice #614: a container that asked for two slices got one."""
     shop = Shop(node("node-a", 1))
     limits = {"nvidia.com/mig-1g.5gb": "2"}
-    ask = parse_pod({}, (ContainerAsk("main", limits=limits),))
-    assert isinstance(ask, PodAsk), ask
+    ask = parse_pod({}, (ContainerRequest("main", limits=limits),))
+    assert isinstance(ask, PodRequest), ask
 
     devices = shop.devices(shop.take(*ask.claims))
     assert [profile for profile, _, _ in given(devices)] == ["1g.5gb", "1g.5gb"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from factories.placement_files import GEOMETRIES, NODES, WHOLE
 
-from sluice.contracts.policies import GPU_POLICIES
+from sluice.contracts.policy_names import GPU_POLICIES
 from sluice.runtime.settings import SettingsError, load
 from sluice_allocator.core.placement.geometries import KNOWN_GEOMETRIES, Geometry
 from sluice_allocator.core.placement.rules import AllowedProfiles, NodeModes, PlacingRules, PoolRules, Weights

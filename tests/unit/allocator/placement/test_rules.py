@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contracts.ids import NodeName
-from sluice.mig.catalog import find, with_mig
+from sluice.mig.catalog import find_model, mig_models
 from sluice.mig.model import GpuModel
 from sluice_allocator.core.placement.geometries import KNOWN_GEOMETRIES, Geometry, names_model
 from sluice_allocator.core.placement.rules import AllowedProfiles, NodeModes, PlacingRules, PoolRules, Weights
@@ -16,7 +16,7 @@ from sluice_allocator.core.placement.rules import AllowedProfiles, NodeModes, Pl
 
 def model(name: str) -> GpuModel:
     """A model of the catalog."""
-    found = find(name)
+    found = find_model(name)
     assert found is not None
     return found
 
@@ -128,7 +128,7 @@ def test_hami_s_users_get_the_profile_that_they_know(gpu: str, memory_mib: int, 
 
 def test_no_model_offers_hami_s_users_a_scarce_or_a_starved_profile() -> None:
     """Media-engine profiles, double-memory 1g and the 4g beside a 3g are not what HAMi makes."""
-    for gpu in with_mig():
+    for gpu in mig_models():
         names = PlacingRules().geometry_of(gpu)
         slices = [gpu.profile(name).compute_slices for name in names]  # type: ignore[union-attr]
         assert names

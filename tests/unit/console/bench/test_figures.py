@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Closed, Envelope, NodeChanged, SliceReady
 from sluice_console.core.bench.figures import BenchDocument, hops_of, overcommitted, overcommitted_ever, spread, ways

@@ -8,7 +8,7 @@ import pytest
 from sluice.contracts.ids import GpuUuid, NodeName, RequestId
 from sluice.contracts.messages import Cordoned, Pending, Refused, RequestWithdrawn
 from sluice.contracts.messages.nodes import NodeRemoved, PlacementReport
-from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
+from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_console.core.web.board import Board, Change
 
 NODE = "gpu-1.example.internal"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, OperationId
 from sluice_console.core.web.board import Board
 from sluice_console.shell.live import LiveWorld

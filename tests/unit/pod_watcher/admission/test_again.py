@@ -6,13 +6,13 @@ import json
 import pytest
 from factories.admission import answer, container, env_of, from_grant, gpu, patched, pod, sent_patch, taken
 
-from sluice.contracts.asking import AskLimits
+from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.admission import AdmissionRules, read_stored
 
 
 def claims_of(made):
     """What the watcher will read."""
-    found = read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], AskLimits())
+    found = read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], RequestLimits())
     return {claim.container: claim for claim in found.pod.claims}
 
 

@@ -9,7 +9,7 @@ from factories.admission import answer, container, gpu, patched, pod, review_of,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.contracts.asking import AskLimits
+from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.admission import AdmissionResponse, AdmissionRules, Asked, NotAReview, read_stored, review
 
 OURS = re.compile(r"NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|CUDA_.*|SLUICE_.*|LD_PRELOAD")
@@ -143,7 +143,7 @@ def test_a_pod_that_is_taken_can_be_served_and_sees_nothing_else(made, how):
     assert made == before, "the pod in the question was changed in place"
     assert after["metadata"]["labels"]["sluice.dev/managed"] == "true"
     assert [gate["name"] for gate in after["spec"]["schedulingGates"]].count("sluice.dev/slice") == 1
-    asked = read_stored(after["metadata"]["annotations"]["sluice.dev/request"], after["spec"], AskLimits())
+    asked = read_stored(after["metadata"]["annotations"]["sluice.dev/request"], after["spec"], RequestLimits())
     assert isinstance(asked, Asked)
     assert asked.pod.claims
     for each in all_containers(after):

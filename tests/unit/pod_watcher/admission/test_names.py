@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sluice.contracts import kubernetes as names
+from sluice.contracts.kube import names
 
 NAME_PART_MAX = 63
 PREFIX_MAX = 253

@@ -4,7 +4,7 @@ import json
 
 from factories.admission import answer, container, env_of, from_grant, gpu, patched, pod, review_of, sent_patch, taken
 
-from sluice.contracts.asking import AskLimits
+from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.admission import AdmissionRules, Asked, read_stored, review
 
 MOUNT = {
@@ -37,7 +37,7 @@ def stored(made):
 
 def asked(made) -> Asked:
     """What the watcher will read from the pod."""
-    found = read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], AskLimits())
+    found = read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], RequestLimits())
     assert isinstance(found, Asked), found
     return found
 

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from api_model import ApiModel, RefusedError, new_pod
 from factories.allocator import gpu_report, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
     Entry,
     Observed,
     ReadAgain,

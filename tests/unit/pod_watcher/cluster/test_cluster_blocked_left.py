@@ -2,7 +2,7 @@
 
 from test_cluster_pods import RUNNING
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import EvictionBlocked, EvictionOrdered, EvictionOver
 

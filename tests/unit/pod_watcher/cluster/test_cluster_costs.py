@@ -3,7 +3,7 @@
 from api_model import new_pod
 from factories.calls import calls_of
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.messages import SourceSynced
 from sluice_pod_watcher.core.cluster import events as e
 

@@ -3,7 +3,7 @@
 import pytest
 from test_cluster_pods import RUNNING
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, RequestId
 from sluice.contracts.messages import EvictionDone, EvictionOrdered, Released
 from sluice_pod_watcher.core.cluster import events as e

@@ -2,11 +2,11 @@
 
 import pytest
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Held, Refused, Released, RequestWithdrawn
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_pod_watcher.core.cluster import events as e
 
 ENDED = {

@@ -4,7 +4,7 @@ import pytest
 from api_model import RefusedError
 from conftest import bound
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.cluster import patches
 from sluice_pod_watcher.core.cluster.pod_views import read_pod

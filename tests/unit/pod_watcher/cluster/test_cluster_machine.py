@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import AllocationRequested, Released, RequestWithdrawn
 from sluice_pod_watcher.core.cluster import events as e

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.messages import (
     Booking,

@@ -6,16 +6,8 @@ import msgspec
 import pytest
 from api_model import new_pod
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
-    Entry,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-    Write,
-)
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,

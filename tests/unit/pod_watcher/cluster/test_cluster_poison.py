@@ -3,10 +3,10 @@
 import pytest
 from factories.poison import nonsense
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, EvictionOrdered, Pending, RequestWithdrawn, SourceSynced
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.reasons import ReasonCount, WaitReason
 
 SOME = 10
 UID = RequestId("u1")

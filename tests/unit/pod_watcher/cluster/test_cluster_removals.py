@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from test_cluster_hosts import NO_ROOM, node
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RunId
 from sluice.contracts.messages import HostFacts, NodeChanged, NodeInventory, NodeRemoved, NodeSnapshot
 from sluice_pod_watcher.core.cluster import events as e

@@ -6,11 +6,11 @@ import pytest
 from api_model import new_pod
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.kubernetes import GATE
+from sluice.contracts.kube.names import GATE
 from sluice.contracts.messages import Pending, Refused, Released, WaitOver, Waived
-from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
+from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.cluster.pacing import Budget, Line
 

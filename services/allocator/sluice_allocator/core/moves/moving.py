@@ -34,7 +34,7 @@ from sluice.contracts.messages import (
     SliceQuarantined,
     SliceReady,
 )
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import is_too_late

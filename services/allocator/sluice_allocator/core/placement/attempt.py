@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sluice.contracts.messages import Share
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice.mig.model import Profile
-from sluice.mig.table import State
+from sluice.mig.transition_table import State
 from sluice_allocator.core.placement.gpus import Gpu, HomeKey
 from sluice_allocator.core.placement.homes import Home
 from sluice_allocator.core.placement.hosts import Node

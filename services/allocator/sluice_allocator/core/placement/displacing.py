@@ -13,7 +13,7 @@ from heapq import merge
 from itertools import islice
 
 from sluice.contracts.messages import DeviceGrant, Share
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.asking import Asking, Avoid, anywhere
 from sluice_allocator.core.placement.classes import NodeClass

@@ -15,7 +15,7 @@ from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import DeviceGrant, NodeSnapshot
 from sluice.mig.layout import Instance
 from sluice.mig.model import Placement, Profile
-from sluice.mig.table import State
+from sluice.mig.transition_table import State
 from sluice_allocator.core.placement.asking import Asking, Avoid, anywhere
 from sluice_allocator.core.placement.classes import NodeClass
 from sluice_allocator.core.placement.fleet import Fleet

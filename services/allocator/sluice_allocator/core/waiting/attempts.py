@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import GpuUuid, RequestId
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import Avoid
 from sluice_allocator.core.rules import Rules
 

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
 
+from sluice.contracts.bus.trace_headers import COMMIT, milliseconds
 from sluice.contracts.messages import AllocationRequested, AnyMessage, Booking, Bound, Closed, Grant, Revoke, SliceReady
-from sluice.contracts.tracing import COMMIT, milliseconds
 from sluice_console.core.documents import VERSION, Document
 from sluice_console.core.story import Happened
 
 LANDED_AT = "Sluice-Sequence"
-"""The header of a copy in HISTORY that says at which sequence its word landed (`sluice.runtime.nats_recorder`)."""
+"""
+The header of a copy in HISTORY that says at which sequence its word landed (`sluice.runtime.nats.history_writer`).
+"""
 HOPS = ("asked to granted", "granted to ready", "ready to bound", "asked to bound")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from sluice.contracts.exchange import Stream, stream_of
+from sluice.contracts.bus.events import Stream, stream_of
 from sluice.contracts.messages import AllocationRequested, Bound
 from sluice_console.core.bench.figures import request_of, time_s
 from sluice_console.core.story import Happened

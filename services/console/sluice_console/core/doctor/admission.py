@@ -6,7 +6,7 @@ Whether certificate and caBundle match is not calculated here: the API server is
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from sluice.contracts.kubernetes import GATE
+from sluice.contracts.kube.names import GATE
 from sluice_console.core.doctor.findings import Check, FindingDocument, named, ok, problem, unknown, warning
 from sluice_console.core.doctor.objects import Object, at, by_name, items, labels, name, selects
 from sluice_console.core.doctor.seen import APPLY, POLICIES, SYSTEM, WEBHOOK, SeenCluster, Trial

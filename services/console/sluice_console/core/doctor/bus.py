@@ -8,10 +8,10 @@ stored it, and the two show how far a writer's clock is off. The clock of whoeve
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import stream_of
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import stream_of
+from sluice.contracts.bus.subjects import parse
 from sluice.contracts.messages import GpuReport, LeaseHeld, SourceSynced
-from sluice.contracts.subjects import parse
 from sluice_console.core.doctor.findings import Check, FindingDocument, counted, named, ok, problem, unknown, warning
 from sluice_console.core.world import World
 

@@ -8,7 +8,7 @@ nodes and quotas have modules of their own.
 from collections.abc import Iterator
 from datetime import datetime
 
-from sluice.contracts.kubernetes import ANNOTATION_REQUEST, CONDITION_READY, CRD_GPUS, CSI_DRIVER, GATE, LABEL_MANAGED
+from sluice.contracts.kube.names import ANNOTATION_REQUEST, CONDITION_READY, CRD_GPUS, CSI_DRIVER, GATE, LABEL_MANAGED
 from sluice_console.core.doctor.admission import check_admission
 from sluice_console.core.doctor.findings import Check, FindingDocument, counted, named, ok, problem, unknown, warning
 from sluice_console.core.doctor.nodes import check_nodes

@@ -1,7 +1,7 @@
 """
 ResourceQuotas and LimitRanges about GPUs: Sluice takes these resources out of pods at admission, so a quota does not
 count them, and a LimitRange with a `max` or a `min` refuses every pod of ours (tried on kube-apiserver 1.36.2). Each is
-found however it is spelled (`sluice.contracts.asking.keys`), those that only HAMi's scheduler counted as well.
+found however it is spelled (`sluice.contracts.request_syntax.keys`), those that only HAMi's scheduler counted as well.
 
 It proposes the same limits in the words of Sluice. It must not set them.
 """
@@ -9,9 +9,9 @@ It proposes the same limits in the words of Sluice. It must not set them.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from sluice.contracts.asking.keys import amount_of, resource_in_quota
-from sluice.contracts.quantities import NotANumber, parse_quantity
-from sluice.mig.profile import ProfileName, ProfileNameError
+from sluice.contracts.kube.quantities import NotANumber, parse_quantity
+from sluice.contracts.request_syntax.keys import amount_of, resource_in_quota
+from sluice.mig.profile_name import ProfileName, ProfileNameError
 from sluice.mig.resource_names import from_resource
 from sluice_console.core.doctor.findings import (
     Check,

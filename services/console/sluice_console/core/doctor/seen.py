@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sluice.contracts.kubernetes import CRD_GPUS, CSI_DRIVER, LABEL_MANAGED
+from sluice.contracts.kube.names import CRD_GPUS, CSI_DRIVER, LABEL_MANAGED
 from sluice_console.core.doctor.objects import Object, at, by_name
 
 SYSTEM = "sluice-system"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import NamedTuple
 
-from sluice.contracts.kubernetes import ENV_TICKET, GATE, VOLUME
+from sluice.contracts.kube.names import ENV_TICKET, GATE, VOLUME
 from sluice_console.core.doctor.findings import Check, FindingDocument, counted, named, ok, problem, warning
 from sluice_console.core.doctor.objects import Object, at, condition, full_name, items
 from sluice_console.core.doctor.seen import SeenCluster

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from sluice.contracts.messages import Share
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
 from sluice_console.core.documents.document import VERSION, Document
 from sluice_console.core.documents.pods import OutDocument
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from sluice.contracts.bus.subjects import Address, SubjectError, parse
 from sluice.contracts.messages import AnyMessage
-from sluice.contracts.subjects import Address, SubjectError, parse
 from sluice_console.core.documents import GpuDocument, PodDocument
 from sluice_console.core.gpus import gpus_document
 from sluice_console.core.web.rows import (

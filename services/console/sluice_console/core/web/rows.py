@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from sluice.contracts.fleet import POOL_LABEL
+from sluice.contracts.fleet_file.fleet_spec import POOL_LABEL
 from sluice.contracts.messages import HostFacts
 from sluice_console.core.documents import GpuDocument, InstanceDocument, InstanceState, PodDocument, PodState
 from sluice_console.core.fleet_nodes import FleetNodeDocument, NodeState, nodes_document

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from sluice.contracts.codec import Undecodable, encode
+from sluice.contracts.bus.codec import Undecodable, encode
+from sluice.contracts.bus.subjects import node_token
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import AllocationRequested, Bound, Grant, Refused, RequestRejected, Revoke
-from sluice.contracts.subjects import node_token
-from sluice.runtime.nats_history import open_history
+from sluice.runtime.nats.history import open_history
 from sluice_console.core.bench import load
 from sluice_console.core.bench.figures import BenchDocument, hops_of, overcommitted, overcommitted_ever, time_s, ways
 from sluice_console.core.bench.load import BenchFile, BenchPod, LoadError

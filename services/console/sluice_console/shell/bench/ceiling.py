@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.runtime.broker import Broker, BrokerError, Process, server_binary
+from sluice.runtime.nats_server.process import Broker, BrokerError, ServerProcess, server_binary
 from sluice_console.core.bench.figures import CeilingDocument, spread
 from sluice_console.core.bench.score import Note
 from sluice_console.shell.bench.player import Times
@@ -51,7 +51,7 @@ async def ceiling(notes: Sequence[Note], *, within_s: float) -> tuple[CeilingDoc
     return _figures(notes, told, publishers=len({note.sender for note in notes}))
 
 
-async def launch_tied(config: Path, log: Path) -> Process:
+async def launch_tied(config: Path, log: Path) -> ServerProcess:
     """A nats-server that ends with this process, however that ends. Raises BrokerError without a program."""
     own = (server_binary(), "-c", str(config))
     with log.open("ab") as out:

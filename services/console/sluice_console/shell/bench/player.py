@@ -14,17 +14,17 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.contracts.exchange import Entry, Observed
+from sluice.contracts.bus.events import Entry, Observed
+from sluice.contracts.bus.subjects import HISTORY_PREFIX
 from sluice.contracts.ids import OperationId
 from sluice.contracts.outbox import IN_FLIGHT_MAX
-from sluice.contracts.subjects import HISTORY_PREFIX
 from sluice.runtime import logs
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_client import Msg
-from sluice.runtime.nats_connection import Connection
-from sluice.runtime.nats_consumers import StreamConsumer
-from sluice.runtime.nats_reader import Reader
-from sluice.runtime.nats_wire import ApiError, Read, answer_of
+from sluice.runtime.nats.client import Msg
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.consumers import StreamConsumer
+from sluice.runtime.nats.reader import Reader
+from sluice.runtime.nats.wire_format import ApiError, Read, answer_of
 from sluice_console.core.bench.score import Note, filters_of
 
 CONNECT_S = 10.0

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable
 
-from sluice.contracts.exchange import ExchangeEvent, Observed, ReadingStarted, Stream
+from sluice.contracts.bus.events import BusEvent, Observed, ReadingStarted, Stream
+from sluice.contracts.bus.subjects import binding, eviction, request
 from sluice.contracts.ids import Incarnation, RequestId
 from sluice.contracts.messages import AnyMessage, Bound, EvictionOrdered, RequestWithdrawn
-from sluice.contracts.refusals import WaitReason
-from sluice.contracts.subjects import binding, eviction, request
+from sluice.contracts.reasons import WaitReason
 from sluice.runtime.bus import Bus
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.pods import pods_document
@@ -89,7 +89,7 @@ class Held:
             for each in batch:
                 self.hear(each)
 
-    def hear(self, event: ExchangeEvent) -> None:
+    def hear(self, event: BusEvent) -> None:
         """Take in one word about it, or in which life of the bus the next ones are."""
         match event:
             case ReadingStarted(stream=Stream.STATE):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.bus.codec import NOT_READABLE
 from sluice_console.shell.children import last_words
 from sluice_console.shell.data_directory import temporary_directory
 from sluice_console.shell.examples import examples_dir

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sluice.contracts.callers import Caller
+from sluice.contracts.rpc_permissions import Caller
 from sluice_console.shell.failing import CommandError
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825

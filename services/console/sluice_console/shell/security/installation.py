@@ -12,11 +12,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from sluice.contracts.bus.store_sizes import STORE_BYTES_MAX
+from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
-from sluice.contracts.store_sizes import STORE_BYTES_MAX
-from sluice.contracts.streams import Role
-from sluice.runtime.broker import PAYLOAD_BYTES_MAX
-from sluice.runtime.broker_users import CertifiedUser, authorization
+from sluice.runtime.nats_server.process import PAYLOAD_BYTES_MAX
+from sluice.runtime.nats_server.users import CertifiedUser, authorization
 from sluice_console.core.members import BUS, BUS_CA, ENVIRONMENT, NODES, RPC, RPC_CA, Member, members
 from sluice_console.shell.security.addresses import check_at, check_hosts, port_of
 from sluice_console.shell.security.authorities import (

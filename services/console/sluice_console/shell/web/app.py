@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sluice.contracts.refusals import shorten
+from sluice.contracts.reasons import shorten
 from sluice.runtime.bus import BusError
 from sluice_console.core.documents import Document, GpuDocument, PodDocument
 from sluice_console.core.web.asking import METHODS, denied

@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
 
-from sluice.contracts.codec import Undecodable
+from sluice.contracts.bus.codec import Undecodable
+from sluice.contracts.bus.subjects import HISTORY_PREFIX, SubjectError, guarded
 from sluice.contracts.messages import Bound
-from sluice.contracts.subjects import HISTORY_PREFIX, SubjectError, guarded
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_history import NatsHistory, open_history
+from sluice.runtime.nats.history import NatsHistory, open_history
 from sluice_console.core.documents import PodDocument, StoryDocument
 from sluice_console.core.steps import steps_of
 from sluice_console.core.story import Happened

@@ -30,10 +30,10 @@ Ask = Callable[[str, str], Awaitable[NodeUsage | str]]
 async def ask_agent(node: str, endpoint: str) -> NodeUsage | str:
     """One agent's answer, with the certificate that the environment names."""
     try:
-        trust = trusted()
+        security = trusted()
     except ServiceError as error:
         return str(error)
-    return (await ask_agents({node: endpoint}, trust))[node]
+    return (await ask_agents({node: endpoint}, security))[node]
 
 
 class Usages:

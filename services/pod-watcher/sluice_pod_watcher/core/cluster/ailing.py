@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import DeviceGrant, GpuReport, NodeInventory
-from sluice.contracts.refusals import shorten
+from sluice.contracts.reasons import shorten
 
 _BEING_MADE = frozenset({"planned", "making"})
 

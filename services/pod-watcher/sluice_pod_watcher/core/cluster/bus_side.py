@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, ExchangeEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import BusEvent, Entry, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -60,7 +60,7 @@ class BusSide:
         self._answer_orders()
         self._take_answers()
 
-    def handle(self, event: ExchangeEvent, now: float) -> None:
+    def handle(self, event: BusEvent, now: float) -> None:
         """Take in one event."""
         reports = self._desk.voice.handle(event, now)
         match event:

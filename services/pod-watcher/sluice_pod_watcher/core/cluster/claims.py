@@ -13,7 +13,7 @@ from typing import Any
 
 from sluice.contracts.messages import NodeExpression, Selector
 from sluice.contracts.pod_specs import read_node_terms
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
 from sluice_pod_watcher.core.cluster.events import Raw
 
 Places = tuple[tuple[Selector, ...], ...]

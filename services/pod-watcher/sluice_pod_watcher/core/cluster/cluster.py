@@ -8,7 +8,7 @@ are. What follows for a pod is decided in `following`, what is said of it in `re
 
 from collections.abc import Mapping
 
-from sluice.contracts.exchange import Stream, Ticked
+from sluice.contracts.bus.events import Stream, Ticked
 from sluice.contracts.ids import RunId
 from sluice_pod_watcher.core.cluster.api_side import ApiSide
 from sluice_pod_watcher.core.cluster.bus_side import BusSide

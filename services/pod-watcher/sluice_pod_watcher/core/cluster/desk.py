@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.kubernetes import LABEL_IGNORE
+from sluice.contracts.kube.names import LABEL_IGNORE
 from sluice.contracts.messages import AnyMessage
 from sluice_pod_watcher.core import words
 from sluice_pod_watcher.core.cluster.events import Instruction

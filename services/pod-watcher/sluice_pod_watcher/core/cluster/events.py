@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, Ticked
+from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.ids import RequestId
 from sluice_pod_watcher.core.events import Tell
 
@@ -195,7 +195,7 @@ class WentOn:
 
 
 Event = (
-    ExchangeEvent
+    BusEvent
     | Ticked
     | WentOn
     | ListingStarted
@@ -344,4 +344,4 @@ Own = (
     | UnmirrorGpu
     | Tell
 )
-Instruction = ExchangeInstruction | Own
+Instruction = BusInstruction | Own

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.kubernetes import ANNOTATION_REQUEST
+from sluice.contracts.kube.names import ANNOTATION_REQUEST
 from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released
 from sluice_pod_watcher.core.cluster import patches
 from sluice_pod_watcher.core.cluster.ailing import Ailing

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sluice.contracts.messages import GpuReport, NodeInventory, SliceReport
-from sluice.contracts.refusals import shorten
+from sluice.contracts.reasons import shorten
 
 TEXT_CHARACTERS_MAX = 900
 SLICES_MAX = 256

@@ -7,11 +7,11 @@ An annotation mirrors a grant and never is one: nothing is given to a pod becaus
 import re
 from collections.abc import Mapping
 
-from sluice.contracts import kubernetes as names
 from sluice.contracts.admission.asks import Asked
 from sluice.contracts.ids import AllocationId, NodeName, is_token
+from sluice.contracts.kube import names
 from sluice.contracts.messages import Bound, ContainerDevices, Held
-from sluice.contracts.tickets import pipe_directory_in, quota_library_in, quota_socket_in, ticket_of
+from sluice.contracts.ticket_paths import pipe_directory_in, quota_library_in, quota_socket_in, ticket_of
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 
 NEUTRAL_THREAD_PERCENTAGE = "100"

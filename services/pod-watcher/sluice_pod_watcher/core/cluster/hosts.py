@@ -15,14 +15,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sluice.contracts.asking import is_gpu_resource
 from sluice.contracts.ids import NodeName
+from sluice.contracts.kube.quantities import NotANumber, parse_quantity
+from sluice.contracts.kube.selectors import volumes_reachable
+from sluice.contracts.kube.taints import blocking_predicate
 from sluice.contracts.messages import NO_NEEDS, HostFacts, HostNeeds, HostPort, HostRoom, Taint, Toleration
 from sluice.contracts.pod_specs import read_host_needs
-from sluice.contracts.quantities import NotANumber, parse_quantity
-from sluice.contracts.refusals import Refusal
-from sluice.contracts.selecting import are_reached
-from sluice.contracts.taints import why_kept_out
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import is_gpu_resource
 from sluice_pod_watcher.core.cluster.claims import Places
 from sluice_pod_watcher.core.cluster.events import (
     ListingEnded,
@@ -295,8 +295,8 @@ class Hosts:
         node = self._nodes.get(name)
         if node is None:
             return ""
-        why = why_kept_out(_facts(node, _Taken()), tolerations)
-        return why or ("" if are_reached(volumes, node.labels) else "cannot reach a volume of the pod")
+        why = blocking_predicate(_facts(node, _Taken()), tolerations)
+        return why or ("" if volumes_reachable(volumes, node.labels) else "cannot reach a volume of the pod")
 
     def say_again(self, missing: Iterable[NodeName]) -> None:
         """Everything has to be compared with the bus again, also that nothing fits on the missing ones."""

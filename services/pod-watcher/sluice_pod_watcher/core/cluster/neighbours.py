@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.kube.selectors import selector_matches
 from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, OtherPods, PodTerm, Selector
-from sluice.contracts.selecting import all_hold
 
 OTHERS_MAX, PORTS_MAX = 100, 200
 """So many kinds of pods, and ports, are published of one node; a kubelet runs 110 pods by default."""
@@ -125,7 +125,7 @@ class Neighbours:
 
 def _speaks_of(spoken: Spoken, kind: Kind) -> bool:
     namespaces, selector = spoken
-    return (kind[0] in namespaces or EVERY_NAMESPACE in namespaces) and all_hold(selector, dict(kind[1]))
+    return (kind[0] in namespaces or EVERY_NAMESPACE in namespaces) and selector_matches(selector, dict(kind[1]))
 
 
 def _add(counts: dict[Any, int], key: object, more: int) -> None:

@@ -7,9 +7,9 @@ Every patch begins with the UID, so that a pod made anew under the same name is 
 from collections.abc import Mapping
 from typing import Any
 
+from sluice.contracts.bus.trace_headers import trace_id
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.kubernetes import GATE, GRANTED_DECLINED, GRANTED_TRACE
-from sluice.contracts.tracing import trace_id
+from sluice.contracts.kube.names import GATE, GRANTED_DECLINED, GRANTED_TRACE
 from sluice_pod_watcher.core.cluster.events import Patch
 from sluice_pod_watcher.core.cluster.pod_views import Pinning, PodView
 

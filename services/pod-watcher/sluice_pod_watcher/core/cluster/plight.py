@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sluice.contracts.messages import Bound, Pending, Refused, Released, WaitOver
-from sluice.contracts.refusals import Refusal, WaitReason, shorten
-from sluice.contracts.remedies import remedy_of
+from sluice.contracts.reason_hints import hint_for
+from sluice.contracts.reasons import Refusal, WaitReason, shorten
 from sluice_pod_watcher.core.cluster.pod_views import Condition, PodView
 from sluice_pod_watcher.core.cluster.records import Record
 
@@ -123,7 +123,7 @@ def _waiting(pending: Pending | WaitOver | None, made_on: str) -> Plight:
     if lead is None:
         return _said(WAITS, WAITS, pending.message, level="Normal", patience="a moment")
     known = f", elsewhere {lead.known_as}" if lead.known_as not in {"", lead.reason} else ""
-    words = f"{pending.message}. {remedy_of(pending.reasons)} [{lead.reason}{known}]"
+    words = f"{pending.message}. {hint_for(pending.reasons)} [{lead.reason}{known}]"
     level: Literal["Normal", "Warning"] = "Warning" if lead.reason is WaitReason.NO_NODE_CAN_FIT else "Normal"
     return _said(str(lead.reason), WAITS, words, level=level, patience="a moment")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, is_token
-from sluice.contracts.kubernetes import (
+from sluice.contracts.kube.names import (
     ANNOTATION_REQUEST,
     CONDITION_READY,
     GATE,

@@ -14,7 +14,6 @@ from typing import Literal
 
 from sluice.contracts.admission.asks import Asked, read_stored
 from sluice.contracts.admission.rules import GPUS_MAX
-from sluice.contracts.asking import AskLimits
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -25,6 +24,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     WithdrawCause,
 )
+from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.core.cluster.claims import Places
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.grants import held_by
@@ -36,7 +36,7 @@ from sluice_pod_watcher.core.cluster.terms import Terms, terms_followed, terms_o
 from sluice_pod_watcher.core.stages import stage_of
 
 Change = Literal["", "new", "changed", "ended"]
-_OF_WHO_HAS_IT = AskLimits(max_gpus_per_node=GPUS_MAX)
+_OF_WHO_HAS_IT = RequestLimits(max_gpus_per_node=GPUS_MAX)
 """The limit of today is none for a pod that was given its slice under another one."""
 
 
@@ -51,7 +51,7 @@ class Requests:
         self.records: dict[RequestId, Record] = {}
         self._by_name: dict[tuple[str, str], RequestId] = {}
         self._gone: OrderedDict[RequestId, None] = OrderedDict()
-        self._limits = AskLimits(rules.max_gpus_per_node, rules.driver_capabilities)
+        self._limits = RequestLimits(rules.max_gpus_per_node, rules.driver_capabilities)
         self._asking: dict[RequestId, None] = {}
         self._unknown: dict[RequestId, None] = {}
         """Pods that may have a slice, and of which neither they nor the bus say what they ask for."""

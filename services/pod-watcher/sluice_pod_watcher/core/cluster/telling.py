@@ -11,7 +11,7 @@ from collections import deque
 from typing import Literal
 
 from sluice.contracts.ids import RequestId
-from sluice.contracts.refusals import shorten
+from sluice.contracts.reasons import shorten
 from sluice_pod_watcher.core.cluster.events import WriteEvent, WritePodCondition
 from sluice_pod_watcher.core.cluster.pacing import Budget, Line
 from sluice_pod_watcher.core.cluster.plight import NOTE_CHARACTERS_MAX, Plight

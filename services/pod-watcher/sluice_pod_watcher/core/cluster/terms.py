@@ -24,7 +24,7 @@ from sluice.contracts.messages import (
     RequestRejected,
 )
 from sluice.contracts.pod_specs import NO_URGENCY, read_host_needs, read_urgency, resolved, with_node
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
 from sluice_pod_watcher.core.cluster.claims import Places
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 

@@ -5,16 +5,16 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from sluice.contracts.exchange import ReadingStarted
+from sluice.contracts.bus.events import ReadingStarted
 from sluice.contracts.ids import RunId
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import CoreRunner, Executor
-from sluice.runtime.garbage import keep_old_aside
+from sluice.runtime.gc_freeze import freeze_periodically
 from sluice.runtime.lease import Lease
-from sluice.runtime.telemetry import TraceBook
-from sluice.runtime.turns import Phase
+from sluice.runtime.tracing.core_spans import SpanPhase
+from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.cluster.cluster import READS, Cluster
 from sluice_pod_watcher.core.cluster.events import Event, GoOn, WentOn
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
@@ -42,7 +42,7 @@ async def watch_cluster(
     run: RunId,
     rules: ClusterRules,
     clock: Clock,
-    traces: TraceBook,
+    traces: RequestTraces,
     resync_s: float = 300.0,
     tick_s: float = 0.5,
     status: WatchStatus | None = None,
@@ -74,7 +74,7 @@ async def watch_cluster(
         tick_s=tick_s,
         events_max=EVENTS_MAX,
         shows=lambda: pods_of(core),
-        phases=(Phase("pod seen to gate open", "decided AllocationRequested", "did BindPod"),),
+        phases=(SpanPhase("pod seen to gate open", "decided AllocationRequested", "did BindPod"),),
         begins=begins,
     )
 
@@ -90,7 +90,7 @@ async def watch_cluster(
             for reflector in reflectors(api, clock, offer, resync_s):
                 tasks.create_task(reflector.run(), name=f"watch {reflector.what}")
             tasks.create_task(runner.run(), name="core")
-            tasks.create_task(keep_old_aside(clock), name="garbage")
+            tasks.create_task(freeze_periodically(clock), name="garbage")
     finally:
         status.ends()
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.refusals import shorten
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
 from sluice_pod_watcher.shell.kube.client import JSON_PATCH, MERGE, KubeApi, KubeError
 from sluice_pod_watcher.shell.webhook.keeper import NotPublishedError

@@ -7,9 +7,9 @@ the pod-watcher does not mind.
 
 from dataclasses import dataclass
 
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.kubernetes import CRD_GROUP, CRD_PLURAL
-from sluice.contracts.refusals import shorten
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.kube.names import CRD_GROUP, CRD_PLURAL
+from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
 from sluice.runtime.core_runner import Executor
 from sluice_pod_watcher.core.cluster.events import (

@@ -19,10 +19,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.refusals import shorten
-from sluice.runtime import logs, metrics
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.reasons import shorten
+from sluice.runtime import logs
 from sluice.runtime.clock import Clock
+from sluice.runtime.prometheus import metrics
 from sluice.runtime.retry import Backoff
 from sluice_pod_watcher.core.cluster.events import Event, ListingEnded, ListingStarted, Raw, What
 from sluice_pod_watcher.core.cluster.pod_views import version_of

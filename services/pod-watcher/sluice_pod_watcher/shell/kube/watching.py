@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.kubernetes import GRANTED_ALLOCATION, LABEL_MANAGED, MANAGED
+from sluice.contracts.kube.names import GRANTED_ALLOCATION, LABEL_MANAGED, MANAGED
 from sluice.contracts.pod_specs.pod_needs import REQUIRED
 from sluice.runtime.clock import Clock
 from sluice_pod_watcher.core.cluster.events import NodeGone, NodeSeen, OtherPodGone, OtherPodSeen, PodGone, PodSeen, Raw

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.bus.trace_headers import trace_id
 from sluice.contracts.ids import RunId
-from sluice.contracts.kubernetes import ANNOTATION_TRACE, CONDITION_READY
-from sluice.contracts.refusals import shorten
-from sluice.contracts.tracing import trace_id
-from sluice.runtime import logs, telemetry
+from sluice.contracts.kube.names import ANNOTATION_TRACE, CONDITION_READY
+from sluice.contracts.reasons import shorten
+from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import Executor
+from sluice.runtime.tracing import request_traces
 from sluice_pod_watcher.core.cluster.events import (
     BindPod,
     ClaimsRead,
@@ -228,7 +229,7 @@ def _fitting(note: str) -> str:
 
 def _traced(wanted: WriteEvent) -> dict[str, str]:
     """In which trace an event happened: that of the request, or of its release."""
-    ids = telemetry.ids_of(telemetry.current())
+    ids = request_traces.ids_of(request_traces.current())
     return {ANNOTATION_TRACE: ids[0] if ids else trace_id(wanted.uid)}
 
 

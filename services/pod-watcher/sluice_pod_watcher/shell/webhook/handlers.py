@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.kubernetes import DEFAULT_MODES
-from sluice.contracts.refusals import shorten
-from sluice.runtime import logs, metrics
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.kube.names import DEFAULT_MODES
+from sluice.contracts.reasons import shorten
+from sluice.runtime import logs
+from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.admission import AdmissionResponse, AdmissionRules, NotAReview, review
 from sluice_pod_watcher.shell.http_server import ConnectionLimits
 from sluice_pod_watcher.shell.metrics import REVIEW_SECONDS

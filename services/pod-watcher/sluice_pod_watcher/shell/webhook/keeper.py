@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from sluice.runtime import logs, metrics
+from sluice.runtime import logs
 from sluice.runtime.clock import Clock
-from sluice.runtime.metrics import Sample
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.metrics import Sample
 from sluice_pod_watcher.shell.metrics import CERTIFICATE_ENDS, WEBHOOK_READY
 from sluice_pod_watcher.shell.webhook.sources import CertificateSource, CertificateUnavailableError, Shown
 from sluice_pod_watcher.shell.webhook.tls import UnusableCertificateError, show
@@ -86,7 +87,7 @@ class CertificateKeeper:
 
     async def run(self) -> None:
         """Refresh until cancelled."""
-        with metrics.asked_for(self._samples):
+        with metrics.collecting_from(self._samples):
             while True:
                 await self.refresh()
                 await self._clock.sleep(RETRY_S if self.why_not_ready() else REFRESH_S)

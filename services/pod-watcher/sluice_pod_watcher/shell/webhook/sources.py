@@ -13,8 +13,8 @@ from typing import Protocol
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.refusals import shorten
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.reasons import shorten
 from sluice_pod_watcher.shell.webhook.generations import (
     CertificateRules,
     Generations,

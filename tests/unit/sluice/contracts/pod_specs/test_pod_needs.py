@@ -4,7 +4,7 @@ import pytest
 
 from sluice.contracts.messages import HostNeeds, HostPort, NodeExpression, PodTerm, SpreadTerm
 from sluice.contracts.pod_specs import read_host_needs, unknown_demands
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
 
 HOSTNAME = "kubernetes.io/hostname"
 LLM = NodeExpression(key="app", operator="In", values=("llm",))

@@ -2,7 +2,6 @@
 
 import pytest
 
-from sluice.contracts.asking import Unquoted
 from sluice.contracts.pod_specs import (
     NO_URGENCY,
     PriorityClass,
@@ -12,7 +11,8 @@ from sluice.contracts.pod_specs import (
     resolved,
     unknown_class,
 )
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import Unquoted
 
 CLASSES = (
     PriorityClass("production", 1_000_000),
