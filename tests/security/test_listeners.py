@@ -41,7 +41,7 @@ OPENERS = {
     "services/console/sluice_console/shell/web/addresses.py": "--listen of `sluice web`, --web of `sluice up`",
     "libs/sluice/runtime/addresses.py": "what listens everywhere, for those below that were told to",
     "libs/sluice/runtime/prometheus/http_page.py": "metrics_address",
-    "libs/sluice/runtime/nats_server/free_ports.py": "free ports of the loopback are looked for; the broker of `sluice up` has one",
+    "libs/sluice/runtime/nats_server/free_ports.py": "free ports of the loopback, for the broker of `sluice up`",
     "libs/sluice/runtime/grpc/transport.py": "grpc_address, health_address, and Unix sockets",
     "services/node-agent/sluice_node_agent/device/mps_stand_in_daemon.py": "Unix sockets of the stand-in for MPS",
     "services/node-agent/sluice_node_agent/shell/quota_sockets.py": "Unix sockets of the time quota",

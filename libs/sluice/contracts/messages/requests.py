@@ -17,8 +17,7 @@ class DeviceFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """
     Which GPUs may serve a claim. An empty tuple is no constraint.
 
-    `models` and `not_models` name models or parts of product names (`sluice.mig.model_names`); UUIDs are compared
-    exactly.
+    `models` and `not_models` name models or parts of product names; UUIDs are compared exactly.
     """
 
     models: tuple[str, ...] = ()

@@ -25,9 +25,8 @@ async def ensure(url: str) -> int:
         try:
             await declared(bus, history_bytes=history_bytes, within_s=WITHIN_S)
         except TimeoutError:
-            raise BusError(
-                f"the broker at {url} does not declare streams within {WITHIN_S:g} s: {broker_hint(clustered=bus.clustered)}"
-            ) from None
+            hint = broker_hint(clustered=bus.clustered)
+            raise BusError(f"the broker at {url} does not declare streams within {WITHIN_S:g} s: {hint}") from None
     sys.stdout.write("the streams BOOK, STATE and HISTORY are there\n")
     return 0
 

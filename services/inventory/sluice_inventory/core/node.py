@@ -151,7 +151,8 @@ class Node:
             return f"{announcement.endpoint} answers for node {snapshot.node!r}"
         if _agent(snapshot) != _agent(announcement):
             answers = f"run {snapshot.agent_run} of boot {snapshot.boot_id}"
-            return f"{announcement.endpoint} answers as {answers}, its news are of run {announcement.agent_run} of boot {announcement.boot_id}"
+            announced = f"run {announcement.agent_run} of boot {announcement.boot_id}"
+            return f"{announcement.endpoint} answers as {answers}, its news are of {announced}"
         known = self.requested_generation
         if self.inventory is not None and _agent(self.inventory.snapshot) == _agent(snapshot):
             known = max(known, self.inventory.snapshot.generation)

@@ -69,7 +69,7 @@ def test_a_short_description_is_enough() -> None:
 
 def test_the_example_fleet_works() -> None:
     """The first thing a new user runs."""
-    path = Path(__file__).parents[4] / "examples" / "fleet.toml"
+    path = Path(__file__).parents[5] / "examples" / "fleet.toml"
     fleet = parse_fleet(path.read_text(encoding="utf-8"), origin=str(path))
     assert len(fleet.nodes) == 2
 

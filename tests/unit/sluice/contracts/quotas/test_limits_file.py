@@ -53,7 +53,7 @@ def test_a_file_says_what_the_commands_say():
 
 def test_the_example_can_be_read_also_with_what_is_only_shown_in_it():
     """A person begins with it."""
-    text = (Path(__file__).parents[4] / "examples" / "limits.toml").read_text()
+    text = (Path(__file__).parents[5] / "examples" / "limits.toml").read_text()
     assert [type(word) for word in said(text)] == [QuotaSet, QuotaSet]
     shown = text.replace("# [nodes", "[nodes").replace("# cordon", "cordon").replace("# why", "why")
     assert said(shown)[2] == Cordoned(node=NodeName("gpu-2"), why="its fan is changed", source=SOURCE)
