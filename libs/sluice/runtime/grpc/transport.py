@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 
-from sluice.runtime.addresses import host_and_port, joined
+from sluice.runtime.addresses import host_and_port, is_loopback, joined
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.grpc.authorization import AuthorizationInterceptor
 from sluice.runtime.grpc.health import Health
@@ -25,7 +25,6 @@ from sluice.runtime.grpc.trace_interceptors import (
     TraceStreamClientInterceptor,
     TraceUnaryClientInterceptor,
 )
-from sluice.runtime.loopback import is_loopback
 from sluice.runtime.tracing.request_traces import RequestTraces
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024

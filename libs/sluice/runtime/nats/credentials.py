@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from sluice.contracts.bus.nats_permissions import inbox_prefix
 from sluice.contracts.reasons import shorten
+from sluice.runtime.addresses import is_loopback
 from sluice.runtime.bus import BusError
-from sluice.runtime.loopback import is_loopback
 from sluice.runtime.nats.client import Client, Error
 from sluice.runtime.settings import holds_credentials
 
