@@ -435,4 +435,4 @@ async def test_channels_do_not_pile_up(puller):
         for _ in range(3):
             assert isinstance(await puller.pull(Pull(snapshot().node, one)), PullSucceeded)
             assert isinstance(await puller.pull(Pull(NodeName("busy"), two)), PullSucceeded)
-        assert list(puller._lines) == ["busy"]
+        assert list(puller._channels) == ["busy"]

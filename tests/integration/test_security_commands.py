@@ -160,7 +160,7 @@ async def test_all_authorities_are_changed_in_three_steps_under_services_that_wo
     inventory = rig.root / "inventory"
     allocator = await rig.connection("allocator", "allocator")
     try:
-        async with transport.serve(_Agent().register, trust=trust(rig.root / "nodes" / NODE)) as address:
+        async with transport.serve(_Agent().register, security=trust(rig.root / "nodes" / NODE)) as address:
             for step in (1, 2, 3):
                 assert rig.installation.rotate() == step
                 await rig.reload()

@@ -89,7 +89,7 @@ WORDS_BUGS = (
         "an old picture will do",
         "the slice that it runs on, to a pod that is placed by what was there once",
         ("I1",),
-        ((nodes, "_may_open", _an_old_picture_will_do), (Inventory, "_say", _said_again_after_a_wipe)),
+        ((nodes, "_may_open", _an_old_picture_will_do), (Inventory, "_publish", _said_again_after_a_wipe)),
         _wiped_while_pulls_fail,
     ),
 )
