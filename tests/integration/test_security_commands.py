@@ -168,7 +168,7 @@ async def test_all_authorities_are_changed_in_three_steps_under_services_that_wo
                 await other.close()
                 await allocator.up_within(10)
                 allocator.check()
-                named = {"trust": trust(inventory), "server_name": node_dns_name(NODE)}
+                named = {"security": trust(inventory), "server_name": node_dns_name(NODE)}
                 async with transport.channel(address, **named) as channel:
                     stub = agent_pb2_grpc.AgentServiceStub(channel)
                     assert (await stub.GetInventory(agent_pb2.GetInventoryRequest(node="a"))).node == "a"

@@ -200,7 +200,7 @@ CONTROLS = (
     Control(
         "words stand where they belong",
         _another_nodes_word,
-        patched("sluice.runtime.nats.wire_format.why_not_here", lambda *_: ""),
+        patched("sluice.runtime.nats.wire_format.schema_violation", lambda *_: ""),
     ),
     Control(
         "no plain text over a network",
