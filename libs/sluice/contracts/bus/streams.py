@@ -1,7 +1,7 @@
 """
 The bus as data: the nouns with who writes and reads them, the streams that hold them, the agents' durables.
 
-What NATS must be told follows from here (`nats_permissions` derives the allow-lists, the runtime declares the streams), so
+The NATS permissions (`nats_permissions`) and the stream declarations (the runtime) follow from it, so
 that a document, a permission and a stream can never disagree. Nothing here talks to a server.
 """
 
