@@ -1,5 +1,5 @@
 """
-Generates docs/{events,json,metrics,invariants,alerts,models}.md, docs/json-schema.json and the dashboard from the code.
+Generates docs/{events,json,metrics,invariants,alerts,models,settings}.md and the dashboard from declarations in code.
 
 `--check` fails when one is out of date.
 
@@ -23,6 +23,7 @@ from json_page import schemas
 from message_examples import example_of
 from metrics_page import page as metrics
 from models_page import page as models
+from settings_page import page as settings
 
 from sluice.contracts.bus.streams import STREAMS, SUBJECT_KINDS, SubjectKind
 from sluice.contracts.messages import Envelope
@@ -121,6 +122,7 @@ def main() -> int:
         (DOCS / "invariants.md", invariants()),
         (DOCS / "alerts.md", alerts_page()),
         (DOCS / "models.md", models()),
+        (DOCS / "settings.md", settings()),
         (DASHBOARD, dashboard()),
     ):
         found = page.read_text() if page.exists() else ""
