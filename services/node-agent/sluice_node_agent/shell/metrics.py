@@ -17,80 +17,71 @@ from sluice_node_agent.core.agent import Agent
 
 _MIB = 1024**2
 
-OPEN = Metric(
-    "sluice_agent_open", "gauge", "Nodes of this agent that are opened for it, so that orders are carried out.", ()
-)
+OPEN = Metric("sluice_agent_open", "gauge", "Nodes of this agent that carry out orders.", ())
 SLICES = Metric(
     "sluice_agent_slices",
     "gauge",
-    "Slices of the journal by state: planned, making, ready, failed, degraded, unmaking, quarantined.",
+    "Slices in the journal by state: planned, making, ready, failed, degraded, unmaking, quarantined.",
     ("state",),
 )
-GPUS = Metric("sluice_agent_gpus", "gauge", "GPUs by health: healthy, unhealthy, lost (does not answer).", ("health",))
-QUARANTINED = Metric(
-    "sluice_agent_quarantined_places",
-    "gauge",
-    "Places whose instance could not be destroyed; nothing is placed there.",
-    (),
-)
-FOREIGN = Metric("sluice_agent_foreign_instances", "gauge", "Instances on the devices that nobody of ours has.", ())
+GPUS = Metric("sluice_agent_gpus", "gauge", "GPUs by health: healthy, unhealthy, lost (no answer).", ("health",))
+QUARANTINED = Metric("sluice_agent_quarantined_places", "gauge", "Places that could not be given back.", ())
+FOREIGN = Metric("sluice_agent_foreign_instances", "gauge", "MIG instances that Sluice did not create.", ())
 HOMES = Metric(
     "sluice_agent_homes",
     "gauge",
-    "Homes of shares by their MPS daemon: starting, ready, fault, down, stopping.",
+    "Shared devices by the state of their MPS daemon: starting, ready, fault, down, stopping.",
     ("state",),
 )
 WARNINGS = Metric(
-    "sluice_agent_warnings", "gauge", "What people must know of the node as a whole (a journal that was lost, say).", ()
+    "sluice_agent_warnings", "gauge", "Warnings about the node as a whole (a lost journal, for example).", ()
 )
 
 GPU_SLICES = Metric(
     "sluice_agent_gpu_memory_slices",
     "gauge",
-    "Memory slices of each GPU: all of them (total), allocated to slices, quarantined, under foreign instances.",
+    "Memory slices of each GPU: total, allocated, quarantined, foreign.",
     ("gpu", "model", "state"),
 )
 GPU_CREATABLE = Metric(
     "sluice_agent_gpu_creatable",
     "gauge",
-    "How many more instances of a profile fit on each GPU now: alternatives, whose sum says nothing.",
+    "Further instances of a profile that fit on each GPU. Profiles are alternatives: do not add them up.",
     ("gpu", "model", "profile"),
 )
 DEVICE_REFUSALS = Metric(
     "sluice_device_refusals_total",
     "counter",
-    "Steps that a device or an MPS daemon refused, by step and kind of error.",
+    "Steps that a device or MPS daemon refused, by step and kind of error.",
     ("step", "kind"),
 )
 _OF_SLICE = ("owner_namespace", "owner_pod", "gpu", "device", "profile", "mode")
 SLICE_BUSY = Metric(
-    "sluice_slice_busy_ratio", "gauge", "Part of the time in which a kernel of a slice ran, 0 to 1.", _OF_SLICE
+    "sluice_slice_busy_ratio", "gauge", "Part of the time in which a kernel of the slice ran.", _OF_SLICE
 )
 SLICE_SMS = Metric(
-    "sluice_slice_sm_ratio", "gauge", "Part of its device's SMs that was busy, 0 to 1; Hopper and newer.", _OF_SLICE
+    "sluice_slice_sm_ratio", "gauge", "Part of the device's SMs that was busy; Hopper and newer.", _OF_SLICE
 )
 SLICE_MEMORY_BUSY = Metric(
     "sluice_slice_memory_busy_ratio",
     "gauge",
-    "Part of the time (of the bandwidth, on Hopper and newer) in which its memory was read or written, 0 to 1.",
+    "Part of the time (Hopper and newer: of the bandwidth) in which its memory was read or written.",
     _OF_SLICE,
 )
 SLICE_MEMORY_USED = Metric(
-    "sluice_slice_memory_used_bytes", "gauge", "Device memory that the processes of a slice hold.", _OF_SLICE
+    "sluice_slice_memory_used_bytes", "gauge", "Device memory held by the slice's processes.", _OF_SLICE
 )
-SLICE_MEMORY = Metric("sluice_slice_memory_bytes", "gauge", "Device memory that a slice may use.", _OF_SLICE)
+SLICE_MEMORY = Metric("sluice_slice_memory_bytes", "gauge", "Device memory that the slice may use.", _OF_SLICE)
 SLICE_IDLE = Metric(
     "sluice_slice_idle_seconds",
     "gauge",
-    "For how long nothing was seen of a slice; 0 while it is used, absent when nobody can tell. Begins anew with the "
-    "agent.",
+    "Time since the slice was last used; absent if unknown. Restarts with the agent.",
     _OF_SLICE,
 )
 USAGE_LOOK_SECONDS = Metric(
     "sluice_usage_look_seconds",
     "histogram",
-    "How long it took to look at what a GPU is used for, by outcome: read, busy (left out, for it was worked on), "
-    "refused (by the driver).",
+    "Time to sample one GPU's usage, by outcome: read, busy (skipped), refused (by the driver).",
     ("outcome",),
 )
 

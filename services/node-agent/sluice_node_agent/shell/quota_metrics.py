@@ -16,29 +16,27 @@ _OF_TENANT = ("owner_namespace", "owner_pod", "container")
 GRANTED = Metric(
     "sluice_quota_granted_seconds_total",
     "counter",
-    "Time of a home's SMs that a tenant got tokens for. This and what follows: as of the last look, some seconds ago.",
+    "SM time that a tenant got tokens for. Quota metrics are some seconds old.",
     _OF_TENANT,
 )
-USED = Metric(
-    "sluice_quota_used_seconds_total", "counter", "Time in which a tenant held a token, by our own clock.", _OF_TENANT
-)
+USED = Metric("sluice_quota_used_seconds_total", "counter", "Time in which a tenant held a token.", _OF_TENANT)
 WAITED = Metric(
-    "sluice_quota_waited_seconds_total", "counter", "Time in which a tenant wanted a token and had none.", _OF_TENANT
+    "sluice_quota_waited_seconds_total", "counter", "Time in which a tenant waited for a token.", _OF_TENANT
 )
 OVERRUN = Metric(
     "sluice_quota_overrun_seconds_total",
     "counter",
-    "Time for which tokens were held beyond their end: by kernels that are longer than a token, or by who stalls.",
+    "Time in which tokens were held beyond their end.",
     _OF_TENANT,
 )
 STALLS = Metric(
     "sluice_quota_stalls_total",
     "counter",
-    "Tokens that were not given back at all, so that others went on beside them.",
+    "Tokens that were never given back, so that others continued beside them.",
     _OF_TENANT,
 )
 PROCESSES = Metric(
-    "sluice_quota_processes", "gauge", "Processes of a tenant that have said hello to its token scheduler.", _OF_TENANT
+    "sluice_quota_processes", "gauge", "Processes of a tenant registered with the token scheduler.", _OF_TENANT
 )
 _US = 1e-6
 
