@@ -147,12 +147,12 @@ CONTROLS = (
         patched("sluice.contracts.admission.judging.problems_of_env", lambda *_, **__: ()),
     ),
     Control(
-        "images see no GPU without an ask",
+        "images see no GPU without a request",
         _image,
         patched("sluice_pod_watcher.admission.editing.sees_all_gpus", lambda *_: False),
     ),
     Control(
-        "no host path into ours",
+        "no host path into Sluice's directories",
         _host_directory,
         patched("sluice.contracts.admission.judging.problems_of_volumes", lambda *_: ()),
     ),
@@ -167,12 +167,12 @@ CONTROLS = (
         patched("sluice.contracts.admission.by_hand.problems_of_privileged", lambda *_: ()),
     ),
     Control(
-        "grants are written by Sluice alone",
+        "only Sluice writes grants",
         _forged_grant,
         patched("sluice.contracts.admission.by_hand.problems_of_grants", lambda *_: ()),
     ),
     Control(
-        "gates are set by Sluice alone",
+        "only Sluice sets gates",
         _gate_by_hand,
         patched("sluice.contracts.admission.by_hand.problems_of_marks", lambda *_: ()),
     ),
@@ -207,7 +207,7 @@ CONTROLS = (
         patched("sluice_node_agent.core.making._why_not_in", lambda *_: ""),
     ),
     Control(
-        "a daemon's directory is its tenants' alone",
+        "only its tenants see a daemon's directory",
         _pipe_directory,
         patched(
             "sluice_node_agent.device.mps_home.HomeDirectory.prepare",
