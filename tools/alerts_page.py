@@ -13,9 +13,9 @@ HEAD = """# Alerts
 
 Generated from `deploy/kubernetes/components/metrics/rules.yaml` by `make docs`; do not edit.
 
-The alerts of the component `metrics` ([install.md](install.md)): what is wrong, and what to do. The expressions are in
-that file, the metrics in [metrics.md](metrics.md), and what else shows each failure in
-[operations.md](operations.md#when-something-fails).
+The alerts of the component `metrics` ([install.md](install.md)). Their expressions are in that file; the metrics are in
+[metrics.md](metrics.md), further failures in [operations.md](operations.md#when-something-fails). A clock that is far
+off (`sluice doctor`: `clocks`) has no alert of its own: use `node_timex_offset_seconds`, and run chrony or ntpd.
 """
 
 
@@ -39,5 +39,4 @@ def _parts() -> Iterator[str]:
     for alert in alerts():
         texts, severity, after = alert["annotations"], alert["labels"]["severity"], alert.get("for")
         yield f"## {alert['alert']}\n"
-        yield f"({severity}{f', after {after}' if after else ''}) {texts['summary']}\n"
-        yield f"**Do:** {texts['description']}\n"
+        yield f"({severity}{f', after {after}' if after else ''}) {texts['summary']} {texts['description']}\n"

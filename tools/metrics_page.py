@@ -45,8 +45,8 @@ With `SLUICE_NODE_AGENT_HAMI_METRICS=true` the node agent also exports these, fo
 units are HAMi's: `_ratio` is 0 to 100 unless noted, `device_uuid` is the physical GPU, `container_index` counts
 containers with devices.
 
-| metric | kind | labels | what |
-|---|---|---|---|"""
+| metric and labels | kind | what |
+|---|---|---|"""
 
 
 def metrics_of(module: ModuleType) -> list[Metric]:
@@ -61,11 +61,11 @@ def page() -> str:
 
 def _parts() -> Iterator[str]:
     for title, module in PARTS:
-        yield f"## {title}\n\n| metric | kind | labels | what |\n|---|---|---|---|"
+        yield f"## {title}\n\n| metric and labels | kind | what |\n|---|---|---|"
         yield from map(_row, metrics_of(module))
         yield ""
 
 
 def _row(metric: Metric) -> str:
-    labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
+    labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""
+    return f"| `{metric.name}{labels}` | {metric.kind} | {metric.help} |"
