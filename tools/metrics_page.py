@@ -41,12 +41,10 @@ Prometheus in and adds the [alerts](alerts.md). The component `dashboard` has a 
 
 FOOT = """## Under HAMi's names
 
-With `SLUICE_NODE_AGENT_HAMI_METRICS=true` the node agent also exports these, for existing dashboards. Names, labels and
-units are HAMi's: `_ratio` is 0 to 100 unless noted, `device_uuid` is the physical GPU, `container_index` counts
-containers with devices.
-
-| metric and labels | kind | what |
-|---|---|---|"""
+With `SLUICE_NODE_AGENT_HAMI_METRICS=true` the node agent also exports these, for existing dashboards, with the labels
+and units of HAMi's metrics reference: `_ratio` is 0 to 100, but 0 to 1 in `hami_node_gpu_memory_allocated_ratio`;
+`device_uuid` is the physical GPU; `container_index` counts containers with devices; a core ratio of 0 is no bound.
+"""
 
 
 def metrics_of(module: ModuleType) -> list[Metric]:
@@ -56,7 +54,8 @@ def metrics_of(module: ModuleType) -> list[Metric]:
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_parts(), FOOT, *map(_row, metrics_of(sluice_node_agent.shell.hami_metrics)), ""])
+    hami = ", ".join(f"`{metric.name}`" for metric in metrics_of(sluice_node_agent.shell.hami_metrics))
+    return "\n".join([HEAD, *_parts(), FOOT, f"{hami}.\n"])
 
 
 def _parts() -> Iterator[str]:
