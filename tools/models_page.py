@@ -26,11 +26,11 @@ def page() -> str:
 
 def _with_mig() -> Iterator[str]:
     yield "## With MIG\n"
-    yield "| key | also called | MiB | SMs | slices (memory, compute) | profiles (instances at most) | confidence |"
+    yield "| key | also called | MiB | SMs | slices (memory/compute) | profiles, with their most instances | confidence |"
     yield "|---|---|---|---|---|---|---|"
     for model in (each for each in catalog() if each.profiles):
-        slices = f"{model.memory_slices}, {model.compute_slices}"
-        profiles = ", ".join(f"{profile.name} ({profile.max_instances})" for profile in model.profiles)
+        slices = f"{model.memory_slices}/{model.compute_slices}"
+        profiles = ", ".join(f"{profile.max_instances}x{profile.name}" for profile in model.profiles)
         sizes = f"{model.memory_mib:,} | {model.multiprocessors}"
         yield f"| `{model.key}` | {_names(model)} | {sizes} | {slices} | {profiles} | {model.confidence} |"
 

@@ -33,7 +33,8 @@ Generated from the code by `make docs`; do not edit.
 Each service reads its settings once, at the start, from a TOML file (`SLUICE_CONFIG` names it) and from the
 environment, which wins. An unknown name or a wrong value ends the start with a sentence that says which. Lists in the
 environment are separated by commas. In the file, names are lower-case and have no prefix: common settings at the top
-level, a service's own in a table of its name. Tables of other services are ignored, so one file serves all:
+level, a service's own in a table of its name. Tables of other services are ignored, so one file serves all. Names
+end in their unit: `_S` is seconds.
 
 ```toml
 nats_url = "nats://127.0.0.1:4222"

@@ -18,21 +18,21 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
     pods_per_node_max: int | None = None
     """Most pods with slices on one node (docs/policies.md); unset is no limit."""
     orphan_grace_s: float = 30.0
-    """How long a grant without a request survives after its source has listed everything, in seconds."""
+    """How long a grant without a request survives after its source has listed everything."""
     removed_grace_s: float = 30.0
-    """How long the grants of a removed node stay open, so that its agent can still report, in seconds."""
+    """How long the grants of a removed node stay open, so that its agent can still report."""
     closing_ttl_s: int = 4 * 3600
     """
-    How long final messages (such as a closed grant) stay on the bus, in seconds. Far above any pause of a process.
+    How long final messages (such as a closed grant) stay on the bus. Far above any pause of a process.
     """
     lease_ttl_s: int = 3
     """A standby takes over this long after the leader stops, in whole seconds."""
     always_active: bool = False
     """Work without the lease. Correct, because writes are guarded, but replicas then compete."""
     tick_s: float = 0.5
-    """Interval of the timer, in seconds; at most 10."""
+    """Interval of the timer; at most 10."""
     group_patience_s: float = 60.0
-    """A gang that gets no further for this long gives back every place that is not bound yet, in seconds."""
+    """A gang that gets no further for this long gives back every place that is not bound yet."""
     preemption: bool = True
     """Evict `preemptible` pods for requests of higher priority (docs/preemption.md)."""
     eviction_patience_s: float = 120.0
@@ -52,12 +52,12 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
 
     promise_after_s: float = 300.0
     """
-    A request that has waited this long, and is first of its shape, gets a reservation (docs/queue.md), in seconds.
+    A request that has waited this long, and is first of its shape, gets a reservation (docs/queue.md).
     """
     promises_percent: int = 10
     """Most GPUs of each model reserved at once, in percent (at least one GPU); 0 reserves none."""
     move_cooldown_s: float = 600.0
-    """A movable pod stays in place at least this long between moves, in seconds (docs/moving.md)."""
+    """A movable pod stays in place at least this long between moves (docs/moving.md)."""
     moves_per_minute: int = 6
     """Most pods moved in a minute; 0 moves none."""
     defragment: bool = False

@@ -12,15 +12,15 @@ class InventorySettings(CommonSettings, frozen=True, kw_only=True):
     health_address: str = ""
     """Address (`host:port`) of `grpc.health.v1` in plain text, for probes; empty serves none."""
     pull_interval_s: float = 15.0
-    """How often a node without changes is pulled, in seconds."""
+    """How often a node without changes is pulled."""
     pull_timeout_s: float = 3.0
-    """Time limit of one pull, in seconds."""
+    """Time limit of one pull."""
     stale_after_s: float = 30.0
-    """A node without a usable answer for this long is stale, in seconds. Above interval plus timeout."""
+    """A node without a usable answer for this long is stale. Above interval plus timeout."""
     retry_first_s: float = 0.5
-    """Pause after a failed pull, in seconds; it doubles."""
+    """Pause after a failed pull; it doubles."""
     retry_max_s: float = 10.0
-    """Longest pause between pulls of a node that fails, in seconds."""
+    """Longest pause between pulls of a node that fails."""
     pulls_max: int = 64
     """Most pulls in flight, one per node."""
     retries_max: int = 16
@@ -30,7 +30,7 @@ class InventorySettings(CommonSettings, frozen=True, kw_only=True):
     watch_pending_max: int = 4096
     """Changed nodes that may be pending for one watcher; beyond it the watcher has to start again."""
     tick_s: float = 0.5
-    """Interval of the timer, in seconds; at most 10."""
+    """Interval of the timer; at most 10."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that would stop the inventory from working."""

@@ -68,30 +68,30 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     """
     keep_warm_s: float = 0.0
     """
-    Keep an idle GPU instance this long for the next grant of the same profile and place, in seconds; 0 keeps none.
+    Keep an idle GPU instance this long for the next grant of the same profile and place; 0 keeps none.
     """
     watch_mps_s: float = 5.0
-    """How often each MPS daemon is checked, in seconds."""
+    """How often each MPS daemon is checked."""
     closing_ttl_s: int = 4 * 3600
-    """How long final messages (such as a slice that is gone) stay on the bus, in seconds."""
+    """How long final messages (such as a slice that is gone) stay on the bus."""
     tombstone_ttl_s: float = 8 * 3600
-    """How long the journal remembers a slice that is gone, in seconds. Longer than `closing_ttl_s`."""
+    """How long the journal remembers a slice that is gone. Longer than `closing_ttl_s`."""
     back_off_first_s: float = 0.5
-    """Pause after the first failed attempt to destroy a slice, in seconds; it doubles."""
+    """Pause after the first failed attempt to destroy a slice; it doubles."""
     back_off_max_s: float = 30.0
-    """Longest pause between two such attempts, in seconds. They never end."""
+    """Longest pause between two such attempts. They never end."""
     quarantine_after: int = 5
     """Failed attempts to destroy a slice until it is quarantined."""
     remake_retry_s: float = 30.0
-    """Pause before a lost slice that could not be created again is retried, in seconds."""
+    """Pause before a lost slice that could not be created again is retried."""
     read_devices_s: float = 10.0
-    """How often each GPU is read for changes from outside (foreign instances, health), in seconds."""
+    """How often each GPU is read for changes from outside (foreign instances, health)."""
     usage_every_s: float = 30.0
-    """How often the usage of slices is sampled, in seconds (0.2 to 600); 0 never."""
+    """How often the usage of slices is sampled (0.2 to 600); 0 never."""
     hami_metrics: bool = False
     """Also export metrics under HAMi's names (docs/metrics.md)."""
     tick_s: float = 0.5
-    """Interval of the timer, in seconds; at most 10."""
+    """Interval of the timer; at most 10."""
 
     def __post_init__(self) -> None:
         """Refuse what would stop the agent from working."""

@@ -37,9 +37,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     driver_capabilities: tuple[str, ...] = CAPABILITIES
     """Driver capabilities that containers may choose. `compute` and `utility` are always included."""
     closing_ttl_s: int = 4 * 3600
-    """How long final messages (such as a withdrawn request) stay on the bus, in seconds."""
+    """How long final messages (such as a withdrawn request) stay on the bus."""
     tick_s: float = 0.5
-    """Interval of the timer, in seconds; 0.01 to 1."""
+    """Interval of the timer; 0.01 to 1."""
     limits_file: Path | None = None
     """TOML file with quotas of namespaces and cordoned nodes (docs/quotas.md). The file may be missing."""
 
@@ -52,9 +52,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     fleet_file: Path | None = None
     """`folder`: fleet file; what simulated nodes have besides GPUs."""
     relist_s: float = 5.0
-    """`folder`: how often the directory is listed, whatever the file system reports, in seconds."""
+    """`folder`: how often the directory is listed, whatever the file system reports."""
     gone_grace_s: float = 1.0
-    """`folder`: how long a pod must be missing, or its file broken, before it counts, in seconds."""
+    """`folder`: how long a pod must be missing, or its file broken, before it counts."""
 
     # -- watch, webhook -------------------------------------------------------------------------------------------
     kubeconfig: Path | None = None
@@ -64,26 +64,26 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     lease_ttl_s: int = 5
     """`watch`: a standby takes over this long after the leader stops, in whole seconds, 1 to 300."""
     resync_s: float = 300.0
-    """`watch`: how often everything is listed again, in seconds."""
+    """`watch`: how often everything is listed again."""
     mirror_gpus: bool = True
     """`watch`: mirror the fleet into `kubectl get gpus`."""
     evict_lost: bool = True
     """`watch`: evict a pod whose slice was lost, if a controller recreates it."""
     evict_retry_s: float = 10.0
-    """`watch`: pause after an eviction that a disruption budget blocked, in seconds; it doubles up to a minute."""
+    """`watch`: pause after an eviction that a disruption budget blocked; it doubles up to a minute."""
     unscheduled_after_s: float = 60.0
     """
     `watch`: a pod that the scheduler has not placed this long after its gate opened counts as failed
-    (`NotStarted`), in seconds; 0 never.
+    (`NotStarted`); 0 never.
     """
     start_after_s: float = 1800.0
     """
-    `watch`: a placed pod that has started no container this long after its gate opened is given up, in seconds; 0
+    `watch`: a placed pod that has started no container this long after its gate opened is given up; 0
     never.
     """
     node_removed_after_s: float = 300.0
     """
-    `watch`: remove a node whose Node object has been absent this long and whose agent does not answer, in seconds.
+    `watch`: remove a node whose Node object has been absent this long and whose agent does not answer.
     """
     watch_health_address: str = ""
     """`watch`: address of `/healthz` and `/readyz`, plain HTTP (`0.0.0.0:8081`); empty serves none."""
