@@ -26,7 +26,7 @@ def page() -> str:
 
 def _with_mig() -> Iterator[str]:
     yield "## With MIG\n"
-    yield "| key | also called | MiB | SMs | slices (memory/compute) | profiles, with their most instances | confidence |"
+    yield "| key | also called | MiB | SMs | slices (memory/compute) | most instances x profile | confidence |"
     yield "|---|---|---|---|---|---|---|"
     for model in (each for each in catalog() if each.profiles):
         slices = f"{model.memory_slices}/{model.compute_slices}"
