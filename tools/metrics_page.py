@@ -30,7 +30,8 @@ example); if unset, none. In a cluster the component `metrics` ([install.md](ins
 Prometheus in and adds the [alerts](alerts.md). The component `dashboard` has a Grafana dashboard; without it, import
 `deploy/kubernetes/components/dashboard/sluice.json`.
 
-- Counters start at 0 with the process, and are absent before the first count.
+- `_total` is a counter, which starts with the process and is absent before its first count. The rest are gauges, unless
+  noted.
 - Labels never hold a request or any text from outside, so the number of series is bounded. Only agents label by GPU
   UUID and pod, for what is there now.
 - Several allocators or inventories report the same fleet: take `max`, not `sum`.
@@ -60,11 +61,12 @@ def page() -> str:
 
 def _parts() -> Iterator[str]:
     for title, module in PARTS:
-        yield f"## {title}\n\n| metric and labels | kind | what |\n|---|---|---|"
+        yield f"## {title}\n\n| metric and labels | what |\n|---|---|"
         yield from map(_row, metrics_of(module))
         yield ""
 
 
 def _row(metric: Metric) -> str:
     labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""
-    return f"| `{metric.name}{labels}` | {metric.kind} | {metric.help} |"
+    kind = "Histogram: " if metric.kind == "histogram" else ""
+    return f"| `{metric.name}{labels}` | {kind}{metric.help} |"
