@@ -83,7 +83,7 @@ SAID = {
         "test_who_watches_sees_how_far_a_reader_is_behind",
     ),
     "a core is slow": (
-        "tests/unit/sluice/runtime/test_metrics.py",
+        "tests/unit/sluice/runtime/prometheus/test_metrics.py",
         "test_whoever_watches_sees_what_was_counted_and_what_is",
     ),
     "a clock is far off": (DOCTOR, "test_a_clock_that_is_off_is_told_with_whose"),
