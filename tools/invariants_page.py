@@ -14,9 +14,9 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from simulation.invariants import CASES, ELSEWHERE, LAWS, PLANTED, PLAYED, RULES, Case  # noqa: E402
-from simulation.record import Record  # noqa: E402
-from simulation.variants import Variant  # noqa: E402
+from simulation.harness.invariants import CASES, ELSEWHERE, LAWS, PLANTED, PLAYED, RULES, Case  # noqa: E402
+from simulation.harness.record import Record  # noqa: E402
+from simulation.plans.variants import Variant  # noqa: E402
 
 RECORDS = ROOT / "tests" / "simulation" / "records"
 DAY_S = 86_400
@@ -42,8 +42,8 @@ BUGS = """
 ## Planted bugs
 
 Each replaces a rule of the system by the simpler one that somebody might write instead. It must be caught by one of its
-rules within 100 seeds (`tests/simulation/test_planted.py`), in a run that passes without it; those with a star are too
-rare for chance, and a schedule plays them.
+rules within 100 seeds (`tests/simulation/selftests/test_planted.py`), in a run that passes without it; those with a
+star are too rare for chance, and a schedule plays them.
 
 | planted | what a user loses | caught by |
 |---|---|---|"""

@@ -5,9 +5,9 @@ from types import ModuleType
 
 import sluice_allocator.shell.metrics
 import sluice_inventory.shell.metrics
+import sluice_node_agent.shell.agent_metrics
 import sluice_node_agent.shell.hami_metrics
-import sluice_node_agent.shell.metrics
-import sluice_node_agent.shell.quota_metrics
+import sluice_node_agent.shell.quota.metrics
 import sluice_pod_watcher.shell.metrics
 from sluice.runtime.prometheus import runtime_metrics
 from sluice.runtime.prometheus.metrics import Metric
@@ -16,8 +16,8 @@ PARTS: tuple[tuple[str, ModuleType], ...] = (
     ("Every service", runtime_metrics),
     ("The allocator", sluice_allocator.shell.metrics),
     ("The inventory", sluice_inventory.shell.metrics),
-    ("The node agent", sluice_node_agent.shell.metrics),
-    ("Time quotas, by the node agent", sluice_node_agent.shell.quota_metrics),
+    ("The node agent", sluice_node_agent.shell.agent_metrics),
+    ("Time quotas, by the node agent", sluice_node_agent.shell.quota.metrics),
     ("The pod-watcher and its webhook", sluice_pod_watcher.shell.metrics),
 )
 

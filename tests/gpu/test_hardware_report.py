@@ -4,8 +4,8 @@ import json
 
 import msgspec
 import pytest
-from factories.allocator import gpu_report
-from gpu.comparing import compare
+from factories.scheduling.allocator import gpu_report
+from gpu.catalog_check import compare
 from gpu.hardware_report import HardwareReport
 
 from sluice.contracts.messages import PlacementReport

@@ -21,10 +21,10 @@ from sluice.runtime.grpc.security import LOOPBACK
 from sluice.runtime.nats.wire_format import read_stored
 from sluice.runtime.nats_server.users import DENY_ALL, CertifiedUser, authorization
 from sluice.runtime.settings import CommonSettings, SettingsError, load
-from sluice_console.core.web.asking import denied
-from sluice_node_agent.device import preflight_others
-from sluice_node_agent.device.preflight import version_of
-from sluice_node_agent.shell.journal_lines import DamagedError, Lines, read_lines
+from sluice_console.core.web.request_check import denied
+from sluice_node_agent.preflight import environment
+from sluice_node_agent.preflight.findings import version_of
+from sluice_node_agent.shell.journal.lines import DamagedError, Lines, read_lines
 
 NODE, OTHER = NodeName("gpu-1"), NodeName("gpu-2")
 
@@ -115,7 +115,7 @@ def _flipped_bit() -> None:
 
 
 def _toolkit() -> None:
-    floors = preflight_others.TOOLKIT_FLOORS
+    floors = environment.TOOLKIT_FLOORS
     assert any(version_of("1.17.7") < version_of(floor) and level == "problem" for floor, _, level in floors), (
         "a container toolkit with a known way out is no finding"
     )
@@ -211,7 +211,7 @@ CONTROLS = (
     Control(
         "the page answers its own site only",
         _another_site,
-        patched("sluice_console.core.web.asking.is_address", lambda _: True),
+        patched("sluice_console.core.web.request_check.is_address", lambda _: True),
     ),
     Control("messages have a size", _large_message, patched("sluice.contracts.bus.codec.MESSAGE_BYTES_MAX", 10**9)),
     Control(
@@ -222,12 +222,12 @@ CONTROLS = (
     Control(
         "a damaged journal is not trusted",
         _flipped_bit,
-        patched("sluice_node_agent.shell.journal_lines.zlib.crc32", lambda *_: 7),
+        patched("sluice_node_agent.shell.journal.lines.zlib.crc32", lambda *_: 7),
     ),
     Control(
         "known container escapes are reported",
         _toolkit,
-        patched("sluice_node_agent.device.preflight_others.TOOLKIT_FLOORS", ()),
+        patched("sluice_node_agent.preflight.environment.TOOLKIT_FLOORS", ()),
     ),
     Control(
         "services have no privileges",

@@ -6,8 +6,8 @@ from typing import Literal
 
 from sluice.contracts.ids import NodeName
 from sluice.runtime.settings import TICK_MAX_S, CommonSettings
-from sluice_node_agent.core.rules import Rules
-from sluice_node_agent.device.fixed_gpus import fixed_gpus
+from sluice_node_agent.core.config import AgentConfig
+from sluice_node_agent.device.fixed_layout_selector import parse_selector
 
 MPS_OFF = "off"
 """As `mps_control`: hand out no shares."""
@@ -21,7 +21,7 @@ _NODE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 
 
 class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
-    """Which nodes this process serves, with which devices, and the tunables of `Rules`."""
+    """Which nodes this process serves, with which devices, and the tunables of `AgentConfig`."""
 
     nodes: tuple[str, ...] = ()
     """
@@ -143,13 +143,13 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
         if self.fixed_layout and self.fleet_file is not None:
             raise ValueError("fixed_layout is for real GPUs; of simulated ones the fleet file says it (layout = [...])")
         try:
-            fixed_gpus(self.fixed_layout, NodeName(""))
+            parse_selector(self.fixed_layout, NodeName(""))
         except ValueError as error:
             raise ValueError(f"fixed_layout: {error}") from None
 
-    def rules(self) -> Rules:
+    def config(self) -> AgentConfig:
         """The part that the core takes."""
-        return Rules(
+        return AgentConfig(
             closing_ttl_s=self.closing_ttl_s,
             tombstone_ttl_s=self.tombstone_ttl_s,
             back_off_first_s=self.back_off_first_s,

@@ -4,14 +4,14 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from sluice.contracts.admission.rules import ENV_ALLOWED, HOST_DIRECTORIES
+from sluice.contracts.admission.config import ENV_ALLOWED, HOST_DIRECTORIES
 from sluice.contracts.driver_capabilities import CAPABILITIES
 from sluice.contracts.ids import SourceName, is_token
 from sluice.runtime.addresses import host_and_port
 from sluice.runtime.settings import CommonSettings
-from sluice_pod_watcher.admission import AdmissionRules
-from sluice_pod_watcher.core.cluster.rules import CLUSTER, ClusterRules
-from sluice_pod_watcher.core.rules import FOLDER, Rules
+from sluice_pod_watcher.admission import AdmissionConfig
+from sluice_pod_watcher.core.cluster.config import CLUSTER, ClusterConfig
+from sluice_pod_watcher.core.folder.config import FOLDER, FolderConfig
 
 Role = Literal["folder", "watch", "webhook", "all"]
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -128,7 +128,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         address_of(self.webhook_address, "webhook_address")
         if self.watch_health_address:
             address_of(self.watch_health_address, "watch_health_address")
-        self.admission_rules()
+        self.admission_config()
 
     def _check_numbers(self) -> None:
         if not 1 <= self.max_gpus_per_node <= 64:
@@ -172,9 +172,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         if self.role == "webhook" and self.limits_file is not None:
             raise ValueError("limits_file is read by who follows pods; role = 'webhook' does not")
 
-    def rules(self) -> Rules:
+    def config(self) -> FolderConfig:
         """What the core of a folder takes."""
-        return Rules(
+        return FolderConfig(
             source=SourceName(self.source or FOLDER),
             max_gpus_per_node=self.max_gpus_per_node,
             driver_capabilities=self.driver_capabilities,
@@ -183,9 +183,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             closing_ttl_s=self.closing_ttl_s,
         )
 
-    def cluster_rules(self) -> ClusterRules:
+    def cluster_config(self) -> ClusterConfig:
         """What the core of a cluster takes."""
-        return ClusterRules(
+        return ClusterConfig(
             source=SourceName(self.source or CLUSTER),
             max_gpus_per_node=self.max_gpus_per_node,
             driver_capabilities=self.driver_capabilities,
@@ -198,9 +198,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             mirror_gpus=self.mirror_gpus,
         )
 
-    def admission_rules(self) -> AdmissionRules:
+    def admission_config(self) -> AdmissionConfig:
         """What admission takes. Raises ValueError."""
-        return AdmissionRules(
+        return AdmissionConfig(
             max_gpus_per_node=self.max_gpus_per_node,
             driver_capabilities=self.driver_capabilities,
             default_mode=self.default_mode,

@@ -10,11 +10,11 @@ from metrics_page import PARTS, metrics_of, page
 from unit.deploy.queries import METRICS, named, problems_of
 
 ROOT = Path(__file__).parents[3]
-DOCTOR = "tests/unit/console/test_doctor_bus.py"
+DOCTOR = "tests/unit/console/doctor/test_doctor_bus.py"
 RUNNING = "tests/e2e/test_doctor.py"
 FLEET = "tests/unit/inventory/test_metrics.py"
 AGENT = "tests/unit/node_agent"
-MEASURED = "tests/unit/allocator/test_measured.py"
+MEASURED = "tests/unit/allocator/shell/test_decision_counter.py"
 CERTIFICATES = "tests/integration/test_webhook_certificates.py"
 API_SERVER = "tests/integration/test_kube_reflector.py"
 SAID = {
@@ -29,7 +29,10 @@ SAID = {
         CERTIFICATES,
         "test_who_watches_sees_that_nobody_can_ask_it_and_when_its_certificate_ends",
     ),
-    "a service ends again and again": ("tests/e2e/test_wrong_setups.py", "test_a_data_folder_that_cannot_be_written"),
+    "a service ends again and again": (
+        "tests/e2e/failures/test_wrong_setups.py",
+        "test_a_data_folder_that_cannot_be_written",
+    ),
     "a node's agent is away": (FLEET, "test_a_node_that_does_not_answer_is_stale_for_those_who_watch"),
     "a node answers and is not adopted": (DOCTOR, "test_a_node_that_is_not_open_is_named"),
     "the broker is away": (RUNNING, "test_what_cannot_be_looked_at_is_not_called_well"),
@@ -61,20 +64,20 @@ SAID = {
     ),
     "the API server throttles": (API_SERVER, "test_a_server_that_is_busy_says_when_to_come_again"),
     "two allocators work at once": (
-        "tests/unit/allocator/test_metrics.py",
+        "tests/unit/allocator/shell/test_metrics.py",
         "test_a_node_that_may_not_be_used_is_not_counted_as_open",
     ),
     "more pods wait than the queue keeps": (
-        "tests/unit/allocator/test_waiting_max.py",
+        "tests/unit/allocator/queue/test_queue_limit.py",
         "test_who_comes_when_too_many_wait_is_told_so",
     ),
     "a slice is not in the ledger": (MEASURED, "test_a_slice_that_the_ledger_does_not_know_is_a_leak"),
     "slices stand idle": (
-        "tests/unit/console/test_usages.py",
+        "tests/unit/console/fleet/test_usage.py",
         "test_those_that_have_idled_longest_come_first_and_no_others_come",
     ),
     "pods wait for long": (
-        "tests/unit/allocator/test_metrics.py",
+        "tests/unit/allocator/shell/test_metrics.py",
         "test_who_watches_sees_who_waits_for_what_and_how_long",
     ),
     "a device refuses steps again and again": (f"{AGENT}/test_usage.py", "test_refusals_are_counted_by_step_and_kind"),

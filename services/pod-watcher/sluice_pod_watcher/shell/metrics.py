@@ -51,14 +51,14 @@ CERTIFICATE_ENDS = Metric(
 )
 
 
-class Staged(Protocol):
+class HasPhases(Protocol):
     """A core that knows how far its pods are."""
 
-    def stages(self) -> Mapping[str, int]:
+    def phases(self) -> Mapping[str, int]:
         """How many pods are at each stage."""
 
 
-def pods_of(core: Staged) -> Iterator[Sample]:
+def pods_of(core: HasPhases) -> Iterator[Sample]:
     """What one core knows, as samples."""
-    for state, count in Counter(core.stages()).items():
+    for state, count in Counter(core.phases()).items():
         yield Sample(PODS, count, (state,))

@@ -1,0 +1,52 @@
+"""The page about the invariants tells what is so: every rule, every planted bug, every case of the protocol."""
+
+import re
+from pathlib import Path
+
+from simulation.harness.invariants import CASES, LAWS, PLANTED, RULES
+
+ROOT = Path(__file__).parents[3]
+PROTOCOL = " ".join((ROOT / "docs" / "protocol.md").read_text(encoding="utf-8").split())
+_CASES = re.compile(r"\*Cases?: ([^*]+)\*")
+_RULE = re.compile(r"""(?:\.fail\(|ViolationError\(|\.until\()\s*"([^"]+)\"""")
+
+
+def test_every_case_of_the_protocol_has_a_bug_or_a_test_that_it_would_break() -> None:
+    """A rule whose case nobody plants can be lost without a test noticing."""
+    told = _CASES.findall(PROTOCOL)
+    assert len(told) > 20
+    assert [case for case in told if sum(one.words in case for one in CASES) != 1] == []
+    assert [one.words for one in CASES if sum(one.words in case for case in told) != 1] == []
+    assert [one.words for one in LAWS if one.words not in PROTOCOL] == []
+
+
+def test_what_a_case_names_is_there() -> None:
+    """A bug that was renamed, a test that was removed: the case would be covered by nothing."""
+    names = {bug.name for bug in PLANTED}
+    assert [name for case in (*CASES, *LAWS) for name in case.bugs if name not in names] == []
+    for case in CASES:
+        file, _, name = case.test.partition("::")
+        assert case.bugs or f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), case
+
+
+def test_every_rule_is_judged_and_every_judged_rule_is_told() -> None:
+    """Who reads a violation looks its name up."""
+    judged = {
+        name
+        for path in sorted(Path(__file__).parents[1].rglob("*.py"))
+        if not path.name.startswith("test_") and "planted" not in path.parts
+        for name in _RULE.findall(path.read_text(encoding="utf-8"))
+        if " seeds" not in name
+    }
+    told = [rule.name for rule in RULES]
+    assert sorted(set(told)) == sorted(told)
+    assert judged - set(told) == set()
+    assert {name for bug in PLANTED for name in bug.caught_by} <= set(told)
+    assert [rule.name for rule in RULES if not (ROOT / "tests" / "simulation" / rule.judged_in).exists()] == []
+
+
+def test_bugs_have_names_of_their_own() -> None:
+    """Two of one name are one row of the page."""
+    names = [bug.name for bug in PLANTED]
+    assert sorted(set(names)) == sorted(names)
+    assert len(names) >= 25
