@@ -17,7 +17,7 @@ INPUTS ?= 20000
 AUDIT ?=
 TRACE_DIR ?= ../shared/traces
 
-# Some images set it. Then every process that a test starts would compile all of Sluice anew, which doubles its start-up.
+# Some images set it. Then every process that a test starts would compile all of Sluice again, which doubles its start-up.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -63,7 +63,7 @@ endif
 kube-kills: setup # Bring PODS=N pods to a fake cluster while the pod-watcher is killed KILLS=n times
 	report=$$(mktemp); code=0; \
 	KUBE_KILLS_PODS=$(PODS) KUBE_KILLS_KILLS=$(KILLS) KUBE_KILLS_REPORT=$$report \
-	$(BIN)/pytest -q tests/e2e/test_kubernetes_kills.py || code=$$?; \
+	$(BIN)/pytest -q tests/e2e/failures/test_kubernetes_kills.py || code=$$?; \
 	cat $$report; rm -f $$report; exit $$code
 
 check: setup ##test: Lint, types, import contracts, generated files, manifests; changes nothing

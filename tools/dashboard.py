@@ -1,7 +1,7 @@
 """
 The Grafana dashboard, written from a few lines per picture (deploy/kubernetes/components/dashboard/sluice.json).
 
-Drawn by hand a dashboard is thousands of lines that nobody reads. What is asked here is checked by a test against the
+A dashboard drawn by hand is thousands of unreadable lines. What is asked here is checked by a test against the
 metrics that services declare. Several allocators and inventories show the same fleet, so gauges of the fleet are
 `max`, never `sum`; counters and histograms are added up.
 """
@@ -208,12 +208,12 @@ ROWS: tuple[tuple[str, tuple[Picture, ...]], ...] = (
             Picture(
                 "Writes",
                 ((rate("sluice_bus_writes_total", "answer"), "{{answer}}"),),
-                says="refused: somebody wrote first, and it is decided anew. unknown: no answer, and it is settled.",
+                says="refused: another write came first, and it is decided again. unknown: no answer yet.",
             ),
             Picture("Not read yet", ((f"{_FLEET} (stream) (sluice_bus_lag_messages)", "{{stream}}"),)),
             Picture("Events a core has not taken", ((f"{_FLEET} (core) (sluice_core_events_waiting)", "{{core}}"),)),
             Picture(
-                "Said again",
+                "Published again",
                 (
                     (rate("sluice_bus_writes_again_total", "word"), "write {{word}}"),
                     (rate("sluice_bus_redeliveries_total", "stream"), "delivery {{stream}}"),

@@ -3,8 +3,8 @@ Checks deploy/ without a cluster: style of the YAML, strict schemas of Kubernete
 
     python tools/deploy_check.py
 
-Overlays and components are rendered by `kubectl kustomize`, which asks nobody; where there is no kubectl only the files
-themselves are checked, and that is said. It cannot know what an API server would answer.
+Overlays and components are rendered by `kubectl kustomize`, which needs no server; without kubectl only
+the files themselves are checked, and the output says so. It cannot know what an API server would answer.
 """
 
 import json
@@ -154,7 +154,7 @@ def problems_of_schema(document: Document, where: str) -> Iterator[str]:
 
 
 _PROBLEMS: dict[str, tuple[str, ...]] = {}
-"""Of objects that were looked at: overlays have most of theirs in common, and a schema is read anew for each."""
+"""Of objects that were looked at: overlays have most of theirs in common, and a schema would be read for each."""
 
 
 def _problems_of_object(document: Document) -> Iterator[str]:
@@ -194,7 +194,7 @@ def problem_of_image(image: str) -> str:
     if slash and ("." in first or ":" in first or first == "localhost"):
         return f"names the registry {first}; say it in an overlay of your own (images:)"
     _, colon, tag = image.rpartition(":")
-    return "" if colon and tag not in {"", "latest"} else "has no tag, so nobody knows what runs"
+    return "" if colon and tag not in {"", "latest"} else "has no tag, so what runs is unknown"
 
 
 def check() -> tuple[list[str], list[str]]:

@@ -1,5 +1,5 @@
 """
-Generates docs/{events,json,metrics,invariants,alerts,models}.md, the table in docs/protocol.md and the dashboard.
+Generates docs/{events,json,metrics,invariants,alerts,models,settings}.md, the table of protocol.md and the dashboard.
 
 `--check` fails when one is out of date.
 
@@ -19,32 +19,35 @@ from alerts_page import alerts_page
 from dashboard import dashboard
 from invariants_page import page as invariants
 from invariants_page import protocol
-from message_examples import EXAMPLES, example_of
+from json_page import page as json_page
+from json_page import schemas
+from message_examples import example_of
 from metrics_page import page as metrics
 from models_page import page as models
+from settings_page import page as settings
 
-from sluice.contracts import codec
-from sluice.contracts.messages import AnyMessage, Envelope
-from sluice.contracts.streams import NOUNS, STREAMS, Noun
-from sluice_console.core.schema import page as schemas
+from sluice.contracts.bus.streams import STREAMS, SUBJECT_KINDS, SubjectKind
+from sluice.contracts.messages import Envelope
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 DASHBOARD = DOCS.parent / "deploy/kubernetes/components/dashboard/sluice.json"
 
-HEAD = """# The words on the bus
+READ_ALL = ("console", "operator")
+"""Readers that are not repeated in each row."""
+
+HEAD = """# Messages on the bus
 
 Generated from `sluice.contracts` by `make docs`; do not edit.
 
-Every subject is a noun with one kind of writer, and its last message is that noun's current state. A reader that sees
-only the last message of each subject knows the whole state, so nothing depends on having seen every message. Writes are
-guarded: a ledger entry by all of its node's ledger, everything else by its own subject.
+Each subject has one kind of writer, and its last message is the current state: a reader of last messages alone knows
+everything. Writes are guarded by the subject's last sequence; a ledger entry by that of its whole node's ledger.
 
-`BOOK` holds what was decided and is synced to disk on every write. `STATE` holds what is; its writers compare and
-publish again after a reconnect. `HISTORY` holds what was, under `hist.sluice.>`: for people and for `sluice explain`;
-nothing is decided from it. A node name's dots are `_` in a subject.
+- `BOOK` holds decisions and is synced to disk on every write.
+- `STATE` holds observations; after a reconnect its writers compare and publish again.
+- `HISTORY` holds the past under `hist.sluice.>`, for people and `sluice explain`; no decision reads it.
 
-Watch it with the ordinary NATS tools, `nats sub 'sluice.>'` (every attempt to write, refused ones included) or
-`nats sub 'hist.sluice.>'` (what was stored), or with `sluice events -f`.
+In a subject, the dots of a node's name are `_`. To watch: `sluice events -f`; `nats sub 'hist.sluice.>'` (what was
+stored); `nats sub 'sluice.>'` (every attempt to write, rejected ones too).
 """
 
 
@@ -64,41 +67,46 @@ def _streams() -> Iterator[str]:
 
 
 def _nouns() -> Iterator[str]:
-    yield "\n## Subjects\n\n| subject | says | writers | readers | messages |\n|---|---|---|---|---|"
-    for noun in NOUNS:
+    assert all({*READ_ALL} <= {*noun.readers} for noun in SUBJECT_KINDS)
+    yield "\n## Subjects\n\nThe console and operators read every subject.\n"
+    yield "| subject | holds | writers | readers | messages |\n|---|---|---|---|---|"
+    for noun in SUBJECT_KINDS:
         words = ", ".join(f"[{kind.__name__}](#{kind.__name__.lower()})" for kind in noun.messages)
-        yield f"| `{_subject(noun)}` | {noun.says} | {', '.join(noun.writers)} | {', '.join(noun.readers)} | {words} |"
+        readers = ", ".join(reader for reader in noun.readers if reader not in READ_ALL)
+        yield f"| `{_subject(noun)}` | {noun.says} | {', '.join(noun.writers)} | {readers} | {words} |"
 
 
-def _subject(noun: Noun) -> str:
+def _subject(noun: SubjectKind) -> str:
     return ".".join(["sluice", noun.kind, *(f"<{part}>" for part in noun.key)])
 
 
 def _envelope() -> Iterator[str]:
-    sample = Envelope(
-        id="a91c-77.1",
-        operation="a91c-77",
-        request="pods-7f3a-4",
-        schema=codec.SCHEMA,
-        time="2026-01-01T00:00:00Z",
-        message=_any(EXAMPLES[0]),
-    )
-    yield f"\n## Envelope\n\n{getdoc(Envelope)}\n\n{_json(sample)}"
+    fields = ", ".join(f"`{field}`" for field in Envelope.__struct_fields__)
+    yield f"\n## Envelope\n\n{getdoc(Envelope)}\n\nFields: {fields}. `message` is one of those below."
 
 
 def _messages() -> Iterator[str]:
     yield "\n## Messages"
-    for noun in NOUNS:
+    for noun in SUBJECT_KINDS:
         for kind in noun.messages:
             yield f"\n### {kind.__name__}\n\n`{_subject(noun)}`. {getdoc(kind)}\n\n{_json(example_of(kind))}"
 
 
-def _any(message: object) -> AnyMessage:
-    return msgspec.convert(msgspec.to_builtins(message), AnyMessage)
-
-
 def _json(value: object) -> str:
-    return f"```json\n{msgspec.json.format(msgspec.json.encode(value), indent=2).decode()}\n```"
+    return f"```json\n{_pretty(msgspec.to_builtins(value), 0)}\n```"
+
+
+def _pretty(value: object, indent: int) -> str:
+    """A message with a line per field; what is inside of it goes on one line where it fits."""
+    compact = msgspec.json.encode(value).decode()
+    if not isinstance(value, dict | list | tuple) or (indent and indent + len(compact) <= 116):
+        return compact
+    inner = " " * (indent + 2)
+    if isinstance(value, dict):
+        colon = ":" if indent else ": "
+        lines = [f'{inner}"{key}"{colon}{_pretty(each, indent + 2)}' for key, each in value.items()]
+        return "\n".join(["{", ",\n".join(lines), " " * indent + "}"])
+    return "\n".join(["[", ",\n".join(inner + _pretty(each, indent + 2) for each in value), " " * indent + "]"])
 
 
 def main() -> int:
@@ -109,12 +117,14 @@ def main() -> int:
     stale = []
     for page, wanted in (
         (DOCS / "events.md", catalogue()),
-        (DOCS / "json.md", schemas()),
+        (DOCS / "json.md", json_page()),
+        (DOCS / "json-schema.json", schemas()),
         (DOCS / "metrics.md", metrics()),
         (DOCS / "invariants.md", invariants()),
         (DOCS / "protocol.md", protocol()),
         (DOCS / "alerts.md", alerts_page()),
         (DOCS / "models.md", models()),
+        (DOCS / "settings.md", settings()),
         (DASHBOARD, dashboard()),
     ):
         found = page.read_text() if page.exists() else ""

@@ -22,11 +22,12 @@ import msgspec
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
 from msgspec import inspect as types
 
-from sluice.contracts import codec, pb
-from sluice.contracts.convert import inventory_to_proto
+from sluice.contracts import pb
+from sluice.contracts.bus import codec
+from sluice.contracts.bus.streams import SUBJECT_KINDS
 from sluice.contracts.messages import AnyMessage, Envelope, NodeInventory
-from sluice.contracts.refusals import RefusalReason, WaitReason
-from sluice.contracts.streams import NOUNS
+from sluice.contracts.proto.snapshots import inventory_to_proto
+from sluice.contracts.reasons import RefusalReason, WaitReason
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests/contract/golden"
 WORDS, SCHEMA, CALLS, PULLED = "words.txt", "schema.json", "calls.txt", "inventories.txt"
@@ -101,7 +102,7 @@ def _choices(told: types.Type) -> int:
 def words() -> list[str]:
     """Every word: its subject, a blank, and the bytes as they are stored."""
     lines = []
-    for noun in NOUNS:
+    for noun in SUBJECT_KINDS:
         for kind in noun.messages:
             head = kind.__name__ in {"NodeOpened", "NodeClosed"}
             key = ["head" if head and at else part.partition(",")[0] for at, part in enumerate(noun.key)]

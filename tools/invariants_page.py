@@ -16,19 +16,17 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from simulation.cases import CASES, Case  # noqa: E402
-from simulation.invariants import ELSEWHERE, PLANTED, PLAYED, RULES  # noqa: E402
-from simulation.planting import Planted  # noqa: E402
-from simulation.record import Record  # noqa: E402
-from simulation.variants import Variant  # noqa: E402
+from simulation.harness.cases import CASES, Case  # noqa: E402
+from simulation.harness.invariants import ELSEWHERE, PLANTED, PLAYED, RULES  # noqa: E402
+from simulation.harness.record import Record  # noqa: E402
+from simulation.plans.variants import Variant  # noqa: E402
+from simulation.planted.bug import PlantedBug  # noqa: E402
 
 SIMULATION = ROOT / "tests" / "simulation"
 RECORDS = SIMULATION / "records"
 DAY_S = 86_400
 PROTOCOL = ROOT / "docs" / "protocol.md"
 BEGIN, END = "<!-- generated: cases -->", "<!-- end -->"
-BY_CHANCE = ("test_planted.py", "test_kept.py", "test_invariants.py", "test_shrinking.py")
-"""They play any bug, so they are the schedule of none."""
 WHOLE = ("PLANTED", "BUGS", "PLAYED")
 """Constants that have bugs of every kind."""
 
@@ -40,10 +38,9 @@ Each invariant must hold at every instant, or once all is calm, in every simulat
 what it judges. A violation begins with the invariant's id. Numbers are the first ones; the others came later.
 
 A planted bug replaces a rule of the system by the simpler one that somebody might write instead. Its invariants must
-catch it within 100 seeds (`tests/simulation/test_planted.py`), in a run that passes without it. Bugs with a star are
-too rare for chance: a schedule or a kept plan plays them. What a user would lose to each is beside it in
-`tests/simulation/planted*.py`; the interleavings that they stand for are the
-[cases of the protocol](protocol.md#cases).
+catch it within 100 seeds (`tests/simulation/selftests/test_planted.py`), in a run that passes without it. Bugs with a
+star are too rare for chance: a schedule or a kept plan plays them. What a user would lose to each is beside it in
+`tests/simulation/planted`; the interleavings that they stand for are the [cases of the protocol](protocol.md#cases).
 
 | id | statement | judged in | planted bugs |
 |---|---|---|---|"""
@@ -112,14 +109,13 @@ def _played_in(name: str) -> list[str]:
 
 @cache
 def _schedules() -> dict[str, list[str]]:
-    """The kept plans and test modules that play each bug, by its name."""
+    """The kept plans and schedules that play each bug, by its name."""
     found: dict[str, list[str]] = {}
     for path in sorted((SIMULATION / "kept").glob("*.json")):
         found.setdefault(msgspec.json.decode(path.read_bytes())["catches"], []).append(f"kept/{path.name}")
-    for path in sorted(SIMULATION.glob("test_*.py")):
-        if path.name not in BY_CHANCE:
-            for name in _named(ast.parse(path.read_text(encoding="utf-8")), _constants()):
-                found.setdefault(name, []).append(path.name)
+    for path in sorted((SIMULATION / "schedules").rglob("test_*.py")):
+        for name in _named(ast.parse(path.read_text(encoding="utf-8")), _constants()):
+            found.setdefault(name, []).append(str(path.relative_to(SIMULATION)))
     return found
 
 
@@ -144,7 +140,7 @@ def _constants() -> dict[str, list[str]]:
         if getattr(module, "__name__", "").startswith("simulation."):
             for constant, value in vars(module).items():
                 bugs = value if isinstance(value, tuple) else (value,)
-                if constant not in WHOLE and bugs and all(isinstance(bug, Planted) for bug in bugs):
+                if constant not in WHOLE and bugs and all(isinstance(bug, PlantedBug) for bug in bugs):
                     found[constant] = [bug.name for bug in bugs]
     return found
 

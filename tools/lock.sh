@@ -1,5 +1,5 @@
 #!/bin/sh
-# Resolve requirements/*.txt anew from pyproject.toml: versions and hashes, never an address.
+# Resolve requirements/*.txt again from pyproject.toml: versions and hashes, never an address.
 set -eu
 tool=$(mktemp -d)
 trap 'rm -rf "$tool"' EXIT

@@ -8,7 +8,7 @@ import msgspec
 
 from sluice.contracts import messages as m
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
-from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
+from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 
 NODE = NodeName("gpu-1.example.internal")
 REQUEST = RequestId("pods-7f3a-4")

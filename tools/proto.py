@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "proto"
 TARGET = ROOT / "libs/sluice/contracts/pb"
 PACKAGE = "sluice.contracts.pb"
-INIT = '"""Generated from proto/ by tools/proto.py: never edited. `make proto` writes it anew."""\n'
+INIT = '"""Generated from proto/ by tools/proto.py: never edited. `make proto` writes it again."""\n'
 
 _IMPORT = re.compile(r"^(from|import) (?:sluice|csi|pluginregistration|health)\.v1\b", re.MULTILINE)
 """Ours, and those of others that we serve; the files of all of them have different names."""

@@ -3,7 +3,7 @@ Whether a software bill of materials (CycloneDX JSON) names what is pinned, all 
 
     python tools/sbom_check.py out/sbom.cdx.json
 
-A list that leaves a package out is worse than none: who looks there for a faulty one is told that it is not here. Pins
+A list that leaves a package out is worse than none: a search there for a faulty one says that it is not here. Pins
 for other systems than this one need not be in it.
 """
 

@@ -6,9 +6,10 @@ certificates with which services and agents speak gRPC.
     .venv/bin/python deploy/kubernetes/credentials.py --keep /dev/stdin --node gpu-1 --node gpu-2 |
     kubectl apply --server-side -f -
 
-Rights come from `sluice.contracts.rights`, so that the broker allows what the code needs and nothing else; one user for
-each service, and one for each node. Names in certificates come from `sluice.contracts.callers`. What is kept stays as
-it is, so that nodes can be added while everything runs; a certificate in its last 30 days is made anew.
+Rights come from `sluice.contracts.bus.nats_permissions`, so that the broker allows what the code needs and nothing
+else; one user for each service, and one for each node. Names in certificates come from
+`sluice.contracts.rpc_permissions`. What is kept stays as it is, so that nodes can be added while everything runs; a
+certificate in its last 30 days is renewed.
 
 The broker and gRPC have an authority each: a broker believes every client of its own authority to be another broker.
 
@@ -25,17 +26,17 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from sluice.contracts.callers import name_of, name_of_node
+from sluice.contracts.bus.nats_permissions import permissions_of
+from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
-from sluice.contracts.rights import rights_of
-from sluice.contracts.streams import Role
-from sluice.runtime.broker_users import User, authorization
-from sluice_console.shell.security.authorities import (
+from sluice.contracts.rpc_permissions import dns_name, node_dns_name
+from sluice.runtime.nats_server.users import User, authorization
+from sluice_console.shell.security.certificate_authority import (
     AS_CLIENT,
     AS_SERVER,
     USAGES,
     CredentialsError,
-    Pair,
+    KeyPair,
     kept_pair,
     new_authority,
 )
@@ -71,10 +72,10 @@ def manifests(
     names = sorted({*nodes, *old_nodes} - {*forget})
     services = {role: _password(kept.get(_secret_of(role), {}).get("password")) for role in SERVICES}
     passwords = {name: _password(old_nodes.get(name)) for name in names}
-    users = [User(rights_of(role), password) for role, password in services.items()]
+    users = [User(permissions_of(role), password) for role, password in services.items()]
     for name, password in passwords.items():
         try:
-            users.append(User(rights_of(Role.NODE_AGENT, NodeName(name)), password))
+            users.append(User(permissions_of(Role.NODE_AGENT, NodeName(name)), password))
         except ValueError as error:
             raise CredentialsError(f"node {name!r}: {error}") from error
     text = ("\n".join(authorization(users)) + "\n").encode()
@@ -106,14 +107,14 @@ def _for_grpc(names: Sequence[str], kept: Mapping[str, Mapping[str, bytes]], now
     made: list[object] = [_secret(SYSTEM, RPC_AUTHORITY, {"ca.crt": authority.certificate, "ca.key": authority.key})]
     for caller, usages in USAGES.items():
         secret = f"sluice-rpc-{caller.value}"
-        pair = kept_pair(_pair(kept.get(secret, {})), authority, (name_of(caller),), usages, now)
+        pair = kept_pair(_pair(kept.get(secret, {})), authority, (dns_name(caller),), usages, now)
         made.append(_secret(SYSTEM, secret, {"tls.crt": pair.certificate, "tls.key": pair.key}))
     old = kept.get(RPC_NODES, {})
     of_nodes = {}
     for name in names:
         # One file for both, for one key of a Secret is all that can be shown to one node.
-        both = Pair(old[name], old[name]) if name in old else None
-        pair = kept_pair(both, authority, (name_of_node(NodeName(name)),), (AS_SERVER,), now)
+        both = KeyPair(old[name], old[name]) if name in old else None
+        pair = kept_pair(both, authority, (node_dns_name(NodeName(name)),), (AS_SERVER,), now)
         of_nodes[name] = pair.certificate if pair is both else pair.certificate + pair.key
     size_bytes = sum(len(value) for value in of_nodes.values())
     if size_bytes > SECRET_BYTES_MAX - 4096:
@@ -132,7 +133,7 @@ def read_kept(text: str) -> dict[str, dict[str, bytes]]:
     """
     The data of our Secrets in what `kubectl get -o json` printed. Raises CredentialsError.
 
-    One of another namespace is not ours, whatever it is called: whoever may write Secrets there would choose passwords
+    One of another namespace is not ours, whatever its name: a writer of Secrets there would choose passwords
     and authorities here.
     """
     try:
@@ -158,13 +159,15 @@ def _password(kept: bytes | None) -> str:
 # -- certificates -------------------------------------------------------------------------------------------------
 
 
-def kept_authority(kept: Mapping[str, bytes], name: str, now: dt.datetime) -> Pair:
-    """The authority that there is, else a new one: whom nobody believes who runs already."""
-    return Pair(kept["ca.crt"], kept["ca.key"]) if "ca.crt" in kept and "ca.key" in kept else new_authority(name, now)
+def kept_authority(kept: Mapping[str, bytes], name: str, now: dt.datetime) -> KeyPair:
+    """The existing authority, else a new one, which running processes do not trust yet."""
+    return (
+        KeyPair(kept["ca.crt"], kept["ca.key"]) if "ca.crt" in kept and "ca.key" in kept else new_authority(name, now)
+    )
 
 
-def _pair(kept: Mapping[str, bytes]) -> Pair | None:
-    return Pair(kept["tls.crt"], kept["tls.key"]) if "tls.crt" in kept and "tls.key" in kept else None
+def _pair(kept: Mapping[str, bytes]) -> KeyPair | None:
+    return KeyPair(kept["tls.crt"], kept["tls.key"]) if "tls.crt" in kept and "tls.key" in kept else None
 
 
 # -- manifests ----------------------------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
 #!/bin/sh
 # Takes Sluice out of a cluster and leaves no pod behind a gate:
 #
-#     sh deploy/kubernetes/uninstall.sh gates     open our gates, and gate nobody any more (the webhook's rule is removed)
+#     sh deploy/kubernetes/uninstall.sh gates     open our gates, and gate no new pod (the webhook's rule is removed)
 #     sh deploy/kubernetes/uninstall.sh all       everything, in the order in which nothing gets stuck
 #
-# A pod that waited can never get a slice then. One that a controller owns is deleted, for its controller makes it anew,
-# without Sluice; of a bare pod only the gate is removed, and it is named, for its owner must make it anew himself.
+# A pod that waited can never get a slice then. One that a controller owns is deleted, for its controller creates it again,
+# without Sluice; of a bare pod only the gate is removed, and it is named, for its owner has to create it again.
 # `all` ends with an error before it removes an agent while pods with slices are left, for they could not end without it,
-# or slices, for nobody else would take them off the GPUs. WAIT_S says how long it waits for both (120 s each);
+# or slices, which would stay on the GPUs. WAIT_S says how long it waits for both (120 s each);
 # LEAVE_SLICES=true leaves slices where they are, as on nodes that are gone.
 # Needs the rights of a cluster administrator.
 set -eu
@@ -30,14 +30,14 @@ open_gates() {
     [ -n "$waiting" ] || { echo "no pod waits at $GATE"; return 0; }
     echo "$waiting" | while read -r namespace pod uid kind; do
         # The list without our gate, by its name and whatever its place; other gates stay. The UID keeps a pod that was
-        # made anew under this name out of it.
+        # created again under this name from it.
         patch="{\"metadata\":{\"uid\":\"$uid\"},\"spec\":{\"schedulingGates\":[{\"name\":\"$GATE\",\"\$patch\":\"delete\"}]}}"
         if [ "$kind" = owned ]; then
             $KUBECTL delete pod --namespace "$namespace" "$pod" --wait=false --ignore-not-found ||
                 echo "the pod $namespace/$pod was not deleted (above says why): if it waits still, run this again" >&2
         else
             if $KUBECTL patch pod --namespace "$namespace" "$pod" --type strategic --patch "$patch" > /dev/null; then
-                echo "pod $namespace/$pod has no gate any more, and no slice: make it anew"
+                echo "pod $namespace/$pod has no gate any more, and no slice: delete and create it again"
             else
                 echo "the gate of pod $namespace/$pod was not opened (above says why): if it is there still, run this again" >&2
             fi
@@ -52,7 +52,7 @@ pods_left() {
         --output custom-columns=:metadata.namespace,:metadata.name
 }
 
-# What is ours on each GPU, as the mirror says it; what was there before us, or is quarantined, nobody will take away.
+# What is ours on each GPU, as the mirror says it; instances from before Sluice and quarantined ones stay.
 sliced='{{range .items}}{{$gpu := .metadata.name}}{{with .status}}{{range .slices}}'
 sliced=$sliced'{{if and (ne .state "Foreign") (ne .state "Quarantined")}}{{$gpu}} {{.place}}{{"\n"}}{{end}}{{end}}{{end}}{{end}}'
 
@@ -76,7 +76,7 @@ wait_for_none() {
     done
 }
 
-# First nobody gets a new gate, then those that have one lose it.
+# First new pods get no gate, then gated pods lose theirs.
 gates() {
     $KUBECTL delete mutatingwebhookconfiguration sluice --ignore-not-found
     open_gates
@@ -96,7 +96,7 @@ all() {
         echo "$left" >&2
         return 1
     }
-    # Whoever watches pods, decides, and unmakes is still there: what those pods had is taken off the GPUs now.
+    # All services still run: the slices of those pods are destroyed now.
     if [ "$LEAVE_SLICES" != true ]; then
         wait_for_none "slices to be taken off GPUs" slices_left || {
             echo "these GPUs still have slices of ours; run this again, or with LEAVE_SLICES=true to leave them there:" >&2

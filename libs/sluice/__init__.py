@@ -1,1 +1,1 @@
-"""What two Sluice services may share: hardware rules (`mig`), messages (`contracts`), I/O (`runtime`)."""
+"""What services may share: hardware rules (`mig`), messages (`contracts`), I/O (`runtime`); for tests, `testing`."""

@@ -92,7 +92,7 @@ TAKES(cuMipmappedArrayCreate, AN_ARRAY,
 FREES(cuArrayDestroy, AN_ARRAY, array, (CUarray array), array)
 FREES(cuMipmappedArrayDestroy, AN_ARRAY, array, (CUmipmappedArray array), array)
 
-/* What a program is told that there is: no more than it may have. */
+/* The memory that a program sees: no more than its limit. */
 EXPORTED CUresult cuMemGetInfo_v2(size_t *left, size_t *total);
 EXPORTED CUresult cuMemGetInfo_v2(size_t *left, size_t *total)
 {

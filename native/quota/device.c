@@ -31,7 +31,7 @@ struct set {
 };
 
 /* `table` is held for some lines. `usage` is held for as long as a context is in use by the library's own thread, and
- * by whoever is about to end a context or begin a capture. `usage` is taken first. */
+ * by the thread that is about to end a context or begin a capture. `usage` is taken first. */
 static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER, usage = PTHREAD_MUTEX_INITIALIZER;
 static struct set touched;
 static atomic_ullong generation = 1; /* a new one whenever `touched` loses something */

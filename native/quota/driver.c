@@ -50,7 +50,7 @@ void *driver_function(enum driver which)
 {
     void *address = atomic_load_explicit(&addresses[which], memory_order_acquire);
     if (address != NULL) return address;
-    /* Whoever else stands between us and the driver comes first; a driver that was loaded privately is found last. */
+    /* Another library between us and the driver comes first; a driver that was loaded privately is found last. */
     find_function find = driver_dlsym();
     if (find != NULL) address = find(RTLD_NEXT, known[which].symbol);
     if (address == NULL || address == known[which].hook) address = symbol_in("libcuda.so", known[which].symbol);

@@ -25,7 +25,7 @@ void gate_open_until(int64_t until);
 void gate_refill(int64_t launches); /* so many may go through from now on */
 int64_t gate_launched(void);        /* so many went through since */
 bool gate_is_spent(void);           /* and one more waits to */
-void gate_shut(void);           /* lets nobody through, and waits for those who are on their way */
+void gate_shut(void);           /* blocks new launches, and waits for those under way */
 void gate_draining(bool on);    /* since now the device is being waited for */
 bool gate_is_wanted(void);
 int64_t gate_last_launch(void);

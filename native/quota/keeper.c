@@ -173,7 +173,7 @@ static void *keep(void *nothing)
         look.last_launch = gate_last_launch();
         look.spent = gate_is_spent();
         struct todo todo = tokens_step(&tokens, &look, clock_now());
-        if (tokens.free && !was_free) say(1, "nobody answers at %s: launches go on without quota", settings.socket);
+        if (tokens.free && !was_free) say(1, "no server answers at %s: launches go on without quota", settings.socket);
         if (!tokens.free && was_free) say(1, "the scheduler is there again");
         open_gate(tokens_open_until(&tokens));
         act(&tokens, &todo, &look);
@@ -196,7 +196,7 @@ static void after_fork_in_parent(void)
     pthread_mutex_unlock(&beginning);
 }
 
-/* The child begins anew at its first launch. The parent's connection is not its own, and must end with the parent. */
+/* The child connects at its first launch. The parent's connection is not its own, and must end with the parent. */
 static void after_fork_in_child(void)
 {
     own_close(&line);

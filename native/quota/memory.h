@@ -1,6 +1,6 @@
 /*
  * What this process has allocated on the device, beside what it may. A second line behind the MPS server's limit, which
- * is per process as well; the sum over a pod's processes is nobody's here.
+ * is per process as well; the sum over a pod's processes is not kept here.
  */
 #ifndef SLUICE_QUOTA_MEMORY_H
 #define SLUICE_QUOTA_MEMORY_H

@@ -38,7 +38,7 @@ void settings_read(struct settings *settings)
     const char *socket = getenv("SLUICE_QUOTA_SOCKET");
     if (socket != NULL) snprintf(settings->socket, sizeof settings->socket, "%s", socket);
     if (socket != NULL && strlen(socket) >= sizeof settings->socket)
-        say(1, "SLUICE_QUOTA_SOCKET has %zu bytes; a socket's path has at most %zu. Nobody will answer there",
+        say(1, "SLUICE_QUOTA_SOCKET has %zu bytes; a socket's path has at most %zu. No server can answer there",
             strlen(socket), sizeof settings->socket - 1);
     if (settings->socket[0] == '\0') return;
     const char *fail = getenv("SLUICE_QUOTA_FAIL");
@@ -62,6 +62,6 @@ void say(int level, const char *format, ...)
     size_t length = (size_t)head + (size_t)body;
     if (length > sizeof line - 2) length = sizeof line - 2;
     line[length++] = '\n';
-    /* One write, so that lines of several processes do not mix. That stderr is closed is nobody's fault. */
+    /* One write, so that lines of several processes do not mix. A closed stderr is no error. */
     if (write(STDERR_FILENO, line, length) < 0) return;
 }

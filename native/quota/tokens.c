@@ -215,7 +215,7 @@ static bool while_held(struct tokens *tokens, const struct look *look, struct to
     }
     struct token *current = &tokens->current;
     bool over = now >= current->end || tokens->stopped || look->spent;
-    if (over && tokens->line != UP) { /* nobody is there to give it back to */
+    if (over && tokens->line != UP) { /* no server to give it back to */
         current->id = 0;
         tokens->stopped = false;
         return false;

@@ -1,6 +1,6 @@
 /*
  * When this process may launch: the state of its connection and its tokens. Pure: no clock, no socket, no CUDA; what
- * it is told and what is to be done next. The thread in keeper.c does it.
+ * it receives and what is to be done next. The thread in keeper.c does it.
  *
  * Nothing here decides who gets time; that is the scheduler's alone. Times are nanoseconds of CLOCK_MONOTONIC.
  */
@@ -28,7 +28,7 @@ struct tokens {
     enum line line;
     int64_t heard;         /* when the scheduler last said anything */
     int64_t greeted;       /* when the last HELLO went out */
-    int64_t trouble_since; /* since when nobody has been there */
+    int64_t trouble_since; /* since when no server has answered */
     int64_t try_at, pause; /* the next try to connect, and the pause after it */
     int64_t token_length;  /* the usual one */
     uint64_t memory_bytes; /* 0: not limited here */
@@ -88,7 +88,7 @@ struct todo tokens_step(struct tokens *tokens, const struct look *look, int64_t 
  */
 int64_t tokens_pace(int64_t pace, int64_t launches, int64_t held, int64_t overrun, int64_t length);
 
-/* Until when launches need not ask: 0 when they may not, OPEN_FOR_ALL when nobody is asked. */
+/* Until when launches need not ask: 0 when they may not, OPEN_FOR_ALL without a server. */
 int64_t tokens_open_until(const struct tokens *tokens);
 
 #endif

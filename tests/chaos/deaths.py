@@ -17,7 +17,7 @@ from typing import Any
 
 from factories.processes import Process
 
-from sluice.runtime.service import DRAIN_S, EXIT_FAILED, EXIT_MEND
+from sluice.runtime.service import DRAIN_S, EXIT_CONFIG, EXIT_FAILED
 
 LATE_S = 2 * DRAIN_S
 """How long after there is room again the end of a life that had none may be seen: it has DRAIN_S to end in order."""
@@ -51,7 +51,7 @@ class Deaths:
             return False
         self._noted[process.name] = process.lives
         last, until = self._may_end.get(process.name, (0, 0.0))
-        allowed = process.code in {EXIT_FAILED, EXIT_MEND} and process.lives <= last and at <= until
+        allowed = process.code in {EXIT_FAILED, EXIT_CONFIG} and process.lives <= last and at <= until
         self.seen.append(Death(at, process.name, process.code, allowed))
         return True
 

@@ -22,7 +22,7 @@ from chaos.wires import Wire
 from factories.processes import Process
 from nats.errors import Error as NatsError
 
-from sluice.runtime.broker import Server
+from sluice.runtime.nats_server.process import NatsServer
 
 LEADERS = ("BOOK", "STATE", "the cluster")
 LEADER_WITHIN_S = 30.0
@@ -75,7 +75,7 @@ class Faults:
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 
-    async def _kill_brokers(self, servers: Iterable[Server], fault: Fault, *, wipe: bool = False) -> float:
+    async def _kill_brokers(self, servers: Iterable[NatsServer], fault: Fault, *, wipe: bool = False) -> float:
         servers = list(servers)
         await asyncio.gather(*(server.kill() for server in servers))
         if wipe:
@@ -86,7 +86,7 @@ class Faults:
         await asyncio.gather(*(server.start() for server in servers))
         return ended
 
-    async def _wipe_brokers(self, servers: Iterable[Server], fault: Fault) -> float:
+    async def _wipe_brokers(self, servers: Iterable[NatsServer], fault: Fault) -> float:
         """One disk of a cluster may only be lost when both others have everything."""
         servers = list(servers)
         if len(servers) < self._system.size:

@@ -22,14 +22,14 @@ from chaos.planted import command
 from chaos.wires import HOST, Wire
 from factories.processes import Process, own_environment, switch_off
 
-from sluice.runtime.broker import Broker, Launch, Server, ServerPlan, server_binary
-from sluice.runtime.broker import Process as BrokerProcess
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.ports import free_ports
-from sluice_console.core.plan import Wanted, launches
-from sluice_console.shell import tether
-from sluice_console.shell.data_directory import lock_data_directory, power_switch, short_mps_dir
-from sluice_node_agent.shell import places
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import Broker, Launch, NatsServer, NatsServerConfig, server_binary
+from sluice.runtime.nats_server.process import ServerProcess as BrokerProcess
+from sluice_console.core.process_plan import SystemSpec, launches
+from sluice_console.shell.process import die_with_parent
+from sluice_console.shell.process.data_directory import lock_data_directory, power_switch, short_mps_dir
+from sluice_node_agent.shell import paths
 
 NODES = ("n1", "n2", "n3")
 ALLOCATORS = 2
@@ -50,7 +50,7 @@ AGAIN_FIRST_S, AGAIN_MAX_S = 0.2, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(ServerPlan):
+class Plan(NatsServerConfig):
     """
     A server that tells clients of no other way to any server, and says at `http_port` how it is.
 
@@ -68,7 +68,7 @@ class Plan(ServerPlan):
 
     def config(self) -> str:
         """The text of its configuration file."""
-        text = ServerPlan.config(self).replace("cluster { ", "cluster { no_advertise: true, ")
+        text = NatsServerConfig.config(self).replace("cluster { ", "cluster { no_advertise: true, ")
         text = text.replace(f'"{HOST}:', f'"{self.address}:')
         for address, route in zip(self.addresses, self.routes, strict=bool(self.addresses)):
             text = text.replace(f"//{HOST}:{route}", f"//{address}:{route}")
@@ -125,7 +125,7 @@ class System:
             self._stack.enter_context(small_disks([self.journal(node) for node in NODES]))
         await self._start_brokers()
         (inventory_port,) = free_ports(1)
-        wanted = Wanted(
+        wanted = SystemSpec(
             nodes=NODES,
             fleet_file=str(fleet),
             pods_dir=str(self.pods),
@@ -167,7 +167,7 @@ class System:
                 addresses=addresses,
             )
             before = islands.inside(number) if islands is not None else ()
-            self.broker.servers.append(Server(plan, _launch(before)))
+            self.broker.servers.append(NatsServer(plan, _launch(before)))
             if addresses:  # for all who look for it on the loopback
                 wire = Wire((addresses[number], plan.port), plan.port)
                 await wire.start()
@@ -208,12 +208,12 @@ class System:
 
     def device_log(self, node: str) -> Path:
         """Where a machine's states are logged."""
-        file = places.hardware_path(self.data, node)
+        file = paths.hardware_path(self.data, node)
         return file.with_name(f"{file.name}.log")
 
     def tickets(self, node: str) -> Path:
         """Where a node's tickets are."""
-        return places.tickets_directory(self.data, node)
+        return paths.tickets_directory(self.data, node)
 
     async def _stop(self) -> None:
         for process in self.services.values():
@@ -253,9 +253,9 @@ class System:
 
     def journal(self, node: str) -> Path:
         """The folder of an agent's journal."""
-        return places.agent_directory(self.data, node)
+        return paths.agent_directory(self.data, node)
 
-    def server(self, name: str) -> Server:
+    def server(self, name: str) -> NatsServer:
         """A broker by its name."""
         return next(server for server in self.broker.servers if server.plan.name == name)
 
@@ -306,7 +306,7 @@ def _launch(before: Sequence[str]) -> Launch:
     """Starts a server as the library does, behind these words; and it does not outlive us."""
 
     async def launch(config: Path, log: Path) -> BrokerProcess:
-        tied = (sys.executable, "-S", tether.__file__, str(os.getpid()))
+        tied = (sys.executable, "-S", die_with_parent.__file__, str(os.getpid()))
         with log.open("ab") as out:
             return await asyncio.create_subprocess_exec(
                 *tied,

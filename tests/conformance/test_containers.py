@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.runtime.broker import Broker, Launch
+from sluice.runtime.nats_server.process import Broker, Launch
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

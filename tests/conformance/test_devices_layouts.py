@@ -8,13 +8,13 @@ import random
 
 import pytest
 from judges.layouts import Layouts
-from nvml.rigs import DeviceRig
+from nvml.backends import DeviceRig
 from nvml.tables import CATALOG
 
-from sluice.mig.catalog import with_mig
+from sluice.mig.catalog import mig_models
 from sluice_node_agent.device.port import InsufficientResourcesError, InvalidArgumentError
 
-MODELS = [model.key for model in with_mig()]
+MODELS = [model.key for model in mig_models()]
 STEPS = 1_000
 
 # What is on an empty A100-40GB, and how many 1g, 1g+me, 1g.10gb, 2g, 3g, 4g and 7g could be created beside it. From the
@@ -88,7 +88,7 @@ def test_every_profile_is_reported_and_can_be_made_at_each_of_its_placements(mak
     """A slice that the catalog promises could not be had on the real GPU, or would be another one."""
     rig = make_devices(f'{{model="{key}"}}')
     (report,) = rig.backend.read()
-    model = next(model for model in with_mig() if model.key == key)
+    model = next(model for model in mig_models() if model.key == key)
     expected = {
         profile.name: (
             profile.profile_id,

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from factories.buses import (
+from factories.broker.bus_rigs import (
     NODE,
     OTHER_NODE,
     Rig,
@@ -18,8 +18,8 @@ from factories.buses import (
     word,
 )
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, WriteAccepted, WriteRefused
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused
 from sluice.contracts.ids import RequestId
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session")]

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from factories.buses import NatsRig, place, raw, say
+from factories.broker.bus_rigs import NatsRig, place, raw, say
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_client import JetStreamContext
-from sluice.runtime.nats_history import NatsHistory, Recorded, open_history
+from sluice.runtime.nats.client import JetStreamContext
+from sluice.runtime.nats.history import HistoryRecord, NatsHistory, open_history
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -19,7 +19,7 @@ async def test_a_reading_that_the_server_ends_ends_in_a_sentence(nats: NatsRig) 
     """Somebody makes the streams anew under `sluice events -f`."""
     bus = await nats.bus()
     await say(bus, place("a"), 0)
-    heard: asyncio.Queue[list[Recorded]] = asyncio.Queue()
+    heard: asyncio.Queue[list[HistoryRecord]] = asyncio.Queue()
 
     async def follow() -> None:
         async with open_history(nats.broker.url, name="console") as history:
@@ -37,7 +37,7 @@ async def test_a_reading_that_the_server_ends_ends_in_a_sentence(nats: NatsRig) 
             await following
 
 
-async def read_after(history: NatsHistory, happens: Callable[[], Awaitable[object]]) -> list[Recorded]:
+async def read_after(history: NatsHistory, happens: Callable[[], Awaitable[object]]) -> list[HistoryRecord]:
     """What is there to be read, where something `happens` just when the server has said how much there is."""
     bind = history._stream.pull_subscribe_bind
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from factories.buses import NatsRig, Rig, eventually
+from factories.broker.bus_rigs import NatsRig, Rig, eventually
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.lease import STANDS_TTLS, Lease
+from sluice.runtime.lease import ABANDONED_TTLS, Lease
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 
@@ -84,7 +84,7 @@ async def test_what_nobody_can_read_does_not_keep_everybody_from_working(rig: Ri
     await rig.put_undecodable(subjects.lease("allocator").subject)
     async with _watched(leases) as counts, _kept(leases[0]), _kept(leases[1]):
         await eventually(lambda: _any_held(leases))
-        await asyncio.sleep(STANDS_TTLS * TTL_S + 1)  # it is kept, and not taken by whoever looks for long
+        await asyncio.sleep(ABANDONED_TTLS * TTL_S + 1)  # it is kept, and not taken by whoever looks for long
     assert max(counts) == 1
 
 

@@ -1,8 +1,8 @@
 """
 Every user of the bus by every kind of subject, on a real broker: what it lets through and what it does not.
 
-The table is written by hand from what each service is for; it knows nothing of `sluice.contracts.rights`, which it
-judges. A subject that is not in a user's column must be denied to it.
+The table is written by hand from what each service is for; it knows nothing of `sluice.contracts.bus.nats_permissions`,
+which it judges. A subject that is not in a user's column must be denied to it.
 """
 
 import secrets
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from factories.raw_nats import raw_nats
+from factories.broker.raw_nats import raw_nats
 
+from sluice.contracts.bus.nats_permissions import permissions_of
+from sluice.contracts.bus.streams import SUBJECT_KINDS, Role
 from sluice.contracts.ids import NodeName
-from sluice.contracts.rights import rights_of
-from sluice.contracts.streams import NOUNS, Role
-from sluice.runtime.broker import Broker
-from sluice.runtime.broker_users import User
-from sluice.runtime.nats_identity import Credentials
+from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.nats_server.users import User
 
 WATCHER, ALLOCATOR, INVENTORY = "pod-watcher", "allocator", "inventory"
 CONSOLE, OPERATOR, ADMIN = "console", "operator", "administrator"
@@ -139,8 +139,8 @@ Guarded = tuple[int, dict[str, str]]
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
     """The port of a broker that knows all users, and their passwords."""
-    rights = [rights_of(role) for role in Role if role is not Role.NODE_AGENT]
-    rights += [rights_of(Role.NODE_AGENT, node) for node in NODES.values()]
+    rights = [permissions_of(role) for role in Role if role is not Role.NODE_AGENT]
+    rights += [permissions_of(Role.NODE_AGENT, node) for node in NODES.values()]
     users = tuple(User(each, secrets.token_hex(8)) for each in rights)
     passwords = {user.rights.user: user.password for user in users}
     assert set(passwords) == EVERYBODY
@@ -172,4 +172,4 @@ async def test_a_user_hears_its_own_answers_and_nothing_else(guarded: Guarded, u
 def test_the_table_has_every_kind_of_word() -> None:
     """A noun that is added later must be thought about here."""
     kinds = {subject.split(".")[0] for subject in WORDS} | {"lease"}
-    assert kinds == {noun.kind for noun in NOUNS}
+    assert kinds == {noun.kind for noun in SUBJECT_KINDS}

@@ -11,21 +11,21 @@ from pathlib import Path
 import nats
 import pytest
 import pytest_asyncio
-from factories.buses import NODE, OTHER_NODE, order, place, say, watching
+from factories.broker.bus_rigs import NODE, OTHER_NODE, order, place, say, watching
 from nats.js.errors import ServerError
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, WriteAccepted
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, WriteAccepted
+from sluice.contracts.bus.nats_permissions import Permissions, permissions_of
+from sluice.contracts.bus.streams import SUBJECT_KINDS, Role, consumer_of
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, NodeName
-from sluice.contracts.rights import Rights, rights_of
-from sluice.contracts.streams import NOUNS, Role, consumer_of
-from sluice.contracts.subjects import Address
-from sluice.runtime.broker import Broker, Launch
-from sluice.runtime.broker_users import User
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_connection import Connection
-from sluice.runtime.nats_identity import Credentials
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker, Launch
+from sluice.runtime.nats_server.users import User
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -34,7 +34,8 @@ WHO = [(role, None) for role in Role if role is not Role.NODE_AGENT] + [
     (Role.NODE_AGENT, OTHER_NODE),
 ]
 ADDRESSES: dict[str, Address] = {
-    noun.kind: subjects.guarded(noun.kind, *(NODE if part == "node" else "x1" for part in noun.key)) for noun in NOUNS
+    noun.kind: subjects.guarded(noun.kind, *(NODE if part == "node" else "x1" for part in noun.key))
+    for noun in SUBJECT_KINDS
 }
 
 
@@ -48,7 +49,7 @@ class Guarded:
 
     def credentials(self, role: Role, node: NodeName | None = None) -> Credentials:
         """How a role says who it is."""
-        user = self._users[rights_of(role, node).user]
+        user = self._users[permissions_of(role, node).user]
         return Credentials(user.rights.user, user.password)
 
     async def bus(self, role: Role, node: NodeName | None = None) -> NatsBus:
@@ -68,7 +69,7 @@ class Guarded:
 async def guarded(tmp_path: Path, launch: Launch) -> AsyncIterator[Guarded]:
     """One server with all roles and two agents, and streams."""
     users = {
-        rights.user: User(rights, secrets.token_hex(8)) for rights in (rights_of(role, node) for role, node in WHO)
+        rights.user: User(rights, secrets.token_hex(8)) for rights in (permissions_of(role, node) for role, node in WHO)
     }
     administrator = users[Role.ADMINISTRATOR.value]
     probe = Credentials(administrator.rights.user, administrator.password)
@@ -86,7 +87,7 @@ async def test_every_role_writes_its_own_nouns_and_no_others(guarded: Guarded) -
     """Every noun by every role; what is not allowed is a BusError at once, not a silence."""
     lasts: dict[str, int] = {}
     for role, node in WHO:
-        for noun in NOUNS:
+        for noun in SUBJECT_KINDS:
             address = ADDRESSES[noun.kind]
             may = role in noun.writers and node in {None, NODE}
             bus = await guarded.bus(role, node)
@@ -107,7 +108,7 @@ async def test_every_reading_role_reads_what_it_needs(guarded: Guarded) -> None:
     for role in (Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY, Role.CONSOLE, Role.OPERATOR):
         bus = await guarded.bus(role)
         for stream in (Stream.BOOK, Stream.STATE):
-            if any(role in noun.readers and noun.stream is stream for noun in NOUNS):
+            if any(role in noun.readers and noun.stream is stream for noun in SUBJECT_KINDS):
                 async with watching(bus.read(stream)) as view:
                     await view.until(lambda view: view.caught_up == 1)
     async with watching((await guarded.bus(Role.CONSOLE)).read(Stream.HISTORY)) as view:
@@ -263,8 +264,8 @@ async def test_who_is_made_to_remove_what_nobody_can_read_may_do_that_and_say_no
         r"^\{ user: \"remover\", password: \"PASSWORD\", permissions: (\{.*\}) \}$", text, re.MULTILINE
     )
     allowed = json.loads(line)
-    rights = Rights("remover", tuple(allowed["publish"]["allow"]), tuple(allowed["subscribe"]["allow"]))
-    administrator = User(rights_of(Role.ADMINISTRATOR), secrets.token_hex(8))
+    rights = Permissions("remover", tuple(allowed["publish"]["allow"]), tuple(allowed["subscribe"]["allow"]))
+    administrator = User(permissions_of(Role.ADMINISTRATOR), secrets.token_hex(8))
     remover = User(rights, secrets.token_hex(8))
     probe = Credentials(administrator.rights.user, administrator.password)
     async with Broker(tmp_path, users=(administrator, remover), probe=probe, launch=launch) as broker:

@@ -10,8 +10,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.contracts.codec import Undecodable
-from sluice.contracts.convert import inventory_from_proto, inventory_to_proto, snapshot_from_proto, snapshot_to_proto
+from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.messages import (
     Booking,
     DaemonState,
@@ -30,6 +29,12 @@ from sluice.contracts.messages import (
     SliceState,
 )
 from sluice.contracts.pb import inventory_pb2, node_pb2
+from sluice.contracts.proto.snapshots import (
+    inventory_from_proto,
+    inventory_to_proto,
+    snapshot_from_proto,
+    snapshot_to_proto,
+)
 
 WIDE = {"memory_mib", "generation", "revision", "request_revision", "uid", "cpu_milli", "pid"}
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,13 +17,13 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto
 
-from sluice.contracts.codec import SCHEMA, Undecodable, decode, encode
-from sluice.contracts.convert import inventory_from_proto
+from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
+from sluice.contracts.bus.subjects import parse
 from sluice.contracts.messages import Envelope, NodeInventory, Pending
 from sluice.contracts.pb import agent_pb2, allocator_pb2, inventory_pb2, node_pb2
-from sluice.contracts.refusals import KNOWN_AS, ReasonCount
-from sluice.contracts.remedies import LATER, remedy_of
-from sluice.contracts.subjects import parse
+from sluice.contracts.proto.snapshots import inventory_from_proto
+from sluice.contracts.reason_hints import LATER, hint_for
+from sluice.contracts.reasons import KNOWN_AS, ReasonCount
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = golden.recorded()
@@ -209,7 +209,7 @@ def test_people_are_told_a_reason_that_is_newer_than_their_reader():
     read = msgspec.json.decode(data, type=Pending)
     assert (read.message, read.reasons[0].reason, str(read.reasons[0].reason)) == ("later", "BrandNew", "BrandNew")
     assert msgspec.json.encode(read) == data
-    assert (KNOWN_AS.get(read.reasons[0].reason, ""), remedy_of(read.reasons)) == ("", LATER)
+    assert (KNOWN_AS.get(read.reasons[0].reason, ""), hint_for(read.reasons)) == ("", LATER)
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(data.replace(b"BrandNew", b"no word <b>"), type=Pending)
 

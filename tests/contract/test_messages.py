@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from message_examples import EXAMPLES
 
-from sluice.contracts.codec import MESSAGE_BYTES_MAX, SCHEMA, MessageTooLargeError, Undecodable, decode, encode
+from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX, SCHEMA, MessageTooLargeError, Undecodable, decode, encode
+from sluice.contracts.bus.streams import SUBJECT_KINDS
 from sluice.contracts.messages import Envelope, Released
-from sluice.contracts.streams import NOUNS
 
 
 def wrapped(message) -> Envelope:
@@ -22,7 +22,7 @@ def wrapped(message) -> Envelope:
 
 def test_every_word_of_the_bus_is_documented_by_an_example():
     """A message without an example would be missing from docs/events.md."""
-    assert {type(example) for example in EXAMPLES} == {kind for noun in NOUNS for kind in noun.messages}
+    assert {type(example) for example in EXAMPLES} == {kind for noun in SUBJECT_KINDS for kind in noun.messages}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: type(e).__name__)

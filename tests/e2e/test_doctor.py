@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sluice.runtime.ports import free_ports
+from sluice.runtime.nats_server.free_ports import free_ports
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.slow]
 
@@ -98,7 +98,7 @@ async def test_a_system_that_works_is_well_and_one_that_lost_its_allocator_is_no
             while (found := await doctor(up))[0] != 1:
                 pass  # each look takes a second of another process
         assert [finding["check"] for finding in found[1]["problem"]] == ["allocator"]
-        assert "nobody holds the lease" in found[1]["problem"][0]["what"]
+        assert "none holds the lease" in found[1]["problem"][0]["what"]
     finally:
         allocator.send_signal(signal.SIGCONT)
 

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import GpuUuid, Incarnation, NodeName, OperationId, RunId
 from sluice.contracts.messages import AnyMessage, GpuReport, NodeChanged, NodeInventory, NodeSnapshot
+from sluice_inventory.core.config import InventoryConfig
 from sluice_inventory.core.events import Event, Instruction
 from sluice_inventory.core.inventory import Inventory
-from sluice_inventory.core.rules import Rules
 
 RUN = RunId("inv1")
 NODE = NodeName("gpu-1.example.internal")
@@ -137,4 +137,6 @@ class Bench:
         )
 
 
-RULES = Rules(pull_interval_s=10.0, stale_after_s=30.0, retry_first_s=1.0, retry_max_s=4.0, pulls_max=2, retries_max=1)
+RULES = InventoryConfig(
+    pull_interval_s=10.0, stale_after_s=30.0, retry_first_s=1.0, retry_max_s=4.0, pulls_max=2, retries_max=1
+)

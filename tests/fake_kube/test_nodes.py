@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from factories.kubernetes import Cluster, Json, add, pinned, pod, remove
+from factories.cluster.kubernetes import Cluster, Json, add, pinned, pod, remove
 from fake_kube.server import FakeKube
 
-from sluice.contracts.kubernetes import ENV_TICKET, ENV_VISIBLE_DEVICES, granted, granted_field_path
+from sluice.contracts.kube.names import ENV_TICKET, ENV_VISIBLE_DEVICES, granted, granted_field_path
 
 PODS = "/api/v1/namespaces/default/pods"
 DEVICES, TICKET = granted("main", "visible-devices"), granted("main", "ticket")

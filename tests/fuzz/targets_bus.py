@@ -9,20 +9,25 @@ from google.protobuf.message import DecodeError, Message
 from message_examples import EXAMPLES
 from nats.aio.msg import Msg
 
-from sluice.contracts import subjects
-from sluice.contracts.callers import why_not
-from sluice.contracts.codec import SCHEMA, Undecodable, decode, encode
-from sluice.contracts.convert import inventory_from_proto, inventory_to_proto, snapshot_from_proto, snapshot_to_proto
-from sluice.contracts.convert_usage import usage_from_proto, usage_to_proto
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
+from sluice.contracts.bus.subjects import SubjectError
 from sluice.contracts.messages import Envelope, NodeInventory
 from sluice.contracts.pb import agent_pb2, allocator_pb2, csi_pb2, inventory_pb2, node_pb2
+from sluice.contracts.proto.slice_usage import usage_from_proto, usage_to_proto
+from sluice.contracts.proto.snapshots import (
+    inventory_from_proto,
+    inventory_to_proto,
+    snapshot_from_proto,
+    snapshot_to_proto,
+)
+from sluice.contracts.rpc_permissions import deny_reason
 from sluice.contracts.slice_usage import NodeUsage
-from sluice.contracts.subjects import SubjectError
-from sluice.runtime import telemetry
-from sluice.runtime.nats_client import Client
-from sluice.runtime.nats_wire import ApiError, answer_of, delivery_of, read_stored, times_of
-from sluice_allocator.shell.questions import QuestionError, change_asked, pod_asked
-from sluice_node_agent.csi.places import NoTarget, PurePath, target_of
+from sluice.runtime.nats.client import Client
+from sluice.runtime.nats.wire_format import ApiError, answer_of, delivery_of, read_stored, times_of
+from sluice.runtime.tracing import request_traces
+from sluice_allocator.shell.rpc_questions import QuestionError, change_asked, pod_asked
+from sluice_node_agent.csi.kubelet_paths import NoTarget, PurePath, target_of
 
 _SENT: Sequence[bytes] = tuple(
     encode(
@@ -150,14 +155,14 @@ def _volume(data: bytes) -> str:
 
 def _caller(data: bytes) -> str:
     method, _, names = data.decode("utf-8", "replace").partition("\n")
-    return why_not(names.split("\n"), method[:200])
+    return deny_reason(names.split("\n"), method[:200])
 
 
 def _trace(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    with telemetry.within(text):
-        assert telemetry.current() in {text, ""}
-    telemetry.TraceBook().remember("p1", {telemetry.TRACEPARENT: text})
+    with request_traces.within(text):
+        assert request_traces.current() in {text, ""}
+    request_traces.RequestTraces().remember("p1", {request_traces.TRACEPARENT: text})
 
 
 _INVENTORY = next(each for each in EXAMPLES if isinstance(each, NodeInventory))

@@ -3,27 +3,27 @@
 import json
 from pathlib import Path
 
-from factories.placement_files import GEOMETRIES, NODES, WHOLE
+from factories.scheduling.placement_files import GEOMETRIES, NODES, WHOLE
 from fuzz.checking import Target
 from fuzz.memory_files import in_memory
 
-from sluice.contracts.asking import AskLimits, ContainerAsk, parse_pod
-from sluice.contracts.fleet import FleetError, parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, parse_fleet
 from sluice.contracts.ids import SourceName
-from sluice.contracts.limits_file import read_limits
+from sluice.contracts.kube.quantities import NotANumber, parse_decimal, parse_memory_mib, parse_quantity, parse_whole
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.pod_specs import read_containers, read_host_needs
-from sluice.contracts.quantities import NotANumber, parse_decimal, parse_memory_mib, parse_quantity, parse_whole
-from sluice.contracts.refusals import Refusal
-from sluice.contracts.strict_tables import TableError
-from sluice.mig.profile import ProfileName, ProfileNameError
+from sluice.contracts.quotas.limits_file import read_limits
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, parse_pod
+from sluice.contracts.toml_tables import TableError
+from sluice.mig.profile_name import ProfileName, ProfileNameError
 from sluice.runtime.settings import CommonSettings, SettingsError, load
 from sluice_allocator.hami_files import parse_device_config, parse_node_config
-from sluice_allocator.offline.asks import PolicyError, parse_policies
+from sluice_allocator.offline.pod_requests import PolicyError, parse_policies
 from sluice_allocator.offline.workload import WorkloadError, read_workload
 from sluice_allocator.placement_file import PlacementFileError, parse_placement
 from sluice_console.core.bench.load import LoadError, replayed
-from sluice_console.core.web.asking import denied, host_name, is_address
+from sluice_console.core.web.request_check import denied, host_name, is_address
 
 _ROOT = Path(__file__).resolve().parents[2]
 _EXAMPLES = _ROOT / "examples"
@@ -68,7 +68,7 @@ _ASKS = [
 _RESOURCES = {
     "main": {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 8000, "nvidia.com/gpucores": 30, "nvidia.com/mig-1g.5gb": 1}
 }
-_LIMITS = AskLimits()
+_LIMITS = RequestLimits()
 _VALUE_MAX = 400
 """Characters of a value that is quoted."""
 
@@ -102,7 +102,7 @@ def _ask(data: bytes) -> str:
         return ""
     resources = document.pop("resources", {})
     amounts = resources.get("main", {}) if isinstance(resources, dict) else {}
-    containers = (ContainerAsk("main", amounts if isinstance(amounts, dict) else {}), ContainerAsk("side"))
+    containers = (ContainerRequest("main", amounts if isinstance(amounts, dict) else {}), ContainerRequest("side"))
     found = parse_pod(document, containers, limits=_LIMITS)
     return _said(found) if isinstance(found, Refusal) else ""
 
@@ -229,7 +229,7 @@ TARGETS: tuple[Target, ...] = (
     Target("pod's spec", _spec, [json.dumps(_POD["spec"]).encode()]),
     Target("amount", _amount, [b"8Gi", b"1500m", b"-3", b"0.25", b"1e3", b"8000", b"1.5Ti"]),
     Target("profile's name", _profile, [b"1g.5gb", b"3g.20gb", b"1g.5gb+me", b"1c.3g.20gb"], (ProfileNameError,)),
-    Target("fleet file", _fleet, [_FILES[0], _FLEET], (FleetError,)),
+    Target("fleet file", _fleet, [_FILES[0], _FLEET], (FleetSpecError,)),
     Target("limits file", _limits_file, [_FILES[1], _LIMITS_FILE], (TableError,)),
     Target("placement file", _placement, [WHOLE.encode()], (PlacementFileError,)),
     Target("HAMi's devices", _hami_devices, [GEOMETRIES.encode()], (PlacementFileError,), weight=0.2),

@@ -4,18 +4,18 @@ import json
 
 import msgspec
 import pytest
-from factories.allocator import gpu_report
-from gpu.comparing import compare
+from factories.scheduling.allocator import gpu_report
+from gpu.catalog_check import compare
 from gpu.hardware_report import HardwareReport
 
 from sluice.contracts.messages import PlacementReport
-from sluice.mig.catalog import catalog, find
+from sluice.mig.catalog import catalog, find_model
 
 
 @pytest.mark.parametrize("key", [model.key for model in catalog()])
 def test_a_device_that_is_as_the_catalog_says_differs_in_nothing(key):
     """A comparison that always finds something is read by nobody."""
-    model = find(key)
+    model = find_model(key)
     assert model is not None
     assert compare(gpu_report("n", 0, model=key), model) == []
 
@@ -34,7 +34,7 @@ def test_only_what_placing_relies_on_contradicts(change, contradicts):
     """Sizes depend on the driver; a placement that is not there makes a booked slice impossible."""
     gpu = gpu_report("n", 0)
     first = msgspec.structs.replace(gpu.profiles[0], **change)
-    model = find("a100-40gb")
+    model = find_model("a100-40gb")
     assert model is not None
     (difference,) = compare(msgspec.structs.replace(gpu, profiles=(first, *gpu.profiles[1:])), model)
     assert difference.contradicts is contradicts
@@ -43,7 +43,7 @@ def test_only_what_placing_relies_on_contradicts(change, contradicts):
 
 def test_a_gpu_that_lists_no_profiles_is_not_called_wrong():
     """Without MIG there may be nothing to compare."""
-    model = find("a100-40gb")
+    model = find_model("a100-40gb")
     assert model is not None
     found = compare(gpu_report("n", 0, mig=False, profiles=(), memory_slices=0, compute_slices=0), model)
     assert [(each.what, each.contradicts) for each in found] == [("memory slices", False), ("compute slices", False)]

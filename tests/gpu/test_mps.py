@@ -21,8 +21,8 @@ from sluice.contracts.ids import HomeId
 from sluice.contracts.messages import GpuReport
 from sluice_node_agent.core.events import MpsSeen
 from sluice_node_agent.core.instructions import SetMpsLimits, StartMps, StopMps, TerminateMpsClients, WatchMps
-from sluice_node_agent.core.records import MpsLimits
-from sluice_node_agent.device.mps_home import MpsError
+from sluice_node_agent.core.journal_records import MpsLimits
+from sluice_node_agent.device.mps.home_directory import MpsError
 from sluice_node_agent.device.port import DeviceError
 from sluice_node_agent.device.processes import Processes
 
@@ -80,7 +80,7 @@ def start(daemons, gpu: GpuReport, home: str) -> Home:
 @pytest.fixture(scope="module")
 def daemons(hardware_report: HardwareReport) -> Iterator[object]:
     """Our shell over the real control binary, in a folder with a short name (unix sockets allow 107 bytes)."""
-    from sluice_node_agent.device.mps import MpsDaemons  # noqa: PLC0415 - the skip comes first
+    from sluice_node_agent.device.mps.daemons import MpsDaemons  # noqa: PLC0415 - the skip comes first
 
     control = shutil.which(CONTROL)
     hardware_report.fact("MPS", f"{CONTROL} is there", control is not None)
@@ -211,7 +211,7 @@ def test_one_tenant_is_put_out_and_the_other_goes_on(home: Home, hardware_report
 
 def test_a_restarted_agent_finds_the_daemon_and_disturbs_nobody(home: Home) -> None:
     """Each restart of an agent would end all its tenants."""
-    from sluice_node_agent.device.mps import MpsDaemons  # noqa: PLC0415
+    from sluice_node_agent.device.mps.daemons import MpsDaemons  # noqa: PLC0415
 
     with Client(home.variables) as tenant:
         assert "error" not in tenant.ask("open")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from gpu.hardware_report import HardwareReport
-from quota.building import CannotBuildError, NoCompilerError, build_library
+from quota.compiled import CannotBuildError, NoCompilerError, build_library
 from quota.rig import Lines
 
 from sluice.contracts.messages import GpuReport
@@ -81,7 +81,7 @@ def test_tenants_get_the_time_that_they_were_promised(
     requests: tuple[float, ...], quiet_gpu: GpuReport, library: Path, folder: Path, hardware_report: HardwareReport
 ) -> None:
     """A greedy neighbour would take a tenant's time."""
-    from sluice_node_agent.shell.quota_server import QuotaServer  # noqa: PLC0415 - the skip comes first
+    from sluice_node_agent.shell.quota.server import QuotaServer  # noqa: PLC0415 - the skip comes first
 
     server = QuotaServer("h1")
     server.start()
@@ -112,7 +112,7 @@ def test_an_uncontended_process_loses_next_to_nothing(
     quiet_gpu: GpuReport, library: Path, folder: Path, hardware_report: HardwareReport
 ) -> None:
     """Every fractional pod would pay for neighbours that it does not have."""
-    from sluice_node_agent.shell.quota_server import QuotaServer  # noqa: PLC0415
+    from sluice_node_agent.shell.quota.server import QuotaServer  # noqa: PLC0415
 
     found: dict[bool, float] = {}
     server = QuotaServer("h1")

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from sluice.contracts.messages import Envelope
-from sluice.runtime import nats_wire
+from sluice.runtime.nats import wire_format
 
 MAPS = frozenset({"creatable", "links", "resources", "labels", "node_selector"})
 """Fields whose keys are names of things, and no fields."""
@@ -29,12 +29,12 @@ def grown(value: Any, *, is_struct: bool = True) -> Any:
 
 def main() -> None:
     """Run it."""
-    encode = nats_wire.encode
+    encode = wire_format.encode
 
     def encode_grown(envelope: Envelope) -> bytes:
         return json.dumps(grown(json.loads(encode(envelope)))).encode()
 
-    nats_wire.encode = encode_grown  # the one place where services make bytes of what they write
+    wire_format.encode = encode_grown  # the one place where services make bytes of what they write
     service = sys.argv.pop(1)
     runpy.run_module(service, run_name="__main__", alter_sys=True)
 

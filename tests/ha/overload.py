@@ -18,13 +18,13 @@ import psutil
 from factories.system import violations_at
 from ha.system import System
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Observed, Stream, Write, WriteAccepted, WriteRefused
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Observed, Stream, Write, WriteAccepted, WriteRefused
 from sluice.contracts.ids import OperationId, RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, AnyMessage, Bound, Claim, Pending, Released, RequestWithdrawn
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice.runtime.bus import Bus
-from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats.jetstream_bus import NatsBus
 
 TIMES = 10
 WAITING_MAX = 150

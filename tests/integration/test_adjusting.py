@@ -7,18 +7,18 @@ from functools import partial
 
 import grpc
 import pytest
-from factories.allocator import Bench, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, claim, gpu_report, snapshot, working_allocator
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName, RunId
 from sluice.contracts.messages import Amounts, Grant, QuotaSet
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
-from sluice.runtime import rpc
-from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.grpc import transport
+from sluice.testing.memory_bus import MemoryBroker
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, LeaseChanged
-from sluice_allocator.shell.adjusting import Adjuster
+from sluice_allocator.shell.resize import ShareResizer
 from sluice_allocator.shell.server import AllocatorServer
 
 NODE = NodeName("node-a")
@@ -40,7 +40,7 @@ class Shell:
     def __init__(self, bench: Bench, *, within_s: float = 10.0) -> None:
         """Nothing lands yet."""
         self.bench = bench
-        self.adjuster = Adjuster(within_s=within_s)
+        self.adjuster = ShareResizer(within_s=within_s)
         self.lands = True
         self.waiting: list[Write] = []
 
@@ -64,7 +64,7 @@ async def served(shell: Shell) -> AsyncIterator[AllocatorServiceStub]:
     """A client of the allocator behind `shell`."""
     change = partial(shell.adjuster.ask, offer=shell.offer)
     server = AllocatorServer(shell.bench.allocator, MemoryBroker().bus("allocator"), RunId("r1"), change)
-    async with rpc.serve(server.register) as address, rpc.channel(address) as channel:
+    async with transport.serve(server.register) as address, transport.channel(address) as channel:
         yield AllocatorServiceStub(channel)
 
 

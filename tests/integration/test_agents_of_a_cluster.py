@@ -6,20 +6,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from factories.buses import NODE, View, ensured, eventually, place, say, watching
+from factories.broker.bus_rigs import NODE, View, ensured, eventually, place, say, watching
 
-from sluice.contracts.exchange import Stream
-from sluice.contracts.rights import rights_of
-from sluice.contracts.streams import Role
-from sluice.runtime.broker import Broker
-from sluice.runtime.broker_users import User
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_identity import Credentials
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.nats_permissions import permissions_of
+from sluice.contracts.bus.streams import Role
+from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.nats_server.users import User
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 WITHIN_S = 60.0
 """Two elections of nats-server, of some rounds of 4 to 9 s each."""
-AGENT = rights_of(Role.NODE_AGENT, NODE)
+AGENT = permissions_of(Role.NODE_AGENT, NODE)
 
 
 class Cluster:
@@ -55,7 +55,7 @@ class Cluster:
 @asynccontextmanager
 async def cluster(directory: Path) -> AsyncIterator[Cluster]:
     """With streams, the agent's durable, and some orders in its ledger."""
-    roles = [rights_of(Role.ADMINISTRATOR), rights_of(Role.ALLOCATOR), AGENT]
+    roles = [permissions_of(Role.ADMINISTRATOR), permissions_of(Role.ALLOCATOR), AGENT]
     administrator, allocator, agent = (User(rights, secrets.token_hex(8)) for rights in roles)
     probe = Credentials(administrator.rights.user, administrator.password)
     async with Broker(directory, size=3, users=(administrator, allocator, agent), probe=probe) as broker:

@@ -6,20 +6,20 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
-from factories.allocator import Bench, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, claim, gpu_report, snapshot, working_allocator
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import LeaseHeld
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
-from sluice.runtime import rpc
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.memory_bus import MemoryBroker
-from sluice.runtime.rpc_health import Health
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.health import Health
 from sluice.runtime.service import Service
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.testing.memory_bus import MemoryBroker
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.sizes.adjustments import Change, Outcome
 from sluice_allocator.settings import AllocatorSettings
@@ -45,7 +45,7 @@ async def served(bench: Bench) -> AsyncIterator[AllocatorServiceStub]:
     """A client of an allocator that the test drives by hand."""
     broker = MemoryBroker()
     server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"), change_nothing)
-    async with rpc.serve(server.register) as address, rpc.channel(address) as channel:
+    async with transport.serve(server.register) as address, transport.channel(address) as channel:
         yield AllocatorServiceStub(channel)
 
 
@@ -156,7 +156,7 @@ async def test_who_stands_by_names_who_works():
     bench.handle(LeaseChanged(held=False))
     broker = MemoryBroker()
     server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"), change_nothing)
-    async with rpc.serve(server.register) as address, rpc.channel(address) as channel:
+    async with transport.serve(server.register) as address, transport.channel(address) as channel:
         client = AllocatorServiceStub(channel)
         _, nobody = await refused_with(client.Simulate(POD))
         broker.values.publish(
@@ -168,7 +168,7 @@ async def test_who_stands_by_names_who_works():
             now=broker.clock.monotonic(),
         )
         code, somebody = await refused_with(client.Explain(pb.ExplainRequest(request="p1")))
-    assert "nobody holds the lease" in nobody
+    assert "no allocator holds the lease" in nobody
     assert code is grpc.StatusCode.UNAVAILABLE
     assert "r2 holds the lease at 10.0.0.7:9420" in somebody
 
@@ -177,7 +177,7 @@ async def test_the_lease_says_where_its_holder_answers():
     """Whoever reads the bus can ask; when the holder ends, the lease names nobody."""
     broker = MemoryBroker()
     bus = broker.bus("allocator")
-    service = Service("allocator", RunId("r1"), AllocatorSettings(tick_s=0.05), SystemClock(), TraceBook())
+    service = Service("allocator", RunId("r1"), AllocatorSettings(tick_s=0.05), SystemClock(), RequestTraces())
     running = asyncio.create_task(serve_on(bus, service, Health(service.clock)))
     subject = subjects.lease("allocator").subject
     try:
@@ -188,7 +188,7 @@ async def test_the_lease_says_where_its_holder_answers():
                 await changed.wait()
                 changed.clear()
             assert isinstance(entry.message, LeaseHeld)
-            async with rpc.channel(entry.message.endpoint) as channel:
+            async with transport.channel(entry.message.endpoint) as channel:
                 client = AllocatorServiceStub(channel)
                 while True:
                     code, details = await refused_with(client.Explain(pb.ExplainRequest(request="nobody")))

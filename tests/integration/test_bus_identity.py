@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.nats_permissions import permissions_of
+from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
-from sluice.contracts.rights import rights_of
-from sluice.contracts.streams import Role
-from sluice.runtime.broker import Broker
-from sluice.runtime.broker_users import User
-from sluice.runtime.bus_identity import IdentityError, credentials_of
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_identity import Credentials
+from sluice.runtime.nats.credential_files import CredentialError, credentials_from_settings
+from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.nats_server.users import User
 from sluice.runtime.service import EXIT_DENIED
 from sluice.runtime.settings import CommonSettings
 
@@ -42,7 +42,7 @@ class Guarded:
 
     def environment(self, role: Role, **more: str) -> dict[str, str]:
         """Of a process that is to be `role`."""
-        user = rights_of(role, NODE if role is Role.NODE_AGENT else None).user
+        user = permissions_of(role, NODE if role is Role.NODE_AGENT else None).user
         own = {} if role is Role.NODE_AGENT else {"SLUICE_NATS_USER": user}
         file = str(self._folder / user)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
@@ -70,7 +70,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
     """The administrator, the allocator, the inventory, one node's agent, and people who look."""
     roles = (Role.ADMINISTRATOR, Role.ALLOCATOR, Role.INVENTORY, Role.NODE_AGENT, Role.CONSOLE)
     users = tuple(
-        User(rights_of(role, NODE if role is Role.NODE_AGENT else None), secrets.token_hex(8)) for role in roles
+        User(permissions_of(role, NODE if role is Role.NODE_AGENT else None), secrets.token_hex(8)) for role in roles
     )
     for user in users:
         (tmp_path / user.rights.user).write_text(f"{user.password}\n")
@@ -173,10 +173,10 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     """A Secret that was not mounted is one sentence, not a refusal by the broker."""
     empty = tmp_path / "empty"
     empty.touch()
-    with pytest.raises(IdentityError, match=r"nats_password_file: .* is empty"):
-        credentials_of(CommonSettings(nats_password_file=empty))
-    with pytest.raises(IdentityError, match=r"nats_password_file: .* cannot be read"):
-        credentials_of(CommonSettings(nats_password_file=tmp_path / "none"))
-    with pytest.raises(IdentityError, match=r"nats_ca_file: .* has 0 bytes; PEM is expected"):
-        credentials_of(CommonSettings(nats_ca_file=empty))
-    assert credentials_of(CommonSettings()) is None
+    with pytest.raises(CredentialError, match=r"nats_password_file: .* is empty"):
+        credentials_from_settings(CommonSettings(nats_password_file=empty))
+    with pytest.raises(CredentialError, match=r"nats_password_file: .* cannot be read"):
+        credentials_from_settings(CommonSettings(nats_password_file=tmp_path / "none"))
+    with pytest.raises(CredentialError, match=r"nats_ca_file: .* has 0 bytes; PEM is expected"):
+        credentials_from_settings(CommonSettings(nats_ca_file=empty))
+    assert credentials_from_settings(CommonSettings()) is None

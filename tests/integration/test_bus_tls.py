@@ -13,24 +13,24 @@ import msgspec
 import pytest
 import pytest_asyncio
 import structlog
-from factories.bus_tls import HOST, TlsBroker, tls_broker
+from factories.broker.tls_broker import HOST, TlsBroker, tls_broker
 from factories.credentials import SERVER, Authority
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.nats_permissions import certificate_name, permissions_of
+from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
-from sluice.contracts.rights import certificate_name, rights_of
-from sluice.contracts.streams import Role
-from sluice.runtime import metrics
-from sluice.runtime.broker import Broker
-from sluice.runtime.broker_users import User
 from sluice.runtime.bus import BusError, DeniedError
-from sluice.runtime.bus_identity import IdentityError, credentials_of
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_connection import Connection
-from sluice.runtime.nats_history import open_history
-from sluice.runtime.nats_identity import Credentials
-from sluice.runtime.ports import free_ports
-from sluice.runtime.runtime_metrics import DENIED
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.credential_files import CredentialError, credentials_from_settings
+from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.nats.history import open_history
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.nats_server.users import User
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.runtime_metrics import DENIED
 from sluice.runtime.settings import CommonSettings
 
 NODE = NodeName("gpu-1.example")
@@ -48,7 +48,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[TlsBroker]:
 
 async def opened(settings: CommonSettings, user: str = "") -> Connection:
     """A connection as a service makes it, for a bounded time."""
-    who = credentials_of(settings, user, look_s=0)
+    who = credentials_from_settings(settings, user, look_s=0)
     return await Connection.open(settings.nats_url, name="test", credentials=who, within_s=PATIENCE_S)
 
 
@@ -73,14 +73,16 @@ async def test_a_certificate_is_its_owner_and_has_the_rights_of_nobody_else(brok
     """Services and an agent come in by certificates alone; one that writes for another node is stopped, by name."""
     await broker.start()
     bus = await NatsBus.connect(
-        broker.url, name="a", credentials=credentials_of(broker.settings_of(Role.ADMINISTRATOR))
+        broker.url, name="a", credentials=credentials_from_settings(broker.settings_of(Role.ADMINISTRATOR))
     )
     await bus.ensure_streams()
     assert [await bus.incarnation(stream) for stream in Stream]
     await bus.close()
-    async with open_history(broker.url, name="console", credentials=credentials_of(broker.settings_of(Role.CONSOLE))):
+    async with open_history(
+        broker.url, name="console", credentials=credentials_from_settings(broker.settings_of(Role.CONSOLE))
+    ):
         pass
-    agent = await opened(broker.settings_of(Role.NODE_AGENT, NODE), rights_of(Role.NODE_AGENT, NODE).user)
+    agent = await opened(broker.settings_of(Role.NODE_AGENT, NODE), permissions_of(Role.NODE_AGENT, NODE).user)
     try:
         await agent.request("sluice.node.gpu-1_example", b"{}")
         before = metrics.value(DENIED, "publish")
@@ -126,8 +128,8 @@ async def test_a_certificate_that_has_ended_is_not_shown_at_all(broker: TlsBroke
     files = broker.users.files("ended", certificate_name(Role.ALLOCATOR), age_days=900)
     settings = broker.settings_of(Role.ALLOCATOR)
     settings = msgspec.structs.replace(settings, nats_certificate_file=files.certificate, nats_key_file=files.key)
-    with pytest.raises(IdentityError, match=r"nats_certificate_file: the certificate in .* has ended"):
-        credentials_of(settings)
+    with pytest.raises(CredentialError, match=r"nats_certificate_file: the certificate in .* has ended"):
+        credentials_from_settings(settings)
 
 
 # -- who is believed ----------------------------------------------------------------------------------------------
@@ -161,7 +163,9 @@ async def test_a_broker_that_is_not_ours_is_not_believed(broker: TlsBroker, wron
     told = [line["why"] for line in logged if line["event"].startswith("the bus cannot be reached")]
     assert told.count(why) == 1
     with pytest.raises(BusError) as caught:
-        async with open_history(broker.url, name="console", credentials=credentials_of(settings), timeout_s=2):
+        async with open_history(
+            broker.url, name="console", credentials=credentials_from_settings(settings), timeout_s=2
+        ):
             pass
     assert why in str(caught.value)
 
@@ -170,7 +174,7 @@ async def test_a_broker_is_believed_as_soon_as_its_certificate_is_good_again(bro
     """A service that was started while it was not would otherwise have to be started again, on every node."""
     broker.shows(broker.bus, HOST, age_days=900)
     await broker.start()
-    who = credentials_of(broker.settings_of(Role.ALLOCATOR))
+    who = credentials_from_settings(broker.settings_of(Role.ALLOCATOR))
     with structlog.testing.capture_logs() as logged:
         opening = asyncio.ensure_future(Connection.open(broker.url, name="t", credentials=who, within_s=15))
         await until(lambda: _count(logged, "the bus cannot be reached; it is tried again and again") == 1)
@@ -246,7 +250,7 @@ async def test_every_certificate_and_authority_is_changed_under_a_service_that_w
     assert broker.server is not None
     settings = broker.settings_of(Role.ADMINISTRATOR)
     assert settings.nats_ca_file is not None
-    bus = await NatsBus.connect(broker.url, name="t", credentials=credentials_of(settings, look_s=0))
+    bus = await NatsBus.connect(broker.url, name="t", credentials=credentials_from_settings(settings, look_s=0))
     try:
         await bus.ensure_streams()
         new_bus = Authority(broker.folder / "new-bus", "Sluice bus")
@@ -308,7 +312,7 @@ async def test_files_that_turn_bad_cut_nobody_off(broker: TlsBroker) -> None:
     settings = broker.settings_of(Role.ADMINISTRATOR)
     assert settings.nats_certificate_file is not None
     assert settings.nats_ca_file is not None
-    who = credentials_of(settings, look_s=0)
+    who = credentials_from_settings(settings, look_s=0)
     assert who is not None
     first = who.current()
     good = settings.nats_ca_file.read_bytes()
@@ -334,7 +338,7 @@ async def test_files_that_turn_bad_cut_nobody_off(broker: TlsBroker) -> None:
 async def test_a_new_password_is_used_when_the_broker_asks_for_it(tmp_path: Path) -> None:
     """It is changed at the broker and in the file; the service is not started again."""
     file = tmp_path / "password"
-    administrator = rights_of(Role.ADMINISTRATOR)
+    administrator = permissions_of(Role.ADMINISTRATOR)
     port = free_ports(1)[0]
     settings = CommonSettings(
         nats_url=f"nats://127.0.0.1:{port}", nats_user=administrator.user, nats_password_file=file
@@ -364,5 +368,5 @@ async def _is_down(connection: Connection) -> None:
 
 def test_half_of_a_certificate_is_refused(tmp_path: Path) -> None:
     """A service that silently comes without its certificate is refused by a broker that says nothing useful."""
-    with pytest.raises(IdentityError, match="nats_key_file, nats_ca_file must be set too"):
-        credentials_of(CommonSettings(nats_certificate_file=tmp_path / "a.pem"))
+    with pytest.raises(CredentialError, match="nats_key_file, nats_ca_file must be set too"):
+        credentials_from_settings(CommonSettings(nats_certificate_file=tmp_path / "a.pem"))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from factories.images import BUILD_S, ROOT, build_image, docker, remove_image, why_not
 
-from sluice.runtime.ports import free_ports
+from sluice.runtime.nats_server.free_ports import free_ports
 
 SERVICES = ("allocator", "inventory", "node-agent", "pod-watcher", "console", "broker")
 UP_S, WAIT_S, POLL_S = 120, 120, 0.5

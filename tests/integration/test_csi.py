@@ -9,12 +9,12 @@ from pathlib import Path
 import grpc
 import msgspec
 import pytest
-from factories.kubelet_node import NODE, KubeletNode, can_connect, daemon_home, eventually, in_time
+from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, daemon_home, eventually, in_time
 
-from sluice.contracts.kubernetes import CSI_DRIVER
+from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.messages import ContainerDevices
 from sluice.contracts.pb import csi_pb2
-from sluice.contracts.tickets import QUOTA, QUOTA_LIBRARY, ticket_of
+from sluice.contracts.ticket_paths import QUOTA, QUOTA_LIBRARY, ticket_of
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 OTHER = "b1b1b1b1-9c1e-4b7a-8f10-2b6c5d4e3f21"

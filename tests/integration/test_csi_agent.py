@@ -3,17 +3,17 @@
 import signal
 
 import pytest
-from factories.desk import Desk, daemons_below
-from factories.kubelet_node import NODE, KubeletNode, can_connect, eventually, in_time
+from factories.agent_driver import AgentDriver, daemons_below
+from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, eventually, in_time
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
-from sluice.contracts.kubernetes import is_ticket_name
+from sluice.contracts.kube.names import is_ticket_name
 from sluice.contracts.messages import Booking, DeviceGrant, Grant, Share
-from sluice.contracts.tickets import ticket_of
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
+from sluice.contracts.ticket_paths import ticket_of
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 FLEET = f"""
@@ -79,7 +79,7 @@ async def test_a_pods_container_reaches_its_share_through_its_volume(node, tmp_p
         try:
             await bus.ensure_streams()
             number = _start(node, broker.url, node.roles)
-            desk = Desk(bus, node.folder)
+            desk = AgentDriver(bus, node.folder)
             news = await desk.open(NodeName(NODE))
             booking = await _grant(desk, "a1_R_1", share=Share(mode="mps", uid=0, memory_mib=4096))
             word = await desk.ready(NodeName(NODE), "a1_R_1")

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from factories.buses import ensured
+from factories.broker.bus_rigs import ensured
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Observed, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Observed, Stream
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -26,19 +27,18 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     SourceSynced,
 )
-from sluice.contracts.subjects import Address
-from sluice.runtime.broker import Broker
 from sluice.runtime.bus import Bus
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.memory_bus import MemoryBroker
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.service import EXIT_MEND, Service
-from sluice.runtime.telemetry import TraceBook
-from sluice_pod_watcher.core.events import FolderListed, FolderUnlistable, HostsKnown
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.service import EXIT_CONFIG, Service
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.testing.memory_bus import MemoryBroker
+from sluice_pod_watcher.core.folder.events import FolderListed, FolderUnlistable, HostsKnown
 from sluice_pod_watcher.settings import PodWatcherSettings
-from sluice_pod_watcher.shell.folder import ManifestFolder
-from sluice_pod_watcher.shell.folder_app import serve_on
-from sluice_pod_watcher.shell.identity_file import IdentityFile
+from sluice_pod_watcher.shell.folder.app import serve_on
+from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
+from sluice_pod_watcher.shell.folder.manifest_folder import ManifestFolder
 
 WAIT_S = 15.0
 POD = """\
@@ -152,9 +152,9 @@ async def watching(site: Site, run: str) -> AsyncIterator[None]:
     """A running pod-watcher, stopped at the end."""
     settings = PodWatcherSettings(pods_dir=site.pods, data_dir=site.data, relist_s=1.0, gone_grace_s=0.2, tick_s=0.05)
     clock = SystemClock()
-    service = Service("pod-watcher", RunId(run), settings, clock, TraceBook())
+    service = Service("pod-watcher", RunId(run), settings, clock, RequestTraces())
     bus = site.broker.bus("pod-watcher")
-    folder = ToldFolder(site.pods, clock, settings.rules().file_bytes_max)
+    folder = ToldFolder(site.pods, clock, settings.config().file_bytes_max)
     folder.unlistable = site.unlistable
     with IdentityFile(site.data / "pods") as identities:
         running = asyncio.create_task(serve_on(bus, service, folder, identities, HOSTS))
@@ -261,7 +261,7 @@ def test_a_start_that_cannot_work_ends_with_one_sentence(tmp_path, missing, word
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == EXIT_MEND
+    assert process.returncode == EXIT_CONFIG
     assert words in said
     assert "Traceback" not in said
 
@@ -272,7 +272,7 @@ async def test_the_process_runs_on_a_real_broker_and_stops_when_asked(tmp_path):
     pods.mkdir()
     (pods / "train.yaml").write_text(POD.format(name="train", profile="1g.5gb"), encoding="utf-8")
     async with Broker(tmp_path / "nats") as broker:
-        bus = await NatsBus.connect(broker.url, name="test", traces=TraceBook())
+        bus = await NatsBus.connect(broker.url, name="test", traces=RequestTraces())
         try:
             await ensured(bus)
             environ = {"SLUICE_NATS_URL": broker.url, "SLUICE_DATA_DIR": str(tmp_path / "data")}

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 from factories.inventory import EMPTY_A100, gpu_report, news, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.convert import inventory_from_proto, snapshot_to_proto
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId, SourceName
 from sluice.contracts.messages import (
     Booking,
@@ -24,13 +23,14 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.pb import agent_pb2_grpc, inventory_pb2, node_pb2
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
-from sluice.runtime import rpc
+from sluice.contracts.proto.snapshots import inventory_from_proto, snapshot_to_proto
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.memory_bus import MemoryBroker
-from sluice.runtime.ports import free_ports
-from sluice.runtime.rpc_health import Health
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.health import Health
+from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.service import Service
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.testing.memory_bus import MemoryBroker
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 from sluice_inventory.settings import InventorySettings
 from sluice_inventory.shell.app import serve_on
@@ -65,7 +65,7 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
 
     def serve(self):
         """A server with this agent, as a context manager that gives its address."""
-        return rpc.serve(lambda server: agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server))
+        return transport.serve(lambda server: agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server))
 
 
 class Site:
@@ -115,10 +115,10 @@ async def site(**settings) -> AsyncIterator[Site]:
     told = InventorySettings(grpc_address=f"127.0.0.1:{port}", **(FAST | settings))
     broker = MemoryBroker()
     bus = broker.bus("inventory")
-    service = Service("inventory", RunId("inv1"), told, SystemClock(), TraceBook())
+    service = Service("inventory", RunId("inv1"), told, SystemClock(), RequestTraces())
     running = asyncio.create_task(serve_on(bus, service, Health(service.clock)))
     try:
-        async with rpc.channel(told.grpc_address) as channel:
+        async with transport.channel(told.grpc_address) as channel:
             async with asyncio.timeout(WAIT_S):
                 await channel.channel_ready()
             yield Site(broker, InventoryServiceStub(channel))
@@ -294,7 +294,7 @@ async def test_a_node_that_dies_becomes_stale_and_comes_back():
         await stack.aclose()
         stale = await place.until_said(snapshot().node, lambda said: said.stale)
         assert stale.stale_message.startswith(f"no usable answer for 1 s: {endpoint}: UNAVAILABLE")
-        again = rpc.serve(
+        again = transport.serve(
             lambda server: agent_pb2_grpc.add_AgentServiceServicer_to_server(agent, server), address=endpoint
         )
         async with again:
@@ -366,7 +366,7 @@ def wipe(place: Site) -> None:
 @pytest.fixture
 async def puller() -> AsyncIterator[Puller]:
     """A puller that waits for 0.4 s, closed at the end."""
-    made = Puller(SystemClock(), timeout_s=0.4, lines_max=1)
+    made = Puller(SystemClock(), timeout_s=0.4, channels_max=1)
     yield made
     await made.close()
 
@@ -390,7 +390,7 @@ async def test_a_huge_answer_cannot_break_the_bus(puller):
 
 async def test_an_answer_over_the_grpc_limit_is_a_failed_pull(puller, monkeypatch):
     """An agent that sends without end is cut off by the channel."""
-    monkeypatch.setattr(rpc, "_CHANNEL_OPTIONS", (("grpc.max_receive_message_length", 1000),))
+    monkeypatch.setattr(transport, "_CHANNEL_OPTIONS", (("grpc.max_receive_message_length", 1000),))
     found = await pulled(puller, FakeAgent(snapshot(driver_version="x" * 2000)))
     assert isinstance(found, PullFailed)
     assert "RESOURCE_EXHAUSTED" in found.message
@@ -416,7 +416,7 @@ async def test_an_answer_that_nobody_on_the_bus_would_read_is_a_failed_pull(pull
 
 async def test_an_agent_without_the_method_is_a_failed_pull(puller):
     """Something else listens at the agent's address."""
-    async with rpc.serve(lambda _server: None) as endpoint:
+    async with transport.serve(lambda _server: None) as endpoint:
         found = await puller.pull(Pull(snapshot().node, endpoint))
     assert isinstance(found, PullFailed)
     assert "UNIMPLEMENTED" in found.message
@@ -435,4 +435,4 @@ async def test_channels_do_not_pile_up(puller):
         for _ in range(3):
             assert isinstance(await puller.pull(Pull(snapshot().node, one)), PullSucceeded)
             assert isinstance(await puller.pull(Pull(NodeName("busy"), two)), PullSucceeded)
-        assert list(puller._lines) == ["busy"]
+        assert list(puller._channels) == ["busy"]

@@ -8,17 +8,17 @@ import sys
 
 from factories.inventory import news, snapshot
 
-from sluice.contracts import subjects
-from sluice.contracts.convert import snapshot_to_proto
-from sluice.contracts.exchange import Stream, Write, WriteAccepted
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write, WriteAccepted
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import NodeInventory
 from sluice.contracts.pb import agent_pb2_grpc, inventory_pb2
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
-from sluice.runtime import rpc
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.ports import free_ports
+from sluice.contracts.proto.snapshots import snapshot_to_proto
+from sluice.runtime.grpc import transport
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import Broker
 
 WAIT_S = 20.0
 
@@ -63,7 +63,7 @@ async def test_a_started_inventory_pulls_serves_and_stops_when_told(tmp_path):
     (port,) = free_ports(1)
     settings = {"SLUICE_INVENTORY_GRPC_ADDRESS": f"127.0.0.1:{port}", "SLUICE_DATA_DIR": str(tmp_path)}
     others = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-    agent = rpc.serve(lambda server: agent_pb2_grpc.add_AgentServiceServicer_to_server(Agent(), server))
+    agent = transport.serve(lambda server: agent_pb2_grpc.add_AgentServiceServicer_to_server(Agent(), server))
     async with asyncio.timeout(WAIT_S), Broker(tmp_path / "nats") as broker, agent as endpoint:
         bus = await NatsBus.connect(broker.url, name="test")
         await bus.ensure_streams()
@@ -73,7 +73,7 @@ async def test_a_started_inventory_pulls_serves_and_stops_when_told(tmp_path):
         try:
             assert isinstance(await bus.write(the_news(endpoint), {}), WriteAccepted)
             assert (await until_pulled(bus)).snapshot == snapshot()
-            async with rpc.channel(f"127.0.0.1:{port}") as channel:
+            async with transport.channel(f"127.0.0.1:{port}") as channel:
                 listed = await InventoryServiceStub(channel).ListGpus(inventory_pb2.ListGpusRequest())
             assert listed.totals.creatable_total == 19
             process.send_signal(signal.SIGTERM)

@@ -8,12 +8,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from factories.kubernetes import Cluster, pod
+from factories.cluster.kubernetes import Cluster, pod
 from fake_kube.server import ADMIN, FakeKube
 from structlog.testing import capture_logs
 
-from sluice.runtime import metrics
 from sluice.runtime.clock import SystemClock
+from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.core.cluster.events import Event, ListingEnded, ListingStarted, PodGone, PodSeen
 from sluice_pod_watcher.shell.kube import reflector as module
 from sluice_pod_watcher.shell.kube.client import KubeApi

@@ -11,14 +11,15 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
-from factories.kubernetes import MERGE, Cluster, pod
+from factories.cluster.kubernetes import MERGE, Cluster, pod
 from fake_kube.server import FakeKube
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Observed, Stream, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Observed, Stream, Write
+from sluice.contracts.bus.trace_headers import trace_id
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId
-from sluice.contracts.kubernetes import ENV_ALWAYS, MOUNT_PATH, VOLUME, granted_field_path
+from sluice.contracts.kube.names import ENV_ALWAYS, MOUNT_PATH, VOLUME, granted_field_path
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -35,14 +36,13 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     SourceSynced,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
-from sluice.contracts.tracing import trace_id
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.lease import Lease
-from sluice.runtime.memory_bus import MemoryBroker
-from sluice.runtime.telemetry import TraceBook
-from sluice_pod_watcher.core.cluster.rules import ClusterRules
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.testing.memory_bus import MemoryBroker
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.shell.kube.app import watch_by_lease, watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
 
@@ -86,7 +86,7 @@ class Scene:
 
     async def watch(self) -> None:
         """Start a pod-watcher."""
-        rules = ClusterRules(retry_initial_s=0.1, condition_interval_s=0.2, tell_after_s=self.tell_after_s)
+        config = ClusterConfig(retry_initial_s=0.1, condition_interval_s=0.2, tell_after_s=self.tell_after_s)
         api = await KubeApi.connect(self.cluster.kubeconfig)
         run = RunId(f"w{next(self._runs)}")
 
@@ -96,9 +96,9 @@ class Scene:
                     self.broker.bus(str(run)),
                     api,
                     run=run,
-                    rules=rules,
+                    config=config,
                     clock=SystemClock(),
-                    traces=TraceBook(),
+                    traces=RequestTraces(),
                     resync_s=self.resync_s,
                     tick_s=0.05,
                     holds=self._holds,

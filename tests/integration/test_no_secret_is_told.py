@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from factories.bus_tls import TlsBroker, tls_broker
+from factories.broker.tls_broker import TlsBroker, tls_broker
 from factories.credentials import Authority
 
-from sluice.contracts.callers import Caller, name_of, name_of_node
+from sluice.contracts.bus.nats_permissions import certificate_name, permissions_of
+from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
-from sluice.contracts.rights import certificate_name, rights_of
-from sluice.contracts.streams import Role
-from sluice.runtime.broker import Broker
-from sluice.runtime.broker_users import User
-from sluice.runtime.nats_identity import Credentials
-from sluice.runtime.ports import free_ports
+from sluice.contracts.rpc_permissions import Caller, dns_name, node_dns_name
+from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.nats_server.users import User
 
 NODE = NodeName("gpu-1.example.internal")
 PASSWORD, WRONG, IN_URL, TOKEN, HEADER = (
@@ -86,7 +86,7 @@ class Rig:
             "PYTHONFAULTHANDLER": "1",
         }
         if role is not Role.NODE_AGENT:
-            own["SLUICE_NATS_USER"] = rights_of(role).user
+            own["SLUICE_NATS_USER"] = permissions_of(role).user
         if role is Role.NODE_AGENT:
             own["SLUICE_NODE_AGENT_FLEET_FILE"] = str(self.folder / "fleet.toml")
         if role is Role.POD_WATCHER:
@@ -104,11 +104,11 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     """Files of every kind; in the end nothing that was written beside them holds a secret."""
     authority = Authority(tmp_path / "rpc")
     names = {
-        "sluice_allocator": name_of(Caller.ALLOCATOR),
-        "sluice_inventory": name_of(Caller.INVENTORY),
-        "sluice_node_agent": name_of_node(NODE),
+        "sluice_allocator": dns_name(Caller.ALLOCATOR),
+        "sluice_inventory": dns_name(Caller.INVENTORY),
+        "sluice_node_agent": node_dns_name(NODE),
         "sluice_pod_watcher": "nobody.example",
-        "sluice_console": name_of(Caller.CONSOLE),
+        "sluice_console": dns_name(Caller.CONSOLE),
     }
     keys = {service: authority.files(service, name).certificate for service, name in names.items()}
     (tmp_path / "password").write_text(f"{PASSWORD}\n")
@@ -168,7 +168,7 @@ def check(texts: list[str], rig: Rig, sentence: str) -> None:
 async def test_with_a_wrong_password(rig: Rig) -> None:
     """The broker refuses, the service says why and ends."""
     users = tuple(
-        User(rights_of(role, NODE if role is Role.NODE_AGENT else None), WRONG)
+        User(permissions_of(role, NODE if role is Role.NODE_AGENT else None), WRONG)
         for role in (Role.ADMINISTRATOR, *SERVICES.values(), Role.CONSOLE)
     )
     probe = Credentials(users[0].rights.user, WRONG)

@@ -16,19 +16,19 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 import pytest_asyncio
-from factories.cluster_system import SERVICE, install
-from factories.kubernetes import Cluster
-from factories.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
+from factories.cluster.cluster_system import SERVICE, install
+from factories.cluster.kubernetes import Cluster
+from factories.cluster.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
 from fake_kube import certificates
 from fake_kube.server import FakeKube
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Observed, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.ids import SourceName
 from sluice.contracts.messages import AllocationRequested, Amounts, QuotaSet
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.ports import free_ports
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import Broker
 
 NAME = f"{SERVICE[1]}.{SERVICE[0]}.svc"
 CONFIGURATION = "mutatingwebhookconfigurations.admissionregistration.k8s.io"

@@ -5,21 +5,22 @@ import json
 from pathlib import Path
 
 import pytest
-from factories.buses import ensured, eventually
+from factories.broker.bus_rigs import ensured, eventually
 from structlog.testing import capture_logs
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Write, WriteAccepted, WriteUnknown
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write, WriteAccepted, WriteUnknown
 from sluice.contracts.ids import OperationId, RunId
 from sluice.contracts.messages import LeaseHeld
-from sluice.runtime import metrics, silence
-from sluice.runtime.broker import Broker
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_connection import Connection
-from sluice.runtime.runtime_metrics import SILENT
-from sluice_console.shell import streams
-from sluice_console.shell.doctor import Look, doctor
+from sluice.runtime.nats import broker_liveness
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.runtime_metrics import SILENT
+from sluice_console.shell.doctor.doctor import DoctorOptions, doctor
+from sluice_console.shell.operate import streams
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 LOST_QUORUM_S, ELECTION_S, ROUNDS = 10.0, 9.0, 4
@@ -61,14 +62,14 @@ async def findings(url: str, capsys) -> list[dict[str, str]]:
     """What the doctor says."""
     capsys.readouterr()
     await doctor(
-        Look(server=url, bus=True, inventory="", kubeconfig=None, in_cluster=False, cluster=False), form="json"
+        DoctorOptions(server=url, bus=True, inventory="", kubeconfig=None, in_cluster=False, cluster=False), form="json"
     )
     return json.loads(capsys.readouterr().out)["findings"]
 
 
 async def test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor(tmp_path: Path, monkeypatch, capsys):
     """Two of three servers are killed: whoever is called at night is told to bring them back, not to look elsewhere."""
-    monkeypatch.setattr(silence, "TELL_AFTER_S", 0.5)
+    monkeypatch.setattr(broker_liveness, "REPORT_AFTER_S", 0.5)
     with capture_logs() as lines:
         async with Broker(tmp_path, size=3) as broker:
             bus = await NatsBus.connect(broker.url, name="service")

@@ -20,20 +20,20 @@ import pytest_asyncio
 from factories.credentials import Authority, Files, credentials
 from factories.inventory import news
 
-from sluice.contracts import subjects
-from sluice.contracts.callers import Caller, name_of, name_of_node
-from sluice.contracts.exchange import Stream, Write, WriteAccepted
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write, WriteAccepted
 from sluice.contracts.ids import NodeName, OperationId
 from sluice.contracts.messages import NodeChanged, NodeInventory
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, health_pb2, health_pb2_grpc, inventory_pb2, node_pb2
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
+from sluice.contracts.rpc_permissions import Caller, dns_name, node_dns_name
 from sluice.contracts.slice_usage import NodeUsage
-from sluice.runtime import rpc
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.ports import free_ports
-from sluice.runtime.rpc_identity import Identity, Trust
-from sluice_console.shell.usages import ask_agents
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.security import TlsIdentity, TransportSecurity
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import Broker
+from sluice_console.shell.inspect.usage import ask_agents
 
 NODE, OTHER = NodeName("gpu-1.example.internal"), NodeName("gpu-2")
 FLEET = """
@@ -66,10 +66,10 @@ class Rig:
             return Files(folder / "identity.pem", folder / "identity.pem", folder / "ca.crt")
         return Files(folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
 
-    def trust(self, who: str) -> Trust:
+    def security(self, who: str) -> TransportSecurity:
         """Of the test itself, as somebody."""
         files = self.files(who)
-        return Trust(Identity(files.certificate, files.key, files.authority))
+        return TransportSecurity(TlsIdentity(files.certificate, files.key, files.authority))
 
     def environment(self, certificates: Files | None, **more: str) -> dict[str, str]:
         """Of a process."""
@@ -127,7 +127,7 @@ class Rig:
 
     async def ready(self, service: str) -> None:
         """As a kubelet asks, until it is told so; bounded."""
-        async with asyncio.timeout(WAIT_S), rpc.channel(f"127.0.0.1:{self.ports[service]}") as channel:
+        async with asyncio.timeout(WAIT_S), transport.channel(f"127.0.0.1:{self.ports[service]}") as channel:
             while True:
                 try:
                     answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
@@ -238,11 +238,11 @@ async def test_everybody_speaks_with_whom_he_should_and_with_nobody_else(rig: Ri
 
 async def _asks(rig: Rig, serving: str) -> None:
     """The inventory, as an operator and as an agent."""
-    name = name_of(Caller.INVENTORY)
-    async with rpc.channel(serving, trust=rig.trust("operator"), server_name=name) as channel:
+    name = dns_name(Caller.INVENTORY)
+    async with transport.channel(serving, security=rig.security("operator"), server_name=name) as channel:
         listed = await InventoryServiceStub(channel).ListGpus(inventory_pb2.ListGpusRequest())
     assert listed.totals.creatable_total == 19
-    async with rpc.channel(serving, trust=rig.trust("allocator"), server_name=name) as channel:
+    async with transport.channel(serving, security=rig.security("allocator"), server_name=name) as channel:
         # Its certificate is a server's: it is not even let in with it.
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await InventoryServiceStub(channel).ListGpus(inventory_pb2.ListGpusRequest())
@@ -254,9 +254,11 @@ async def _page_asks(rig: Rig, pod: Path) -> None:
     news = await rig.bus.last(Stream.STATE, subjects.node(NODE).subject)
     assert news is not None
     assert isinstance(news.message, NodeChanged)
-    answers = await ask_agents({NODE: news.message.endpoint}, rig.trust("web"))
+    answers = await ask_agents({NODE: news.message.endpoint}, rig.security("web"))
     assert isinstance(answers[NODE], NodeUsage), answers
-    async with rpc.channel(news.message.endpoint, trust=rig.trust("web"), server_name=name_of_node(NODE)) as channel:
+    async with transport.channel(
+        news.message.endpoint, security=rig.security("web"), server_name=node_dns_name(NODE)
+    ) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(agent_pb2.GetInventoryRequest(node=NODE))
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
@@ -267,15 +269,15 @@ async def _page_asks(rig: Rig, pod: Path) -> None:
 async def _impostors(rig: Rig, logged: Callable[[], str], serving: str) -> None:
     """Somebody answers for a node with another node's certificate; somebody else has an authority of his own."""
     impostor = _Impostor()
-    foreign = Authority(rig.folder / "foreign").files("node", name_of_node(OTHER))
+    foreign = Authority(rig.folder / "foreign").files("node", node_dns_name(OTHER))
     for shown, why in (
-        (rig.trust(NODE), f"the server is not trusted: its certificate does not say {name_of_node(OTHER)}"),
+        (rig.security(NODE), f"the server is not trusted: its certificate does not say {node_dns_name(OTHER)}"),
         (
-            Trust(Identity(foreign.certificate, foreign.key, foreign.authority)),
+            TransportSecurity(TlsIdentity(foreign.certificate, foreign.key, foreign.authority)),
             "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold",
         ),
     ):
-        async with rpc.serve(impostor.register, trust=shown) as address:
+        async with transport.serve(impostor.register, security=shown) as address:
             await rig.says_it_is_at(OTHER, address)
             # What a person sees who asks for the node, and what the log says, once.
             sentence = f"node {OTHER!r} was never pulled: {address}: {why}"
@@ -290,7 +292,9 @@ async def _impostors(rig: Rig, logged: Callable[[], str], serving: str) -> None:
 
 
 async def _health_of(node: NodeName, rig: Rig, serving: str) -> str:
-    async with rpc.channel(serving, trust=rig.trust("operator"), server_name=name_of(Caller.INVENTORY)) as channel:
+    async with transport.channel(
+        serving, security=rig.security("operator"), server_name=dns_name(Caller.INVENTORY)
+    ) as channel:
         try:
             await InventoryServiceStub(channel).GetNode(inventory_pb2.GetNodeRequest(node=node))
         except grpc.aio.AioRpcError as error:
@@ -303,7 +307,7 @@ async def test_who_cannot_be_who_he_should_be_does_not_start(rig: Rig) -> None:
     """One sentence at the start, instead of a node that is stale for a reason on another machine."""
     fleet = rig.folder / "fleet.toml"
     fleet.write_text(FLEET)
-    ended = Authority(rig.folder / "ended").files("inventory", name_of(Caller.INVENTORY), age_days=1000)
+    ended = Authority(rig.folder / "ended").files("inventory", dns_name(Caller.INVENTORY), age_days=1000)
     open_port = {"SLUICE_INVENTORY_GRPC_ADDRESS": f"0.0.0.0:{rig.ports['serving']}"}
     outcomes = await asyncio.gather(
         rig.ended("node_agent", rig.files(OTHER), SLUICE_NODE_AGENT_FLEET_FILE=str(fleet)),
@@ -313,7 +317,7 @@ async def test_who_cannot_be_who_he_should_be_does_not_start(rig: Rig) -> None:
     for (code, text), sentence in zip(
         outcomes,
         (
-            f"must say {name_of_node(NODE)}, and says {name_of_node(OTHER)}",
+            f"must say {node_dns_name(NODE)}, and says {node_dns_name(OTHER)}",
             f"grpc_certificate_file: the certificate in {ended.certificate} has ended; it must be made anew",
             f"gRPC at {open_port['SLUICE_INVENTORY_GRPC_ADDRESS']} would be plain text beyond this machine",
         ),

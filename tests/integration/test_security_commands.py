@@ -13,24 +13,24 @@ import pytest
 import pytest_asyncio
 from factories.credentials import Authority
 
-from sluice.contracts.callers import name_of_node
+from sluice.contracts.bus.nats_permissions import permissions_of
+from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
-from sluice.contracts.rights import rights_of
-from sluice.contracts.streams import Role
-from sluice.runtime import rpc
-from sluice.runtime.broker import Server, ServerPlan
+from sluice.contracts.rpc_permissions import node_dns_name
 from sluice.runtime.bus import BusError
-from sluice.runtime.bus_identity import credentials_of
-from sluice.runtime.nats_connection import Connection
-from sluice.runtime.ports import free_ports
-from sluice.runtime.rpc_identity import Identity, Trust
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.security import TlsIdentity, TransportSecurity
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.credential_files import credentials_from_settings
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 from sluice.runtime.settings import CommonSettings, load
-from sluice_console.shell import security_commands as typed
-from sluice_console.shell.security import authorities
-from sluice_console.shell.security.authorities import CredentialsError
-from sluice_console.shell.security.folder import KeyFolder
-from sluice_console.shell.security.installation import Installation, Where
+from sluice_console.shell.commands import security as typed
+from sluice_console.shell.security import certificate_authority
+from sluice_console.shell.security.certificate_authority import CredentialsError
+from sluice_console.shell.security.installation import Installation, InstallationOptions
+from sluice_console.shell.security.key_folder import KeyFolder
 
 NODE, LATER = NodeName("gpu-1.example"), NodeName("gpu-2")
 
@@ -48,23 +48,23 @@ class Rig:
         """Nothing is made yet."""
         self.root = root
         self.port = free_ports(1)[0]
-        self.where = Where(f"127.0.0.1:{self.port}")
+        self.where = InstallationOptions(f"127.0.0.1:{self.port}")
         text = ""
 
-        class Plan(ServerPlan):
+        class Plan(NatsServerConfig):
             def config(self) -> str:
                 return text
 
         self.installation = Installation(KeyFolder(root), dt.datetime.now(dt.UTC))
         self.installation.create(["localhost", "127.0.0.1"], [NODE], self.where, given=None, force=False)
         text = (root / "broker" / "nats-server.conf").read_text().replace('"nats-data"', f'"{root}/nats-data"')
-        self.server = Server(Plan("sluice", root / "broker", self.port))
+        self.server = NatsServer(Plan("sluice", root / "broker", self.port))
 
     async def connection(self, member: str, service: str) -> Connection:
         """As a service makes it."""
         settings = settings_of(self.root / member, service)
-        user = rights_of(Role.NODE_AGENT, NodeName(member.partition("/")[2])).user if "/" in member else ""
-        who = credentials_of(settings, user, look_s=0)
+        user = permissions_of(Role.NODE_AGENT, NodeName(member.partition("/")[2])).user if "/" in member else ""
+        who = credentials_from_settings(settings, user, look_s=0)
         return await Connection.open(settings.nats_url, name=service, credentials=who, within_s=5)
 
     async def reload(self) -> None:
@@ -149,9 +149,9 @@ class _Agent(agent_pb2_grpc.AgentServiceServicer):
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server)
 
 
-def trust(folder: Path) -> Trust:
+def trust(folder: Path) -> TransportSecurity:
     """As a service trusts, looking at its files each time."""
-    return Trust(Identity(folder / "rpc.pem", folder / "rpc.pem", folder / "rpc-ca.crt", look_s=0))
+    return TransportSecurity(TlsIdentity(folder / "rpc.pem", folder / "rpc.pem", folder / "rpc-ca.crt", look_s=0))
 
 
 async def test_all_authorities_are_changed_in_three_steps_under_services_that_work(rig: Rig) -> None:
@@ -160,7 +160,7 @@ async def test_all_authorities_are_changed_in_three_steps_under_services_that_wo
     inventory = rig.root / "inventory"
     allocator = await rig.connection("allocator", "allocator")
     try:
-        async with rpc.serve(_Agent().register, trust=trust(rig.root / "nodes" / NODE)) as address:
+        async with transport.serve(_Agent().register, security=trust(rig.root / "nodes" / NODE)) as address:
             for step in (1, 2, 3):
                 assert rig.installation.rotate() == step
                 await rig.reload()
@@ -168,8 +168,8 @@ async def test_all_authorities_are_changed_in_three_steps_under_services_that_wo
                 await other.close()
                 await allocator.up_within(10)
                 allocator.check()
-                named = {"trust": trust(inventory), "server_name": name_of_node(NODE)}
-                async with rpc.channel(address, **named) as channel:
+                named = {"security": trust(inventory), "server_name": node_dns_name(NODE)}
+                async with transport.channel(address, **named) as channel:
                     stub = agent_pb2_grpc.AgentServiceStub(channel)
                     assert (await stub.GetInventory(agent_pb2.GetInventoryRequest(node="a"))).node == "a"
     finally:
@@ -180,7 +180,7 @@ async def test_all_authorities_are_changed_in_three_steps_under_services_that_wo
     for file in ("bus.pem", "bus-ca.crt"):
         (rig.root / "allocator" / file).write_bytes((rig.root / "stolen" / file).read_bytes())
         with pytest.raises(BusError, match=r"not trusted|does not know its authority"):
-            await Connection.open(stolen.nats_url, name="t", credentials=credentials_of(stolen), within_s=3)
+            await Connection.open(stolen.nats_url, name="t", credentials=credentials_from_settings(stolen), within_s=3)
 
 
 def test_nothing_is_readable_by_others_and_nothing_is_overwritten(tmp_path: Path, capsys) -> None:
@@ -212,12 +212,12 @@ def test_certificates_are_renewed_when_they_are_due(tmp_path: Path) -> None:
     """Neither too late, nor all of them at each call: each renewal is a file to bring somewhere."""
     now = dt.datetime.now(dt.UTC)
     folder = KeyFolder(tmp_path / "made")
-    Installation(folder, now).create(["localhost"], [NODE], Where(), given=None, force=False)
+    Installation(folder, now).create(["localhost"], [NODE], InstallationOptions(), given=None, force=False)
     pem = folder.root / "allocator" / "bus.pem"
     first = pem.read_bytes()
     Installation(folder, now).renew(everything=False)
     assert pem.read_bytes() == first
-    late = now + dt.timedelta(days=authorities.SERVER_DAYS - authorities.RENEW_DAYS + 1)
+    late = now + dt.timedelta(days=certificate_authority.SERVER_DAYS - certificate_authority.RENEW_DAYS + 1)
     Installation(folder, late).renew(everything=False)
     second = pem.read_bytes()
     assert second != first
@@ -230,20 +230,20 @@ def test_ones_own_authority_signs_everything(tmp_path: Path) -> None:
     own, other = Authority(tmp_path / "own", "ours").pair, Authority(tmp_path / "other", "other").pair
     now = dt.datetime.now(dt.UTC)
     installation = Installation(KeyFolder(tmp_path / "made"), now)
-    leaf = authorities.issue(own, ("a.example",), (authorities.AS_CLIENT,), now)
+    leaf = certificate_authority.issue(own, ("a.example",), (certificate_authority.AS_CLIENT,), now)
     for given, why in (
-        (authorities.Pair(own.certificate, other.key), "--authority-key: this is not the key"),
+        (certificate_authority.KeyPair(own.certificate, other.key), "--authority-key: this is not the key"),
         (leaf, "CA is false"),
-        (authorities.Pair(b"nonsense", own.key), "no certificate"),
-        (authorities.Pair(own.certificate, b"nonsense"), "no PEM key"),
+        (certificate_authority.KeyPair(b"nonsense", own.key), "no certificate"),
+        (certificate_authority.KeyPair(own.certificate, b"nonsense"), "no PEM key"),
     ):
         with pytest.raises(CredentialsError, match=why):
-            installation.create(["localhost"], [], Where(), given=given, force=False)
+            installation.create(["localhost"], [], InstallationOptions(), given=given, force=False)
     assert not (tmp_path / "made").exists()
-    installation.create(["localhost"], [NODE], Where(), given=own, force=False)
-    for name, names in (("broker/tls.pem", ("localhost",)), (f"nodes/{NODE}/rpc.pem", (name_of_node(NODE),))):
+    installation.create(["localhost"], [NODE], InstallationOptions(), given=own, force=False)
+    for name, names in (("broker/tls.pem", ("localhost",)), (f"nodes/{NODE}/rpc.pem", (node_dns_name(NODE),))):
         pem = (tmp_path / "made" / name).read_bytes()
-        assert authorities.is_good(authorities.Pair(pem, pem), own, names, now)
+        assert certificate_authority.is_good(certificate_authority.KeyPair(pem, pem), own, names, now)
 
 
 @pytest.mark.parametrize("node", ["gpu_1", "a b", 'x", permissions: "', "..", "a..b", "x" * 64])

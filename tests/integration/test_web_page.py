@@ -21,10 +21,10 @@ from factories.web_page import (
 from playwright.async_api import Browser, async_playwright
 from playwright.async_api import Page as Tab
 
+from sluice.contracts.bus.subjects import guarded
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AnyMessage, InstanceReport, NodeChanged, NodeInventory, NodeOpened
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
-from sluice.contracts.subjects import guarded
 
 pytestmark = [
     pytest.mark.skipif(not CHROMIUM.exists(), reason=WHY_NO_CHROMIUM),

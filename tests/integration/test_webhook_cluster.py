@@ -7,11 +7,11 @@ The API server is the fake, which calls webhooks over TLS and judges their patch
 import secrets
 
 import pytest
-from factories.admission import gpu
-from factories.webhook_cluster import webhook_cluster
+from factories.cluster.admission import gpu
+from factories.cluster.webhook_cluster import webhook_cluster
 
-from sluice.contracts.asking import AskLimits
-from sluice_pod_watcher.admission import Asked, read_stored
+from sluice.contracts.request_syntax import RequestLimits
+from sluice_pod_watcher.admission import ResolvedRequest, read_stored
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ async def test_an_unmodified_pod_is_stored_gated_and_ready_to_be_told_its_slice(
     assert found["metadata"]["labels"]["sluice.dev/managed"] == "true"
     resources = found["spec"]["containers"][0].get("resources", {})
     assert not [name for part in resources.values() for name in part if "/" in name]
-    asked = read_stored(found["metadata"]["annotations"]["sluice.dev/request"], found["spec"], AskLimits())
-    assert isinstance(asked, Asked)
+    asked = read_stored(found["metadata"]["annotations"]["sluice.dev/request"], found["spec"], RequestLimits())
+    assert isinstance(asked, ResolvedRequest)
     assert [claim.container for claim in asked.pod.claims] == ["main"]
 
 
@@ -84,7 +84,9 @@ async def test_more_instances_than_gpus_are_taken_and_more_than_a_node_holds_are
     """`kubectl apply` would refuse nine small instances, which one node holds six times."""
     reply = await created(kube, body_of(resources={"limits": {"nvidia.com/mig-1g.5gb": "9"}}))
     assert reply.code == 201, reply
-    asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
+    asked = read_stored(
+        reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], RequestLimits()
+    )
     assert asked.pod.claims[0].gpus == 9
     reply = await created(kube, body_of(resources={"limits": {"nvidia.com/mig-1g.5gb": "57"}}))
     assert (reply.code, reply.message) == (
@@ -101,7 +103,9 @@ async def test_the_default_mode_of_a_namespace_reaches_its_pods_with_a_warning(k
     body = body_of(annotations={"sluice.dev/memory": "4Gi"})
     reply = await created(kube, body, **{"sluice.dev/default-mode": "mps"})
     assert reply.code == 201, reply
-    asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
+    asked = read_stored(
+        reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], RequestLimits()
+    )
     assert asked.pod.claims[0].modes == ("mps",)
     assert reply.warnings == [
         "main.sluice.dev/mode = 'mps': the default of this namespace, because the pod names no mode"
@@ -137,7 +141,9 @@ async def test_a_limit_range_neither_changes_the_ask_nor_leaves_a_resource_behin
     reply = await kube.post("/api/v1/namespaces/limited/pods", body_of(resources=gpu(gpu="3")))
     assert reply.code == 201, reply
     assert not [name for part in reply.body["spec"]["containers"][0]["resources"].values() for name in part]
-    asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
+    asked = read_stored(
+        reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], RequestLimits()
+    )
     assert asked.pod.claims[0].gpus == 3
 
 
@@ -166,7 +172,9 @@ async def test_a_default_of_a_limit_range_contradicts_no_ask(kube, limit, words)
     body["spec"]["containers"].append({"name": "side", "image": "train:latest"})
     reply = await kube.post(f"/api/v1/namespaces/{name}/pods", body)
     assert reply.code == 201, reply
-    asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
+    asked = read_stored(
+        reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], RequestLimits()
+    )
     assert [(claim.container, claim.profile, claim.gpus) for claim in asked.pod.claims] == [("main", "1g.5gb", 1)]
     for each in reply.body["spec"]["containers"]:
         assert not [found for part in each["resources"].values() for found in part if "/" in found]
@@ -179,7 +187,9 @@ async def test_a_pod_that_asks_for_nothing_asks_for_what_its_namespace_gives_it(
     await kube.post("/api/v1/namespaces/giving/limitranges", {"metadata": {"name": "l"}, "spec": spec})
     reply = await kube.post("/api/v1/namespaces/giving/pods", body_of())
     assert reply.code == 201, reply
-    asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
+    asked = read_stored(
+        reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], RequestLimits()
+    )
     assert [claim.profile for claim in asked.pod.claims] == ["1g.5gb"]
 
 
@@ -203,5 +213,7 @@ async def test_a_notebook_profile_with_zero_gpus_beside_an_instance_gets_the_ins
     both = {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "1"}
     reply = await created(kube, body_of(resources={"limits": both, "requests": both}))
     assert reply.code == 201, reply
-    asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
+    asked = read_stored(
+        reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], RequestLimits()
+    )
     assert [(claim.profile, claim.gpus) for claim in asked.pod.claims] == [("1g.5gb", 1)]

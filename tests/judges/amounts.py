@@ -1,7 +1,8 @@
 """
 What booked devices amount to against a namespace's limits, worked out a second time from what GPUs report.
 
-The rules are those of docs/quotas.md. No code of `sluice.mig` or `sluice.contracts.usage` is used, for it judges both.
+The rules are those of docs/quotas.md. No code of `sluice.mig` or `sluice.contracts.quotas.usage` is used, for it judges
+both.
 """
 
 from collections.abc import Iterable, Mapping

@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from factories.kubernetes import STRATEGIC, Cluster, pod
+from factories.cluster.kubernetes import STRATEGIC, Cluster, pod
 
-from sluice.contracts.kubernetes import CONDITION_READY
+from sluice.contracts.kube.names import CONDITION_READY
 
 LIMIT_S = 30
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from pairs.bus import Bus, Reader
 from pairs.judge import Judge
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Stream
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import (
     AnyMessage,

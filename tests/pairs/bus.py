@@ -1,7 +1,7 @@
 """
 The bus between two allocators: exact, and each of its readers is late by as much as is drawn for it.
 
-Values, guards and sequences are those of `LastValues`, which the broker's model is made of. What was accepted is there
+Values, guards and sequences are those of `StreamModel`, which the broker's model is made of. What was accepted is there
 at once and nothing is lost here: whoever writes decides when a write arrives, and whether it hears of it. It must not
 know what the words mean.
 """
@@ -9,13 +9,13 @@ know what the words mean.
 from collections.abc import Callable
 from itertools import count
 
-from simulation.clockwork import Clockwork
+from simulation.world.virtual_clock import VirtualClock
 
-from sluice.contracts.exchange import Entry, Stream, Write, WriteAccepted, WriteRefused, stream_of
+from sluice.contracts.bus.events import Entry, Stream, Write, WriteAccepted, WriteRefused, stream_of
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import AnyMessage
-from sluice.contracts.subjects import Address
-from sluice.runtime.last_values import Accepted, LastValues
+from sluice.testing.stream_model import PublishAccepted, StreamModel
 
 OTHERS = ""
 """Whoever writes and is no allocator."""
@@ -24,10 +24,10 @@ OTHERS = ""
 class Bus:
     """The streams, who reads them, and who hears of everything at once: the judge."""
 
-    def __init__(self, clockwork: Clockwork) -> None:
+    def __init__(self, clockwork: VirtualClock) -> None:
         """Nothing was said, and nobody reads."""
         self.clockwork = clockwork
-        self.values = LastValues(0.0)
+        self.values = StreamModel(0.0)
         self.readers: dict[Stream, list[Reader]] = {Stream.BOOK: [], Stream.STATE: []}
         self.on_landed: list[Callable[[str, Entry], None]] = []
         """Told of each value that lands, and by whom."""
@@ -66,7 +66,7 @@ class Bus:
             now=self.now,
             ttl_s=write.ttl_s,
         )
-        if not isinstance(answer, Accepted):
+        if not isinstance(answer, PublishAccepted):
             for hears in self.on_refused:
                 hears(writer, write)
             return WriteRefused(write.operation, answer.last)

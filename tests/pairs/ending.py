@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pairs.bus import Bus
 from pairs.judge import ViolationError, brief
 
-from sluice.contracts.exchange import Entry, Stream
+from sluice.contracts.bus.events import Entry, Stream
 from sluice.contracts.messages import (
     EvictionOver,
     Grant,

@@ -10,7 +10,7 @@ from random import Random
 
 from pairs.bus import Bus, Reader
 
-from sluice.contracts.exchange import (
+from sluice.contracts.bus.events import (
     Observed,
     ReadAgain,
     ReadingCaughtUp,

@@ -14,8 +14,8 @@ from judges.placements import NodeTruth, Truth
 from pairs.bus import OTHERS, Bus
 from properties.sharing_judge import Devices, largest, too_much
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Write
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,

@@ -7,7 +7,7 @@ draw anything (`worlds`).
 
 from dataclasses import dataclass
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import Amounts, Claim
 from sluice_allocator.core.rules import Rules
 

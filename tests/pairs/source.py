@@ -12,8 +12,8 @@ from pairs.bus import Bus, Reader
 from pairs.judge import Judge
 from pairs.plan import PodSpec
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Stream
 from sluice.contracts.ids import RequestId, RunId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,

@@ -22,7 +22,7 @@ from sluice.contracts.messages import (
     Released,
     SliceReady,
 )
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.evictions.preempting import find_victims

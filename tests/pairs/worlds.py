@@ -24,7 +24,7 @@ from pairs.plan import (
     Trouble,
 )
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import Amounts, Claim
 
 PROFILES = {

@@ -24,9 +24,9 @@ from pathlib import Path
 import psutil
 from figures import FLEET, end_in_order, machine, wait_until_up, write_section
 
-from sluice.contracts.exchange import Observed, Stream
+from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.messages import Bound
-from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats.jetstream_bus import NatsBus
 
 PODS = 200
 SETTLE_S = 5.0

@@ -22,9 +22,9 @@ from pathlib import Path
 import psutil
 from figures import FLEET, UP_TIMEOUT_S, end_in_order, machine, wait_until_up
 
-from sluice.contracts.exchange import Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.messages import Bound, Released
-from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats.jetstream_bus import NatsBus
 
 BATCH = 1000
 CLOSING_TTL_S = 10

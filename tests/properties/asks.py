@@ -17,7 +17,7 @@ from sluice.contracts.messages import (
     SpreadTerm,
     Toleration,
 )
-from sluice.contracts.policies import GPU_POLICIES, NODE_POLICIES
+from sluice.contracts.policy_names import GPU_POLICIES, NODE_POLICIES
 from sluice_allocator.core.placement import Asking
 from sluice_allocator.core.placement.crowds import Peer, terms_of
 

@@ -14,7 +14,7 @@ from properties.facts import HOSTS, NODES, changed, nodes
 
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import GpuReport
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import Fleet
 from sluice_allocator.core.placement.rules import PlacingRules, PoolRules
 

@@ -19,7 +19,7 @@ from properties.plans import wrong_with
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import Booking, Claim, DeviceFilter, GpuReport
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import (
     Asking,
     Fleet,

@@ -30,7 +30,7 @@ from properties.sharing_facts import SharingWorld
 from properties.sharing_judge import SharingJudge
 from properties.sharing_sizes import Sizes
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import Amounts, Bound, Cordoned, Grant, QuotaSet, QuotaUnset, Uncordoned
 from sluice_allocator.core.asking_why import State, how_it_stands

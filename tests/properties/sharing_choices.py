@@ -20,7 +20,7 @@ from sluice.contracts.messages import (
     Pending,
     QuotaSet,
 )
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import Asking
 
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from factories.allocator import FOLDER, ready_of
+from factories.scheduling.allocator import FOLDER, ready_of
 from properties.sharing_asks import PodAsk
 from properties.small_bus import Process, SmallBus, until_calm
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Ticked
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Ticked
+from sluice.contracts.bus.subjects import parse
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -38,7 +39,6 @@ from sluice.contracts.messages import (
     SliceGone,
     SliceReady,
 )
-from sluice.contracts.subjects import parse
 from sluice_allocator.core.rules import Rules
 
 REST_TICKS, REST_STEP_S = 60, 10.0

@@ -13,7 +13,8 @@ from judges.amounts import Amount, amount_of
 from judges.placements import NodeTruth, Truth
 from properties.sharing_facts import Facts
 
-from sluice.contracts.exchange import Entry
+from sluice.contracts.bus.events import Entry
+from sluice.contracts.bus.subjects import parse
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -30,7 +31,6 @@ from sluice.contracts.messages import (
     SliceFailed,
     SliceReady,
 )
-from sluice.contracts.subjects import parse
 
 if TYPE_CHECKING:
     from sluice.contracts.messages import Share

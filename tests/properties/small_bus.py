@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from itertools import count
 
-from factories.allocator import INCARNATION
+from factories.scheduling.allocator import INCARNATION
 
-from sluice.contracts.exchange import (
+from sluice.contracts.bus.events import (
     Entry,
     Observed,
     ReadAgain,
@@ -23,9 +23,9 @@ from sluice.contracts.exchange import (
     WriteRefused,
     stream_of,
 )
+from sluice.contracts.bus.subjects import Address, parse
 from sluice.contracts.ids import OperationId, RunId
 from sluice.contracts.messages import AnyMessage
-from sluice.contracts.subjects import Address, parse
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, Instruction, LeaseChanged
 from sluice_allocator.core.rules import Rules

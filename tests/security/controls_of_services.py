@@ -10,21 +10,21 @@ from deploy_check import KUBERNETES
 from message_examples import EXAMPLES
 from security.controls import Control, patched, refused
 
-from sluice.contracts.callers import MAY_CALL, Caller, why_not
-from sluice.contracts.codec import SCHEMA, Undecodable, decode, encode
+from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
+from sluice.contracts.bus.nats_permissions import Permissions, permissions_of
+from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Envelope, SliceReady
-from sluice.contracts.rights import Rights, rights_of
-from sluice.contracts.streams import Role
-from sluice.runtime import rpc
-from sluice.runtime.broker_users import NOBODY, CertifiedUser, authorization
-from sluice.runtime.nats_wire import read_stored
-from sluice.runtime.rpc_identity import LOOPBACK
+from sluice.contracts.rpc_permissions import ALLOWED_CALLERS, Caller, deny_reason
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.security import LOOPBACK
+from sluice.runtime.nats.wire_format import read_stored
+from sluice.runtime.nats_server.users import DENY_ALL, CertifiedUser, authorization
 from sluice.runtime.settings import CommonSettings, SettingsError, load
-from sluice_console.core.web.asking import denied
-from sluice_node_agent.device import preflight_others
-from sluice_node_agent.device.preflight import version_of
-from sluice_node_agent.shell.journal_lines import DamagedError, Lines, read_lines
+from sluice_console.core.web.request_check import denied
+from sluice_node_agent.preflight import environment
+from sluice_node_agent.preflight.findings import version_of
+from sluice_node_agent.shell.journal.lines import DamagedError, Lines, read_lines
 
 NODE, OTHER = NodeName("gpu-1"), NodeName("gpu-2")
 
@@ -41,7 +41,7 @@ def _matches(allowed: str, subject: str) -> bool:
 
 
 def _agents_rights() -> None:
-    allowed = rights_of(Role.NODE_AGENT, NODE).publish
+    allowed = permissions_of(Role.NODE_AGENT, NODE).publish
     for subject in (
         "sluice.slice.gpu-2.a1",
         "sluice.node.gpu-2",
@@ -53,16 +53,16 @@ def _agents_rights() -> None:
 
 
 def _agents_account() -> None:
-    text = "\n".join(authorization([CertifiedUser(rights_of(Role.ALLOCATOR), "a"), CertifiedUser(_agent(), "b")]))
+    text = "\n".join(authorization([CertifiedUser(permissions_of(Role.ALLOCATOR), "a"), CertifiedUser(_agent(), "b")]))
     shared, _, own = text.partition(f'"{_agent().user}" {{')
     assert 'user: "a"' in shared
     assert 'user: "b"' not in shared, "an agent is where the streams are, and has answers written there"
     imported = set(re.findall(r'account:SLUICE,subject:"([^"]+)"', own))
-    assert imported - {NOBODY} == set(_agent().publish), "an agent's account reaches another subject"
+    assert imported - {DENY_ALL} == set(_agent().publish), "an agent's account reaches another subject"
 
 
-def _agent() -> Rights:
-    return rights_of(Role.NODE_AGENT, NODE)
+def _agent() -> Permissions:
+    return permissions_of(Role.NODE_AGENT, NODE)
 
 
 def _another_nodes_word() -> None:
@@ -74,8 +74,8 @@ def _another_nodes_word() -> None:
 
 
 def _plain_text() -> None:
-    with refused(rpc.PlainTextError, "plain text over a network"):
-        rpc._speaks_tls("192.0.2.1:9410", LOOPBACK)
+    with refused(transport.PlainTextError, "plain text over a network"):
+        transport._speaks_tls("192.0.2.1:9410", LOOPBACK)
 
 
 def _caller() -> None:
@@ -85,7 +85,7 @@ def _caller() -> None:
         ("/sluice.v1.AllocatorService/Adjust", "web.sluice.internal"),
         ("/sluice.v1.NodeControlService/ReleaseQuarantine", "operator.sluice.internal"),
     ):
-        assert why_not([who], method), f"{who} may call {method}"
+        assert deny_reason([who], method), f"{who} may call {method}"
 
 
 def _large_message() -> None:
@@ -115,7 +115,7 @@ def _flipped_bit() -> None:
 
 
 def _toolkit() -> None:
-    floors = preflight_others.TOOLKIT_FLOORS
+    floors = environment.TOOLKIT_FLOORS
     assert any(version_of("1.17.7") < version_of(floor) and level == "problem" for floor, _, level in floors), (
         "a container toolkit with a known way out is no finding"
     )
@@ -182,46 +182,52 @@ def _another_site() -> None:
     assert denied(method="POST", path="/", headers={"host": "localhost"}, hosts=(), is_data=False) is not None
 
 
-_EVERYBODY = dict.fromkeys(MAY_CALL, frozenset(Caller))
+_EVERYBODY = dict.fromkeys(ALLOWED_CALLERS, frozenset(Caller))
 
 CONTROLS = (
     Control(
-        "an agent writes of its own node alone",
+        "an agent writes only about its own node",
         _agents_rights,
-        patched("sluice.contracts.rights._agent", lambda _: ["sluice.>", "$JS.>"]),
+        patched("sluice.contracts.bus.nats_permissions._agent_publish", lambda _: ["sluice.>", "$JS.>"]),
     ),
     Control(
-        "no answer to an agent is another's word",
+        "no reply to an agent passes for another's message",
         _agents_account,
-        patched("security.controls_of_services._agent", lambda: replace(rights_of(Role.NODE_AGENT, NODE), alone=False)),
+        patched(
+            "security.controls_of_services._agent", lambda: replace(permissions_of(Role.NODE_AGENT, NODE), alone=False)
+        ),
     ),
     Control(
-        "words stand where they belong",
+        "messages match their subjects",
         _another_nodes_word,
-        patched("sluice.runtime.nats_wire.why_not_here", lambda *_: ""),
+        patched("sluice.runtime.nats.wire_format.schema_violation", lambda *_: ""),
     ),
-    Control("no plain text over a network", _plain_text, patched("sluice.runtime.rpc.is_loopback", lambda _: True)),
-    Control("callers have rights", _caller, patched("sluice.contracts.callers.MAY_CALL", _EVERYBODY)),
     Control(
-        "the page answers its own site alone",
+        "no plain text over a network",
+        _plain_text,
+        patched("sluice.runtime.grpc.transport.is_loopback", lambda _: True),
+    ),
+    Control("callers have rights", _caller, patched("sluice.contracts.rpc_permissions.ALLOWED_CALLERS", _EVERYBODY)),
+    Control(
+        "the page answers its own site only",
         _another_site,
-        patched("sluice_console.core.web.asking.is_address", lambda _: True),
+        patched("sluice_console.core.web.request_check.is_address", lambda _: True),
     ),
-    Control("messages have a size", _large_message, patched("sluice.contracts.codec.MESSAGE_BYTES_MAX", 10**9)),
+    Control("messages have a size", _large_message, patched("sluice.contracts.bus.codec.MESSAGE_BYTES_MAX", 10**9)),
     Control(
-        "no secret in what is shown",
+        "no secret in any output",
         _secret_in_an_address,
-        patched("sluice.runtime.settings.names_somebody", lambda _: False),
+        patched("sluice.runtime.settings.holds_credentials", lambda _: False),
     ),
     Control(
-        "a journal is believed as it was written",
+        "a damaged journal is not trusted",
         _flipped_bit,
-        patched("sluice_node_agent.shell.journal_lines.zlib.crc32", lambda *_: 7),
+        patched("sluice_node_agent.shell.journal.lines.zlib.crc32", lambda *_: 7),
     ),
     Control(
-        "known ways out of containers are told",
+        "known container escapes are reported",
         _toolkit,
-        patched("sluice_node_agent.device.preflight_others.TOOLKIT_FLOORS", ()),
+        patched("sluice_node_agent.preflight.environment.TOOLKIT_FLOORS", ()),
     ),
     Control(
         "services have no privileges",
@@ -233,7 +239,7 @@ CONTROLS = (
         "the network is closed", _closed_network, _changed("podSelector: {}", "podSelector: {matchLabels: {a: b}}")
     ),
     Control(
-        "packages are what was pinned",
+        "packages are pinned",
         _pins,
         patched("security.controls_of_services._lock", lambda path: path.read_text().replace("--hash=sha256:", "# ")),
     ),

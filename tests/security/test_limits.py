@@ -9,21 +9,21 @@ from pathlib import Path
 import grpc
 import pytest
 
-from sluice.contracts.codec import MESSAGE_BYTES_MAX, Undecodable, decode
+from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX, Undecodable, decode
 from sluice.contracts.ids import HomeId
 from sluice.contracts.pb import health_pb2, health_pb2_grpc
-from sluice.runtime import rpc
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.ports import free_ports
-from sluice.runtime.rpc_health import Health
-from sluice_node_agent.device import mps_control
-from sluice_node_agent.device.mps_control import MpsControl
-from sluice_node_agent.device.mps_home import HomeDirectory, MpsError
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.health import Health
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice_node_agent.device.mps import control as mps_control
+from sluice_node_agent.device.mps.control import MpsControl
+from sluice_node_agent.device.mps.home_directory import HomeDirectory, MpsError
 from sluice_node_agent.device.processes import Processes
-from sluice_node_agent.shell import journal
-from sluice_node_agent.shell.journal import Journal
+from sluice_node_agent.shell.journal import journal
+from sluice_node_agent.shell.journal.journal import Journal
 from sluice_pod_watcher.shell import health as http_health
-from sluice_pod_watcher.shell.http_server import Address, ConnectionLimits
+from sluice_pod_watcher.shell.http_server import ConnectionLimits, ListenAddress
 
 BOUND_S = 20.0
 READY = b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -70,8 +70,11 @@ async def hung_up_on(reader):
 async def test_a_flood_of_calls_is_refused_and_ends():
     """Answers that are waited for hold memory; the call too many is told so at once, and the next one is served."""
     service = Waiting()
-    limits = rpc.CallLimits(calls_max=2)
-    async with rpc.serve(service.register, limits=limits) as address, rpc.channel(address, deadline_s=BOUND_S) as own:
+    limits = transport.CallLimits(calls_max=2)
+    async with (
+        transport.serve(service.register, limits=limits) as address,
+        transport.channel(address, deadline_s=BOUND_S) as own,
+    ):
         call = own.unary_unary("/Waiting/Wait")
         held = [asyncio.ensure_future(call(b"x")) for _ in range(2)]
         await until(lambda: service.begun == 2)
@@ -86,10 +89,10 @@ async def test_one_connection_cannot_have_all_calls():
     """What is over its streams waits at the caller or is refused, so that another caller's call is answered."""
     service = Waiting()
     service.release.set()
-    limits = rpc.CallLimits(streams_max=3)
+    limits = transport.CallLimits(streams_max=3)
     async with (
-        rpc.serve(service.register, limits=limits) as address,
-        rpc.channel(address, deadline_s=BOUND_S) as greedy,
+        transport.serve(service.register, limits=limits) as address,
+        transport.channel(address, deadline_s=BOUND_S) as greedy,
         grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as modest,  # its own
     ):
         assert await greedy.unary_unary("/Waiting/Wait")(b"x") == b"x"  # from now on it knows what it may have
@@ -110,8 +113,8 @@ async def test_a_connection_that_never_says_what_it_wants_is_closed(said):
     """Else a few thousand of them use up a service's files."""
     service = Waiting()
     service.release.set()
-    limits = rpc.CallLimits(handshake_s=0.3)
-    async with rpc.serve(service.register, limits=limits) as address, rpc.channel(address) as channel:
+    limits = transport.CallLimits(handshake_s=0.3)
+    async with transport.serve(service.register, limits=limits) as address, transport.channel(address) as channel:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
         writer.write(said)
         assert await hung_up_on(reader)
@@ -123,8 +126,8 @@ async def test_a_probe_cannot_be_as_large_as_a_snapshot():
     """The port for probes has no certificates: whoever reaches it must not fill the memory."""
     (port,) = free_ports(1)
     async with (
-        rpc.serve_health(f"127.0.0.1:{port}", Health(SystemClock())),
-        rpc.channel(f"127.0.0.1:{port}") as channel,
+        transport.serve_health(f"127.0.0.1:{port}", Health(SystemClock())),
+        transport.channel(f"127.0.0.1:{port}") as channel,
     ):
         check = health_pb2_grpc.HealthStub(channel).Check
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -145,7 +148,7 @@ async def probed(monkeypatch):
     async def well():
         return ""
 
-    async with http_health.serving_health(Address("127.0.0.1", 0), well) as port:
+    async with http_health.serving_health(ListenAddress("127.0.0.1", 0), well) as port:
         yield port
 
 

@@ -6,10 +6,10 @@ import stat
 import pytest
 import structlog
 
-from sluice.runtime.private_files import warn_if_open
 from sluice.runtime.settings import CommonSettings, load
-from sluice_node_agent.shell.journal import Journal
-from sluice_pod_watcher.shell.identity_file import IdentityFile
+from sluice.runtime.tls.secret_permissions import warn_if_open
+from sluice_node_agent.shell.journal.journal import Journal
+from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
 
 
 def modes(folder):
@@ -54,14 +54,14 @@ def test_a_secret_that_others_can_read_is_told(tmp_path, mode, told):
 
 def test_a_service_that_reads_its_password_says_so(tmp_path):
     """In its own log, where its operator looks."""
-    from sluice.runtime.bus_identity import credentials_of  # noqa: PLC0415
+    from sluice.runtime.nats.credential_files import credentials_from_settings  # noqa: PLC0415
 
     secret = tmp_path / "password"
     secret.write_text("hidden")
     secret.chmod(0o644)
     settings = load(CommonSettings, service="allocator", environ={"SLUICE_NATS_PASSWORD_FILE": str(secret)})
     with structlog.testing.capture_logs() as lines:
-        identity = credentials_of(settings)
+        identity = credentials_from_settings(settings)
         assert identity is not None
         identity.current()
     assert [line["setting"] for line in lines if line["event"] == "a secret is not private"] == ["nats_password_file"]

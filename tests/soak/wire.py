@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from sluice.contracts.exchange import Entry, Stream, Write
+from sluice.contracts.bus.events import Entry, Stream, Write
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.runtime.bus import Answer, Reading
 

@@ -61,6 +61,8 @@ def test_every_import_contract_is_kept():
     [
         ("libs", "libs/sluice/contracts/planted.py", "import sluice.runtime.clock"),
         ("libs", "libs/sluice/mig/planted.py", "import sluice.contracts.ids"),
+        ("testing", "services/inventory/sluice_inventory/shell/planted.py", "import sluice.testing.memory_bus"),
+        ("testing", "libs/sluice/runtime/planted.py", "from sluice.testing import stream_model"),
         ("library", "libs/sluice/runtime/planted.py", "import sluice_allocator"),
         ("services", "services/console/sluice_console/planted.py", "import sluice_allocator"),
         ("inside", "services/allocator/sluice_allocator/core/planted.py", "import sluice_allocator.shell"),
@@ -73,6 +75,7 @@ def test_every_import_contract_is_kept():
         ("pure", "services/pod-watcher/sluice_pod_watcher/core/planted.py", "from sluice.runtime import logs"),
         ("nats", "services/console/sluice_console/shell/planted.py", "from nats.aio.client import Client"),
         ("nvml", "services/node-agent/sluice_node_agent/shell/planted.py", "import pynvml"),
+        ("simulated", "services/node-agent/sluice_node_agent/device/planted.py", "import sluice_node_agent.simulated"),
         ("kubernetes", "services/allocator/sluice_allocator/shell/planted.py", "import kubernetes.client"),
         ("retry", "services/inventory/sluice_inventory/shell/planted.py", "import stamina"),
     ],

@@ -9,21 +9,21 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from message_examples import EXAMPLES
 
-from sluice.contracts.exchange import Entry, Stream
+from sluice.contracts.bus.events import Entry, Stream
+from sluice.contracts.bus.nats_permissions import permissions_of
+from sluice.contracts.bus.streams import SUBJECT_KINDS, Role
+from sluice.contracts.bus.subjects import guarded
 from sluice.contracts.ids import NodeName, OperationId
-from sluice.contracts.rights import rights_of
-from sluice.contracts.streams import NOUNS, Role
-from sluice.contracts.subjects import guarded
 from sluice_allocator.core.allocator import WRITES as ALLOCATOR_WRITES
 from sluice_allocator.core.world import World
 from sluice_inventory.core.inventory import WRITES as INVENTORY_WRITES
 from sluice_inventory.shell.app import READS as INVENTORY_READS
 from sluice_node_agent.core.agent import WRITES as AGENT_WRITES
-from sluice_pod_watcher.core.cluster.cluster import READS as CLUSTER_READS
-from sluice_pod_watcher.core.limits import READS as LIMITS_READS
-from sluice_pod_watcher.core.limits import WRITES as LIMITS_WRITES
-from sluice_pod_watcher.core.voice import WRITES as POD_WATCHER_WRITES
-from sluice_pod_watcher.core.watcher import READS as FOLDER_READS
+from sluice_pod_watcher.core.cluster.watcher import READS as CLUSTER_READS
+from sluice_pod_watcher.core.folder.watcher import READS as FOLDER_READS
+from sluice_pod_watcher.core.limits_source import READS as LIMITS_READS
+from sluice_pod_watcher.core.limits_source import WRITES as LIMITS_WRITES
+from sluice_pod_watcher.core.publisher import WRITES as POD_WATCHER_WRITES
 
 NODE = NodeName("gpu-1.example")
 POD_WATCHER_READS = (*CLUSTER_READS, *FOLDER_READS, *LIMITS_READS)
@@ -58,7 +58,7 @@ def kinds(*filters: str) -> set[str]:
 def heeded_by_allocator() -> set[str]:
     """It reads both streams whole: what counts is of what it keeps something."""
     found = set()
-    for noun in NOUNS:
+    for noun in SUBJECT_KINDS:
         address = guarded(noun.kind, *("x" for _ in noun.key))
         for message in (each for each in EXAMPLES if isinstance(each, noun.messages)):
             world = World()
@@ -80,7 +80,7 @@ READS = {
 @pytest.mark.parametrize("role", WRITES)
 def test_a_service_may_write_what_its_code_writes_and_no_more(role):
     """One noun too few and it ends at its first word; one too many is what a stolen password can say."""
-    allowed = {noun.kind for noun in NOUNS if role in noun.writers}
+    allowed = {noun.kind for noun in SUBJECT_KINDS if role in noun.writers}
     assert WRITES[role] <= allowed
     assert allowed == WRITES[role] | WRITES_LATER[role]
     assert not WRITES[role] & WRITES_LATER[role]
@@ -89,7 +89,7 @@ def test_a_service_may_write_what_its_code_writes_and_no_more(role):
 @pytest.mark.parametrize("role", READS)
 def test_the_nouns_name_who_reads_them(role):
     """docs/events.md would send people to the wrong service."""
-    named = {noun.kind for noun in NOUNS if role in noun.readers}
+    named = {noun.kind for noun in SUBJECT_KINDS if role in noun.readers}
     assert named == READS[role] | READS_LATER[role]
     assert not READS[role] & READS_LATER[role]
 
@@ -97,11 +97,11 @@ def test_the_nouns_name_who_reads_them(role):
 @pytest.mark.parametrize("role", WRITES)
 def test_what_is_read_and_written_is_in_the_allow_list_of_the_broker(role):
     """What is derived from the nouns, and what a service really does."""
-    rights = rights_of(role, NODE if role is Role.NODE_AGENT else None)
+    rights = permissions_of(role, NODE if role is Role.NODE_AGENT else None)
     for kind in WRITES[role]:
         assert [right for right in rights.publish if right.startswith(f"sluice.{kind}.")], kind
     if role is not Role.NODE_AGENT:  # its durable on BOOK, and its own words
-        streams = {noun.stream for noun in NOUNS if noun.kind in READS[role]}
+        streams = {noun.stream for noun in SUBJECT_KINDS if noun.kind in READS[role]}
         for stream in streams - {Stream.HISTORY}:
             assert f"$JS.API.CONSUMER.CREATE.{stream}.>" in rights.publish
             assert f"$JS.API.DIRECT.GET.{stream}.>" in rights.publish

@@ -9,7 +9,7 @@ SERVICES = (
     "sluice_allocator.shell.app",
     "sluice_inventory.shell.app",
     "sluice_node_agent.shell.app",
-    "sluice_pod_watcher.shell.folder_app",
+    "sluice_pod_watcher.shell.folder.app",
 )
 NOT_FOR_SERVICES = ("aiohttp", "rich", "pygments", "cyclopts", "kubernetes", "opentelemetry.sdk", "cryptography")
 NOT_FOR_A_COMMAND = ("asyncio", "nats", "grpc", "structlog", "google.protobuf", "msgspec", "sluice.contracts")
@@ -38,5 +38,5 @@ def test_nobody_waits_for_libraries_that_are_not_used(modules, superfluous, sign
 
 def test_a_library_that_was_left_out_can_still_be_used_by_others():
     """The webhook serves with aiohttp in a process whose NATS client was loaded without it."""
-    found = loaded("sluice.runtime.nats_client", "sluice.runtime.logs", "aiohttp.web", "rich.console")
+    found = loaded("sluice.runtime.nats.client", "sluice.runtime.logs", "aiohttp.web", "rich.console")
     assert {"aiohttp.web", "rich.console", "nats.aio.client", "structlog.dev"} <= found

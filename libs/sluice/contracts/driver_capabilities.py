@@ -10,7 +10,7 @@ https://github.com/NVIDIA/nvidia-container-toolkit/blob/main/internal/config/ima
 
 from collections.abc import Iterable, Sequence
 
-from sluice.mig.profile import ProfileName, ProfileNameError
+from sluice.mig.profile_name import ProfileName, ProfileNameError
 
 ALL = "all"
 CAPABILITIES = ("compute", "compat32", "display", "graphics", "ngx", "utility", "video")

@@ -2,7 +2,7 @@
 What slices are used for, as an agent tells who asks it.
 
 It is not on the bus: it changes with every look, nothing is decided from it, and whoever wants it asks the agent (ADR
-0041). Not to be taken for `sluice.contracts.usage`, which is what slices count against quotas.
+0041). Not to be taken for `sluice.contracts.quotas.usage`, which is what slices count against quotas.
 """
 
 import msgspec

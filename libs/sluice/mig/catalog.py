@@ -3,7 +3,7 @@ The GPU models that are known without asking a GPU. Serves the simulator, tests,
 
 A live GPU's own report always wins: sizes, and even profile names, depend on the driver. The facts and their public
 sources are in `catalog.toml`; this is the only module of the package that reads a file, and it reads only that one.
-Whether a part of a name means a model is `sluice.mig.naming`'s business.
+Whether a part of a name means a model is `sluice.mig.model_names`'s business.
 """
 
 import re
@@ -27,19 +27,19 @@ def catalog() -> tuple[GpuModel, ...]:
 
 
 @lru_cache(maxsize=1)
-def with_mig() -> tuple[GpuModel, ...]:
+def mig_models() -> tuple[GpuModel, ...]:
     """Every known model that can be cut into instances, in the order of the file."""
     return tuple(model for model in catalog() if model.profiles)
 
 
-def find(name: str) -> GpuModel | None:
+def find_model(name: str) -> GpuModel | None:
     """The model known by this key, short name or (older) product name, with or without `NVIDIA `; or None."""
-    return next(iter(find_all(name)), None)
+    return next(iter(find_models(name)), None)
 
 
-def find_all(name: str) -> tuple[GpuModel, ...]:
+def find_models(name: str) -> tuple[GpuModel, ...]:
     """Every model that has this name, the one that it means first: early boards of a product have its name, too."""
-    return tuple(_by_name().get(folded(name), ()))
+    return tuple(_by_name().get(normalized_name(name), ()))
 
 
 @lru_cache(maxsize=1)
@@ -49,11 +49,11 @@ def _by_name() -> dict[str, dict[GpuModel, None]]:
     for names_of in (lambda model: (model.key, *model.product_names), lambda model: model.short_names):
         for model in catalog():
             for name in names_of(model):
-                found.setdefault(folded(name), {})[model] = None
+                found.setdefault(normalized_name(name), {})[model] = None
     return found
 
 
-def folded(name: str) -> str:
+def normalized_name(name: str) -> str:
     """A name as names are compared: small letters, blanks for whatever is neither letter nor digit, without brands."""
     words = _WORDS.findall(name.casefold())
     while words and words[0] in _BRANDS:

@@ -4,15 +4,15 @@ Layouts: the instances on one GPU, whether they may exist together, and how many
 One rule for all models (NVIDIA MIG user guide; the counts are those of nvidia-smi -lgip): spans of memory slices must
 not overlap, and what is counted (compute slices, engines, a profile's maximum) must stay within the GPU's budget.
 Everything here is worked out from the instances each time, in order to be read and checked; for many decisions use
-`sluice.mig.table`.
+`sluice.mig.transition_table`.
 """
 
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from sluice.mig.instance_budget import budget_of
 from sluice.mig.model import Engines, GpuModel, Placement, Profile
-from sluice.mig.resources import resources_of
 
 
 class Instance(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -31,12 +31,12 @@ class Instance(msgspec.Struct, frozen=True, order=True, gc=False):
 Layout = tuple[Instance, ...]
 
 
-def legal(model: GpuModel, instances: Iterable[Instance]) -> bool:
+def is_legal(model: GpuModel, instances: Iterable[Instance]) -> bool:
     """Whether these instances may exist together on one GPU."""
-    return why_illegal(model, tuple(instances)) is None
+    return illegal_reason(model, tuple(instances)) is None
 
 
-def why_illegal(model: GpuModel, instances: Sequence[Instance]) -> str | None:
+def illegal_reason(model: GpuModel, instances: Sequence[Instance]) -> str | None:
     """The first thing that forbids these instances together, in words; None when nothing does."""
     occupied = 0
     for instance in instances:
@@ -48,7 +48,7 @@ def why_illegal(model: GpuModel, instances: Sequence[Instance]) -> str | None:
         if occupied & instance.mask:
             return f"{instance.profile} at {instance.start}:{instance.size} overlaps another instance"
         occupied |= instance.mask
-    resources = resources_of(model)
+    resources = budget_of(model)
     for name, used, budget in zip(resources.names, _used(model, instances), resources.budget, strict=True):
         if used > budget:
             return f"{used} {name} are used and there are {budget}"
@@ -57,7 +57,7 @@ def why_illegal(model: GpuModel, instances: Sequence[Instance]) -> str | None:
 
 def fits(model: GpuModel, instances: Iterable[Instance], instance: Instance) -> bool:
     """Whether `instance` can be made beside `instances`."""
-    return legal(model, (*instances, instance))
+    return is_legal(model, (*instances, instance))
 
 
 def creatable(model: GpuModel, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> dict[str, int]:
@@ -71,13 +71,13 @@ def creatable(model: GpuModel, instances: Iterable[Instance], *, blocked: Iterab
     occupied = 0
     for mask in (*(instance.mask for instance in present), *(span.mask for span in blocked)):
         occupied |= mask
-    budget = resources_of(model).budget
+    budget = budget_of(model).budget
     left = [has - used for has, used in zip(budget, _used(model, present), strict=True)]
-    return {profile.name: _how_many(model, profile, occupied, left) for profile in model.profiles}
+    return {profile.name: _count_fitting(model, profile, occupied, left) for profile in model.profiles}
 
 
-def _how_many(model: GpuModel, profile: Profile, occupied: int, left: Sequence[int]) -> int:
-    use = resources_of(model).use[profile.name]
+def _count_fitting(model: GpuModel, profile: Profile, occupied: int, left: Sequence[int]) -> int:
+    use = budget_of(model).use[profile.name]
     allowed = min(has // one for has, one in zip(left, use, strict=True) if one)
     return max(0, min(disjoint(profile.placements, occupied), allowed))
 
@@ -107,8 +107,8 @@ def engines_used(model: GpuModel, instances: Iterable[Instance]) -> Engines:
 
 
 def _used(model: GpuModel, instances: Iterable[Instance]) -> list[int]:
-    """What is used of each counted thing, in the order of `resources_of`."""
-    resources = resources_of(model)
+    """What is used of each counted thing, in the order of `budget_of`."""
+    resources = budget_of(model)
     used = [0] * len(resources.budget)
     for instance in instances:
         for at, more in enumerate(resources.use.get(instance.profile, ())):

@@ -9,8 +9,8 @@ attribute: a profile of the catalog is read as it was written; of other names on
 import re
 from functools import lru_cache
 
-from sluice.mig.catalog import with_mig
-from sluice.mig.profile import ProfileName, ProfileNameError
+from sluice.mig.catalog import mig_models
+from sluice.mig.profile_name import ProfileName, ProfileNameError
 
 _CHARACTERS_MAX = 128
 _PARTS = re.compile(r"(?P<size>(?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb)(?P<attributes>.*)")
@@ -35,5 +35,5 @@ def from_resource(text: str) -> ProfileName:
 
 @lru_cache(maxsize=1)
 def _known() -> dict[str, ProfileName]:
-    names = dict.fromkeys(profile.name for model in with_mig() for profile in model.profiles)
+    names = dict.fromkeys(profile.name for model in mig_models() for profile in model.profiles)
     return {to_resource(name): ProfileName.parse(name) for name in names}

@@ -26,6 +26,14 @@ def host_and_port(text: str) -> tuple[str, int]:
     return bare, int(port)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether `host` (a name or an address, IPv6 with brackets or without) is this machine's loopback."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def joined(host: str, port: int) -> str:
     """HOST:PORT, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -8,7 +8,7 @@ is reported as unknown, not retried: settling it is the core's (`sluice.contract
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from sluice.contracts.exchange import (
+from sluice.contracts.bus.events import (
     Entry,
     Observed,
     ReadingCaughtUp,
@@ -19,8 +19,8 @@ from sluice.contracts.exchange import (
     WriteRefused,
     WriteUnknown,
 )
+from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX
 from sluice.contracts.ids import Incarnation, NodeName
-from sluice.contracts.store_sizes import HISTORY_BYTES_MAX
 
 Answer = WriteAccepted | WriteRefused | WriteUnknown
 Reading = ReadingStarted | Observed | ReadingCaughtUp

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from sluice.contracts.exchange import (
+from sluice.contracts.bus.events import (
     LastRead,
     ReadAgain,
     ReadingCaughtUp,
@@ -28,14 +28,14 @@ from sluice.contracts.exchange import (
     WriteUnknown,
 )
 from sluice.contracts.ids import NodeName
-from sluice.runtime import logs, metrics, telemetry
-from sluice.runtime.ahead import Ahead, Foresees
+from sluice.runtime import logs
 from sluice.runtime.bus import Bus, Reading
 from sluice.runtime.clock import Clock
 from sluice.runtime.inbox import EVENTS_MAX, Inbox
-from sluice.runtime.metrics import Reader, Sample
-from sluice.runtime.retry import Backoff
-from sluice.runtime.runtime_metrics import (
+from sluice.runtime.prefetch import PredictRead, Prefetch
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.metrics import Collector, Sample
+from sluice.runtime.prometheus.runtime_metrics import (
     ACTION_SECONDS,
     CAUGHT_UP,
     CONNECTED,
@@ -47,9 +47,11 @@ from sluice.runtime.runtime_metrics import (
     WRITES,
     WRITES_AGAIN,
 )
-from sluice.runtime.span_attributes import of_instruction
-from sluice.runtime.telemetry import NONE, TraceBook, current
-from sluice.runtime.turns import Phase, Turns
+from sluice.runtime.retry import Backoff
+from sluice.runtime.tracing import request_traces
+from sluice.runtime.tracing.core_spans import CoreSpans, SpanPhase
+from sluice.runtime.tracing.request_traces import NO_ATTRIBUTES, RequestTraces, current
+from sluice.runtime.tracing.span_attributes import of_instruction
 
 SLICE_S = 0.02
 """How long the core may work before the event loop gets its turn: connections must answer pings meanwhile."""
@@ -128,7 +130,7 @@ class CoreRunner(Generic[E]):
     `execute` says how the core's own instructions are carried out: an `Executor`, or just its function.
     `shows` says what the core knows, for who looks at this process's metrics. `phases` are told in its traces. `begins`
     is awaited when a reading begins, before anything else of it is passed on; whoever gives it has to bound it.
-    `foresees` says what the core will want to have read, by what it hears.
+    `predict_read` says what the core will want to have read, by what it hears.
     """
 
     def __init__(
@@ -138,17 +140,17 @@ class CoreRunner(Generic[E]):
         core: Core[Any, object],
         bus: Bus,
         clock: Clock,
-        traces: TraceBook,
+        traces: RequestTraces,
         readings: Sequence[tuple[Stream, tuple[str, ...]]] = (),
         ledger: NodeName | None = None,
         execute: Mapping[type, Executor[E] | Callable[[Any], Awaitable[E | None]]] | None = None,
         tick_s: float = 0.5,
         events_max: int = EVENTS_MAX,
         drain_s: float = DRAIN_S,
-        shows: Reader = tuple,
-        phases: Sequence[Phase] = (),
+        shows: Collector = tuple,
+        phases: Sequence[SpanPhase] = (),
         begins: Callable[[ReadingStarted], Awaitable[None]] | None = None,
-        foresees: Foresees | None = None,
+        predict_read: PredictRead | None = None,
     ) -> None:
         """Nothing happens before `run`."""
         self._name = name
@@ -158,7 +160,7 @@ class CoreRunner(Generic[E]):
         self._bus = bus
         self._clock = clock
         self._traces = traces
-        self._turns = Turns(traces, phases)
+        self._spans = CoreSpans(traces, phases)
         self._readings = tuple(readings)
         self._ledger = ledger
         self._tick_s = tick_s
@@ -169,7 +171,7 @@ class CoreRunner(Generic[E]):
             kind: how if isinstance(how, Executor) else Executor(how) for kind, how in (execute or {}).items()
         }
         self._inbox: Inbox[Any] = Inbox(Ticked(), events_max=events_max)
-        self._ahead = Ahead(bus, foresees)
+        self._prefetch = Prefetch(bus, predict_read)
         self._read_slots = asyncio.Semaphore(READ_LAST_MAX)
         self._lanes: dict[Hashable, deque[_Doing[E]]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
@@ -186,11 +188,11 @@ class CoreRunner(Generic[E]):
 
         Cancelled, it stops reading and deciding at once and gives writes and executors that are under way `drain_s`.
         """
-        with metrics.asked_for(self._now), metrics.asked_for(self._shows):
+        with metrics.collecting_from(self._now), metrics.collecting_from(self._shows):
             try:
                 await self._run()
             finally:
-                self._ahead.forget()
+                self._prefetch.forget()
 
     def _now(self) -> tuple[Sample, ...]:
         return (
@@ -238,7 +240,7 @@ class CoreRunner(Generic[E]):
             async for batch in batches:
                 if isinstance(batch[0], ReadingStarted):  # which comes alone
                     metrics.count(READINGS, batch[0].stream)
-                self._ahead.hear(batch)
+                self._prefetch.hear(batch)
                 await self._inbox.offer(batch)
                 if self._begins is not None and isinstance(batch[0], ReadingStarted):
                     await self._begins(batch[0])
@@ -271,13 +273,13 @@ class CoreRunner(Generic[E]):
                 metrics.observe(EVENT_SECONDS, now - before, self._kind, type(event).__name__)
                 if instructions or self._traces.recording:
                     doing = [(instruction, self._request_of(instruction)) for instruction in instructions]
-                    cause = self._turns.turn(event, cause, doing, now - before)
+                    cause = self._spans.turn(event, cause, doing, now - before)
                     for instruction, request in doing:
                         metrics.count(INSTRUCTIONS, self._kind, type(instruction).__name__)
                         self._dispatch(instruction, request, cause)
                     now = self._clock.monotonic()  # some may have been carried out
             self.turned_at = now
-            await self._inbox.let_in()
+            await self._inbox.admit_waiting()
 
     # -- carrying out ---------------------------------------------------------------------------------------------
 
@@ -304,7 +306,7 @@ class CoreRunner(Generic[E]):
         how = self._execute.get(type(instruction))
         if how is None:
             raise LookupError(f"{self._name} has no executor for {type(instruction).__name__}")
-        with telemetry.within(self._traces.at(request) or cause):
+        with request_traces.within(self._traces.at(request) or cause):
             (self._log.debug if how.quiet else self._log.info)(type(instruction).__name__, instruction=instruction)
         doing = _Doing(how, instruction, request, cause)
         if how.key is None:
@@ -338,13 +340,13 @@ class CoreRunner(Generic[E]):
         if write.attempt > 1:
             metrics.count(WRITES_AGAIN, self._kind, word)
         began = self._clock.monotonic()
-        with self._turns.publishing(write, cause):
+        with self._spans.publishing(write, cause):
             self._log.debug(
                 "writes", word=word, subject=write.subject, operation=write.operation, attempt=write.attempt
             )
             steps = self._traces.steps(write.request)
             answer = await self._bus.write(write, self._traces.headers(write.request) | steps)
-            self._turns.published(write, unknown=isinstance(answer, WriteUnknown))
+            self._spans.published(write, unknown=isinstance(answer, WriteUnknown))
             self._log.debug("wrote", subject=write.subject, answer=answer)
             inside = current()
         if isinstance(answer, WriteAccepted):
@@ -358,7 +360,7 @@ class CoreRunner(Generic[E]):
         async with self._read_slots:
             while True:
                 try:
-                    entry = await self._ahead.last(wanted)
+                    entry = await self._prefetch.last(wanted)
                 except TimeoutError:  # the broker is away; the core cannot write there before it knows
                     self._log.debug("no answer to a read", subject=wanted.subject)
                     await self._clock.sleep(backoff.next_s())
@@ -376,7 +378,7 @@ class CoreRunner(Generic[E]):
 
     def _span_of(self, doing: "_Doing[E]") -> AbstractContextManager[None]:
         how, instruction = doing.how, doing.instruction
-        attributes = of_instruction(instruction) if self._traces.recording else NONE
+        attributes = of_instruction(instruction) if self._traces.recording else NO_ATTRIBUTES
         said = how.within(instruction) if how.within is not None else ""
         step = type(instruction).__name__
         return self._traces.span(step, doing.request, parent=doing.cause or said, attributes=attributes)
@@ -387,7 +389,7 @@ class CoreRunner(Generic[E]):
         outcome = type(event).__name__ if event is not None else "nothing"
         metrics.observe(ACTION_SECONDS, took_s, self._kind, step, outcome)
         self._traces.took(request, step, took_s)
-        self._turns.did(instruction, request)
+        self._spans.did(instruction, request)
         if event is not None:
             self._inbox.add((_Answer(event, inside),))
 

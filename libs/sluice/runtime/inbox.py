@@ -63,7 +63,7 @@ class Inbox(Generic[E]):
         self._something.clear()
         return None
 
-    async def let_in(self) -> None:
+    async def admit_waiting(self) -> None:
         """Wake those who wait for room, when there is some. Gives the event loop its turn."""
         if len(self._events) < self._events_max:
             async with self._room:

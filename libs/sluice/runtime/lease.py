@@ -8,34 +8,35 @@ it does not, everything else must still be right, because every decision is guar
 import asyncio
 import contextlib
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown
 from sluice.contracts.ids import OperationId, RunId
 from sluice.contracts.messages import LeaseHeld
-from sluice.runtime import logs, metrics
+from sluice.runtime import logs
 from sluice.runtime.bus import Bus
 from sluice.runtime.clock import Clock
-from sluice.runtime.metrics import Sample
-from sluice.runtime.release import release
-from sluice.runtime.runtime_metrics import LEASE_CHANGES, LEASE_HELD
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.metrics import Sample
+from sluice.runtime.prometheus.runtime_metrics import LEASE_CHANGES, LEASE_HELD
+from sluice.runtime.version import sluice_version
 
 TTL_S = 5
 """How long a lease outlives its holder. The server expires it up to a second late."""
 RENEWALS = 3
 """Renewals within one TTL."""
-HELD_PART = 0.6
+TRUSTED_PART = 0.6
 """
 The part of the TTL for which a holder trusts its lease, by its own monotonic clock from before it asked.
 
 Under 1 - 1/RENEWALS: where a killed server forgets the last renewal, the one before it still covers this.
 """
-STANDS_TTLS = 2
+ABANDONED_TTLS = 2
 """What stands unchanged for so many TTLs is nobody's lease: a holder renews it, and the server lets one end."""
-AGAIN_S = 0.1
+RETRY_S = 0.1
 """The pause after a look that the broker did not answer: work goes on as soon as it is back, not a renewal later."""
 RELEASE_WITHIN_S = 1.0
 """Giving it back saves the others a TTL; a broker that is silent must not cost a service its time to end in order."""
-_NOBODY = RunId("")
+_NO_OWNER = RunId("")
 
 
 class Lease:
@@ -73,7 +74,7 @@ class Lease:
 
     async def keep(self) -> None:
         """Take the lease when it is free and renew it, until cancelled. Raises BusError."""
-        with metrics.asked_for(lambda: (Sample(LEASE_HELD, self.held, (self._role,)),)):
+        with metrics.collecting_from(lambda: (Sample(LEASE_HELD, self.held, (self._role,)),)):
             before = self.held
             while True:
                 answered = await self.step()
@@ -81,7 +82,7 @@ class Lease:
                     before = self.held
                     metrics.count(LEASE_CHANGES, self._role, "taken" if before else "lost")
                     self._log.info("works" if before else "does not work", epoch=self.epoch)
-                await self._clock.sleep(self._ttl_s / RENEWALS if answered else AGAIN_S)
+                await self._clock.sleep(self._ttl_s / RENEWALS if answered else RETRY_S)
 
     async def step(self) -> bool:
         """Look once, and take or renew when it is ours to do so; whether the broker answered. Raises BusError."""
@@ -98,7 +99,7 @@ class Lease:
         match await self._bus.write(self._write(self._run, expected, self._ttl_s), {}):
             case WriteAccepted(sequence=sequence):
                 self._expected = self.epoch = sequence
-                self._until = asked_at + HELD_PART * self._ttl_s
+                self._until = asked_at + TRUSTED_PART * self._ttl_s
             case WriteRefused():
                 self._expected = None
                 self._until = float("-inf")
@@ -114,15 +115,15 @@ class Lease:
             expected, self._expected = self._expected, None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RELEASE_WITHIN_S):
-                    await self._bus.write(self._write(_NOBODY, expected, 1), {})
+                    await self._bus.write(self._write(_NO_OWNER, expected, 1), {})
 
     def _may_take(self, found: Entry) -> bool:
-        if isinstance(found.message, LeaseHeld) and found.message.owner in {self._run, _NOBODY}:
+        if isinstance(found.message, LeaseHeld) and found.message.owner in {self._run, _NO_OWNER}:
             return True
         now = self._clock.monotonic()
         if self._stands[0] != found.operation:  # by no number of STATE: those are given out again
             self._stands = (found.operation, now)
-        return now - self._stands[1] > STANDS_TTLS * self._ttl_s
+        return now - self._stands[1] > ABANDONED_TTLS * self._ttl_s
 
     def _write(self, owner: RunId, expected: int, ttl_s: int) -> Write:
         self._number += 1
@@ -137,7 +138,7 @@ class Lease:
                 role=self._role,
                 owner=owner,
                 endpoint=self._endpoint if owner == self._run else "",
-                version=release() if owner == self._run else "",
+                version=sluice_version() if owner == self._run else "",
             ),
             request="",
             ttl_s=ttl_s,

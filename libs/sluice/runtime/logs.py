@@ -11,8 +11,8 @@ from typing import Any, TextIO, cast
 
 import msgspec
 
-from sluice.runtime import telemetry
 from sluice.runtime.optional_imports import without
+from sluice.runtime.tracing import request_traces
 
 with without("rich", "better_exceptions", "colorama", "twisted"):  # painters of tracebacks, and another's event loop
     import structlog
@@ -35,7 +35,7 @@ def configure(*, service: str, run: str, level: str = "info", form: str = "auto"
     fixed = {"service": service, "run": run}
 
     def identify(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        ids = telemetry.ids_of(telemetry.current())
+        ids = request_traces.ids_of(request_traces.current())
         traced = {"trace_id": ids[0], "span_id": ids[1]} if ids else {}
         return {**event, **fixed, **traced}
 

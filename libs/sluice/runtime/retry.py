@@ -13,8 +13,8 @@ from typing import Any, ParamSpec, TypeVar
 import stamina
 from stamina.instrumentation import RetryDetails, StructlogOnRetryHook, set_on_retry_hooks
 
-from sluice.runtime import metrics
-from sluice.runtime.runtime_metrics import RETRIES
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.runtime_metrics import RETRIES
 
 P = ParamSpec("P")
 T = TypeVar("T")

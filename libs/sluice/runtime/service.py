@@ -21,22 +21,24 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from sluice.contracts.ids import RunId
-from sluice.runtime import logs, metrics, telemetry
+from sluice.runtime import logs
 from sluice.runtime.bus import BusError, DeniedError
 from sluice.runtime.clock import Clock, SystemClock
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.metrics import Sample
-from sluice.runtime.metrics_page import serving_metrics
-from sluice.runtime.release import release
-from sluice.runtime.runtime_metrics import STARTED
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.http_page import serving_metrics
+from sluice.runtime.prometheus.metrics import Sample
+from sluice.runtime.prometheus.runtime_metrics import STARTED
 from sluice.runtime.settings import CommonSettings, SettingsError
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.tracing import request_traces
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.runtime.version import sluice_version
 
 DRAIN_S = 5.0
 """How long a service may take to end after the first signal."""
 
 EXIT_FAILED = 1
-EXIT_MEND = 78
+EXIT_CONFIG = 78
 """
 A person must mend something first (EX_CONFIG of sysexits.h): a setting, a missing library, a folder that may not be
 read. A code of its own, so that a supervisor can tell what another start may heal from what it cannot.
@@ -62,7 +64,7 @@ class Service(Generic[S]):
     run: RunId
     settings: S
     clock: Clock
-    traces: TraceBook
+    traces: RequestTraces
 
 
 def run(
@@ -75,7 +77,7 @@ def run(
 ) -> int:
     """
     Run `main` until it returns, fails, or SIGTERM or SIGINT comes. Returns the exit code: 0, EXIT_FAILED after a
-    failure, EXIT_MEND after one that a person must mend, EXIT_DENIED when the broker denied a subject.
+    failure, EXIT_CONFIG after one that a person must mend, EXIT_DENIED when the broker denied a subject.
 
     `words` is the command line: `--version` alone is answered, anything else is refused (code 2), for a service that
     starts although it was told something it does not know is not what was asked for.
@@ -89,10 +91,10 @@ def run(
         loaded = settings() if callable(settings) else settings
     except SettingsError as error:
         sys.stderr.write(f"sluice-{name}: {error}\n")
-        return EXIT_MEND
+        return EXIT_CONFIG
     own_run = RunId(secrets.token_hex(5))
     logs.configure(service=name, run=own_run, level=loaded.log_level, form=loaded.log_format)
-    traces = telemetry.connect(loaded.otlp_endpoint, service=name, run=own_run)
+    traces = request_traces.connect(loaded.otlp_endpoint, service=name, run=own_run)
     service = Service(name, own_run, loaded, SystemClock(), traces)
     log = logs.get("service")
     log.info("starting", pid=os.getpid())
@@ -111,7 +113,7 @@ def run(
 
 def _answer(words: Sequence[str], name: str) -> int:
     if list(words) == ["--version"]:
-        sys.stdout.write(f"sluice-{name} {release()}\n")
+        sys.stdout.write(f"sluice-{name} {sluice_version()}\n")
         return 0
     sys.stderr.write(
         f"sluice-{name}: there is no argument {' '.join(words)!r}, only --version; settings are in the environment, "
@@ -156,17 +158,17 @@ def _code_after(leaves: Sequence[BaseException]) -> int:
     """How a process ends that failed by these errors."""
     if any(isinstance(leaf, DeniedError) for leaf in leaves):
         return EXIT_DENIED
-    return EXIT_MEND if all(isinstance(leaf, ServiceError) for leaf in leaves) else EXIT_FAILED
+    return EXIT_CONFIG if all(isinstance(leaf, ServiceError) for leaf in leaves) else EXIT_FAILED
 
 
 async def _shown(main: Callable[[Service[S]], Awaitable[None]], service: Service[S]) -> None:
     started = time.time()
 
     def own() -> Iterator[Sample]:
-        yield Sample(STARTED, started, (service.name, release()))
+        yield Sample(STARTED, started, (service.name, sluice_version()))
 
     async with serving_metrics(service.settings.metrics_address):  # also while the broker is awaited
-        with metrics.asked_for(own):
+        with metrics.collecting_from(own):
             await main(service)
 
 

@@ -25,11 +25,11 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from sluice.contracts.refusals import shorten
-from sluice.contracts.store_sizes import HISTORY_BYTES_MAX, HISTORY_MIB_MIN, MIB
-from sluice.contracts.strict_tables import SHOWN_MAX, as_written, parse_toml
+from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX, HISTORY_MIB_MIN, MIB
+from sluice.contracts.reasons import shorten
+from sluice.contracts.toml_tables import SHOWN_MAX, parse_toml, toml_text_of
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.texts import text_of
+from sluice.runtime.text_files import read_named_text
 
 SERVICES = ("pod-watcher", "allocator", "node-agent", "inventory", "console")
 PREFIX = "SLUICE_"
@@ -40,7 +40,7 @@ FILE_BYTES_MAX = 256 * 1024
 TICK_MAX_S = 10.0
 """
 Of every service's `tick_s`. An idle core has its turn at each tick, and who had none for three times as long is taken
-for stuck and started again (`sluice.runtime.rpc_health`).
+for stuck and started again (`sluice.runtime.grpc.health`).
 """
 NAME_MAX = 100
 """Characters of a name that is compared with those of settings; none is as long."""
@@ -60,38 +60,46 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What every service may be told. A service's own settings extend this."""
 
     nats_url: str = "nats://127.0.0.1:4222"
+    """Address of the broker: `nats://` or `tls://`. It may not hold a user or a password, because logs show it."""
     nats_user: str = ""
-    """Its user on the bus, where the broker has users; a node's agent is always its node's."""
+    """User on the bus, where the broker has users. A node agent is always the user of its node."""
     nats_password_file: Path | None = None
-    """Holds the password. Read again when it changes, for the next connection."""
+    """File with the password of that user. Read again when it changes, for the next connection."""
     nats_ca_file: Path | None = None
-    """Certificates (PEM) of who may vouch for the broker. With it the connection must be TLS."""
+    """CA certificates (PEM) that the broker's certificate is checked against. If set, the connection must be TLS."""
     nats_certificate_file: Path | None = None
-    """Its certificate (PEM) on the bus, where the broker knows its users by certificates."""
+    """Client certificate (PEM) for the bus, where the broker maps certificates to users. Read again when it changes."""
     nats_key_file: Path | None = None
-    """The certificate's key (PEM); may be the same file. These three are read again when they change."""
+    """Key of that certificate (PEM); may be the same file."""
     grpc_certificate_file: Path | None = None
-    """Its certificate (PEM) for gRPC, as server and as client. With it everything but Unix sockets is TLS."""
+    """
+    Certificate (PEM) for gRPC, as server and as client. If set, everything but Unix sockets is TLS. Read again when
+    it changes.
+    """
     grpc_key_file: Path | None = None
-    """The certificate's key (PEM); may be the same file. All three are read again when they change."""
+    """Key of that certificate (PEM); may be the same file."""
     grpc_ca_file: Path | None = None
-    """Certificates (PEM) of who may vouch for those it speaks gRPC with."""
+    """CA certificates (PEM) that gRPC peers are checked against."""
     grpc_plain_text: bool = False
-    """Speak gRPC without certificates beyond the loopback too, where the network is nobody else's."""
+    """Allow gRPC without certificates beyond the loopback, on a trusted network."""
     history_mib: Annotated[int, msgspec.Meta(ge=HISTORY_MIB_MIN)] = HISTORY_BYTES_MAX // MIB
-    """What HISTORY may take of the broker's disk, for who declares the streams (docs/sizing.md)."""
+    """
+    Size of the stream HISTORY on the broker's disk in MiB, for the process that declares the streams
+    (docs/sizing.md).
+    """
     data_dir: Path = Path("/var/lib/sluice")
-    """Where a service keeps what must survive it."""
+    """Directory for state that survives a restart, such as the agent's journal."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe level that is logged."""
     log_format: Literal["auto", "json", "text"] = "auto"
-    """`auto` is text when stderr is a terminal, JSON otherwise."""
+    """`auto` is text if stderr is a terminal, otherwise JSON."""
     otlp_endpoint: str = ""
-    """OTLP/HTTP base URL for traces; empty sends none."""
+    """OTLP/HTTP base URL for traces; empty sends none. Headers go into `OTEL_EXPORTER_OTLP_HEADERS`."""
     metrics_address: str = ""
-    """Where metrics are served as Prometheus reads them (HOST:PORT), over plain HTTP; empty serves none."""
+    """Address (`host:port`) of the Prometheus metrics, plain HTTP; empty serves none."""
 
 
-def names_somebody(url: str) -> bool:
+def holds_credentials(url: str) -> bool:
     """Whether an address holds a user or a password, as in nats://user:password@host."""
     return "@" in url  # anywhere: a password may hold what ends an address
 
@@ -122,7 +130,7 @@ def load(cls: type[S], *, service: str, config: Path | str | None = None, enviro
         if name not in values and field.required:
             raise SettingsError(f"{_variable(service, name, common)} is not set, and has no default")
     for name, instead in _SHOWN.items():  # addresses are shown in logs and in sentences: what is secret has files
-        if names_somebody(str(values.get(name, ""))):
+        if holds_credentials(str(values.get(name, ""))):
             variable = _variable(service, name, common)
             raise SettingsError(f"{variable} must hold no user and no password, for it is shown; {instead}")
     try:
@@ -138,7 +146,7 @@ def _from_file(
     path: Path, service: str, fields: Mapping[str, msgspec.structs.FieldInfo], common: set[str]
 ) -> dict[str, Any]:
     try:
-        document = parse_toml(text_of(path, FILE_BYTES_MAX))
+        document = parse_toml(read_named_text(path, FILE_BYTES_MAX))
     except OSError as error:
         raise SettingsError(f"the settings file {path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
@@ -238,8 +246,8 @@ def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: 
     try:
         return _sound(msgspec.convert(raw, field.type, strict=strict, dec_hook=_decode))
     except (msgspec.ValidationError, ValueError) as error:
-        hidden = re.search(r"secret|token|password|credential", field.name) or names_somebody(str(raw))
-        shown = "" if hidden else f" is {shorten(repr(raw) if isinstance(raw, str) else as_written(raw), SHOWN_MAX)}"
+        hidden = re.search(r"secret|token|password|credential", field.name) or holds_credentials(str(raw))
+        shown = "" if hidden else f" is {shorten(repr(raw) if isinstance(raw, str) else toml_text_of(raw), SHOWN_MAX)}"
         literals = [
             each for choice in _choices(field.type) if get_origin(choice) is Literal for each in get_args(choice)
         ]

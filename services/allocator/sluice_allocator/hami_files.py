@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 from sluice.contracts.messages import Mode
-from sluice.contracts.refusals import shorten
-from sluice.contracts.strict_tables import Table
+from sluice.contracts.reasons import shorten
+from sluice.contracts.toml_tables import Table
 from sluice_allocator.core.placement.geometries import Geometry
 from sluice_allocator.core.placement.rules import AllowedProfiles, NodeModes
 from sluice_allocator.placement_file import (

@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import get_args
 
 from sluice.contracts.messages import Mode
-from sluice.contracts.policies import why_no_gpu_policy, why_no_node_policy
-from sluice.contracts.strict_tables import Table, TableError, read_toml
+from sluice.contracts.policy_names import invalid_gpu_policy_reason, invalid_node_policy_reason
+from sluice.contracts.toml_tables import Table, TableError, read_toml
 from sluice.mig.catalog import catalog
-from sluice.mig.profile import ProfileName, ProfileNameError
-from sluice.runtime.texts import text_of
+from sluice.mig.profile_name import ProfileName, ProfileNameError
+from sluice.runtime.text_files import read_named_text
 from sluice_allocator.core.placement.geometries import KNOWN_GEOMETRIES, Geometry, names_model, names_same
 from sluice_allocator.core.placement.rules import AllowedProfiles, NodeModes, PlacingRules, PoolRules, Weights
 
@@ -79,7 +79,7 @@ class HamiRules:
 def read_text(path: Path) -> str:
     """A file's text. Raises PlacementFileError when it cannot be read or is too large to be meant."""
     try:
-        return text_of(path, FILE_BYTES_MAX)
+        return read_named_text(path, FILE_BYTES_MAX)
     except OSError as error:
         raise PlacementFileError(str(path), "", None, f"cannot be read: {error.strerror or error}") from error
 
@@ -156,7 +156,7 @@ def _pool(table: Table, base: PoolRules) -> PoolRules:
 
 def _policy(table: Table, key: str, default: str) -> str:
     name = table.text(key, default)
-    why = why_no_node_policy(name) if key == "node_policy" else why_no_gpu_policy(name)
+    why = invalid_node_policy_reason(name) if key == "node_policy" else invalid_gpu_policy_reason(name)
     if why is not None:
         raise table.wrong(key, why)
     return name

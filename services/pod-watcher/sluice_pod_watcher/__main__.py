@@ -1,6 +1,6 @@
 """Puts the pod-watcher together and runs it. `python -m sluice_pod_watcher`, or `sluice-pod-watcher`."""
 
-from sluice.runtime import starting  # noqa: F401 - the first import, so that Ctrl-C ends the others quietly
+from sluice.runtime import sigint  # noqa: F401 - the first import, so that Ctrl-C ends the others quietly
 
 # isort: split
 import os

@@ -10,7 +10,7 @@ from perf.decisions.system import System
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import AnyMessage, Claim, Grant
-from sluice.runtime.garbage import collect_rarely, set_old_aside
+from sluice.runtime.gc_freeze import collect_rarely, freeze_old_objects
 
 PRIORITIES = (0, 1, 2, 5)
 IMPORTANT = 100
@@ -140,7 +140,7 @@ def preempting(what: str, sizes: Sequence[int]) -> list[Preempting]:
     running = [Important(what, gpus, Full(gpus, shares=shares), claim) for gpus in sizes]
     for each in running:
         each.step(WARM_UP)
-    set_old_aside()
+    freeze_old_objects()
     for _ in range(BATCHES):
         for each in running:
             each.batch()

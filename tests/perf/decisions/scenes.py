@@ -10,9 +10,9 @@ from random import Random
 
 from perf.decisions.system import FOLDER, GPUS_PER_NODE, System, nodes
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId
-from sluice.contracts.kubernetes import LABEL_HOSTNAME
+from sluice.contracts.kube.names import LABEL_HOSTNAME
 from sluice.contracts.messages import (
     NO_NEEDS,
     Amounts,
@@ -26,10 +26,10 @@ from sluice.contracts.messages import (
     SourceSynced,
     SpreadTerm,
 )
-from sluice.runtime.garbage import collect_rarely, set_old_aside
+from sluice.runtime.gc_freeze import collect_rarely, freeze_old_objects
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.rules import Rules
-from sluice_allocator.offline.perfect import PerfectCluster
+from sluice_allocator.offline.perfect_cluster import PerfectCluster
 
 BATCHES = 10
 PODS_PER_BATCH = 200
@@ -116,7 +116,7 @@ def compared(scene: Callable[[int], Running], sizes: Sequence[int]) -> list[Cost
     running = [scene(gpus) for gpus in sizes]
     for each in running:
         each.step(WARM_UP)
-    set_old_aside()
+    freeze_old_objects()
     for _ in range(BATCHES):
         for each in running:
             each.batch()
@@ -267,7 +267,7 @@ def _freed(
     for number in range(waiting):
         system.arrive(f"waiting-{number}", *asked(number))
         if number % SET_ASIDE_PODS == 0:
-            set_old_aside()
+            freeze_old_objects()
     worst_arrival = _worst(system)
     for number in range(freed):
         system.depart(f"whole-{number}")

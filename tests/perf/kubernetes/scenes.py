@@ -18,12 +18,12 @@ import psutil
 from perf.kubernetes.objects import node, node_name, other_pod, our_pod
 from perf.kubernetes.replay import Replay, serving
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Observed, Stream, Write
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Observed, Stream, Write
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
 from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices, HostFacts, SourceSynced
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
 
 WATCHER = Path(__file__).with_name("watcher.py")
 PATIENCE_S = 120.0

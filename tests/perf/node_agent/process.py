@@ -15,13 +15,13 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
-from factories.desk import Desk, kill, short_folder, start_agent
+from factories.agent_driver import AgentDriver, kill, short_folder, start_agent
 
-from sluice.contracts.exchange import Observed, Stream
+from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Booking, SliceGone, SliceReady
-from sluice.runtime.broker import Broker
-from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
 
 NODE = NodeName("node")
 GPUS = 8
@@ -69,7 +69,7 @@ class Running:
     folder: Path
     url: str
     bus: NatsBus
-    desk: Desk
+    desk: AgentDriver
     process: psutil.Process
     bookings: list[Booking] = field(default_factory=list)
     """What was made last."""
@@ -119,7 +119,7 @@ async def running() -> AsyncIterator[Running]:
                 SLUICE_NODE_AGENT_NODES=NODE,
             )
             try:
-                desk = Desk(bus, folder)
+                desk = AgentDriver(bus, folder)
                 await desk.open(NODE)
                 yield Running(folder, broker.url, bus, desk, psutil.Process(process.pid))
             finally:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deploy_check import Document
 
-from sluice.contracts import kubernetes as names
+from sluice.contracts.kube import names
 
 cel = pytest.importorskip("cel_expr_python.cel", reason="the CEL engine cel-expr-python is not installed")
 optional = pytest.importorskip("cel_expr_python.ext.ext_optional")

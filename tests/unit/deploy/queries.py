@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from metrics_page import PARTS, metrics_of
 
-from sluice.runtime.metrics import Metric
+from sluice.runtime.prometheus.metrics import Metric
 
 METRICS = {metric.name: metric for _, module in PARTS for metric in metrics_of(module)}
 _SELECTOR = re.compile(r"(sluice_[a-z_]+)(?:\{([^}]*)\})?")

@@ -19,19 +19,19 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from factories.credentials import credentials
 
-from sluice.contracts.callers import Caller, name_of, name_of_node
-from sluice.contracts.codec import MESSAGE_BYTES_MAX
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.nats_permissions import permissions_of, user_name
+from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
-from sluice.contracts.rights import rights_of, user_of
-from sluice.contracts.streams import Role
-from sluice.runtime.broker import Server, ServerPlan, server_binary
+from sluice.contracts.rpc_permissions import Caller, dns_name, node_dns_name
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_connection import Connection
-from sluice.runtime.nats_identity import Credentials
-from sluice.runtime.ports import free_ports
-from sluice_console.shell.security.authorities import RENEW_DAYS, SERVER_DAYS, CredentialsError
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig, server_binary
+from sluice_console.shell.security.certificate_authority import RENEW_DAYS, SERVER_DAYS, CredentialsError
 
 NOW = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 HOST = "sluice-nats.sluice-system.svc"
@@ -65,13 +65,13 @@ def test_every_service_and_every_node_has_a_user_with_its_own_rights():
 
     assert {user for user, _, _ in users} == {
         *(role.value for role in Role if role is not Role.NODE_AGENT),
-        *(user_of(Role.NODE_AGENT, NodeName(node)) for node in (NODE, OTHER)),
+        *(user_name(Role.NODE_AGENT, NodeName(node)) for node in (NODE, OTHER)),
     }
     assert len({password for _, password, _ in users}) == len(users)
     for user, password, permissions in users:
         role, _, token = user.partition(".")
         node = NodeName(token.replace("_", ".")) if token else None
-        rights = rights_of(Role(role), node)
+        rights = permissions_of(Role(role), node)
         allowed = json.loads(permissions)
         assert allowed["publish"]["allow"] == list(rights.publish)
         assert allowed["subscribe"]["allow"] == list(rights.subscribe)
@@ -98,7 +98,7 @@ def test_a_node_that_is_no_more_can_no_longer_connect():
     after = made([], made([NODE, OTHER]), forget=(NODE,))
 
     assert set(after["sluice-bus-nodes"]) == set(after["sluice-rpc-nodes"]) == {OTHER}
-    assert user_of(Role.NODE_AGENT, NodeName(NODE)) not in after["sluice-nats-server"]["users.conf"].decode()
+    assert user_name(Role.NODE_AGENT, NodeName(NODE)) not in after["sluice-nats-server"]["users.conf"].decode()
 
 
 def test_a_certificate_is_renewed_before_it_ends_and_by_the_same_authority():
@@ -174,14 +174,14 @@ def test_the_authority_of_grpc_lets_nobody_into_the_broker():
 def test_every_certificate_says_one_name_and_what_it_is_for():
     """A second name is a second identity; an agent that could call others would be a way from one node to all."""
     there = made([NODE, OTHER])
-    texts = {name_of(caller): there[f"sluice-rpc-{caller.value}"]["tls.crt"] for caller in Caller}
-    texts |= {name_of_node(NodeName(node)): there["sluice-rpc-nodes"][node] for node in (NODE, OTHER)}
+    texts = {dns_name(caller): there[f"sluice-rpc-{caller.value}"]["tls.crt"] for caller in Caller}
+    texts |= {node_dns_name(NodeName(node)): there["sluice-rpc-nodes"][node] for node in (NODE, OTHER)}
     as_server = {
-        name_of(Caller.ALLOCATOR),
-        name_of(Caller.INVENTORY),
-        *(name_of_node(NodeName(n)) for n in (NODE, OTHER)),
+        dns_name(Caller.ALLOCATOR),
+        dns_name(Caller.INVENTORY),
+        *(node_dns_name(NodeName(n)) for n in (NODE, OTHER)),
     }
-    as_client = {name_of(each) for each in (Caller.INVENTORY, Caller.CONSOLE, Caller.OPERATOR, Caller.WEB)}
+    as_client = {dns_name(each) for each in (Caller.INVENTORY, Caller.CONSOLE, Caller.OPERATOR, Caller.WEB)}
 
     assert len(texts) == len(Caller) + 2
     for name, text in texts.items():
@@ -300,7 +300,7 @@ class Deployed:
         secret = self._there["sluice-bus-nodes"][node] if node else self._there[f"sluice-bus-{role.value}"]["password"]
         trusted = authority or self._there["sluice-nats-server"]["ca.crt"]
         context = ssl.create_default_context(cadata=trusted.decode())
-        return Credentials(user_of(role, name), password or secret.decode(), context)
+        return Credentials(user_name(role, name), password or secret.decode(), context)
 
 
 @pytest_asyncio.fixture
@@ -314,11 +314,11 @@ async def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     port = free_ports(1)[0]
     text = on_this_machine(CONFIGS["single"].read_text(), tmp_path, there["sluice-nats-server"], port)
 
-    class Plan(ServerPlan):
+    class Plan(NatsServerConfig):
         def config(self) -> str:
             return text
 
-    server = Server(Plan("sluice-nats-0", tmp_path / "config", port))
+    server = NatsServer(Plan("sluice-nats-0", tmp_path / "config", port))
     await server.start()
     try:
         yield Deployed(f"tls://{HOST}:{port}", there)

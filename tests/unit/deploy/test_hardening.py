@@ -6,8 +6,8 @@ import pytest
 from deploy_check import COMPONENTS, OVERLAYS, pod_specs
 from unit.deploy.reading import EVERY, Rendering, environment, every_container, named
 
-from sluice.contracts import kubernetes as names
-from sluice.contracts.quantities import parse_quantity
+from sluice.contracts.kube import names
+from sluice.contracts.kube.quantities import parse_quantity
 from sluice_pod_watcher.shell.webhook.handlers import ServingLimits
 
 AGENT_PATHS = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from deploy_check import Document
-from factories import admission
+from factories.cluster import admission
 from unit.deploy.policy_engine import (
     GATED,
     OURS,
@@ -15,7 +15,7 @@ from unit.deploy.policy_engine import (
     policy_of,
 )
 
-from sluice.contracts import kubernetes as names
+from sluice.contracts.kube import names
 
 MANAGED = {"name": "p", "labels": {names.LABEL_MANAGED: names.MANAGED}, "annotations": {names.ANNOTATION_REQUEST: "{}"}}
 NO_OPENING = "only Sluice opens the gate sluice.dev/slice: the pod waits for its slice (kubectl describe pod shows why)"
@@ -51,7 +51,7 @@ CHANGES = {
     ),
     "has it ignored": (
         pod(metadata={**MANAGED, "labels": {**MANAGED["labels"], names.LABEL_IGNORE: ""}}, **GATED),
-        "a pod of Sluice cannot be labelled sluice.dev/ignore any more: create it anew with that label",
+        "a pod of Sluice cannot get the label sluice.dev/ignore: delete it and create it with that label",
     ),
     "takes the label off": (
         pod(metadata={**MANAGED, "labels": {}}, **GATED),

@@ -9,8 +9,8 @@ from deploy_check import COMPONENTS, OVERLAYS, Document, containers, pod_specs
 from factories.credentials import credentials
 from unit.deploy.reading import EVERY, VALUES, Rendering, environment, every_container, named
 
-from sluice.contracts import kubernetes as names
-from sluice.contracts.store_sizes import HISTORY_BYTES_MAX, STORE_BYTES_MAX, VOLUME_BYTES
+from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX, STORE_BYTES_MAX, VOLUME_BYTES
+from sluice.contracts.kube import names
 from sluice.runtime.addresses import host_and_port
 from sluice.runtime.settings import CommonSettings, load
 from sluice_allocator.settings import AllocatorSettings
@@ -288,7 +288,7 @@ def test_a_simulated_agent_has_a_fleet_and_no_hardware(rendered: Rendering):
 def test_the_simulated_fleet_is_one_that_an_agent_can_read(rendered: Rendering):
     """The name is put in where the agent starts; what comes out must be a fleet of that one node."""
     (config,) = [each for each in rendered("simulated") if "fleet.toml" in each.get("data", {})]
-    from sluice.contracts.fleet import parse_fleet  # noqa: PLC0415 - only here
+    from sluice.contracts.fleet_file.fleet_spec import parse_fleet  # noqa: PLC0415 - only here
 
     fleet = parse_fleet(config["data"]["fleet.toml"].replace("@NODE@", "kind-worker.example"), origin="test")
 

@@ -21,7 +21,7 @@ from unit.deploy.policy_engine import (
     policy_of,
 )
 
-from sluice.contracts import kubernetes as names
+from sluice.contracts.kube import names
 
 BY_HAND = "GPU environment is set by Sluice, not by hand: main"
 NO_GRANT = "annotations of granted.sluice.dev are written by Sluice after creation"

@@ -13,7 +13,7 @@ import pytest
 from deploy_check import KUBERNETES
 from fake_kube.server import FakeKube
 
-from sluice.contracts.kubernetes import GATE, LABEL_MANAGED, MANAGED
+from sluice.contracts.kube.names import GATE, LABEL_MANAGED, MANAGED
 
 PROGRAM = KUBERNETES / "uninstall.sh"
 KUBECTL = shutil.which("kubectl")
@@ -123,7 +123,7 @@ def test_no_pod_stays_behind_our_gate(cluster: Cluster) -> None:
         "none": [],
     }
     for name in ("bare", "queued-too", "by-hand", "notebook"):
-        assert f"pod default/{name} has no gate any more, and no slice: make it anew" in done.stdout
+        assert f"pod default/{name} has no gate any more, and no slice: delete and create it again" in done.stdout
     again = cluster.uninstall("gates")
     assert (again.returncode, again.stdout) == (0, f"no pod waits at {GATE}\n")
 

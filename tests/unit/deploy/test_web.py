@@ -2,12 +2,12 @@
 
 from unit.deploy.reading import Rendering, environment, named
 
-from sluice.contracts.rights import rights_of
-from sluice.contracts.streams import Role
+from sluice.contracts.bus.nats_permissions import permissions_of
+from sluice.contracts.bus.streams import Role
 from sluice.runtime.settings import CommonSettings, load
 from sluice_console.__main__ import app
-from sluice_console.core.web.asking import denied
-from sluice_console.shell.web.addresses import host_and_port
+from sluice_console.core.web.request_check import denied
+from sluice_console.shell.web.listen_address import host_and_port
 
 
 def test_the_page_in_a_cluster_starts_and_knows_the_names_that_lead_to_it(rendered: Rendering):
@@ -33,6 +33,6 @@ def test_the_pages_user_may_write_nothing(rendered: Rendering):
     """Whoever takes it over can look, and no more."""
     (container,) = named(rendered("single"), "Deployment", "sluice-web")["spec"]["template"]["spec"]["containers"]
     settings = load(CommonSettings, service="console", environ=environment(container))
-    rights = rights_of(Role.CONSOLE)
+    rights = permissions_of(Role.CONSOLE)
     assert settings.nats_user == rights.user
     assert all(subject.startswith("$JS.API.") for subject in rights.publish)

@@ -14,7 +14,7 @@ from sluice.contracts.messages import (
     Share,
     SliceReport,
 )
-from sluice_inventory.core.counts import GpuUse, NodeUse, SlotState, fleet_use, uses
+from sluice_inventory.core.counts import GpuUse, NodeUse, SlotState, fleet_use, gpu_uses
 
 GPU = GpuUuid("GPU-1")
 
@@ -47,7 +47,7 @@ def instance(profile: str, start: int, size: int, allocation: str | None) -> Ins
 
 def use(*slices: SliceReport, **gpu) -> GpuUse:
     """The use of one GPU."""
-    (found,) = uses(snapshot(gpus=(gpu_report(**gpu),), slices=slices))
+    (found,) = gpu_uses(snapshot(gpus=(gpu_report(**gpu),), slices=slices))
     return found
 
 
@@ -189,13 +189,13 @@ def test_a_slice_on_another_gpu_is_not_shown_here():
 def test_gpus_come_in_the_order_of_their_index():
     """Whatever the order in which an agent reports them."""
     gpus = (gpu_report(uuid=GpuUuid("GPU-b"), index=1), gpu_report(uuid=GpuUuid("GPU-a"), index=0))
-    assert [found.gpu.uuid for found in uses(snapshot(gpus=gpus))] == ["GPU-a", "GPU-b"]
+    assert [found.gpu.uuid for found in gpu_uses(snapshot(gpus=gpus))] == ["GPU-a", "GPU-b"]
 
 
 def node(name: str, *, stale: bool = False, **gpu) -> NodeUse:
     """A node with one GPU."""
     inventory = NodeInventory(snapshot=snapshot(gpus=(gpu_report(**gpu),)), stale=stale, observed_at=AT)
-    return NodeUse(NodeName(name), inventory, uses(inventory.snapshot))
+    return NodeUse(NodeName(name), inventory, gpu_uses(inventory.snapshot))
 
 
 def test_the_fleet_does_not_offer_what_nobody_can_make():

@@ -5,15 +5,15 @@ from types import SimpleNamespace
 from factories.inventory import AT, NODE, gpu_report, news, snapshot
 
 from sluice.contracts.messages import InstanceReport, PlacementReport
-from sluice.runtime.metrics import Counts
+from sluice.runtime.prometheus.metrics import MetricRegistry
 from sluice_inventory.core.events import PullSucceeded
 from sluice_inventory.shell.metrics import FleetMetrics
 
 
 def shown(fleet: FleetMetrics) -> dict[tuple[str, ...], float]:
     """Every sample by name and labels."""
-    counts = Counts()
-    with counts.asked_for(fleet.now):
+    counts = MetricRegistry()
+    with counts.collecting_from(fleet.now):
         return {(m.name, *labels): value for m, series in counts.samples().items() for labels, value in series.items()}
 
 

@@ -3,13 +3,13 @@
 import pytest
 
 from sluice.runtime.settings import SettingsError, load
-from sluice_inventory.core.rules import Rules
+from sluice_inventory.core.config import InventoryConfig
 from sluice_inventory.settings import InventorySettings
 
 
 def test_without_settings_the_documented_defaults_hold():
     """The settings and the core's rules name the same numbers."""
-    assert load(InventorySettings, service="inventory", environ={}).rules() == Rules()
+    assert load(InventorySettings, service="inventory", environ={}).config() == InventoryConfig()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from factories.inventory import NODE, RULES, RUN, Bench, news, snapshot
 from sluice.contracts.ids import NodeName
 from sluice_inventory.core.events import PullSucceeded
 from sluice_inventory.core.inventory import Inventory
-from sluice_inventory.shell.watchers import TooManyWatchersError, WatchedInventory, Watchers
+from sluice_inventory.shell.watchers import NotifyingInventory, TooManyWatchersError, Watchers
 
 A, B, C = NodeName("a"), NodeName("b"), NodeName("c")
 
@@ -56,7 +56,7 @@ def test_watchers_who_left_make_room():
 async def test_the_core_tells_watchers_through_its_runner():
     """What an event has changed is told; the instructions are the core's own."""
     watchers = Watchers(watchers_max=1, pending_max=8)
-    bench = Bench(WatchedInventory(Inventory(RUN, RULES), watchers))
+    bench = Bench(NotifyingInventory(Inventory(RUN, RULES), watchers))
     with watchers.watch(frozenset()) as watcher:
         bench.start_reading()
         bench.caught_up()

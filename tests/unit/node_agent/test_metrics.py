@@ -1,13 +1,13 @@
 """What an agent shows of its node to those who watch it."""
 
-from sluice.runtime.metrics import Counts
-from sluice_node_agent.shell.metrics import AgentMetrics
+from sluice.runtime.prometheus.metrics import MetricRegistry
+from sluice_node_agent.shell.agent_metrics import AgentMetrics
 
 
 def shown(core) -> dict[tuple[str, ...], float]:
     """Every sample by name and labels."""
-    counts = Counts()
-    with counts.asked_for(AgentMetrics(core).now):
+    counts = MetricRegistry()
+    with counts.collecting_from(AgentMetrics(core).now):
         return {(m.name, *labels): value for m, series in counts.samples().items() for labels, value in series.items()}
 
 

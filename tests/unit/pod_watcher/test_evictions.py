@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, OperationId, RequestId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -16,7 +16,7 @@ from sluice.contracts.messages import (
     Leeway,
     RequestWithdrawn,
 )
-from sluice_pod_watcher.core.events import IdentitiesSaved, SaveIdentities
+from sluice_pod_watcher.core.folder.events import IdentitiesSaved, SaveIdentities
 
 OLD, NEW = RequestId("w1-1"), RequestId("w1-2")
 WHY = "its place is needed for default/service"

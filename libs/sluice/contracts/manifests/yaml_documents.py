@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from sluice.contracts.asking import Unquoted
-from sluice.contracts.asking.written import is_null
-from sluice.contracts.manifests.limits import ManifestLimits
+from sluice.contracts.manifests.manifest_limits import ManifestLimits
+from sluice.contracts.request_syntax import Unquoted
+from sluice.contracts.request_syntax.source_text import is_null
 
 _STRING = "tag:yaml.org,2002:str"
 _STRINGS = frozenset({_STRING, "tag:yaml.org,2002:value"})

@@ -5,7 +5,7 @@ import msgspec
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.messages.base import Message
 from sluice.contracts.messages.requests import Held
-from sluice.contracts.refusals import ReasonCount, Refusal
+from sluice.contracts.reasons import ReasonCount, Refusal
 
 
 class ContainerDevices(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import msgspec
 
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RunId, SourceName
 from sluice.contracts.messages.base import Message
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
 
 Mode = Literal["exclusive", "mps", "fractional"]
 """How a device is had: a MIG instance or a whole GPU of one's own; a share of memory beside others of the same trust
@@ -17,7 +17,7 @@ class DeviceFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """
     Which GPUs may serve a claim. An empty tuple is no constraint.
 
-    `models` and `not_models` name models or parts of product names (`sluice.mig.naming`); UUIDs are compared exactly.
+    `models` and `not_models` name models or parts of product names; UUIDs are compared exactly.
     """
 
     models: tuple[str, ...] = ()

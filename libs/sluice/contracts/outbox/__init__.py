@@ -6,14 +6,14 @@ what has no answer by writing again, never by a read. It must not decide anythin
 fighting for is the core's question (`Contested`).
 """
 
-from sluice.contracts.outbox.lanes import IN_FLIGHT_MAX
+from sluice.contracts.outbox.guard_queue import IN_FLIGHT_MAX
 from sluice.contracts.outbox.outbox import (
     EXPLAIN_TIMEOUT_S,
     LAGS_MAX_S,
-    LOOK_AGAIN_S,
+    REREAD_S,
     Contested,
     Outbox,
-    Report,
+    OutboxReport,
     Settled,
 )
 
@@ -21,9 +21,9 @@ __all__ = [
     "EXPLAIN_TIMEOUT_S",
     "IN_FLIGHT_MAX",
     "LAGS_MAX_S",
-    "LOOK_AGAIN_S",
+    "REREAD_S",
     "Contested",
     "Outbox",
-    "Report",
+    "OutboxReport",
     "Settled",
 ]

@@ -9,10 +9,10 @@ from typing import Literal
 
 import msgspec
 
-from sluice.contracts.exchange import (
+from sluice.contracts.bus.events import (
+    BusEvent,
+    BusInstruction,
     Entry,
-    ExchangeEvent,
-    ExchangeInstruction,
     LastRead,
     Observed,
     ReadAgain,
@@ -26,15 +26,15 @@ from sluice.contracts.exchange import (
     WriteUnknown,
     stream_of,
 )
+from sluice.contracts.bus.subjects import Address, parse
 from sluice.contracts.ids import OperationId, RunId
 from sluice.contracts.messages import AnyMessage
-from sluice.contracts.outbox.lanes import EXPLAINED_BY_READING, IN_FLIGHT_MAX, Flight, Lane
-from sluice.contracts.outbox.wishes import Wishes
-from sluice.contracts.subjects import Address, parse
+from sluice.contracts.outbox.guard_queue import EXPLAINED_BY_READING, IN_FLIGHT_MAX, GuardQueue, QueuedWrite
+from sluice.contracts.outbox.intents import Intents
 
 EXPLAIN_TIMEOUT_S = 2.0
 """How long a refusal may stay unexplained by what is read before the reader is started anew."""
-LOOK_AGAIN_S = 0.4
+REREAD_S = 0.4
 """
 So long after a direct look that was older than what had refused a write the next one follows: the server that has
 answered lags, and a write at what it shows would be refused again, at the speed of the bus.
@@ -62,10 +62,10 @@ class Contested(msgspec.Struct, frozen=True):
     entry: Entry
 
 
-Report = Settled | Contested
+OutboxReport = Settled | Contested
 
 
-class Outbox(Wishes):
+class Outbox(Intents):
     """
     What one core wants on the bus, and how far it is.
 
@@ -77,14 +77,14 @@ class Outbox(Wishes):
         """Start with nothing wanted and nothing known."""
         super().__init__(run, reading)
         self._kinds = kinds
-        self._in_flight: dict[OperationId, Lane] = {}
-        self._out: list[ExchangeInstruction] = []
+        self._in_flight: dict[OperationId, GuardQueue] = {}
+        self._out: list[BusInstruction] = []
         self.paused = False
         """While set, nothing new is sent; what is in flight is still settled."""
 
     # -- hearing --------------------------------------------------------------------------------------------------
 
-    def handle(self, event: ExchangeEvent, now: float) -> list[Report]:
+    def handle(self, event: BusEvent, now: float) -> list[OutboxReport]:
         """Take in one event of the exchange. Returns what the core must know."""
         match event:
             case Observed():
@@ -98,7 +98,7 @@ class Outbox(Wishes):
                 return []
             case ReadingStarted():
                 if self._reading == "stream":
-                    self._known.started(event.stream, event.incarnation)
+                    self._view.started(event.stream, event.incarnation)
                 return []
             case ReadingCaughtUp():
                 return self._reading_caught_up(event.stream, now)
@@ -107,21 +107,21 @@ class Outbox(Wishes):
 
     def tick(self, now: float) -> None:
         """Start a reader anew, or look again, where a refusal has stayed unexplained."""
-        for lane in self._in_flight.values():
-            flight = lane.flight
-            looked = self._reading == "last" and not lane.reading
-            longest_s = LOOK_AGAIN_S if looked else EXPLAIN_TIMEOUT_S
-            if flight is not None and flight.refused_at is not None and now - flight.refused_since > longest_s:
-                flight.refused_since = now
-                self._read_to_explain(lane, flight)
+        for queue in self._in_flight.values():
+            in_flight = queue.in_flight
+            looked = self._reading == "last" and not queue.reading
+            longest_s = REREAD_S if looked else EXPLAIN_TIMEOUT_S
+            if in_flight is not None and in_flight.refused_at is not None and now - in_flight.refused_since > longest_s:
+                in_flight.refused_since = now
+                self._read_to_explain(queue, in_flight)
 
-    def drain(self) -> list[ExchangeInstruction]:
+    def drain(self) -> list[BusInstruction]:
         """What to do now. Call at the end of every `handle` of the core."""
-        if self._pump.guards and not self.paused:
-            while self._pump.guards and len(self._in_flight) < IN_FLIGHT_MAX:
-                lane = self._lanes.get(self._pump.take())
-                if lane is not None:
-                    self._advance(lane)
+        if self._ready.guards and not self.paused:
+            while self._ready.guards and len(self._in_flight) < IN_FLIGHT_MAX:
+                queue = self._queues.get(self._ready.take())
+                if queue is not None:
+                    self._advance(queue)
         if not self._out:
             return []
         out, self._out = self._out, []
@@ -129,204 +129,206 @@ class Outbox(Wishes):
 
     # -- inside: sending ------------------------------------------------------------------------------------------
 
-    def _advance(self, lane: Lane) -> None:
+    def _advance(self, queue: GuardQueue) -> None:
         """Send the lane's next write, if it is free and its guard is known."""
-        if lane.flight is not None or not (lane.commits or lane.dirty):
+        if queue.in_flight is not None or not (queue.commits or queue.dirty):
             return
-        if self._reading == "stream" and not self._known.is_whole(lane.stream):
+        if self._reading == "stream" and not self._view.is_whole(queue.stream):
             return
-        if lane.applied is None:
-            if not lane.reading:
-                lane.reading = True
-                self._out.append(ReadLast(lane.stream, lane.guard))
+        if queue.applied is None:
+            if not queue.reading:
+                queue.reading = True
+                self._out.append(ReadLast(queue.stream, queue.guard))
             return
-        flight = lane.commits.popitem(last=False)[1] if lane.commits else self._next_dirty(lane)
-        if flight is None:
-            self._drop_if_idle(lane)
+        in_flight = queue.commits.popitem(last=False)[1] if queue.commits else self._next_dirty(queue)
+        if in_flight is None:
+            self._drop_if_idle(queue)
             return
-        flight.expected = lane.applied
+        in_flight.expected = queue.applied
         if self._reading == "last":
-            lane.expects(flight.expected)
-        lane.flight = flight
-        self._in_flight[flight.operation] = lane
-        self._send(lane, flight)
+            queue.expects(in_flight.expected)
+        queue.in_flight = in_flight
+        self._in_flight[in_flight.operation] = queue
+        self._send(queue, in_flight)
 
-    def _send(self, lane: Lane, flight: Flight) -> None:
-        flight.attempt += 1
+    def _send(self, queue: GuardQueue, in_flight: QueuedWrite) -> None:
+        in_flight.attempt += 1
         self._out.append(
             Write(
-                operation=flight.operation,
-                attempt=flight.attempt,
-                stream=lane.stream,
-                subject=flight.address.subject,
-                guard=lane.guard,
-                expected=flight.expected,
-                message=flight.message,
-                request=flight.request,
-                ttl_s=flight.ttl_s,
+                operation=in_flight.operation,
+                attempt=in_flight.attempt,
+                stream=queue.stream,
+                subject=in_flight.address.subject,
+                guard=queue.guard,
+                expected=in_flight.expected,
+                message=in_flight.message,
+                request=in_flight.request,
+                ttl_s=in_flight.ttl_s,
             )
         )
 
     # -- inside: answers ------------------------------------------------------------------------------------------
 
-    def _accept(self, event: WriteAccepted) -> list[Report]:
-        lane = self._in_flight.get(event.operation)
-        if lane is None or lane.flight is None:
+    def _accept(self, event: WriteAccepted) -> list[OutboxReport]:
+        queue = self._in_flight.get(event.operation)
+        if queue is None or queue.in_flight is None:
             return []
-        if self._reading == "stream" and self._known.is_gone(lane.stream, event.sequence):
-            return self._settle_by_current(lane, lane.flight)
-        address, expected = lane.flight.address, lane.flight.expected
-        entry = Entry(address.subject, event.sequence, event.operation, lane.flight.message)
-        self._known.accepted(lane.stream, entry, expected)
-        return self._learn(lane.stream, address, entry, expected)
+        if self._reading == "stream" and self._view.is_gone(queue.stream, event.sequence):
+            return self._settle_by_current(queue, queue.in_flight)
+        address, expected = queue.in_flight.address, queue.in_flight.expected
+        entry = Entry(address.subject, event.sequence, event.operation, queue.in_flight.message)
+        self._view.accepted(queue.stream, entry, expected)
+        return self._learn(queue.stream, address, entry, expected)
 
-    def _refuse(self, event: WriteRefused, now: float) -> list[Report]:
-        lane = self._in_flight.get(event.operation)
-        if lane is None or lane.flight is None:
+    def _refuse(self, event: WriteRefused, now: float) -> list[OutboxReport]:
+        queue = self._in_flight.get(event.operation)
+        if queue is None or queue.in_flight is None:
             return []
-        flight = lane.flight
-        flight.refused_since = flight.refused_first = now
-        flight.refused_in_reading = self._known.number(lane.stream)
-        flight.refused_in_life = self._known.life(lane.stream)
-        stepped_back = event.last_sequence is None or event.last_sequence <= flight.expected
+        in_flight = queue.in_flight
+        in_flight.refused_since = in_flight.refused_first = now
+        in_flight.refused_in_reading = self._view.number(queue.stream)
+        in_flight.refused_in_life = self._view.life(queue.stream)
+        stepped_back = event.last_sequence is None or event.last_sequence <= in_flight.expected
         # Where it did (closing words expired, or the broker was wiped) only a new reading can tell.
-        flight.refused_at = EXPLAINED_BY_READING if stepped_back else event.last_sequence
+        in_flight.refused_at = EXPLAINED_BY_READING if stepped_back else event.last_sequence
         if stepped_back or self._reading == "last":
-            self._read_to_explain(lane, flight)
+            self._read_to_explain(queue, in_flight)
             return []
-        return self._settle_if_explained(lane)
+        return self._settle_if_explained(queue)
 
     def _resend(self, operation: OperationId) -> None:
         """No answer: the same value, the same operation, the same guard, once more (W3)."""
-        lane = self._in_flight.get(operation)
-        if lane is not None and lane.flight is not None and lane.flight.refused_at is None:
-            self._send(lane, lane.flight)
+        queue = self._in_flight.get(operation)
+        if queue is not None and queue.in_flight is not None and queue.in_flight.refused_at is None:
+            self._send(queue, queue.in_flight)
 
-    def _read_to_explain(self, lane: Lane, flight: Flight) -> None:
+    def _read_to_explain(self, queue: GuardQueue, in_flight: QueuedWrite) -> None:
         if self._reading == "last":
-            lane.reading = True
-            self._out.append(ReadLast(lane.stream, flight.address.subject))
-        elif self._known.ask_again(lane.stream):
-            self._out.append(ReadAgain(lane.stream))
+            queue.reading = True
+            self._out.append(ReadLast(queue.stream, in_flight.address.subject))
+        elif self._view.ask_again(queue.stream):
+            self._out.append(ReadAgain(queue.stream))
 
     # -- inside: reading ------------------------------------------------------------------------------------------
 
-    def _observe(self, entry: Entry) -> list[Report]:
+    def _observe(self, entry: Entry) -> list[OutboxReport]:
         if self._reading == "last":
             return []
         kind = entry.subject.split(".", 2)[1]
         if kind not in self._kinds:
             return []
         stream = stream_of(kind)
-        self._known.observed(stream, entry)
+        self._view.observed(stream, entry)
         return self._learn(stream, parse(entry.subject), entry)
 
-    def _learn(self, stream: Stream, address: Address, entry: Entry, expected: int = 0) -> list[Report]:
+    def _learn(self, stream: Stream, address: Address, entry: Entry, expected: int = 0) -> list[OutboxReport]:
         """One value is now known to be at its subject; `expected` is what an own write expected of its guard."""
-        is_newest = self._known.learn(stream, address, entry, expected)
-        lane = self._lanes.get(address.guard)
-        if lane is not None:
-            known_upto = lane.applied or 0
+        is_newest = self._view.learn(stream, address, entry, expected)
+        queue = self._queues.get(address.guard)
+        if queue is not None:
+            known_upto = queue.applied or 0
             if expected <= known_upto or address.guard == address.subject:
-                lane.applied = max(known_upto, entry.sequence)
-            if lane.flight is not None and lane.flight.operation == entry.operation:
-                return self._settle(lane, landed=True)
-        reports: list[Report] = []
+                queue.applied = max(known_upto, entry.sequence)
+            if queue.in_flight is not None and queue.in_flight.operation == entry.operation:
+                return self._settle(queue, landed=True)
+        reports: list[OutboxReport] = []
         kept = self._kept.get(entry.subject)
         if kept is not None and is_newest and entry.message != kept.message:
             reports.append(Contested(kept.address, entry))
             self._mark(kept)
-        return reports + self._settle_if_explained(lane) if lane is not None else reports
+        return reports + self._settle_if_explained(queue) if queue is not None else reports
 
-    def _settle_if_explained(self, lane: Lane) -> list[Report]:
-        flight = lane.flight
-        if flight is None or flight.refused_at is None or flight.refused_at == EXPLAINED_BY_READING:
+    def _settle_if_explained(self, queue: GuardQueue) -> list[OutboxReport]:
+        in_flight = queue.in_flight
+        if in_flight is None or in_flight.refused_at is None or in_flight.refused_at == EXPLAINED_BY_READING:
             return []
-        if (lane.applied or 0) < flight.refused_at:
+        if (queue.applied or 0) < in_flight.refused_at:
             return []
-        return self._settle_by_current(lane, flight)
+        return self._settle_by_current(queue, in_flight)
 
-    def _settle_by_current(self, lane: Lane, flight: Flight) -> list[Report]:
-        current = self._known.current.get(flight.address.subject)
-        return self._settle(lane, landed=current is not None and current.operation == flight.operation)
+    def _settle_by_current(self, queue: GuardQueue, in_flight: QueuedWrite) -> list[OutboxReport]:
+        current = self._view.current.get(in_flight.address.subject)
+        return self._settle(queue, landed=current is not None and current.operation == in_flight.operation)
 
-    def _settle(self, lane: Lane, *, landed: bool) -> list[Report]:
-        flight = lane.flight
-        assert flight is not None
-        lane.flight = None
-        del self._in_flight[flight.operation]
+    def _settle(self, queue: GuardQueue, *, landed: bool) -> list[OutboxReport]:
+        in_flight = queue.in_flight
+        assert in_flight is not None
+        queue.in_flight = None
+        del self._in_flight[in_flight.operation]
         if landed and self._reading == "last":
-            self._landed[flight.address.subject] = flight.operation
-            if lane.applied in lane.expected:
+            self._landed[in_flight.address.subject] = in_flight.operation
+            if queue.applied in queue.expected:
                 # The stream has lost its latest numbers and gives them out anew: a copy of the older write that has
                 # expected this one would land, and who reads no stream does not hear of it. Said with another number.
-                self._known.current.pop(flight.address.subject, None)
-        if self._reading == "stream" and lane.idle:
-            del self._lanes[lane.guard]
+                self._view.current.pop(in_flight.address.subject, None)
+        if self._reading == "stream" and queue.idle:
+            del self._queues[queue.guard]
         else:
-            self._pump.add(lane.guard)
-        if flight.kind == "commit":
-            self._end_committing(flight.address.subject)
-            return [Settled(flight.operation, flight.address, flight.message, landed)]
-        kept = self._kept.get(flight.address.subject)
+            self._ready.add(queue.guard)
+        if in_flight.kind == "commit":
+            self._end_committing(in_flight.address.subject)
+            return [Settled(in_flight.operation, in_flight.address, in_flight.message, landed)]
+        kept = self._kept.get(in_flight.address.subject)
         if kept is not None:
             self._mark(kept)  # compared once more: it may have been replaced meanwhile, or have lost
         return []
 
-    def _reading_caught_up(self, stream: Stream, now: float) -> list[Report]:
-        if self._reading == "last" or not self._known.caught_up(stream):
+    def _reading_caught_up(self, stream: Stream, now: float) -> list[OutboxReport]:
+        if self._reading == "last" or not self._view.caught_up(stream):
             return []
-        reports: list[Report] = []
-        for lane in [lane for lane in self._lanes.values() if lane.stream is stream]:
-            lane.applied = self._guard_of(stream, lane.guard)
-            flight = lane.flight
-            if flight is not None and self._is_explained(lane, flight, now):
-                reports += self._settle_by_current(lane, flight)
-            self._pump.add(lane.guard)
+        reports: list[OutboxReport] = []
+        for queue in [queue for queue in self._queues.values() if queue.stream is stream]:
+            queue.applied = self._guard_of(stream, queue.guard)
+            in_flight = queue.in_flight
+            if in_flight is not None and self._is_explained(queue, in_flight, now):
+                reports += self._settle_by_current(queue, in_flight)
+            self._ready.add(queue.guard)
         for kept in self._kept.values():
             if stream_of(kept.address.kind) is stream:
                 self._mark(kept)
         return reports
 
-    def _is_explained(self, lane: Lane, flight: Flight, now: float) -> bool:
+    def _is_explained(self, queue: GuardQueue, in_flight: QueuedWrite, now: float) -> bool:
         """
         Whether the reading that has just ended tells what became of a write that was refused (W3).
 
         Not one that ends before what refused it: that may be the write itself. But STATE may forget what it
         acknowledged, and in another life of a stream nothing of the one before is there.
         """
-        if flight.refused_at is None or flight.refused_in_reading >= self._known.number(lane.stream):
+        if in_flight.refused_at is None or in_flight.refused_in_reading >= self._view.number(queue.stream):
             return False
-        ends_before = flight.refused_at != EXPLAINED_BY_READING and self._known.ends_at(lane.stream) < flight.refused_at
-        of_this_life = self._known.life(lane.stream) == flight.refused_in_life
-        if lane.stream is not Stream.BOOK or not ends_before or not of_this_life:
+        ends_before = (
+            in_flight.refused_at != EXPLAINED_BY_READING and self._view.ends_at(queue.stream) < in_flight.refused_at
+        )
+        of_this_life = self._view.life(queue.stream) == in_flight.refused_in_life
+        if queue.stream is not Stream.BOOK or not ends_before or not of_this_life:
             return True
-        return now - flight.refused_first >= LAGS_MAX_S
+        return now - in_flight.refused_first >= LAGS_MAX_S
 
-    def _last_read(self, event: LastRead, now: float) -> list[Report]:
-        lane = self._lanes.get(event.subject)
-        if lane is None:
+    def _last_read(self, event: LastRead, now: float) -> list[OutboxReport]:
+        queue = self._queues.get(event.subject)
+        if queue is None:
             return []
-        lane.reading = False
-        if lane.flight is not None and self._is_too_old(lane.flight, event.entry, now):
+        queue.reading = False
+        if queue.in_flight is not None and self._is_too_old(queue.in_flight, event.entry, now):
             return []  # looked at again with time
-        is_older = event.entry is not None and event.entry.sequence < (lane.applied or 0)
-        lane.applied = event.entry.sequence if event.entry is not None else 0
+        is_older = event.entry is not None and event.entry.sequence < (queue.applied or 0)
+        queue.applied = event.entry.sequence if event.entry is not None else 0
         if event.entry is not None:
-            self._known.current[event.subject] = event.entry
+            self._view.current[event.subject] = event.entry
         else:
-            self._known.current.pop(event.subject, None)
-        self._pump.add(lane.guard)
+            self._view.current.pop(event.subject, None)
+        self._ready.add(queue.guard)
         kept = self._kept.get(event.subject)
         if kept is not None and is_older:
             self._mark(kept)  # asked for before an own write landed, or of a new life: a write finds out which
-        if lane.flight is not None and lane.flight.refused_at is not None:
-            return self._settle_by_current(lane, lane.flight)
+        if queue.in_flight is not None and queue.in_flight.refused_at is not None:
+            return self._settle_by_current(queue, queue.in_flight)
         return []
 
-    def _is_too_old(self, flight: Flight, found: Entry | None, now: float) -> bool:
+    def _is_too_old(self, in_flight: QueuedWrite, found: Entry | None, now: float) -> bool:
         """Whether what a direct look has found is older than what has refused a write, for a server that lags."""
-        if flight.refused_at is None or flight.refused_at == EXPLAINED_BY_READING:
+        if in_flight.refused_at is None or in_flight.refused_at == EXPLAINED_BY_READING:
             return False
-        is_older = (found.sequence if found is not None else 0) < flight.refused_at
-        return is_older and now - flight.refused_first < LAGS_MAX_S
+        is_older = (found.sequence if found is not None else 0) < in_flight.refused_at
+        return is_older and now - in_flight.refused_first < LAGS_MAX_S

@@ -1,1 +1,1 @@
-"""Generated from proto/ by tools/proto.py: never edited. `make proto` writes it anew."""
+"""Generated from proto/ by tools/proto.py: never edited. `make proto` writes it again."""

@@ -3,38 +3,38 @@ The spec of a Pod, as far as it says where the pod can run and how urgently: its
 besides GPUs, and its priority.
 
 Takes plain mappings and lists, as any reader of YAML or JSON makes them, and checks what it takes as the Kubernetes API
-server would. What the containers ask of GPUs is not read here (`sluice.contracts.asking`), only handed on.
+server would. What the containers ask of GPUs is not read here (`sluice.contracts.request_syntax`), only handed on.
 """
 
 from sluice.contracts.pod_specs.containers import literal_variable, read_containers
 from sluice.contracts.pod_specs.host_needs import read_host_needs, read_node_terms, read_pod_labels, with_node
 from sluice.contracts.pod_specs.main_container import MainContainer, main_container
-from sluice.contracts.pod_specs.pod_needs import unknown_demands
-from sluice.contracts.pod_specs.urgency import (
-    NO_URGENCY,
+from sluice.contracts.pod_specs.pod_affinity import unknown_demands
+from sluice.contracts.pod_specs.pod_priority import (
+    NO_PRIORITY,
+    PodPriority,
     PriorityClass,
-    Urgency,
+    read_priority,
     read_priority_class,
-    read_urgency,
-    resolved,
     unknown_class,
+    with_priority_class,
 )
 
 __all__ = [
-    "NO_URGENCY",
+    "NO_PRIORITY",
     "MainContainer",
+    "PodPriority",
     "PriorityClass",
-    "Urgency",
     "literal_variable",
     "main_container",
     "read_containers",
     "read_host_needs",
     "read_node_terms",
     "read_pod_labels",
+    "read_priority",
     "read_priority_class",
-    "read_urgency",
-    "resolved",
     "unknown_class",
     "unknown_demands",
     "with_node",
+    "with_priority_class",
 ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.bus.codec import NOT_READABLE
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 ISTIO_STATUS = "sidecar.istio.io/status"

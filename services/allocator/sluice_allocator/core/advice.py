@@ -46,6 +46,6 @@ def _not_enforced(booking: Booking) -> tuple[str, ...]:
             quotas[device.container] = (share.quota_request_permille, share.quota_limit_permille)
     return tuple(
         f"QuotaNotEnforced: container {name!r} asks for {least / 10:g} % to {most / 10:g} % of the time, and nothing "
-        "on its node enforces that: it may use its SMs all the time, and they are promised to nobody else"
+        "on its node enforces that: it may use its SMs all the time, and they are reserved for it"
         for name, (least, most) in quotas.items()
     )

@@ -6,16 +6,9 @@ what follows is wanted from the outbox. Nothing is decided while a stream is bei
 half wrong.
 """
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
-    ExchangeEvent,
-    Observed,
-    ReadAgain,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-)
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId, SourceName, request_named
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -26,8 +19,7 @@ from sluice.contracts.messages import (
     NodeOpened,
     SliceGone,
 )
-from sluice.contracts.outbox import Contested, Outbox, Report, Settled
-from sluice.contracts.subjects import Address
+from sluice.contracts.outbox import Contested, Outbox, OutboxReport, Settled
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.ensuring import Ensuring
 from sluice_allocator.core.entries import settle_stray
@@ -144,7 +136,7 @@ class Allocator:
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
-    def _exchange(self, event: ExchangeEvent, now: float) -> list[Instruction]:
+    def _exchange(self, event: BusEvent, now: float) -> list[Instruction]:
         desk = self.desk
         if isinstance(event, Observed):
             reports = desk.outbox.handle(event, now)
@@ -315,7 +307,7 @@ class Allocator:
             del desk.changed_requests[request]
             settle_request(desk, request)
 
-    def _report(self, reports: list[Report]) -> None:
+    def _report(self, reports: list[OutboxReport]) -> None:
         for report in reports:
             match report:
                 case Settled():

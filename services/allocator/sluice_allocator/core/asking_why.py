@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import islice
 
-from sluice.contracts.asking import AskLimits, ContainerAsk, parse_pod
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import (
     NO_NEEDS,
@@ -27,7 +26,8 @@ from sluice.contracts.messages import (
     Revoke,
 )
 from sluice.contracts.pod_specs import with_node
-from sluice.contracts.refusals import Refusal, WaitReason
+from sluice.contracts.reasons import Refusal, WaitReason
+from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, parse_pod
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions.draining import with_cordons
 from sluice_allocator.core.evictions.preempting import find_victims
@@ -52,7 +52,7 @@ class PodAsked:
 
     namespace: str
     annotations: dict[str, str]
-    containers: tuple[ContainerAsk, ...]
+    containers: tuple[ContainerRequest, ...]
     host: HostNeeds = NO_NEEDS
     priority: int = 0
     """Of its spec: it counts where no annotation names one."""
@@ -116,7 +116,7 @@ def _only_source(desk: Desk) -> SourceName:
 
 def simulate(desk: Desk, pod: PodAsked) -> Simulated:
     """What would become of a pod if it asked now, alone."""
-    ask = parse_pod(pod.annotations, pod.containers, limits=AskLimits(desk.rules.max_gpus_per_node))
+    ask = parse_pod(pod.annotations, pod.containers, limits=RequestLimits(desk.rules.max_gpus_per_node))
     if isinstance(ask, Refusal):
         return ask
     if not ask.claims:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.driver_capabilities import implied
 from sluice.contracts.ids import AllocationId, OperationId, RequestId, operation_parts
 from sluice.contracts.messages import (

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sluice.contracts import subjects
-from sluice.contracts.adjusting import counted, larger, same_places
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId, allocation_id
 from sluice.contracts.messages import AnyMessage, Booking, Grant, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
-from sluice.contracts.subjects import Address
+from sluice.contracts.resize import counted_booking, max_sizes, same_places
 from sluice_allocator.core.evictions.sparing import Sparing
 from sluice_allocator.core.groups.gangs import Gangs
 from sluice_allocator.core.limits.over_quota import OverQuota
@@ -177,12 +177,12 @@ class Desk:
 
     def counted(self, entry: Grant | Revoke) -> Booking:
         """What an entry counts: its booking, or the largest of the sizes while its shares are being changed."""
-        booked = counted(entry, self.world.slices.get(entry.booking.allocation))
+        booked = counted_booking(entry, self.world.slices.get(entry.booking.allocation))
         on_its_way = self.adjustments.on_their_way.get(booked.allocation) if self.adjustments.on_their_way else None
         if on_its_way is None or not same_places(booked.devices, on_its_way.adjusted.counted.devices):
             return booked
         # Another allocator may have made it larger than that meanwhile: its write is read, and ours not answered yet.
-        return msgspec.structs.replace(booked, devices=larger(booked.devices, on_its_way.adjusted.counted.devices))
+        return msgspec.structs.replace(booked, devices=max_sizes(booked.devices, on_its_way.adjusted.counted.devices))
 
     def roll_back(self, message: Grant) -> None:
         """A grant did not get into the ledger: its place is free, unless the ledger says otherwise."""

@@ -5,7 +5,7 @@ A request that nobody wants any more: what is said of it, when nothing of it is 
 take anything back: what is booked is judged before (`entries`).
 """
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Bound, Closed, Held, LedgerEntry, Refused, Released, RequestWithdrawn, Waived
 from sluice_allocator.core.binding import answer_without_slice, may_come_yet, release
@@ -13,7 +13,7 @@ from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import waits_for_node, waits_for_nodes
 from sluice_allocator.core.world import BindingFact, RequestFact
 
-_NOBODY_ASKS = "nobody asks for it any more"
+_NOBODY_ASKS = "its request is gone"
 
 
 def settle_ended(

@@ -10,7 +10,7 @@ It must not say anything of the request itself (`requests` does).
 
 import msgspec
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import AllocationRequested, Closed, Grant, LedgerEntry, Revoke, SliceGone
 from sluice_allocator.core.desk import Desk

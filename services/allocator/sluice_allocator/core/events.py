@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, Ticked
+from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.ids import NodeName
 from sluice_allocator.core.sizes.adjustments import Change, Outcome
 
@@ -34,7 +34,7 @@ class AdjustAsked:
     change: Change
 
 
-Event = ExchangeEvent | Ticked | LeaseChanged | AgentEnsured | GoOn | AdjustAsked
+Event = BusEvent | Ticked | LeaseChanged | AgentEnsured | GoOn | AdjustAsked
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +52,4 @@ class AnswerAdjust:
     outcome: Outcome
 
 
-Instruction = ExchangeInstruction | EnsureAgent | AnswerAdjust
+Instruction = BusInstruction | EnsureAgent | AnswerAdjust

@@ -7,7 +7,7 @@ slice that is still there (PROTOCOL §4). When it turns out that the slice is no
 where it was, so it gets no other (ADR 0034).
 """
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -21,7 +21,7 @@ from sluice.contracts.messages import (
     SliceDegraded,
     SliceGone,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.contracts.ticket_names import is_ticket_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.removing import close_unbooked

@@ -8,8 +8,8 @@ follow.
 
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -25,7 +25,7 @@ from sluice.contracts.messages import (
     SliceReady,
     SliceReport,
 )
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import BEING_UNMADE, is_held, look_at_opening
 from sluice_allocator.core.removing import settle_removed

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId, SourceName
 from sluice.contracts.messages import Booking, Bound, Closed, Grant, Held, Released, RequestWithdrawn
 from sluice_allocator.core.binding import answer_without_slice, may_come_yet, release
@@ -173,7 +173,7 @@ def _take_back_answer(desk: Desk, request: RequestId) -> bool:
     """
     if request in desk.committing or desk.outbox.busy(subjects.binding(request)):
         return False
-    answer, held, cause = desk.world.bindings.get(request), None, "nobody asks for it any more"
+    answer, held, cause = desk.world.bindings.get(request), None, "its request is gone"
     if isinstance(answer, Bound):
         if may_come_yet(desk, answer.allocation):
             return False

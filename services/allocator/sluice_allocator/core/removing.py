@@ -8,7 +8,7 @@ over a node that is opened meanwhile; whoever opens it enters what the agent sti
 is used.
 """
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import Closed, NodeClosed
 from sluice_allocator.core.desk import Desk

@@ -17,7 +17,7 @@ path of their own.
     withdrawn, nothing booked any more    -> Released
 """
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -31,7 +31,7 @@ from sluice.contracts.messages import (
     WaitOver,
     Waived,
 )
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
 from sluice_allocator.core.binding import (
     bind_again,
     bindable,

@@ -9,6 +9,7 @@ here.
 """
 
 from sluice.contracts.ids import AllocationId
+from sluice.contracts.kube.taints import blocking_predicate
 from sluice.contracts.messages import (
     AllocationRequested,
     Booking,
@@ -23,7 +24,6 @@ from sluice.contracts.messages import (
     SliceQuarantined,
     Waived,
 )
-from sluice.contracts.taints import why_kept_out
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import (
     DECLINED,
@@ -82,7 +82,7 @@ def why_waive(desk: Desk, grant: Grant, asked: AllocationRequested) -> str | Non
     inventory = desk.world.inventories.get(booking.node)
     if slice_ is None and not grant.adopted and inventory is not None and inventory.stale:
         return f"nothing was heard of its slice, and its node does not answer: {inventory.stale_message}"
-    kept_out = why_kept_out(desk.world.hosts.get(booking.node), asked.host.tolerations)
+    kept_out = blocking_predicate(desk.world.hosts.get(booking.node), asked.host.tolerations)
     if kept_out and not grant.adopted:
         return f"its node {kept_out}, since before the pod was bound"
     lost = why_lost(desk, booking.request, asked.held) if asked.held is not None else None

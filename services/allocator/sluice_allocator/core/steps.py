@@ -7,7 +7,7 @@ Counts are the search's own, and so is the bound on how many there are; nothing 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.reasons import ReasonCount, WaitReason
 
 _FILTERS: dict[str, frozenset[WaitReason]] = {
     "nodes": frozenset(

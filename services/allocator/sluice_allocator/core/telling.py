@@ -16,7 +16,7 @@ from sluice.contracts.messages import (
     SliceDegraded,
     Waived,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.groups.settling import is_told_by_group
 from sluice_allocator.core.held import is_held, say_why

@@ -9,7 +9,7 @@ all is closed as ever. It must not judge slices that the ledger or an agent has.
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,

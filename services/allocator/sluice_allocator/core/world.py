@@ -8,8 +8,9 @@ there any more. It must not decide anything.
 from dataclasses import dataclass, field
 from typing import TypeGuard, TypeVar
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, ReadingStarted, Stream, stream_of
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, ReadingStarted, Stream, stream_of
+from sluice.contracts.bus.subjects import Address, parse
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -43,7 +44,6 @@ from sluice.contracts.messages import (
     SourceSynced,
     Waived,
 )
-from sluice.contracts.subjects import Address, parse
 from sluice_allocator.core.sharing import Sharing
 
 LEDGER = (Grant, Revoke, Closed)

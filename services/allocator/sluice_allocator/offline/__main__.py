@@ -4,7 +4,7 @@ Runs a workload over a fleet on virtual time: `python -m sluice_allocator.offlin
 Answers go to a file beside the wanted one, which takes its name when all is done: half an answer is none.
 """
 
-from sluice.runtime import starting  # the first import, so that Ctrl-C ends the others quietly
+from sluice.runtime import sigint  # the first import, so that Ctrl-C ends the others quietly
 
 # isort: split
 import argparse
@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from sluice.contracts.fleet import Fleet, FleetError, parse_fleet
-from sluice.contracts.strict_tables import TOML_BYTES_MAX
-from sluice.runtime.texts import text_of
+from sluice.contracts.fleet_file.fleet_spec import FleetSpec, FleetSpecError, parse_fleet
+from sluice.contracts.toml_tables import TOML_BYTES_MAX
+from sluice.runtime.text_files import read_named_text
 from sluice_allocator.core.placement import PlacingRules
-from sluice_allocator.offline.answers import AnswerWriter
-from sluice_allocator.offline.asks import Policies, PolicyError, parse_policies
+from sluice_allocator.offline.answer_writer import AnswerWriter
+from sluice_allocator.offline.pod_requests import Policies, PolicyError, parse_policies
 from sluice_allocator.offline.simulation import Simulation, rules_for
 from sluice_allocator.offline.workload import LINE_BYTES_MAX, WorkloadError, read_workload, shuffled
 from sluice_allocator.placement_file import PlacementFileError, parse_placement, read_text
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code; every expected failure is one sentence on stderr."""
     wanted = _parser().parse_args(arguments)
     try:
-        starting.over()
+        sigint.restore()
         policies = _policies(wanted.policy)
         fleet = _fleet(wanted.fleet)
         _run(fleet, policies, _placing(wanted.placement), wanted)
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(fleet: Fleet, policies: Policies, placing: PlacingRules, wanted: argparse.Namespace) -> None:
+def _run(fleet: FleetSpec, policies: Policies, placing: PlacingRules, wanted: argparse.Namespace) -> None:
     """Raises _WrongInputError, WorkloadError, and OSError when the answers cannot be written."""
     try:
         workload: BinaryIO = wanted.workload.open("rb")
@@ -87,10 +87,10 @@ def _out(wanted: argparse.Namespace) -> Path:
     return out
 
 
-def _fleet(path: Path) -> Fleet:
+def _fleet(path: Path) -> FleetSpec:
     try:
-        return parse_fleet(text_of(path, TOML_BYTES_MAX), origin=str(path))
-    except FleetError as error:
+        return parse_fleet(read_named_text(path, TOML_BYTES_MAX), origin=str(path))
+    except FleetSpecError as error:
         raise _WrongInputError(str(error)) from error
     except OSError as error:
         raise _WrongInputError(f"the fleet file {path} cannot be read: {error.strerror or error}") from error

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sluice.contracts import subjects
-from sluice.contracts.asking import AskLimits
-from sluice.contracts.fleet import Fleet
-from sluice.contracts.fleet_snapshot import empty_snapshot, host_facts
+from sluice.contracts.bus import subjects
+from sluice.contracts.fleet_file.empty_snapshots import empty_snapshot, host_facts
+from sluice.contracts.fleet_file.fleet_spec import FleetSpec
 from sluice.contracts.ids import AllocationId, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -27,13 +26,14 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     Revoke,
 )
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import RequestLimits
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.placement import PlacingRules
 from sluice_allocator.core.rules import Rules
-from sluice_allocator.offline.answers import AnswerWriter
-from sluice_allocator.offline.asks import WORKLOAD, Policies, request_of
-from sluice_allocator.offline.perfect import PerfectCluster
+from sluice_allocator.offline.answer_writer import AnswerWriter
+from sluice_allocator.offline.perfect_cluster import PerfectCluster
+from sluice_allocator.offline.pod_requests import WORKLOAD, Policies, request_of
 from sluice_allocator.offline.workload import Arrival, Departure, Step, WorkloadError
 
 UNBOUNDED = 1 << 62
@@ -67,14 +67,14 @@ class Simulation:
     """One run over one fleet."""
 
     def __init__(
-        self, fleet: Fleet, answers: AnswerWriter, *, policies: Policies, queue: bool, rules: Rules | None = None
+        self, fleet: FleetSpec, answers: AnswerWriter, *, policies: Policies, queue: bool, rules: Rules | None = None
     ) -> None:
         """Bring up the fleet, empty."""
         self._answers = answers
         self._policies = policies
         self._queue = queue
         rules = rules or rules_for(fleet)
-        self._limits = AskLimits(max_gpus_per_node=rules.max_gpus_per_node)
+        self._limits = RequestLimits(max_gpus_per_node=rules.max_gpus_per_node)
         self._cluster = PerfectCluster(Allocator(RunId("offline"), rules), self._hear)
         self._pods: dict[str, _Pod] = {}
         self._by_request: dict[RequestId, _Pod] = {}
@@ -192,7 +192,7 @@ class Simulation:
         del self._pods[pod.name], self._by_request[pod.request]
 
 
-def rules_for(fleet: Fleet, placing: PlacingRules = PlacingRules()) -> Rules:  # noqa: B008  # frozen
+def rules_for(fleet: FleetSpec, placing: PlacingRules = PlacingRules()) -> Rules:  # noqa: B008  # frozen
     """
     The rules of a production allocator, with three differences that only an offline run can afford.
 

@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.quantities import NotANumber, parse_quantity
-from sluice.contracts.refusals import shorten
-from sluice.contracts.strict_tables import as_written
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.kube.quantities import NotANumber, parse_quantity
+from sluice.contracts.reasons import shorten
+from sluice.contracts.toml_tables import toml_text_of
 
 LINE_BYTES_MAX = 4_000_000
 """A line is one pod: longer ones are no workload."""
@@ -52,7 +52,7 @@ class WorkloadError(ValueError):
         """Say all of it in one sentence."""
         self.where = where
         self.field = field
-        at = f"{field} = {shorten(as_written(value))}: " if field else ""
+        at = f"{field} = {shorten(toml_text_of(value))}: " if field else ""
         super().__init__(f"{where}: {at}{message}")
 
 

@@ -6,34 +6,35 @@ from functools import partial
 
 import grpc.aio
 
-from sluice.contracts.callers import Caller, name_of
-from sluice.contracts.exchange import Stream
-from sluice.contracts.store_sizes import MIB
-from sluice.runtime import logs, rpc
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.store_sizes import MIB
+from sluice.contracts.rpc_permissions import Caller, dns_name
+from sluice.runtime import logs
 from sluice.runtime.bus import Bus
-from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import CoreRunner
-from sluice.runtime.garbage import keep_old_aside
+from sluice.runtime.gc_freeze import freeze_periodically
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.health import Health
+from sluice.runtime.grpc.security import security_from_settings
 from sluice.runtime.lease import Lease
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.rpc_health import Health
-from sluice.runtime.rpc_identity import trust_of
+from sluice.runtime.nats.credential_files import credentials_from_settings
+from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.service import Service
-from sluice.runtime.turns import Phase
+from sluice.runtime.tracing.core_spans import SpanPhase
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, AnswerAdjust, EnsureAgent, Event, GoOn, LeaseChanged
 from sluice_allocator.settings import AllocatorSettings
-from sluice_allocator.shell.adjusting import Adjuster
-from sluice_allocator.shell.measured import Measured
+from sluice_allocator.shell.decision_counter import DecisionCounter
 from sluice_allocator.shell.metrics import AllocatorMetrics
+from sluice_allocator.shell.resize import ShareResizer
 from sluice_allocator.shell.server import ROLE, AllocatorServer
 
 GO_ON_S = 0.02
 """How often it is looked whether the core is unfinished. While it is, it goes on, and what happens comes in between."""
 LOOK_S = 0.1
 """How often the lease is looked at: what a holder may go on deciding after it has run out."""
-PHASES = (Phase("queue wait", "saw AllocationRequested", "decided Grant"),)
+PHASES = (SpanPhase("queue wait", "saw AllocationRequested", "decided Grant"),)
 """From a request's arrival to the decision that gives it a place, in traces."""
 STREAMS_LOOK_S = 2.0
 """How often it is looked whether a stream is missing."""
@@ -43,8 +44,8 @@ async def serve(service: Service[AllocatorSettings]) -> None:
     """Run until cancelled."""
     settings = service.settings
     health = Health(service.clock, parts=(service.name,))
-    who = credentials_of(settings)
-    async with rpc.serve_health(settings.health_address, health):  # also while the broker is awaited
+    who = credentials_from_settings(settings)
+    async with transport.serve_health(settings.health_address, health):  # also while the broker is awaited
         bus = await NatsBus.connect(settings.nats_url, name=service.name, traces=service.traces, credentials=who)
         try:
             await serve_on(bus, service, health)
@@ -59,10 +60,10 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
     for warning in warnings:
         logs.get("allocator").warning("not used", why=warning)
     core = Allocator(service.run, settings.rules(placing))
-    adjuster = Adjuster()
+    adjuster = ShareResizer()
     runner: CoreRunner[Event] = CoreRunner(
         name=service.name,
-        core=Measured(core),
+        core=DecisionCounter(core),
         bus=bus,
         clock=service.clock,
         traces=service.traces,
@@ -78,15 +79,15 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
         server.register(on)
         health.register(on)
 
-    trust = trust_of(settings, name_of(Caller.ALLOCATOR))
+    security = security_from_settings(settings, dns_name(Caller.ALLOCATOR))
     async with (
-        rpc.serve(register, address=settings.grpc_address, trust=trust, traces=service.traces) as endpoint,
+        transport.serve(register, address=settings.grpc_address, security=security, traces=service.traces) as endpoint,
         asyncio.TaskGroup() as tasks,
     ):
         logs.get("allocator").info("serving", grpc_address=endpoint)
         history_bytes = settings.history_mib * MIB
         tasks.create_task(_keep_streams(bus, service.clock, history_bytes), name="streams")
-        tasks.create_task(keep_old_aside(service.clock), name="garbage")
+        tasks.create_task(freeze_periodically(service.clock), name="garbage")
         tasks.create_task(_go_on(core, runner, service.clock), name="go on")
         if settings.always_active:
             await runner.offer(LeaseChanged(held=True))

@@ -8,11 +8,11 @@ is never what somebody wrote: what names no single known model or profile is `an
 from collections import Counter
 from functools import lru_cache
 
-from sluice.contracts.asking.counting import devices_of
 from sluice.contracts.messages import AllocationRequested, Claim
+from sluice.contracts.request_syntax.device_limit import devices_of
 from sluice.mig.catalog import catalog
 from sluice.mig.model import GpuModel
-from sluice.mig.naming import is_meant
+from sluice.mig.model_names import is_meant
 from sluice_allocator.core.desk import Desk
 
 ANY = "any"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sluice.contracts.messages import AllocationRequested, Bound, Grant, Pending, Refused, RequestRejected, Revoke
-from sluice.runtime.metrics import SECONDS, Metric, Sample
+from sluice.runtime.prometheus.metrics import SECONDS, Metric, Sample
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.world import World
 from sluice_allocator.shell.demand import pending_devices
@@ -19,73 +19,68 @@ from sluice_allocator.shell.demand import pending_devices
 REQUESTS = Metric(
     "sluice_requests",
     "gauge",
-    "Requests by what became of them: asked (by a living source), bound, refused (no hardware could), rejected (nobody "
-    "understands them), waiting (told why).",
+    "Requests by state: asked, bound, refused (no hardware can serve it), rejected (malformed), waiting.",
     ("state",),
 )
-WAITING = Metric(
-    "sluice_requests_waiting", "gauge", "Requests that wait, by the first reason that they were told.", ("reason",)
-)
+WAITING = Metric("sluice_requests_waiting", "gauge", "Waiting requests by their first reason.", ("reason",))
 QUEUE = Metric(
     "sluice_queue_requests",
     "gauge",
-    "Requests in the queue, by the mode and profile that they ask for.",
+    "Requests in the queue by mode and profile.",
     ("mode", "profile"),
 )
 QUEUE_OUTSIDE = Metric(
-    "sluice_queue_outside", "gauge", "Requests outside of the queue: too many wait (SLUICE_ALLOCATOR_WAITING_MAX).", ()
+    "sluice_queue_outside", "gauge", "Requests outside the full queue (SLUICE_ALLOCATOR_WAITING_MAX).", ()
 )
 QUEUE_WAIT = Metric(
     "sluice_queue_first_waits_seconds",
     "gauge",
-    "How long the first in its turn has waited in this process, by mode and profile.",
+    "Waiting time of the first request in its turn, by mode and profile, in this process.",
     ("mode", "profile"),
 )
 NODES = Metric(
     "sluice_nodes",
     "gauge",
-    "Nodes by state: open (used), unopened (its ledger is being written), stale (its agent does not answer), removed, "
-    "cordoned; one node may be in several.",
+    "Nodes by state: open (used), unopened (not adopted yet), stale (no answer from its agent), removed, "
+    "cordoned. A node may have several.",
     ("state",),
 )
-SLICES = Metric("sluice_slices", "gauge", "Slices by the last word of their agents.", ("state",))
-GRANTS = Metric("sluice_ledger_entries", "gauge", "Entries of the ledger by kind: Grant, Revoke, Closed.", ("kind",))
+SLICES = Metric("sluice_slices", "gauge", "Slices by the state that agents reported last.", ("state",))
+GRANTS = Metric("sluice_ledger_entries", "gauge", "Ledger entries by kind: Grant, Revoke, Closed.", ("kind",))
 WORKS = Metric(
     "sluice_allocator_works",
     "gauge",
-    "1 where this process decides, 0 where it stands by. More than one at once does no harm: guards decide.",
+    "1 while this process decides, 0 on standby. Two at once do no harm: writes are guarded.",
     (),
 )
 STREAMS_KNOWN = Metric(
-    "sluice_allocator_settled", "gauge", "1 while both streams are known whole; nothing is decided before.", ()
+    "sluice_allocator_settled", "gauge", "1 once both streams are read to their end; nothing is decided before.", ()
 )
 
 PENDING_DEVICES = Metric(
     "sluice_pending_devices",
     "gauge",
-    "Devices that are waited for in the queue, by the model and the profile that would serve; any where several would, "
-    "whole for whole GPUs, share for shares. For who scales the fleet.",
+    "Devices that queued requests wait for, by model and profile that would serve (any: several would; whole: "
+    "whole GPUs; share: shares). For autoscalers.",
     ("model", "profile"),
 )
 LEAKED = Metric(
     "sluice_leaked_slices",
     "gauge",
-    "Slices that agents have and the ledger has not (hardware minus ledger), on nodes that answer. 0, but for the "
-    "moment between a slice's last word and the next pull.",
+    "Slices that agents report and the ledger does not know, on nodes that answer. Above 0 only for moments.",
     (),
 )
 DECISIONS = Metric(
     "sluice_decisions_total",
     "counter",
-    "What was decided of requests, as often as it was said: granted, promised, waits, refused, revoked, evicted; and "
-    "the first reason.",
+    "Decisions by outcome (granted, promised, waits, refused, revoked, evicted) and first reason.",
     ("outcome", "reason"),
 )
 PHASE_SECONDS = Metric(
     "sluice_request_phase_seconds",
     "histogram",
-    "How long each phase of a request took, from word to word: place (asked to granted), make (to ready), bind (to "
-    "bound), serve (all of it); revoke, unmake, release, give_back (all of it).",
+    "Duration of a request's phases: place (asked to granted), make (to ready), bind (to bound), serve (their "
+    "sum); revoke, unmake, release, give_back (their sum).",
     ("phase",),
     (*SECONDS, 300.0, 1000.0, 3000.0, 10_000.0),
 )
@@ -99,7 +94,7 @@ class AllocatorMetrics:
         self._core = core
 
     def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.metrics.asked_for`."""
+        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         world = self._core.desk.world
         requests, bindings = _types(world.requests), _types(world.bindings)
         yield Sample(REQUESTS, requests[AllocationRequested], ("asked",))

@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import LeaseHeld
 from sluice.contracts.pb import allocator_pb2 as pb
@@ -21,8 +21,8 @@ from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.asking_why import how_it_stands, simulate
 from sluice_allocator.core.sizes.adjusting import adjust
 from sluice_allocator.core.sizes.adjustments import Change, Outcome
-from sluice_allocator.shell import answers
-from sluice_allocator.shell.questions import QuestionError, change_asked, pod_asked
+from sluice_allocator.shell import rpc_answers
+from sluice_allocator.shell.rpc_questions import QuestionError, change_asked, pod_asked
 
 ROLE = "allocator"
 """Of the lease that says who works."""
@@ -55,7 +55,7 @@ class AllocatorServer(AllocatorServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise AssertionError("abort raises") from error
         desk = self._core.desk
-        return answers.simulated(
+        return rpc_answers.simulated(
             simulate(desk, pod), self._run, waiting=len(desk.queue), devices_max=desk.rules.max_gpus_per_node
         )
 
@@ -72,21 +72,21 @@ class AllocatorServer(AllocatorServiceServicer):
         if standing is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"nothing is known of a request {name!r}")
             raise AssertionError("abort raises")
-        return answers.explained(name, standing, self._run)
+        return rpc_answers.explained(name, standing, self._run)
 
     async def Adjust(self, request: pb.AdjustRequest, context: Any) -> pb.AdjustResponse:  # noqa: N802
         """Make the shares of a bound pod larger or smaller, or say what that would come to."""
         await self._only_when_working(context)
         change = change_asked(request)
         if request.dry_run:
-            return answers.adjusted(adjust(self._core.desk, change), self._run, dry_run=True)
+            return rpc_answers.adjusted(adjust(self._core.desk, change), self._run, dry_run=True)
         try:
             outcome = await self._change_shares(change)
         except TimeoutError as error:
             why = "the ledger has not answered in time, so it is not known whether this was booked; ask again"
             await context.abort(grpc.StatusCode.UNAVAILABLE, why)
             raise AssertionError("abort raises") from error
-        return answers.adjusted(outcome, self._run, dry_run=False)
+        return rpc_answers.adjusted(outcome, self._run, dry_run=False)
 
     async def _only_when_working(self, context: Any) -> None:
         """Half a picture explains half wrong; and who stands by does not know what the other decides."""
@@ -102,6 +102,6 @@ class AllocatorServer(AllocatorServiceServicer):
             return "this allocator stands by, and the bus does not say who works"
         held = entry.message if entry is not None else None
         if not isinstance(held, LeaseHeld) or not held.owner:
-            return "this allocator stands by, and nobody holds the lease"
+            return "this allocator is on standby, and no allocator holds the lease"
         where = f" at {held.endpoint}" if held.endpoint else ""
         return f"this allocator stands by; {held.owner} holds the lease{where}"

@@ -119,17 +119,17 @@ class FleetUse:
         return sum(self.creatable.values())
 
 
-def uses(snapshot: NodeSnapshot) -> tuple[GpuUse, ...]:
+def gpu_uses(snapshot: NodeSnapshot) -> tuple[GpuUse, ...]:
     """The use of each GPU of a node, in the order of index and UUID."""
     booked: dict[GpuUuid, list[tuple[DeviceGrant, SliceReport]]] = {}
     for report in snapshot.slices:
         for device in report.booking.devices:
             booked.setdefault(device.gpu, []).append((device, report))
     gpus = sorted(snapshot.gpus, key=lambda gpu: (gpu.index, gpu.uuid))
-    return tuple(use_of(gpu, booked.get(gpu.uuid, ())) for gpu in gpus)
+    return tuple(gpu_use(gpu, booked.get(gpu.uuid, ())) for gpu in gpus)
 
 
-def use_of(gpu: GpuReport, booked: Iterable[tuple[DeviceGrant, SliceReport]]) -> GpuUse:
+def gpu_use(gpu: GpuReport, booked: Iterable[tuple[DeviceGrant, SliceReport]]) -> GpuUse:
     """The use of one GPU, given the devices of the node's journal that lie on it."""
     slots = _slots(gpu, list(booked))
     total = max(1, gpu.memory_slices)

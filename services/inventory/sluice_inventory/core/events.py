@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, Ticked
+from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeSnapshot
 
@@ -25,7 +25,7 @@ class PullFailed:
     message: str
 
 
-Event = ExchangeEvent | Ticked | PullSucceeded | PullFailed
+Event = BusEvent | Ticked | PullSucceeded | PullFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +36,4 @@ class Pull:
     endpoint: str
 
 
-Instruction = ExchangeInstruction | Pull
+Instruction = BusInstruction | Pull

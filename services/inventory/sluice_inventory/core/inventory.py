@@ -10,8 +10,8 @@ the bus does not tell of it either, or tells that it was removed. Then what was 
 
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
     Entry,
     LastRead,
     Observed,
@@ -26,9 +26,9 @@ from sluice.contracts.exchange import (
 from sluice.contracts.ids import Incarnation, NodeName, RunId
 from sluice.contracts.messages import NodeChanged, NodeInventory, NodeRemoved
 from sluice.contracts.outbox import Outbox
+from sluice_inventory.core.config import InventoryConfig
 from sluice_inventory.core.events import Event, Instruction, Pull, PullFailed, PullSucceeded
 from sluice_inventory.core.node import Node, NodeView
-from sluice_inventory.core.rules import Rules
 
 WRITES = frozenset({"inventory"})
 """The nouns whose writer the inventory is."""
@@ -37,10 +37,10 @@ WRITES = frozenset({"inventory"})
 class Inventory:
     """One inventory. Several may work at once: they write what they pulled, and leave alone what is as good."""
 
-    def __init__(self, run: RunId, rules: Rules) -> None:
+    def __init__(self, run: RunId, config: InventoryConfig) -> None:
         """Know nothing, want nothing."""
         self._run = run
-        self._rules = rules
+        self._config = config
         self._outbox = Outbox(run, WRITES)
         self._nodes: dict[NodeName, Node] = {}
         self._incarnation = Incarnation("")
@@ -50,7 +50,7 @@ class Inventory:
         """Why, of those that the bus says are not there any more."""
         self._ready = False
         """Set once the bus was read: before, half the nodes would be pulled twice."""
-        self._wanting: dict[NodeName, None] = {}
+        self._due: dict[NodeName, None] = {}
         self._retrying: dict[NodeName, None] = {}
         self._pulling: dict[NodeName, bool] = {}
         """Pulls under way, and whether each is a retry."""
@@ -87,7 +87,7 @@ class Inventory:
 
     def silent_s(self, now: float) -> float:
         """For how long the node that has been silent for longest has given no usable answer; 0 without nodes."""
-        return max((now - node.heard_at for node in self._nodes.values()), default=0.0)
+        return max((now - node.last_seen_at for node in self._nodes.values()), default=0.0)
 
     def names(self) -> list[NodeName]:
         """Every node known, by name."""
@@ -112,9 +112,9 @@ class Inventory:
             node.incarnation = event.incarnation
             node.restart(now)
             node.current = False
-            node.heard_at = now  # everybody has to come back first
-            self._want(node)
-            self._say(node)
+            node.last_seen_at = now  # everybody has to come back first
+            self._enqueue(node)
+            self._publish(node)
 
     def _observe(self, event: Observed, now: float) -> None:
         entry = event.entry
@@ -126,8 +126,8 @@ class Inventory:
             self._listed[name] = None
             self._removed.pop(name, None)
             node = self._node(name, now)
-            node.hear(entry.message, now)
-            self._want(node)
+            node.observe(entry.message, now)
+            self._enqueue(node)
         elif kind == "node" and isinstance(entry.message, NodeRemoved):
             self._remove(name, entry.message.cause)
         elif kind == "inventory" and isinstance(entry.message, NodeInventory) and not self._is_own(entry):
@@ -137,13 +137,13 @@ class Inventory:
         if theirs.snapshot.node != name or theirs.removed:
             return
         if name in self._removed:
-            self._say_removed(theirs, self._removed[name])
+            self._publish_removed(theirs, self._removed[name])
             return
         node = self._node(name, now)
         if node.adopt(theirs, now):
-            self._say(node)
+            self._publish(node)
             if not node.current:
-                self._want(node)
+                self._enqueue(node)
 
     def _remove(self, name: NodeName, cause: str) -> None:
         self._listed.pop(name, None)
@@ -153,12 +153,12 @@ class Inventory:
             return
         self._forget(node)
         if node.inventory is not None:
-            self._say_removed(node.inventory, cause)
+            self._publish_removed(node.inventory, cause)
 
-    def _say_removed(self, last: NodeInventory, cause: str) -> None:
+    def _publish_removed(self, last: NodeInventory, cause: str) -> None:
         """The last word about a node that is not there any more."""
         said = replace(last, stale=True, stale_message=f"the node was removed: {cause}", removed=True)
-        self._outbox.keep(subjects.inventory(last.snapshot.node), said, ttl_s=self._rules.closing_ttl_s)
+        self._outbox.keep(subjects.inventory(last.snapshot.node), said, ttl_s=self._config.closing_ttl_s)
 
     def _is_own(self, entry: Entry) -> bool:
         """Whether this process wrote an entry: then it says nothing new, and may be older than what is known."""
@@ -171,7 +171,7 @@ class Inventory:
         for node in self._nodes.values():
             node.listed = node.name in self._listed
 
-    def _say(self, node: Node) -> None:
+    def _publish(self, node: Node) -> None:
         """See to it that the bus says of a node what shall be said, and nothing that may not be so any more."""
         self._changed[node.name] = None
         address = subjects.inventory(node.name)
@@ -183,30 +183,30 @@ class Inventory:
     def _node(self, name: NodeName, now: float) -> Node:
         node = self._nodes.get(name)
         if node is None:
-            node = self._nodes[name] = Node(name, heard_at=now, next_pull_at=now, incarnation=self._incarnation)
+            node = self._nodes[name] = Node(name, last_seen_at=now, next_pull_at=now, incarnation=self._incarnation)
             self._changed[name] = None
         return node
 
     # -- pulling --------------------------------------------------------------------------------------------------
 
-    def _want(self, node: Node) -> None:
+    def _enqueue(self, node: Node) -> None:
         """A node may be due; whether it is, is asked when its turn comes."""
-        (self._retrying if node.failures else self._wanting).setdefault(node.name)
+        (self._retrying if node.failures else self._due).setdefault(node.name)
 
     def _begin_pulls(self, now: float) -> list[Instruction]:
         if not self._ready:
             return []
         retries = sum(self._pulling.values()) if self._retrying else 0
         begun: list[Instruction] = []
-        while self._retrying and retries < self._rules.retries_max and self._has_room():
+        while self._retrying and retries < self._config.retries_max and self._has_room():
             begun += self._begin_next(self._retrying, now, retry=True)
             retries = sum(self._pulling.values())
-        while self._wanting and self._has_room():
-            begun += self._begin_next(self._wanting, now, retry=False)
+        while self._due and self._has_room():
+            begun += self._begin_next(self._due, now, retry=False)
         return begun
 
     def _has_room(self) -> bool:
-        return len(self._pulling) < self._rules.pulls_max
+        return len(self._pulling) < self._config.pulls_max
 
     def _begin_next(self, queue: dict[NodeName, None], now: float, *, retry: bool) -> list[Pull]:
         name = next(iter(queue))
@@ -222,31 +222,31 @@ class Inventory:
         if self._pulling.pop(event.node, None) is None or node is None:
             return
         if not node.pulling:  # it was asked before the node was removed, and is known anew since
-            self._want(node)
+            self._enqueue(node)
             return
         error = node.error
         if isinstance(event, PullFailed):
-            node.fail(event.message, now, self._rules)
-        elif node.succeed(event.snapshot, event.observed_at, now, self._rules):
-            self._say(node)
+            node.fail(event.message, now, self._config)
+        elif node.succeed(event.snapshot, event.observed_at, now, self._config):
+            self._publish(node)
         if node.error != error:
             self._changed[node.name] = None
-        self._want(node)
+        self._enqueue(node)
 
     # -- time -----------------------------------------------------------------------------------------------------
 
     def _tick(self, now: float) -> None:
         for node in list(self._nodes.values()):
-            if node.mark_stale(now, self._rules):
-                self._say(node)
+            if node.mark_stale(now, self._config):
+                self._publish(node)
             if self._may_forget(node, now):
                 self._forget(node)
             elif node.may_pull(now):
-                self._want(node)
+                self._enqueue(node)
 
     def _may_forget(self, node: Node, now: float) -> bool:
         """Nobody tells of it: not the bus, not itself."""
-        if node.listed or node.pulling or not self._ready or not node.is_silent(now, self._rules):
+        if node.listed or node.pulling or not self._ready or not node.is_silent(now, self._config):
             return False
         return self._outbox.current(subjects.inventory(node.name)) is None
 

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.messages import NodeChanged, NodeInventory, NodeSnapshot
+from sluice_inventory.core.config import InventoryConfig
 from sluice_inventory.core.events import Pull
-from sluice_inventory.core.rules import Rules
 
 NEVER_PULLED = "not pulled yet"
-BEGUN_ANEW = "the bus began anew, and the node was not pulled since"
+BUS_RESTARTED = "the bus was recreated, and the node was not read since"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class Node:
     """Facts and times of one node; times are of the caller's clock."""
 
     name: NodeName
-    heard_at: float
+    last_seen_at: float
     """When the last usable answer came, or when the node was first heard of."""
     next_pull_at: float
     incarnation: Incarnation
     """The life of the broker's data."""
-    news: NodeChanged | None = None
+    announcement: NodeChanged | None = None
     """The last that was heard, also when the bus has lost it since."""
     listed: bool = False
     """Whether the bus tells of this node now."""
@@ -51,24 +51,24 @@ class Node:
     """Why the last pull was of no use; empty when it was."""
     failures: int = 0
     pulling: bool = False
-    void: bool = False
+    superseded: bool = False
     """The answer under way was asked of somebody, or at a time, that does not count any more."""
-    asked_generation: int = 0
+    requested_generation: int = 0
     """The generation that the news told of when the pull began."""
 
     # -- what others say ------------------------------------------------------------------------------------------
 
-    def hear(self, news: NodeChanged, now: float) -> None:
+    def observe(self, announcement: NodeChanged, now: float) -> None:
         """Take in news; pull at once when they tell of another agent or of more than was pulled."""
-        before, self.news, self.listed = self.news, news, True
-        if before is None or _agent(before) != _agent(news) or before.endpoint != news.endpoint:
+        before, self.announcement, self.listed = self.announcement, announcement, True
+        if before is None or _agent(before) != _agent(announcement) or before.endpoint != announcement.endpoint:
             self.restart(now)
         elif self.is_behind() and not self.failures:
             self.next_pull_at = min(self.next_pull_at, now)
 
     def restart(self, now: float) -> None:
         """Pull as soon as possible; an answer that is under way, and earlier failures, count no more."""
-        self.void = self.pulling
+        self.superseded = self.pulling
         self.failures = 0
         self.next_pull_at = now
 
@@ -79,52 +79,52 @@ class Node:
             return False
         self.inventory, self.current, self.observed_at = theirs, current, theirs.observed_at
         if not theirs.stale:
-            self.heard_at = now
+            self.last_seen_at = now
         if not current:
             self.restart(now)
         return True
 
     def _is_as_good(self, theirs: NodeInventory, ours: NodeInventory) -> bool:
         if _agent(theirs.snapshot) != _agent(ours.snapshot):
-            return self._is_of_the_news(theirs.snapshot) and not self._is_of_the_news(ours.snapshot)
+            return self._is_announced(theirs.snapshot) and not self._is_announced(ours.snapshot)
         if theirs.snapshot.generation != ours.snapshot.generation:
             return theirs.snapshot.generation > ours.snapshot.generation
         return ours.stale or not theirs.stale  # two that say the same must not take turns in writing it
 
-    def _is_of_the_news(self, snapshot: NodeSnapshot) -> bool:
-        return self.news is not None and _agent(self.news) == _agent(snapshot)
+    def _is_announced(self, snapshot: NodeSnapshot) -> bool:
+        return self.announcement is not None and _agent(self.announcement) == _agent(snapshot)
 
     # -- pulling --------------------------------------------------------------------------------------------------
 
     def is_behind(self) -> bool:
         """Whether the news tell of more than was pulled."""
-        if self.news is None or self.inventory is None:
-            return self.news is not None
+        if self.announcement is None or self.inventory is None:
+            return self.announcement is not None
         snapshot = self.inventory.snapshot
-        return not self._is_of_the_news(snapshot) or self.news.generation > snapshot.generation
+        return not self._is_announced(snapshot) or self.announcement.generation > snapshot.generation
 
     def may_pull(self, now: float) -> bool:
         """Whether a pull is due, and somebody is there to be asked."""
-        return not self.pulling and self.news is not None and self.next_pull_at <= now
+        return not self.pulling and self.announcement is not None and self.next_pull_at <= now
 
     def pull(self) -> Pull:
         """Begin a pull."""
-        assert self.news is not None, "may_pull says when"
-        self.pulling, self.void = True, False
-        self.asked_generation = self.news.generation
-        return Pull(self.name, self.news.endpoint)
+        assert self.announcement is not None, "may_pull says when"
+        self.pulling, self.superseded = True, False
+        self.requested_generation = self.announcement.generation
+        return Pull(self.name, self.announcement.endpoint)
 
-    def succeed(self, snapshot: NodeSnapshot, observed_at: str, now: float, rules: Rules) -> bool:
+    def succeed(self, snapshot: NodeSnapshot, observed_at: str, now: float, config: InventoryConfig) -> bool:
         """A pull was answered. Says whether what shall be on the bus has changed."""
         self.pulling = False
-        if self.void:
-            self.void, self.next_pull_at = False, now
+        if self.superseded:
+            self.superseded, self.next_pull_at = False, now
             return False
         unusable = self._why_unusable(snapshot)
         if unusable:
-            self._count_failure(unusable, now, rules)
+            self._count_failure(unusable, now, config)
             return False
-        self.heard_at, self.observed_at = now, observed_at
+        self.last_seen_at, self.observed_at = now, observed_at
         self.error, self.failures = "", 0
         same = self.inventory is not None and self.inventory.snapshot == snapshot
         changed = not same or not self.current or (self.inventory is not None and self.inventory.stale)
@@ -133,50 +133,51 @@ class Node:
                 snapshot=snapshot, stale=False, observed_at=observed_at, incarnation=self.incarnation
             )
             self.current = True
-        self.next_pull_at = now if self.is_behind() else now + rules.pull_interval_s
+        self.next_pull_at = now if self.is_behind() else now + config.pull_interval_s
         return changed
 
-    def fail(self, message: str, now: float, rules: Rules) -> None:
+    def fail(self, message: str, now: float, config: InventoryConfig) -> None:
         """A pull came to nothing."""
         self.pulling = False
-        if self.void:
-            self.void, self.next_pull_at = False, now
+        if self.superseded:
+            self.superseded, self.next_pull_at = False, now
             return
-        self._count_failure(message, now, rules)
+        self._count_failure(message, now, config)
 
     def _why_unusable(self, snapshot: NodeSnapshot) -> str:
-        news = self.news
-        assert news is not None, "only a node with news is pulled"
+        announcement = self.announcement
+        assert announcement is not None, "only a node with news is pulled"
         if snapshot.node != self.name:
-            return f"{news.endpoint} answers for node {snapshot.node!r}"
-        if _agent(snapshot) != _agent(news):
+            return f"{announcement.endpoint} answers for node {snapshot.node!r}"
+        if _agent(snapshot) != _agent(announcement):
             answers = f"run {snapshot.agent_run} of boot {snapshot.boot_id}"
-            return f"{news.endpoint} answers as {answers}, its news are of run {news.agent_run} of boot {news.boot_id}"
-        known = self.asked_generation
+            announced = f"run {announcement.agent_run} of boot {announcement.boot_id}"
+            return f"{announcement.endpoint} answers as {answers}, its news are of {announced}"
+        known = self.requested_generation
         if self.inventory is not None and _agent(self.inventory.snapshot) == _agent(snapshot):
             known = max(known, self.inventory.snapshot.generation)
         if snapshot.generation < known:
-            return f"{news.endpoint} went back from generation {known} to {snapshot.generation}"
+            return f"{announcement.endpoint} went back from generation {known} to {snapshot.generation}"
         return ""
 
-    def _count_failure(self, message: str, now: float, rules: Rules) -> None:
+    def _count_failure(self, message: str, now: float, config: InventoryConfig) -> None:
         self.error = message
-        pause_s = min(rules.retry_first_s * 2.0 ** min(self.failures, 30), rules.retry_max_s)
+        pause_s = min(config.retry_first_s * 2.0 ** min(self.failures, 30), config.retry_max_s)
         self.failures += 1
         self.next_pull_at = now + pause_s
 
     # -- age ------------------------------------------------------------------------------------------------------
 
-    def is_silent(self, now: float, rules: Rules) -> bool:
+    def is_silent(self, now: float, config: InventoryConfig) -> bool:
         """Whether no usable answer came for too long."""
-        return now - self.heard_at >= rules.stale_after_s
+        return now - self.last_seen_at >= config.stale_after_s
 
-    def mark_stale(self, now: float, rules: Rules) -> bool:
+    def mark_stale(self, now: float, config: InventoryConfig) -> bool:
         """Mark what is known as stale when it has become so. Says whether it just has."""
-        if self.inventory is None or self.inventory.stale or not self.is_silent(now, rules):
+        if self.inventory is None or self.inventory.stale or not self.is_silent(now, config):
             return False
-        why = self.error or ("no answer yet" if self.news is not None else "no news of its agent")
-        why = f"no usable answer for {rules.stale_after_s:g} s: {why}"
+        why = self.error or ("no answer yet" if self.announcement is not None else "no news of its agent")
+        why = f"no usable answer for {config.stale_after_s:g} s: {why}"
         self.inventory = replace(self.inventory, stale=True, stale_message=why, observed_at=self.observed_at)
         return True
 
@@ -185,7 +186,7 @@ class Node:
         known = self.inventory
         if known is None:
             return NodeView(self.name, None, self.error or NEVER_PULLED)
-        message = known.stale_message if known.stale else "" if self.current else BEGUN_ANEW
+        message = known.stale_message if known.stale else "" if self.current else BUS_RESTARTED
         shown = NodeInventory(
             snapshot=known.snapshot,
             stale=known.stale or not self.current,

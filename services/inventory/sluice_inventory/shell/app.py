@@ -2,24 +2,25 @@
 
 import grpc.aio
 
-from sluice.contracts import subjects
-from sluice.contracts.callers import Caller, name_of
-from sluice.contracts.exchange import Stream
-from sluice.runtime import logs, rpc
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.rpc_permissions import Caller, dns_name
+from sluice.runtime import logs
 from sluice.runtime.bus import Bus
-from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.core_runner import CoreRunner, Executor
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.rpc_health import Health
-from sluice.runtime.rpc_identity import trust_of
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.health import Health
+from sluice.runtime.grpc.security import security_from_settings
+from sluice.runtime.nats.credential_files import credentials_from_settings
+from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.service import Service
 from sluice_inventory.core.events import Event, Pull
 from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.settings import InventorySettings
 from sluice_inventory.shell.metrics import FleetMetrics
-from sluice_inventory.shell.puller import Puller, lines_max
+from sluice_inventory.shell.puller import Puller, channels_max
 from sluice_inventory.shell.server import InventoryServer
-from sluice_inventory.shell.watchers import WatchedInventory, Watchers
+from sluice_inventory.shell.watchers import NotifyingInventory, Watchers
 
 READS = ("sluice.node.>", "sluice.inventory.>")
 """What the inventory reads of STATE."""
@@ -29,8 +30,8 @@ async def serve(service: Service[InventorySettings]) -> None:
     """Run until cancelled."""
     settings = service.settings
     health = Health(service.clock, parts=(service.name,))
-    who = credentials_of(settings)
-    async with rpc.serve_health(settings.health_address, health):  # also while the broker is awaited
+    who = credentials_from_settings(settings)
+    async with transport.serve_health(settings.health_address, health):  # also while the broker is awaited
         bus = await NatsBus.connect(settings.nats_url, name=service.name, traces=service.traces, credentials=who)
         try:
             await serve_on(bus, service, health)
@@ -41,14 +42,14 @@ async def serve(service: Service[InventorySettings]) -> None:
 async def serve_on(bus: Bus, service: Service[InventorySettings], health: Health) -> None:
     """Run on a bus that is there, until cancelled. The bus is not closed."""
     settings = service.settings
-    core = Inventory(service.run, settings.rules())
+    core = Inventory(service.run, settings.config())
     watchers = Watchers(watchers_max=settings.watchers_max, pending_max=settings.watch_pending_max)
-    trust = trust_of(settings, name_of(Caller.INVENTORY))
+    security = security_from_settings(settings, dns_name(Caller.INVENTORY))
     puller = Puller(
         service.clock,
         timeout_s=settings.pull_timeout_s,
-        lines_max=lines_max(),
-        trust=trust,
+        channels_max=channels_max(),
+        security=security,
         traces=service.traces,
     )
     pulls: Executor[Event] = Executor(
@@ -59,7 +60,7 @@ async def serve_on(bus: Bus, service: Service[InventorySettings], health: Health
     )
     runner: CoreRunner[Event] = CoreRunner(
         name=service.name,
-        core=WatchedInventory(core, watchers),
+        core=NotifyingInventory(core, watchers),
         bus=bus,
         clock=service.clock,
         traces=service.traces,
@@ -75,7 +76,9 @@ async def serve_on(bus: Bus, service: Service[InventorySettings], health: Health
         health.register(on)
 
     try:
-        async with rpc.serve(register, address=settings.grpc_address, trust=trust, traces=service.traces) as address:
+        async with transport.serve(
+            register, address=settings.grpc_address, security=security, traces=service.traces
+        ) as address:
             logs.get("inventory").info("serving", grpc_address=address)
             with health.runs(service.name, runner, lambda: bus.connected):
                 await runner.run()

@@ -11,30 +11,29 @@ from collections.abc import Iterator
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeSnapshot
 from sluice.runtime.clock import Clock
-from sluice.runtime.metrics import Metric, Sample
-from sluice_inventory.core.counts import SlotState, uses
+from sluice.runtime.prometheus.metrics import Metric, Sample
+from sluice_inventory.core.counts import SlotState, gpu_uses
 from sluice_inventory.core.inventory import Inventory
 
 NODES = Metric(
     "sluice_inventory_nodes",
     "gauge",
-    "Nodes by state: fresh (pulled lately), stale (its agent does not answer), unread (never pulled).",
+    "Nodes by state: fresh, stale (no answer), unread (never pulled).",
     ("state",),
 )
 OLDEST = Metric(
     "sluice_inventory_oldest_answer_seconds",
     "gauge",
-    "How long ago the node that has been silent for longest gave an answer that could be used.",
+    "Age of the oldest usable answer over all nodes.",
     (),
 )
 GPUS = Metric(
-    "sluice_gpus", "gauge", "GPUs by model and health: healthy, unhealthy, lost (does not answer).", ("model", "health")
+    "sluice_gpus", "gauge", "GPUs by model and health: healthy, unhealthy, lost (no answer).", ("model", "health")
 )
 MEMORY_SLICES = Metric(
     "sluice_gpu_memory_slices",
     "gauge",
-    "Memory slices of GPUs, all of them (total) and those that are not free: ordered, in_use, returning, quarantined, "
-    "foreign, broken, unusable.",
+    "Memory slices of GPUs: total, ordered, in_use, returning, quarantined, foreign, broken, unusable.",
     ("model", "state"),
 )
 DAEMONS = Metric(
@@ -54,7 +53,7 @@ class FleetMetrics:
         self._kept: dict[NodeName, tuple[NodeSnapshot, Tally]] = {}
 
     def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.metrics.asked_for`."""
+        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         total: Tally = Counter({(NODES, (state,)): 0 for state in ("fresh", "stale", "unread")})
         kept = {}
         for name in self._core.names():
@@ -78,7 +77,7 @@ class FleetMetrics:
 def tally_of(snapshot: NodeSnapshot) -> Tally:
     """What one node adds to the fleet's sums."""
     tally: Tally = Counter()
-    for use in uses(snapshot):
+    for use in gpu_uses(snapshot):
         gpu = use.gpu
         health = "lost" if gpu.lost else "healthy" if gpu.healthy else "unhealthy"
         tally[GPUS, (gpu.model, health)] += 1

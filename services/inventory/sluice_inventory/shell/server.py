@@ -13,16 +13,16 @@ from typing import Any
 
 import grpc
 
-from sluice.contracts.convert import inventory_to_proto
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeSnapshot
 from sluice.contracts.pb import inventory_pb2 as pb
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceServicer, add_InventoryServiceServicer_to_server
-from sluice.contracts.refusals import shorten
-from sluice_inventory.core.counts import GpuUse, NodeUse, fleet_use, uses
+from sluice.contracts.proto.snapshots import inventory_to_proto
+from sluice.contracts.reasons import shorten
+from sluice_inventory.core.counts import GpuUse, NodeUse, fleet_use, gpu_uses
 from sluice_inventory.core.inventory import Inventory
-from sluice_inventory.shell import answers
-from sluice_inventory.shell.pages import Page, PageError
+from sluice_inventory.shell import responses
+from sluice_inventory.shell.pagination import Page, PageError
 from sluice_inventory.shell.watchers import TooManyWatchersError, Watchers
 
 NODES_AT_ONCE = 50
@@ -49,12 +49,12 @@ class InventoryServer(InventoryServiceServicer):
         async with _refused_in_words(context), self._page(request) as (page, nodes):
             async for node in nodes:
                 known.append(node)
-                if not page.is_full and page.takes(node.name, listed := answers.summaries(node)):
+                if not page.is_full and page.takes(node.name, listed := responses.summaries(node)):
                     response.gpus.extend(listed)
                 elif page.after:
                     break  # only with the first page all nodes are summed up
             if not page.after:
-                response.totals.CopyFrom(answers.totals(fleet_use(known)))
+                response.totals.CopyFrom(responses.totals(fleet_use(known)))
             response.next_page_token = page.next_token
         return response
 
@@ -65,7 +65,7 @@ class InventoryServer(InventoryServiceServicer):
         response = pb.GetAllocationMapResponse()
         async with _refused_in_words(context), self._page(request) as (page, nodes):
             async for node in nodes:
-                found = answers.allocations(node)
+                found = responses.allocations(node)
                 if not page.takes(node.name, found.values()):
                     break
                 for uuid, allocation in found.items():
@@ -94,8 +94,8 @@ class InventoryServer(InventoryServiceServicer):
                         yield known
                 yield pb.WatchResponse(caught_up=True)
                 while (changed := await watcher.next()) is not None:
-                    if (news := self._known(changed) or self._forgotten(changed)) is not None:
-                        yield news
+                    if (announcement := self._known(changed) or self._forgotten(changed)) is not None:
+                        yield announcement
         except TooManyWatchersError:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch already")
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many changes were not read: watch again")
@@ -135,7 +135,7 @@ class InventoryServer(InventoryServiceServicer):
     def _count(self, name: NodeName, snapshot: NodeSnapshot) -> tuple[GpuUse, ...]:
         counted = self._counted.get(name)
         if counted is None or counted[0] is not snapshot:
-            counted = self._counted[name] = (snapshot, uses(snapshot))
+            counted = self._counted[name] = (snapshot, gpu_uses(snapshot))
         return counted[1]
 
 

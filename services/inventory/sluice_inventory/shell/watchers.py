@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from sluice.contracts.exchange import ExchangeInstruction
+from sluice.contracts.bus.events import BusInstruction
 from sluice.contracts.ids import NodeName
 from sluice.runtime import logs
 from sluice_inventory.core.events import Event, Pull
@@ -89,7 +89,7 @@ class Watchers:
             watcher.tell(name)
 
 
-class WatchedInventory:
+class NotifyingInventory:
     """The core, as its runner drives it: whoever watches hears of what each event has changed."""
 
     def __init__(self, core: Inventory, watchers: Watchers) -> None:
@@ -99,7 +99,7 @@ class WatchedInventory:
         self._stale: dict[NodeName, None] = {}
         self._log = logs.get("inventory")
 
-    def handle(self, event: Event, now: float) -> Sequence[ExchangeInstruction | Pull]:
+    def handle(self, event: Event, now: float) -> Sequence[BusInstruction | Pull]:
         """What the core says."""
         instructions = self._core.handle(event, now)
         for name in self._core.changed:

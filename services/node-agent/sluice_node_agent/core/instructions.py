@@ -8,11 +8,11 @@ parallel. Instructions about an MPS daemon name its `home`; at most one is out p
 
 from dataclasses import dataclass
 
-from sluice.contracts.exchange import ExchangeInstruction
+from sluice.contracts.bus.events import BusInstruction
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
 from sluice.contracts.messages import ContainerDevices
 from sluice_node_agent.core.events import QuotaTenant
-from sluice_node_agent.core.records import MpsLimits, Record, TicketRecord
+from sluice_node_agent.core.journal_records import MpsLimits, Record, TicketRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,4 +275,4 @@ GPU_INSTRUCTIONS = (
 MpsInstruction = StartMps | SetMpsLimits | SetQuotas | WatchMps | TerminateMpsClients | StopMps
 TicketInstruction = MakeTicket | RemoveTicket | CompareTickets
 OwnInstruction = SaveJournal | GpuInstruction | MpsInstruction | TicketInstruction | ListTenants
-Instruction = ExchangeInstruction | OwnInstruction
+Instruction = BusInstruction | OwnInstruction

@@ -11,25 +11,25 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 
-from sluice.contracts.callers import name_of_node
+from sluice.contracts.bus.nats_permissions import user_name
+from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
-from sluice.contracts.rights import user_of
-from sluice.contracts.streams import Role
-from sluice.runtime import rpc
+from sluice.contracts.rpc_permissions import node_dns_name
 from sluice.runtime.bus import Bus
-from sluice.runtime.bus_identity import credentials_of
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.rpc_health import Health
-from sluice.runtime.rpc_identity import trust_of
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.health import Health
+from sluice.runtime.grpc.security import security_from_settings
+from sluice.runtime.nats.credential_files import credentials_from_settings
+from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.service import Service
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.file_limit import raise_file_limit
-from sluice_node_agent.shell.hands import Helpers
-from sluice_node_agent.shell.lives import Connect, Lives, Shared
-from sluice_node_agent.shell.places import hardware_path
-from sluice_node_agent.shell.pod_volumes import volumes_served
-from sluice_node_agent.shell.pulled import Pulled
-from sluice_node_agent.shell.sites import Site
+from sluice_node_agent.shell.nodes.node_backend import NodeBackend
+from sluice_node_agent.shell.paths import hardware_path
+from sluice_node_agent.shell.runner.agent_runner import AgentRunner, Connect, ProcessContext
+from sluice_node_agent.shell.runner.agent_servicer import AgentServicer
+from sluice_node_agent.shell.runner.executors import ThreadPools
+from sluice_node_agent.shell.runner.pod_volumes import volumes_served
 
 __all__ = ["hardware_path", "run_agents", "serve"]
 
@@ -43,7 +43,7 @@ async def serve(service: Service[NodeAgentSettings]) -> None:
 
     @asynccontextmanager
     async def connect(node: NodeName) -> AsyncIterator[Bus]:
-        who = credentials_of(service.settings, user_of(Role.NODE_AGENT, node))
+        who = credentials_from_settings(service.settings, user_name(Role.NODE_AGENT, node))
         bus = await NatsBus.connect(
             service.settings.nats_url, name=f"node-agent {node}", traces=service.traces, credentials=who
         )
@@ -53,7 +53,7 @@ async def serve(service: Service[NodeAgentSettings]) -> None:
             await bus.close()
 
     health = Health(service.clock)
-    async with rpc.serve_health(service.settings.health_address, health):
+    async with transport.serve_health(service.settings.health_address, health):
         await run_agents(service, connect, health)
 
 
@@ -70,14 +70,14 @@ async def run_agents(service: Service[NodeAgentSettings], connect: Connect, heal
 
 
 async def _run_agents(service: Service[NodeAgentSettings], connect: Connect, health: Health) -> None:
-    sites = sites_of(service.settings)
+    sites = backends_of(service.settings)
     health.expect(site.name for site in sites)
-    trust = trust_of(service.settings, *(name_of_node(site.name) for site in sites))
-    pulled = Pulled()
+    security = security_from_settings(service.settings, *(node_dns_name(site.name) for site in sites))
+    pulled = AgentServicer()
     pulled.agents.update({site.name: None for site in sites})
     gpus = sum(site.gpus_max for site in sites)
     threads = ThreadPoolExecutor(max_workers=max(1, min(gpus, THREADS_MAX)), thread_name_prefix="gpu")
-    helpers = Helpers.for_nodes(len(sites))
+    helpers = ThreadPools.for_nodes(len(sites))
 
     def register(server: grpc.aio.Server) -> None:
         pulled.register(server)
@@ -85,23 +85,25 @@ async def _run_agents(service: Service[NodeAgentSettings], connect: Connect, hea
 
     try:
         async with (
-            rpc.serve(register, address=service.settings.grpc_address, trust=trust, traces=service.traces) as endpoint,
+            transport.serve(
+                register, address=service.settings.grpc_address, security=security, traces=service.traces
+            ) as endpoint,
             asyncio.TaskGroup() as agents,
         ):
-            shared = Shared(service, endpoint, pulled, threads, helpers, connect, health)
+            shared = ProcessContext(service, endpoint, pulled, threads, helpers, connect, health)
             for number, site in enumerate(sites):
-                agents.create_task(Lives(site, f"{service.run}-{number}", shared).run())
+                agents.create_task(AgentRunner(site, f"{service.run}-{number}", shared).run())
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
         helpers.shut_down()
 
 
-def sites_of(settings: NodeAgentSettings) -> Sequence[Site]:
-    """The nodes that this process shall serve. Raises SiteError."""
+def backends_of(settings: NodeAgentSettings) -> Sequence[NodeBackend]:
+    """The nodes that this process shall serve. Raises NodeBackendError."""
     if settings.fleet_file is not None:
-        from sluice_node_agent.shell.simulated_node import simulated_nodes  # noqa: PLC0415 - not on real nodes
+        from sluice_node_agent.shell.nodes.simulated_node import simulated_nodes  # noqa: PLC0415 - not on real nodes
 
         return simulated_nodes(settings, settings.fleet_file)
-    from sluice_node_agent.shell.real_node import real_node  # noqa: PLC0415 - not on simulated nodes
+    from sluice_node_agent.shell.nodes.real_node import real_node  # noqa: PLC0415 - not on simulated nodes
 
     return (real_node(settings),)

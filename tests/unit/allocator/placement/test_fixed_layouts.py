@@ -2,12 +2,12 @@
 
 import msgspec
 import pytest
-from factories.allocator import gpu_report, snapshot
-from factories.places import ALL_MODES, Shop, claim, given, node, share
+from factories.scheduling.allocator import gpu_report, snapshot
+from factories.scheduling.placement import ALL_MODES, Shop, claim, given, node, share
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import InstanceReport, PlacementReport
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import NoPlace
 
 LAYOUT = (("3g.20gb", 0, 4), ("2g.10gb", 4, 2), ("1g.5gb", 6, 1))

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 from judges.layouts import Layouts
 
-from sluice.contracts.fleet import parse_fleet
-from sluice.contracts.fleet_snapshot import empty_snapshot
+from sluice.contracts.fleet_file.empty_snapshots import empty_snapshot
+from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.contracts.messages import Claim
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
 from sluice_allocator.core.placement import Asking, Fleet, NoPlace, Place, find_place
 from sluice_allocator.core.placement.refusing import refuse
 from sluice_allocator.core.placement.rules import PlacingRules

@@ -1,10 +1,10 @@
 """Labels that pods select nodes by: classes of nodes stay few, however large the fleet grows."""
 
 import pytest
-from factories.allocator import Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Grant, HostFacts, HostNeeds, NodeRemoved
 from sluice_allocator.core.placement import stock

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from sluice.contracts.policies import CHAINABLE, GPU_POLICIES, NODE_POLICIES
+from sluice.contracts.policy_names import CHAINABLE, GPU_POLICIES, NODE_POLICIES
 from sluice_allocator.core.placement.policies import DeviceUse, Policy, check_names, policy_for
 from sluice_allocator.core.placement.rules import PoolRules
 

@@ -3,13 +3,13 @@
 import math
 
 import pytest
-from factories.places import Shop, claim, given, node
+from factories.scheduling.placement import Shop, claim, given, node
 from hypothesis import given as over
 from hypothesis import settings, strategies
 
 from sluice.contracts.messages import Claim
-from sluice.contracts.refusals import WaitReason
-from sluice.mig.catalog import catalog, find
+from sluice.contracts.reasons import WaitReason
+from sluice.mig.catalog import catalog, find_model
 from sluice.mig.model import GpuModel, Profile
 from sluice_allocator.core.placement import NoPlace, Place, PlacingRules
 from sluice_allocator.core.placement.rules import AllowedProfiles
@@ -28,7 +28,7 @@ def only(*profiles: str) -> PlacingRules:
 
 def model(key: str) -> GpuModel:
     """A model of the catalog."""
-    found = find(key)
+    found = find_model(key)
     assert found is not None
     return found
 

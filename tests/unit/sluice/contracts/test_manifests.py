@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.contracts.asking import AskLimits
 from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.request_syntax import RequestLimits
 
 POD = """
 kind: Pod
@@ -17,7 +17,7 @@ spec: {{ nodeSelector: {{ zone: a }}, containers: [{{ name: main }}] }}
 
 def read(text: str, **limits: int) -> tuple[PodManifest, ...] | Refusal:
     """Read a text with the ordinary limits, or smaller ones."""
-    return read_manifests("f.yaml", text, limits=ManifestLimits(**limits), asks=AskLimits())
+    return read_manifests("f.yaml", text, limits=ManifestLimits(**limits), asks=RequestLimits())
 
 
 def pods(text: str) -> tuple[PodManifest, ...]:

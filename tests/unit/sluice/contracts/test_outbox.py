@@ -2,10 +2,10 @@
 
 import pytest
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import (
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
+    BusInstruction,
     Entry,
-    ExchangeInstruction,
     LastRead,
     Observed,
     ReadAgain,
@@ -18,18 +18,10 @@ from sluice.contracts.exchange import (
     WriteRefused,
     WriteUnknown,
 )
+from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import AnyMessage, WaitOver
-from sluice.contracts.outbox import (
-    EXPLAIN_TIMEOUT_S,
-    IN_FLIGHT_MAX,
-    LAGS_MAX_S,
-    LOOK_AGAIN_S,
-    Contested,
-    Outbox,
-    Settled,
-)
-from sluice.contracts.subjects import Address
+from sluice.contracts.outbox import EXPLAIN_TIMEOUT_S, IN_FLIGHT_MAX, LAGS_MAX_S, REREAD_S, Contested, Outbox, Settled
 
 NODE = NodeName("n1")
 A = subjects.ledger(NODE, AllocationId("a"))
@@ -83,19 +75,19 @@ class Desk:
         self.reports: list[Settled | Contested] = []
         self.read(*entries)
 
-    def read(self, *entries: Entry, life: str = "1", now: float = 0.0) -> list[ExchangeInstruction]:
+    def read(self, *entries: Entry, life: str = "1", now: float = 0.0) -> list[BusInstruction]:
         """The stream is read anew and holds exactly `entries`."""
         self.tell(ReadingStarted(self.stream, Incarnation(life)), now)
         for each in entries:
             self.tell(Observed(self.stream, each), now)
         return self.tell(ReadingCaughtUp(self.stream), now)
 
-    def tell(self, event: object, now: float = 0.0) -> list[ExchangeInstruction]:
+    def tell(self, event: object, now: float = 0.0) -> list[BusInstruction]:
         """One event, and what to do about it."""
         self.reports += self.outbox.handle(event, now)  # type: ignore[arg-type]
         return self.outbox.drain()
 
-    def see(self, each: Entry) -> list[ExchangeInstruction]:
+    def see(self, each: Entry) -> list[BusInstruction]:
         """One entry of the live tail."""
         return self.tell(Observed(self.stream, each))
 
@@ -472,9 +464,9 @@ def test_an_agent_that_is_shown_less_than_has_refused_its_write_looks_again_afte
     assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 3))) == [write(FIRST, SLICE, 3, word("ready"))]
     assert desk.tell(WriteRefused(FIRST, 5)) == [ReadLast(Stream.STATE, SLICE.subject)]
     assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 3))) == []
-    desk.outbox.tick(LOOK_AGAIN_S / 2)
+    desk.outbox.tick(REREAD_S / 2)
     assert desk.outbox.drain() == []
-    desk.outbox.tick(LOOK_AGAIN_S + 0.1)
+    desk.outbox.tick(REREAD_S + 0.1)
     assert desk.outbox.drain() == [ReadLast(Stream.STATE, SLICE.subject)]
     assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 5))) == [write(SECOND, SLICE, 5, word("ready"))]
 

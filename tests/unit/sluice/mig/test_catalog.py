@@ -2,21 +2,21 @@
 
 import pytest
 
-from sluice.mig.catalog import catalog, find, find_all, with_mig
-from sluice.mig.layout import Instance, creatable, why_illegal
+from sluice.mig.catalog import catalog, find_model, find_models, mig_models
+from sluice.mig.layout import Instance, creatable, illegal_reason
 from sluice.mig.model import Engines, GpuModel
 
 EMPTY_TOTALS = {"a30-24gb": 9, "rtx-pro-6000-blackwell-96gb": 23}
 
 every_model = pytest.mark.parametrize("model", catalog(), ids=lambda model: model.key)
-every_model_with_mig = pytest.mark.parametrize("model", with_mig(), ids=lambda model: model.key)
+every_model_with_mig = pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
 SEEN = ("a100-40gb", "a100-80gb", "a30-24gb", "h100-sxm-80gb", "h100-pcie-80gb", "h100-nvl-94gb", "gh200-96gb")
 
 
 def test_all_known_models_are_there() -> None:
     """A model that is lost could not be simulated, and requests for its profiles would be refused."""
     newer = ("gh200-144gb", "h20-96gb", "b200-180gb", "gb200-186gb", "gb200-189gb", "b300-269gb", "gb300-278gb")
-    assert [model.key for model in with_mig()] == [*SEEN, "h200-141gb", "rtx-pro-6000-blackwell-96gb", *newer]
+    assert [model.key for model in mig_models()] == [*SEEN, "h200-141gb", "rtx-pro-6000-blackwell-96gb", *newer]
     assert sum(len(model.profiles) for model in catalog()) == 65 + 7 * len(newer)
     without = {model.key for model in catalog() if not model.profiles}
     assert {"l4", "l40s", "l20", "t4", "rtx-4090", "rtx-5090", "gb10", "rtx-6000-ada", "a10", "a40"} <= without
@@ -37,7 +37,7 @@ def test_all_known_models_are_there() -> None:
 )
 def test_the_newer_models_have_the_profiles_that_the_operator_lists(key: str, profiles: str) -> None:
     """A pod for a profile of a new GPU would be refused, although NVIDIA's own tools make it."""
-    model = find(key)
+    model = find_model(key)
     assert model is not None
     assert ", ".join(f"{each.name} {each.max_instances}" for each in model.profiles) == profiles
 
@@ -116,39 +116,39 @@ def test_the_largest_profile_is_the_whole_gpu(model: GpuModel) -> None:
 )
 def test_a_model_is_found_by_any_of_its_names(name: str, key: str) -> None:
     """Drivers of different age, and people, spell one GPU differently."""
-    found = find(name)
+    found = find_model(name)
     assert found is not None
     assert found.key == key
 
 
 def test_an_unknown_name_finds_nothing() -> None:
     """A guess would simulate the wrong GPU."""
-    assert find("NVIDIA A1000") is None
-    assert find("") is None
+    assert find_model("NVIDIA A1000") is None
+    assert find_model("") is None
 
 
 def test_no_name_means_two_models() -> None:
     """The same name for two models would find whichever came last."""
     shared = {
-        name: [model.key for model in find_all(name)]
+        name: [model.key for model in find_models(name)]
         for model in catalog()
         for name in (model.key, *model.product_names)
-        if len(find_all(name)) > 1
+        if len(find_models(name)) > 1
     }
     assert shared == {"NVIDIA GB200": ["gb200-186gb", "gb200-189gb"]}
-    assert all(find(model.key) is model for model in catalog())
+    assert all(find_model(model.key) is model for model in catalog())
 
 
 def test_what_is_wrong_with_a_layout_is_said_in_words() -> None:
     """An agent that must refuse a placement tells the operator why."""
-    a30 = find("a30-24gb")
+    a30 = find_model("a30-24gb")
     assert a30 is not None
     me, other = Instance("1g.6gb+me", 0, 1), Instance("2g.12gb+me", 2, 2)
-    assert why_illegal(a30, [me, other]) == "2 JPEG engines are used and there are 1"
-    assert why_illegal(a30, [me, me]) == "1g.6gb+me at 0:1 overlaps another instance"
-    assert why_illegal(a30, [Instance("1g.6gb", 4, 1)]) == "1g.6gb cannot be placed at 4:1"
-    assert why_illegal(a30, [Instance("1g.5gb", 0, 1)]) == "a30-24gb has no profile 1g.5gb"
-    assert why_illegal(a30, [me]) is None
+    assert illegal_reason(a30, [me, other]) == "2 JPEG engines are used and there are 1"
+    assert illegal_reason(a30, [me, me]) == "1g.6gb+me at 0:1 overlaps another instance"
+    assert illegal_reason(a30, [Instance("1g.6gb", 4, 1)]) == "1g.6gb cannot be placed at 4:1"
+    assert illegal_reason(a30, [Instance("1g.5gb", 0, 1)]) == "a30-24gb has no profile 1g.5gb"
+    assert illegal_reason(a30, [me]) is None
 
 
 def test_engines_add_up() -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.mig.catalog import with_mig
-from sluice.mig.layout import Instance, creatable, engines_used, fits, legal
+from sluice.mig.catalog import mig_models
+from sluice.mig.layout import Instance, creatable, engines_used, fits, is_legal
 from sluice.mig.model import Engines, GpuModel, Placement, Profile
-from sluice.mig.table import TransitionTable, table_of
+from sluice.mig.transition_table import TransitionTable, table_of
 
 LAYOUTS = {"a30-24gb": 76, "rtx-pro-6000-blackwell-96gb": 717}
 SEVEN_SLICE_LAYOUTS = 2319
@@ -28,7 +28,7 @@ def _check_every_layout(judge: Any, table: TransitionTable) -> set[int]:
         instances = [Instance(*placed) for placed in layout]
         state = table.state(instances)
         states.add(state)
-        assert legal(model, instances)
+        assert is_legal(model, instances)
         counts = {profile.name: judge.how_many_more(layout, profile.name) for profile in model.profiles}
         assert creatable(model, instances) == counts
         assert table.creatable(state) == counts
@@ -46,7 +46,7 @@ def _check_every_layout(judge: Any, table: TransitionTable) -> set[int]:
     return states
 
 
-@pytest.mark.parametrize("model", with_mig(), ids=lambda model: model.key)
+@pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
 def test_no_layout_of_any_model_is_misjudged(model: GpuModel, judge_of: JudgeOf) -> None:
     """A slice given that hardware cannot hold, refused though it fits, or lost when it is destroyed: none exists."""
     judge = judge_of(model)
@@ -55,7 +55,7 @@ def test_no_layout_of_any_model_is_misjudged(model: GpuModel, judge_of: JudgeOf)
     assert len(states) == STATES.get(model.key, SEVEN_SLICE_STATES)
 
 
-@pytest.mark.parametrize("model", with_mig(), ids=lambda model: model.key)
+@pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
 def test_what_does_not_fit_is_never_called_legal(model: GpuModel, judge_of: JudgeOf) -> None:
     """One instance too many on any layout would be a grant that the driver refuses."""
     judge = judge_of(model)
@@ -80,7 +80,7 @@ def _is_free(layout: frozenset[tuple[str, int, int]], placed: tuple[str, int, in
     return taken.isdisjoint(range(placed[1], placed[1] + placed[2]))
 
 
-@pytest.mark.parametrize("model", with_mig(), ids=lambda model: model.key)
+@pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
 def test_engines_in_use_are_those_of_the_instances(model: GpuModel) -> None:
     """Counts of engines that do not add up would hide why +me is not available."""
     for profile in model.profiles:

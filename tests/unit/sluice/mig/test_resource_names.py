@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.mig.catalog import with_mig
-from sluice.mig.profile import ProfileName, ProfileNameError
+from sluice.mig.catalog import mig_models
+from sluice.mig.profile_name import ProfileName, ProfileNameError
 from sluice.mig.resource_names import from_resource, to_resource
 
 _WORDS = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=8).filter(lambda word: word != "all")
 _ATTRIBUTES = st.lists(st.tuples(st.sampled_from("+-"), _WORDS, st.sampled_from(("", ".all"))), max_size=3)
 
 
-@pytest.mark.parametrize("model", with_mig(), ids=lambda model: model.key)
+@pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
 def test_every_profile_comes_back_from_its_resource(model):
     """A profile whose resource is read as another one cannot be asked for in NVIDIA's words."""
     for profile in model.profiles:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sluice.contracts.exchange import Entry, ReadingStarted, Stream, Write, WriteAccepted
+from sluice.contracts.bus.events import Entry, ReadingStarted, Stream, Write, WriteAccepted
 from sluice.contracts.ids import Incarnation, NodeName, OperationId
 from sluice.contracts.messages import WaitOver
 from sluice.runtime.bus import Answer, Reading
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.core_runner import CoreRunner
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.tracing.request_traces import RequestTraces
 
 
 @dataclass
@@ -139,7 +139,7 @@ def running(core, bus):
 
     @asynccontextmanager
     async def run(**options) -> AsyncIterator[CoreRunner]:
-        given = {"clock": _HastyClock(), "traces": TraceBook(), "readings": [(Stream.BOOK, ())], "tick_s": 3600.0}
+        given = {"clock": _HastyClock(), "traces": RequestTraces(), "readings": [(Stream.BOOK, ())], "tick_s": 3600.0}
         runner = CoreRunner(name="test", core=core, bus=bus, **(given | options))
         task = asyncio.create_task(runner.run())
         try:
@@ -158,7 +158,7 @@ def run_until_failure(core, bus):
     """Run a runner of `core` on `bus` that is offered one event, until it fails."""
 
     async def run(event: object, **options) -> None:
-        given = {"clock": _HastyClock(), "traces": TraceBook(), "readings": [(Stream.BOOK, ())]}
+        given = {"clock": _HastyClock(), "traces": RequestTraces(), "readings": [(Stream.BOOK, ())]}
         runner = CoreRunner(name="test", core=core, bus=bus, **(given | options))
         await runner.offer(event)
         async with asyncio.timeout(5):

@@ -10,14 +10,14 @@ import grpc
 import pytest
 from aiohttp import web
 
-from sluice.runtime import rpc
 from sluice.runtime.addresses import host_and_port, joined, listening_everywhere
-from sluice.runtime.metrics import Counts
-from sluice.runtime.metrics_page import serving_metrics
-from sluice.runtime.rpc_identity import Trust
-from sluice_console.shell.web.addresses import listen
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.security import TransportSecurity
+from sluice.runtime.prometheus.http_page import serving_metrics
+from sluice.runtime.prometheus.metrics import MetricRegistry
+from sluice_console.shell.web.listen_address import listen
 from sluice_pod_watcher.settings import address_of
-from sluice_pod_watcher.shell.http_server import Address, ConnectionLimits, serving
+from sluice_pod_watcher.shell.http_server import ConnectionLimits, ListenAddress, serving
 
 
 def has_ipv6() -> bool:
@@ -75,21 +75,21 @@ def test_what_is_no_address_is_told_what_would_be_right(text: str, told: str):
 @asynccontextmanager
 async def grpc_at(address: str) -> AsyncIterator[int]:
     """As the services answer one another and probes."""
-    async with rpc.serve(lambda _: None, address=address, trust=Trust(plain_text=True)) as served:
+    async with transport.serve(lambda _: None, address=address, security=TransportSecurity(plain_text=True)) as served:
         yield host_and_port(served)[1]
 
 
 @asynccontextmanager
 async def metrics_at(address: str) -> AsyncIterator[int]:
     """As a scraper asks."""
-    async with serving_metrics(address, Counts()) as served:
+    async with serving_metrics(address, MetricRegistry()) as served:
         yield host_and_port(served)[1]
 
 
 @asynccontextmanager
 async def http_at(address: str) -> AsyncIterator[int]:
     """As the webhook and its health are served."""
-    where = Address(*address_of(address, "webhook_address"))
+    where = ListenAddress(*address_of(address, "webhook_address"))
     async with serving("test", lambda _: web.Application(), where, None, ConnectionLimits()) as port:
         yield port
 
@@ -161,10 +161,10 @@ async def test_a_port_that_somebody_has_is_said(served):
 
 async def test_an_agent_says_its_address_as_others_can_dial_it():
     """Brackets around an IPv4 address are nothing that gRPC knows."""
-    async with rpc.serve(lambda _: None, address="[127.0.0.1]:0") as address:
+    async with transport.serve(lambda _: None, address="[127.0.0.1]:0") as address:
         assert address.startswith("127.0.0.1:")
         async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(10):
             await channel.channel_ready()
-    with pytest.raises(rpc.AddressError, match="cannot listen at '::1:0': an IPv6 address stands in brackets"):
-        async with rpc.serve(lambda _: None, address="::1:0"):
+    with pytest.raises(transport.AddressError, match="cannot listen at '::1:0': an IPv6 address stands in brackets"):
+        async with transport.serve(lambda _: None, address="::1:0"):
             pass

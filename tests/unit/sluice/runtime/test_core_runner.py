@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from sluice.contracts.exchange import Entry, LastRead, ReadAgain, ReadLast, Stream, Ticked, WriteAccepted
+from sluice.contracts.bus.events import Entry, LastRead, ReadAgain, ReadLast, Stream, Ticked, WriteAccepted
+from sluice.contracts.bus.trace_headers import root_traceparent
 from sluice.contracts.ids import NodeName, OperationId
-from sluice.contracts.tracing import root_of
 from sluice.runtime import core_runner
 from sluice.runtime.bus import BusError
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.core_runner import SLICE_S, Executor
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.tracing.request_traces import RequestTraces
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -68,13 +68,13 @@ async def test_a_write_is_done_and_its_answer_comes_back(core, bus, running, mak
 
 async def test_a_word_carries_the_trace_of_its_request(core, bus, running, make_started, make_write):
     """The whole story of a request can be followed from service to service."""
-    traces = TraceBook()
+    traces = RequestTraces()
     traces.remember("r1", {"traceparent": TRACEPARENT})
     core.rules = lambda event: [make_write(1), make_write(2, request="r2")] if event == make_started(1) else []
     async with running(traces=traces):
         bus.batches_of((Stream.BOOK, ())).put_nowait([make_started(1)])
         await core.hears(lambda event: isinstance(event, WriteAccepted), count=2)
-    assert [headers["traceparent"] for _, headers in bus.written] == [TRACEPARENT, root_of("r2")]
+    assert [headers["traceparent"] for _, headers in bus.written] == [TRACEPARENT, root_traceparent("r2")]
 
 
 async def test_reading_again_starts_the_readers_anew(core, bus, running, make_started):

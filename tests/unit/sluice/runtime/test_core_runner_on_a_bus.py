@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 
-from sluice.contracts.exchange import Entry, ReadingStarted, Stream, Ticked
+from sluice.contracts.bus.events import Entry, ReadingStarted, Stream, Ticked
+from sluice.contracts.bus.subjects import head, waiting
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import NodeOpened, WaitOver
 from sluice.contracts.outbox import Outbox
-from sluice.contracts.subjects import head, waiting
-from sluice.runtime import metrics
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.core_runner import CoreRunner
-from sluice.runtime.memory_bus import MemoryBroker, MemoryBus
-from sluice.runtime.runtime_metrics import INSTRUCTIONS, WRITES, WRITES_AGAIN
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.runtime_metrics import INSTRUCTIONS, WRITES, WRITES_AGAIN
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.testing.memory_bus import MemoryBroker, MemoryBus
 
 REQUESTS = [RequestId(f"r{number}") for number in range(50)]
 NODE = NodeName("gpu-1.example.internal")
@@ -45,7 +45,7 @@ def _runner(core: _Keeper, bus: MemoryBus, **options) -> CoreRunner:
         core=core,
         bus=bus,
         clock=SystemClock(),
-        traces=TraceBook(),
+        traces=RequestTraces(),
         readings=readings,
         tick_s=0.05,
         **options,

@@ -4,15 +4,15 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from factories.buses import LosingAnswers
+from factories.broker.bus_rigs import LosingAnswers
 
-from sluice.contracts.exchange import Entry, Stream
+from sluice.contracts.bus.events import Entry, Stream
 from sluice.contracts.ids import RunId
 from sluice.runtime.bus import Answer
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.lease import AGAIN_S, RENEWALS, Lease
-from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.lease import RENEWALS, RETRY_S, Lease
 from sluice.runtime.service import DRAIN_S
+from sluice.testing.memory_bus import MemoryBroker
 
 TTL_S = 3
 RENEWAL_S = TTL_S / RENEWALS
@@ -67,14 +67,14 @@ async def kept(bus: object, sleeps: int) -> tuple[Lease, list[float]]:
 async def test_who_lost_the_broker_works_again_as_soon_as_it_is_back():
     """Pods would wait a whole renewal longer after each restart of the broker."""
     lease, slept = await kept(LosingAnswers(MemoryBroker().bus("allocator", None), 2), 4)
-    assert slept == [AGAIN_S, AGAIN_S, RENEWAL_S, RENEWAL_S]
+    assert slept == [RETRY_S, RETRY_S, RENEWAL_S, RENEWAL_S]
     assert lease.epoch > 0
 
 
 async def test_a_broker_that_is_away_is_asked_again_soon():
     """Whoever stands by must notice that it is back, too."""
     _, slept = await kept(Deaf(), 3)
-    assert slept == [AGAIN_S] * 3
+    assert slept == [RETRY_S] * 3
 
 
 async def test_an_answer_is_not_asked_for_more_often_than_it_must_be():

@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from sluice.runtime import logs, telemetry
+from sluice.runtime import logs
+from sluice.runtime.tracing import request_traces
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -45,7 +46,7 @@ def test_each_line_says_who_and_which_run(lines):
 def test_a_line_inside_a_span_can_be_found_from_its_trace(lines):
     """From a trace to the log lines and back."""
     read = lines()
-    with telemetry.within(f"00-{TRACE}-00f067aa0ba902b7-01"):
+    with request_traces.within(f"00-{TRACE}-00f067aa0ba902b7-01"):
         logs.get("queue").warning("late")
     assert (read()[0]["trace_id"], read()[0]["span_id"]) == (TRACE, "00f067aa0ba902b7")
 

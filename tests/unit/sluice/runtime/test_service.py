@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from sluice.runtime.service import EXIT_FAILED, EXIT_MEND
+from sluice.runtime.service import EXIT_CONFIG, EXIT_FAILED
 
 PRELUDE = """
 import asyncio, sys, threading, time
@@ -197,7 +197,7 @@ def test_a_second_signal_ends_at_once(start):
     ("error", "sentence", "expected"),
     [
         ("BusError('no permission to write sluice.node.a')", "no permission to write sluice.node.a", EXIT_FAILED),
-        ("ServiceError('another agent of a holds the lock')", "another agent of a holds the lock", EXIT_MEND),
+        ("ServiceError('another agent of a holds the lock')", "another agent of a holds the lock", EXIT_CONFIG),
         ("ExceptionGroup('', [ExceptionGroup('', [BusError('server too old')])])", "server too old", EXIT_FAILED),
     ],
 )
@@ -237,14 +237,14 @@ def test_an_error_while_stopping_is_a_failure(start):
     assert process.stdout.readline() == "ready\n"
     process.terminate()
     code, _, log = finish(process)
-    assert (code, log[-1]["event"]) == (EXIT_MEND, "the journal could not be closed")
+    assert (code, log[-1]["event"]) == (EXIT_CONFIG, "the journal could not be closed")
 
 
 def test_wrong_settings_are_told_before_anything_starts(start):
     """One line on stderr, and the exit code of what a person must mend."""
     process = start("async def main(service): say('started')", SLUICE_LOG_LEVL="debug")
     out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (EXIT_MEND, "")
+    assert (process.returncode, out) == (EXIT_CONFIG, "")
     assert err == (
         "sluice-allocator: SLUICE_LOG_LEVL is set, but there is no such setting (did you mean SLUICE_LOG_LEVEL?)\n"
     )

@@ -9,10 +9,10 @@ there stays.
 
 from itertools import islice
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Bound, Cordoned, Grant
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.world import request_of

@@ -7,8 +7,8 @@ be read later than the order. It goes only from what it has: where it is bound, 
 grant stands (`standing` does), nor end one.
 """
 
-from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,

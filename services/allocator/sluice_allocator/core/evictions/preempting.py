@@ -11,7 +11,6 @@ It must not evict by itself: whether a pod goes follows from the grants that sta
 
 from collections.abc import Iterable, Sequence
 
-from sluice.contracts.adjusting import same_places, smaller
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -24,7 +23,8 @@ from sluice.contracts.messages import (
     Revoke,
 )
 from sluice.contracts.messages.operators import NO_AMOUNTS
-from sluice.contracts.usage import Usage, total
+from sluice.contracts.quotas.usage import Usage, total
+from sluice.contracts.resize import min_sizes, same_places
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.limits.quotas import forbids_place, guaranteed, keeps_guarantee
 from sluice_allocator.core.placement import Asking, Avoid, Displacing, Victim, find_displacing, find_displacing_own
@@ -160,7 +160,7 @@ def _sure_of(desk: Desk, grant: Grant) -> tuple[DeviceGrant, ...]:
     devices = grant.booking.devices
     if on_its_way is None or not same_places(devices, on_its_way.adjusted.booking.devices):
         return devices
-    return smaller(devices, on_its_way.adjusted.booking.devices)
+    return min_sizes(devices, on_its_way.adjusted.booking.devices)
 
 
 def _may_go_at(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) -> int | None:

@@ -11,7 +11,7 @@ from enum import Enum
 
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import Booking
-from sluice.contracts.refusals import ReasonCount
+from sluice.contracts.reasons import ReasonCount
 
 GroupKey = tuple[str, str]
 """Namespace and name."""

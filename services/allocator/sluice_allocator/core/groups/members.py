@@ -1,6 +1,6 @@
 """One pod of a group as the bus tells of it: whether it has a place, a slice, a binding. Decides nothing."""
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
     AllocationRequested,

@@ -21,7 +21,7 @@ from collections.abc import Hashable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -32,7 +32,7 @@ from sluice.contracts.messages import (
     Released,
     Waived,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.groups.gangs import Clock, Gang, GroupKey, Member, Party, Stand, Why
 from sluice_allocator.core.groups.members import member_of_group

@@ -10,11 +10,11 @@ It must not decide whether a group should be asking: `groups` does.
 
 from collections import deque
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Booking
-from sluice.contracts.refusals import ReasonCount, WaitReason
-from sluice.contracts.usage import total
+from sluice.contracts.quotas.usage import total
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.groups.gangs import Gang, Party, Stuck, Trial, Why

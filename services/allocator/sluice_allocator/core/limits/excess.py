@@ -9,10 +9,10 @@ that landed after a limit of one pod that its writer did not know yet.
 It must not judge what is bound, adopted, or older than the limit: a limit ends nothing that runs.
 """
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Booking, Bound, Closed, Grant, LedgerEntry, QuotaSet
-from sluice.contracts.usage import Usage, total
+from sluice.contracts.quotas.usage import Usage, total
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import is_held
 from sluice_allocator.core.limits.quotas import beyond, usage

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import Claim
-from sluice.contracts.usage import NOTHING, Usage, total
+from sluice.contracts.quotas.usage import NOTHING, Usage, total
 from sluice_allocator.core.waiting.turns import Turn
 
 LEAST_REMEMBERED = 4096

@@ -21,8 +21,8 @@ from sluice.contracts.messages import (
     QuotaSet,
 )
 from sluice.contracts.messages.operators import NO_AMOUNTS
-from sluice.contracts.refusals import KNOWN_AS, ReasonCount, WaitReason
-from sluice.contracts.usage import PERMILLE, Usage, total
+from sluice.contracts.quotas.usage import PERMILLE, Usage, total
+from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.limits.unbooked import least_of, silent_source, usage_unbooked
 from sluice_allocator.core.placement import Asking, NoPlace, Place, find_place

@@ -10,7 +10,7 @@ It must not judge; `quotas` does.
 
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, Claim
-from sluice.contracts.usage import NOTHING, Usage
+from sluice.contracts.quotas.usage import NOTHING, Usage
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.placement import least_usage
 

@@ -35,7 +35,7 @@ def why_moved(grant: Grant) -> str:
     """Why a pod is evicted for the sake of a place that is kept for it. The same as long as the grant stands."""
     booking = grant.booking
     given = ", ".join(dict.fromkeys(_named(each) for each in booking.devices))
-    return f"it is moved: a place on {booking.node} is booked for whoever comes in its stead ({given})"
+    return f"it is moved: a place on {booking.node} is kept for its replacement ({given})"
 
 
 def _named(device: DeviceGrant) -> str:

@@ -34,7 +34,7 @@ from sluice.contracts.messages import (
     SliceQuarantined,
     SliceReady,
 )
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import is_too_late
@@ -241,14 +241,14 @@ def _why_not_any_longer(desk: Desk, grant: Grant, asked: RequestFact | None) -> 
         if evicted:
             return _over(desk, grant, "leaving", desk.rules.move_leaving_s, "its pod was evicted and has not ended")
         if not _has_purpose(desk, grant, asked):
-            return "nobody needs it to be moved any more"
+            return "the move is no longer needed"
         blocked = f": {outcome.why}" if isinstance(outcome, EvictionBlocked) else ""
         return _over(desk, grant, "ordered", desk.rules.move_patience_s, f"its pod could not be evicted{blocked}")
     if not isinstance(asked, RequestWithdrawn):
         return None  # nobody asks for it (yet): orphans have a rule of their own
     if not evicted and asked.cause == "containers ended":
         return "its pod has ended by itself"
-    return _over(desk, grant, "kept", desk.rules.move_kept_s, "nobody came in the stead of its pod")
+    return _over(desk, grant, "kept", desk.rules.move_kept_s, "no replacement of its pod came")
 
 
 def _over(desk: Desk, grant: Grant, phase: str, limit_s: float, why: str) -> str | None:

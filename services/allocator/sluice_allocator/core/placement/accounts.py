@@ -7,7 +7,7 @@ It counts; it must not know limits (`quotas` does).
 from collections.abc import Iterator
 
 from sluice.contracts.ids import AllocationId
-from sluice.contracts.usage import NOTHING, Usage
+from sluice.contracts.quotas.usage import NOTHING, Usage
 
 
 class Accounts:

@@ -8,11 +8,11 @@ that differ on every node) would make every node a class of its own.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from sluice.contracts.kube.selectors import selector_matches
+from sluice.contracts.kube.taints import untolerated
 from sluice.contracts.messages import HostNeeds, Mode, Share, Taint
-from sluice.contracts.refusals import WaitReason
-from sluice.contracts.selecting import all_hold
-from sluice.contracts.taints import untolerated
-from sluice.mig.table import State
+from sluice.contracts.reasons import WaitReason
+from sluice.mig.transition_table import State
 from sluice_allocator.core.placement.capacity import NodeShape, ShapeKey
 from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.homes import Home, HomeSize, TrustDomain, level_needed
@@ -117,7 +117,7 @@ def selects(needs: HostNeeds, labels: Mapping[str, str]) -> bool:
     """Whether a node with these labels is among those that the pod selects."""
     if any(labels.get(key) != value for key, value in needs.node_selector.items()):
         return False
-    return not needs.affinity or any(all_hold(term, labels) for term in needs.affinity if term)
+    return not needs.affinity or any(selector_matches(term, labels) for term in needs.affinity if term)
 
 
 def keys_of(needs: HostNeeds) -> list[str]:

@@ -12,7 +12,7 @@ import msgspec
 
 from sluice.mig.layout import Instance
 from sluice.mig.model import Placement, Profile
-from sluice.mig.table import State, TransitionTable
+from sluice.mig.transition_table import State, TransitionTable
 from sluice_allocator.core.placement.gpus import HomeKey
 
 Loss = tuple[int, int, int]

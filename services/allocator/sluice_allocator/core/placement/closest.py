@@ -7,11 +7,11 @@ For messages only; no decision depends on it.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sluice.contracts.asking.keys import HAMI, VOLCANO
-from sluice.contracts.asking.written import nearest
-from sluice.contracts.refusals import shorten
-from sluice.mig.catalog import catalog, find
-from sluice.mig.profile import ProfileName, ProfileNameError
+from sluice.contracts.reasons import shorten
+from sluice.contracts.request_syntax.keys import HAMI, VOLCANO
+from sluice.contracts.request_syntax.source_text import did_you_mean
+from sluice.mig.catalog import catalog, find_model
+from sluice.mig.profile_name import ProfileName, ProfileNameError
 
 NAMED_MAX = 3
 """So many models, labels or taints are named in a sentence."""
@@ -74,14 +74,14 @@ def profiles_of_the_catalog() -> list[tuple[str, str]]:
 
 def short_name(product: str) -> str:
     """A product as people call it."""
-    known = find(product)
+    known = find_model(product)
     return known.key.upper() if known is not None else product.removeprefix("NVIDIA ")
 
 
 def no_such_resource(name: str, there: Sequence[str]) -> str:
     """That no node has a resource, and the one that may be meant: of a node, or one that asks for GPUs."""
     known = [*there, *HAMI.resources, *VOLCANO.resources]
-    return f"no node here has the resource {shorten(name)}{nearest(name, known)}"
+    return f"no node here has the resource {shorten(name)}{did_you_mean(name, known)}"
 
 
 def no_such_label(key: str, value: str, values: Sequence[str], keys: Sequence[str]) -> str:
@@ -89,7 +89,7 @@ def no_such_label(key: str, value: str, values: Sequence[str], keys: Sequence[st
     if values:
         others = listed([f"{key}={each}" for each in values])
         return f"no node here has the label {key}={value}; there {'is' if len(values) == 1 else 'are'} {others}"
-    return f"no node here has a label {key}{nearest(key, keys)}"
+    return f"no node here has a label {key}{did_you_mean(key, keys)}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -13,9 +13,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 from sluice.contracts.ids import NodeName, RequestId, SourceName
+from sluice.contracts.kube.selectors import selector_matches
+from sluice.contracts.kube.taints import untolerated
 from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, PodTerm, Selector, Taint
-from sluice.contracts.selecting import all_hold
-from sluice.contracts.taints import untolerated
 from sluice_allocator.core.placement.classes import selects
 
 Part = tuple[tuple[str, ...], Selector]
@@ -191,7 +191,7 @@ class Crowd:
 
 def _speaks_of(part: Part, namespace: str, labels: Mapping[str, str]) -> bool:
     namespaces, selector = part
-    return (namespace in namespaces or EVERY_NAMESPACE in namespaces) and all_hold(selector, labels)
+    return (namespace in namespaces or EVERY_NAMESPACE in namespaces) and selector_matches(selector, labels)
 
 
 class ByLabel(Generic[T]):

@@ -13,7 +13,7 @@ from heapq import merge
 from itertools import islice
 
 from sluice.contracts.messages import DeviceGrant, Share
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.asking import Asking, Avoid, anywhere
 from sluice_allocator.core.placement.classes import NodeClass
@@ -71,7 +71,7 @@ def find_displacing(
     if not fleet.stock.victims:
         return None
     look = look_for(fleet, asking, avoid)
-    search = _Search(look, priority, allows)
+    search = _VictimSearch(look, priority, allows)
     named = named_nodes(look)
     if named is not None:
         search.try_nodes(iter(named))
@@ -97,7 +97,7 @@ def find_displacing_own(
     if not going:
         return None
     look = look_for(fleet, asking, avoid)
-    search = _Search(look, priority, allows, own=True)
+    search = _VictimSearch(look, priority, allows, own=True)
     bookings = (fleet.booking(victim.allocation) for victim in sorted(going, key=lambda each: each.who))
     search.try_nodes(fleet.nodes[name] for name in dict.fromkeys(each.node for each in bookings if each is not None))
     if search.best is None and asking.host.shun:
@@ -106,7 +106,7 @@ def find_displacing_own(
 
 
 @dataclass(slots=True)
-class _Search:
+class _VictimSearch:
     look: Look
     priority: int
     allows: Allows

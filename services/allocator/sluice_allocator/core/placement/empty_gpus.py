@@ -6,7 +6,7 @@ Uses kinds of GPUs and classes of nodes, and neither free capacity nor a pod's o
 
 from fractions import Fraction
 
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.classes import NodeClass
 from sluice_allocator.core.placement.gpus import Gpu

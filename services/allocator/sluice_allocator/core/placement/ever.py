@@ -10,13 +10,13 @@ that pass by themselves, such as a cordon or an unready node, do not count.
 from collections.abc import Mapping
 from fractions import Fraction
 
-from sluice.contracts.asking import claim_sizes
-from sluice.contracts.asking.counting import devices_of
 from sluice.contracts.ids import NodeName
+from sluice.contracts.kube.selectors import volumes_reachable
+from sluice.contracts.kube.taints import untolerated
 from sluice.contracts.messages import Claim
-from sluice.contracts.refusals import WaitReason, shorten
-from sluice.contracts.selecting import are_reached
-from sluice.contracts.taints import untolerated
+from sluice.contracts.reasons import WaitReason, shorten
+from sluice.contracts.request_syntax import claim_sizes
+from sluice.contracts.request_syntax.device_limit import devices_of
 from sluice_allocator.core.placement.capacity import NodeShape
 from sluice_allocator.core.placement.classes import NodeClass, selects
 from sluice_allocator.core.placement.closest import (
@@ -111,7 +111,7 @@ def _is_selected(look: Look, group: NodeClass) -> bool:
 
 def _may_select(look: Look, labels: Mapping[str, str]) -> bool:
     host = look.asking.host
-    return selects(host, labels) and are_reached(host.volumes, labels)
+    return selects(host, labels) and volumes_reachable(host.volumes, labels)
 
 
 def _is_selected_apart_from_volumes(look: Look) -> bool:

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from sluice.contracts.messages import Share
-from sluice.contracts.refusals import KNOWN_AS, ReasonCount, WaitReason, shorten
+from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason, shorten
 from sluice.mig.model import Profile
-from sluice.mig.naming import is_known, is_meant, suggestions
+from sluice.mig.model_names import is_known, is_meant, suggestions
 from sluice_allocator.core.placement.classes import NodeClass
 from sluice_allocator.core.placement.empty_gpus import never_on
 from sluice_allocator.core.placement.ever import where_nothing_is, why_never

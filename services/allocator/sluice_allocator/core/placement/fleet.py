@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
 from sluice.contracts.messages import Booking, DeviceGrant, GpuReport, HostFacts, NodeSnapshot
-from sluice.contracts.refusals import WaitReason
-from sluice.contracts.usage import Usage, total, usage_of_device
-from sluice.mig.fixed import fixed_table_of
+from sluice.contracts.quotas.usage import Usage, total, usage_of_device
+from sluice.contracts.reasons import WaitReason
+from sluice.mig.fixed_layout_table import fixed_layout_table_of
 from sluice.mig.model import GpuModel
-from sluice.mig.table import table_of
+from sluice.mig.transition_table import table_of
 from sluice_allocator.core.placement.accounts import Accounts
 from sluice_allocator.core.placement.crowds import Peer
 from sluice_allocator.core.placement.fixed_layouts import layout_of
@@ -99,7 +99,7 @@ class Fleet:
         kind = f"{model.key} {report.model}{' with MIG' if report.mig_enabled else ''} {report.mps_clients_max}"
         spans = before.spans if before is not None else self._awaited.pop(report.uuid, {})
         layout = layout_of(report, model)
-        table = table_of(model) if layout is None else fixed_table_of(model, layout)
+        table = table_of(model) if layout is None else fixed_layout_table_of(model, layout)
         kind += f" fixed as {' '.join(f'{i.profile}:{i.start}' for i in layout)}" if layout is not None else ""
         gpu = Gpu(node, report, model, table, kind, out_of_use(report), instances_of_others(report), spans)
         gpu.layout = layout

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sluice.mig.model import GpuModel, Profile
-from sluice.mig.naming import is_named
-from sluice.mig.profile import ProfileName, ProfileNameError
+from sluice.mig.model_names import is_named
+from sluice.mig.profile_name import ProfileName, ProfileNameError
 
 ROUNDED_FROM_GB = 20
 """In the names of profiles at least this large, one GB more or less is rounding (at most 5 %)."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from sluice.contracts.hardware import model_from_report
+from sluice.contracts.gpu_reports import model_from_report
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import DeviceGrant, GpuReport
 from sluice.mig.layout import Instance, Layout
 from sluice.mig.model import GpuModel, Placement
-from sluice.mig.table import State, TransitionTable
+from sluice.mig.transition_table import State, TransitionTable
 from sluice_allocator.core.placement.fixed_layouts import not_to_be_had
 from sluice_allocator.core.placement.homes import Home, HomeSize
 from sluice_allocator.core.placement.shelf import Shelf

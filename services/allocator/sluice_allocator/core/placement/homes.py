@@ -12,8 +12,8 @@ from typing import Literal
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Share
-from sluice.contracts.refusals import WaitReason
-from sluice.mig.shares import FULL_WIDTH_PERCENT, width_percent
+from sluice.contracts.reasons import WaitReason
+from sluice.mig.share_width import FULL_WIDTH_PERCENT, width_percent
 from sluice_allocator.core.placement.lanes import Lanes, ShareKey
 
 ShareMode = Literal["mps", "fractional"]

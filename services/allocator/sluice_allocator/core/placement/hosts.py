@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sluice.contracts.ids import AllocationId, NodeName
-from sluice.contracts.kubernetes import LABEL_HOSTNAME
+from sluice.contracts.kube.names import LABEL_HOSTNAME
 from sluice.contracts.messages import HostFacts, HostRoom, Mode, Taint
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement.rules import Weights
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ counted even where it does not fit; this module refuses nothing.
 """
 
 from sluice.contracts.ids import AllocationId
-from sluice.contracts.refusals import WaitReason
-from sluice.mig.shares import FULL_WIDTH_PERCENT
+from sluice.contracts.reasons import WaitReason
+from sluice.mig.share_width import FULL_WIDTH_PERCENT
 
 ShareKey = tuple[AllocationId, int]
 """An allocation and the number of its device."""

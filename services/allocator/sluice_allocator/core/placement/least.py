@@ -6,10 +6,10 @@ It must not look for places, and says nothing of what is free.
 
 from collections.abc import Iterator
 
-from sluice.contracts.asking.counting import devices_of
 from sluice.contracts.messages import Claim
-from sluice.contracts.refusals import WaitReason
-from sluice.contracts.usage import PERMILLE, Usage, compute_slices_of, total
+from sluice.contracts.quotas.usage import PERMILLE, Usage, compute_slices_of, total
+from sluice.contracts.reasons import WaitReason
+from sluice.contracts.request_syntax.device_limit import devices_of
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.wants import shape_for

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import DeviceGrant
-from sluice.mig.table import State
+from sluice.mig.transition_table import State
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.homes import Home

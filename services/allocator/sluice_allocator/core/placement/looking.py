@@ -3,9 +3,9 @@
 import msgspec
 
 from sluice.contracts.ids import NodeName
+from sluice.contracts.kube.selectors import volumes_reachable
 from sluice.contracts.messages import DeviceGrant, HostRoom
-from sluice.contracts.refusals import ReasonCount, WaitReason
-from sluice.contracts.selecting import are_reached
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.placement.asking import Asking, Avoid
 from sluice_allocator.core.placement.classes import NodeClass, selects
 from sluice_allocator.core.placement.fleet import Fleet
@@ -67,7 +67,11 @@ class Look(msgspec.Struct, eq=False):
         """Why no node of a class may serve it; None when some may."""
         if not self.one_by_one and not selects(self.asking.host, group.labels):
             return WaitReason.NODE_SELECTOR_MISMATCH
-        if self.asking.host.volumes and not self.one_by_one and not are_reached(self.asking.host.volumes, group.labels):
+        if (
+            self.asking.host.volumes
+            and not self.one_by_one
+            and not volumes_reachable(self.asking.host.volumes, group.labels)
+        ):
             return WaitReason.NODE_VOLUME_ELSEWHERE
         return group.why_not(self.asking.host)
 
@@ -89,7 +93,7 @@ class Look(msgspec.Struct, eq=False):
             return WaitReason.GPU_AVOIDED
         if self.one_by_one and not selects(host, node.labels):
             return WaitReason.NODE_SELECTOR_MISMATCH
-        if self.one_by_one and not are_reached(host.volumes, node.labels):
+        if self.one_by_one and not volumes_reachable(host.volumes, node.labels):
             return WaitReason.NODE_VOLUME_ELSEWHERE
         for bar in self.bars:
             why = bar.why_not(node.labels.get(bar.key))

@@ -7,9 +7,9 @@ Ignores bookings: `explaining` covers whether a device is free.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sluice.contracts.asking import claim_modes, claim_sizes
 from sluice.contracts.messages import DeviceFilter
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
+from sluice.contracts.request_syntax import claim_modes, claim_sizes
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.capacity import NodeShape
 from sluice_allocator.core.placement.classes import NodeClass

@@ -1,6 +1,6 @@
 """One device for one claim, in the first of its modes that has one. Nothing is booked."""
 
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement.looking import Look
 from sluice_allocator.core.placement.one_instance import Found, better, find_instance, find_whole
 from sluice_allocator.core.placement.one_share import find_part, find_share

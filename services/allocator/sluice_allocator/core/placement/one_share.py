@@ -5,7 +5,7 @@ Homes are on shelves by what they have left, so the best one is found without a 
 """
 
 from sluice.contracts.messages import Share
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement.classes import HomesKey, NodeClass, rungs_for
 from sluice_allocator.core.placement.gpus import Gpu, HomeOnGpu
 from sluice_allocator.core.placement.homes import Home

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
+from sluice.contracts.kube.selectors import host_ports_conflict
 from sluice.contracts.messages import AllocationRequested, HostFacts, HostPort, OtherPods, PodTerm, Taint
-from sluice.contracts.selecting import collide
 from sluice_allocator.core.placement.asking import Asking
 from sluice_allocator.core.placement.census import Census
 from sluice_allocator.core.placement.crowds import ByLabel, Crowd, Peer, Spot, Terms, terms_of
@@ -250,7 +250,7 @@ class Peers:
         spot = self._spots.get(node)
         if spot is None or not spot.ports:
             return False
-        return any(collide(each, other) for each in ports for other in spot.ports)
+        return any(host_ports_conflict(each, other) for each in ports for other in spot.ports)
 
     def nodes_with(self, key: str, values: Iterable[str]) -> list[NodeName]:
         """The nodes that have one of these values of a label. Walks over them, and not over the others."""

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from sluice.contracts.ids import NodeName
+from sluice.contracts.kube.selectors import pod_term_matches
 from sluice.contracts.messages import NO_NEEDS
-from sluice.contracts.refusals import WaitReason
-from sluice.contracts.selecting import matches
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement.asking import Asking
 from sluice_allocator.core.placement.census import Census
 from sluice_allocator.core.placement.crowds import Crowd, Domains, Terms, terms_of
@@ -110,7 +110,7 @@ def _beside(census: Census, asking: Asking, said: Terms) -> Iterator[Beside]:
     parts = tuple((each.namespaces, each.selector) for each in terms)
     crowds = [census.crowd(said, asking.source, parts, each.topology_key) for each in terms]
     is_first = not any(crowd.counts for crowd in crowds) and all(
-        matches(each, asking.namespace, asking.labels) for each in terms
+        pod_term_matches(each, asking.namespace, asking.labels) for each in terms
     )
     return (Beside(crowd, is_first) for crowd in crowds)
 

@@ -9,11 +9,11 @@ import bisect
 from dataclasses import dataclass, field
 
 from sluice.mig.model import Profile
-from sluice.mig.table import Choice, State
+from sluice.mig.transition_table import PlacementChoice, State
 from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.policies import DeviceUse, Policy
 
-Preference = tuple[tuple[int, ...], State, Choice]
+Preference = tuple[tuple[int, ...], State, PlacementChoice]
 """How good it is (the smallest is best), a state in which a GPU may be, and where the instance would go."""
 
 

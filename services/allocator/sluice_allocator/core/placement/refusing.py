@@ -4,9 +4,9 @@ What is wrong in itself, or beyond what the operator's settings allow: refused a
 Never for what there is now: what no GPU that is known could serve waits, for tomorrow's node may (`ever` says why).
 """
 
-from sluice.contracts.asking.counting import too_many
 from sluice.contracts.messages import Claim
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.request_syntax.device_limit import too_many
 from sluice_allocator.core.placement.asking import Asking
 from sluice_allocator.core.placement.policies import check_names
 from sluice_allocator.core.placement.rules import PlacingRules

@@ -7,10 +7,10 @@ It moves what it is told to move, and nothing else: a booking touches the shelve
 from collections.abc import Callable, Iterator, Mapping
 
 from sluice.contracts.ids import GpuUuid, NodeName
-from sluice.contracts.kubernetes import LABEL_HOSTNAME
+from sluice.contracts.kube.names import LABEL_HOSTNAME
+from sluice.contracts.kube.taints import KEEPS_OUT
 from sluice.contracts.messages import HostNeeds
-from sluice.contracts.refusals import WaitReason
-from sluice.contracts.taints import KEEPS_OUT
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement.capacity import NodeShape, shape_of_gpus
 from sluice_allocator.core.placement.classes import ClassKey, HomesKey, NodeClass, keys_of, rung_of
 from sluice_allocator.core.placement.counted import CountedNodes

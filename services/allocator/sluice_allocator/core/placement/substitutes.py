@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from sluice.contracts.messages import Claim
 from sluice.mig.catalog import catalog
 from sluice.mig.model import Engines, GpuModel, Profile
-from sluice.mig.profile import ProfileName
+from sluice.mig.profile_name import ProfileName
 from sluice_allocator.core.placement.rules import PlacingRules
 
 TRIED_MAX = 48

@@ -8,7 +8,7 @@ status taints and `ToBeDeletedByClusterAutoscaler`, https://karpenter.sh/docs/co
 """
 
 from sluice.contracts.messages import Taint
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 
 _KUBERNETES = "node.kubernetes.io/"
 _CLOUD = "node.cloudprovider.kubernetes.io/"

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sluice.contracts.asking.counting import is_whole
 from sluice.contracts.messages import Claim, Share
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
+from sluice.contracts.request_syntax.device_limit import is_whole
 from sluice.mig.model import GpuModel, Profile
-from sluice.mig.naming import is_meant
-from sluice.mig.profile import ProfileName
-from sluice.mig.shares import width_percent
+from sluice.mig.model_names import is_meant
+from sluice.mig.profile_name import ProfileName
+from sluice.mig.share_width import width_percent
 from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.homes import TrustDomain
 from sluice_allocator.core.placement.rules import PlacingRules

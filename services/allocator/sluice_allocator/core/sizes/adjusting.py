@@ -13,12 +13,12 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from sluice.contracts import subjects
-from sluice.contracts.adjusting import is_answered, larger, smaller
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId
+from sluice.contracts.kube.quantities import MEMORY_MIB_MAX
 from sluice.contracts.messages import AllocationRequested, Booking, Bound, DeviceGrant, Grant, Share
-from sluice.contracts.quantities import MEMORY_MIB_MAX
-from sluice.contracts.refusals import WaitReason, shorten
+from sluice.contracts.reasons import WaitReason, shorten
+from sluice.contracts.resize import is_resize_done, max_sizes, min_sizes
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions.preempting import has_less
 from sluice_allocator.core.limits.quotas import forbids, usage_of, why_unknown
@@ -80,7 +80,7 @@ def adjust(desk: Desk, change: Change) -> Outcome:
         return becomes
     fields = tuple(_field_change(each, grant.booking.devices, becomes, container) for each in FIELDS)
     if becomes == grant.booking.devices:
-        under_way = not is_answered(grant, desk.world.slices.get(grant.booking.allocation))
+        under_way = not is_resize_done(grant, desk.world.slices.get(grant.booking.allocation))
         message = f"container {container!r} has exactly that already"
         return AdjustRefused(AdjustReason.UNCHANGED, message, under_way=under_way)
     now = desk.counted(grant).devices
@@ -90,7 +90,7 @@ def adjust(desk: Desk, change: Change) -> Outcome:
     if refused is not None:
         return _with_most(refused, tuple(_most(desk, grant.booking, now, becomes, container)))
     booking = replace(grant.booking, devices=becomes)
-    counted = replace(booking, devices=larger(now, becomes))
+    counted = replace(booking, devices=max_sizes(now, becomes))
     return Adjusted(booking, counted, container, grant.revision + 1, fields)
 
 
@@ -127,7 +127,7 @@ def about_adjusting(desk: Desk, allocation: AllocationId) -> str:
     """What a person should know of a bound pod whose shares are being changed; empty otherwise."""
     grant = desk.world.ledger.get(allocation)
     slice_ = desk.world.slices.get(allocation)
-    if not isinstance(grant, Grant) or grant.revision == 1 or is_answered(grant, slice_):
+    if not isinstance(grant, Grant) or grant.revision == 1 or is_resize_done(grant, slice_):
         return ""
     if grant.counts:
         return "; its shares are being made smaller, and count as before until processes that use more have ended"
@@ -245,13 +245,13 @@ def _why_not(
     desk: Desk, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...]
 ) -> AdjustRefused | None:
     """Why shares that count `now` may not become others; None when they may. What does not grow always may."""
-    after = larger(now, becomes)
+    after = max_sizes(now, becomes)
     short = _short_of(desk, booking, becomes, after)
     if short is not None:
         return short
     counts, will_count = usage_of(desk, now), usage_of(desk, after)
     granted, will_be_granted = usage_of(desk, booking.devices), usage_of(desk, becomes)
-    grows = will_count != counts or usage_of(desk, larger(booking.devices, becomes)) != granted
+    grows = will_count != counts or usage_of(desk, max_sizes(booking.devices, becomes)) != granted
     unknown = why_unknown(desk, booking.request, booking.namespace) if grows else None
     if unknown is not None:
         return AdjustRefused(AdjustReason.NOT_NOW, f"{unknown.message}; ask again")
@@ -273,14 +273,14 @@ def _short_of(
     """
     trials: dict[tuple[object, ...], Home] = {}
     for number, (booked, wanted, counted) in enumerate(zip(booking.devices, becomes, after, strict=True)):
-        if booked.share is None or counted.share is None or larger((booked,), (wanted,)) == (booked,):
+        if booked.share is None or counted.share is None or max_sizes((booked,), (wanted,)) == (booked,):
             continue
         gpu = desk.fleet.gpus.get(booked.gpu)
         place = (booked.profile, booked.start, booked.size)
         at_home = gpu.homes.get(place) if gpu is not None else None
         if at_home is None or not at_home.gpu.knows(booked.profile):
             how = "not shown" if gpu is None else "not read"
-            message = f"{booked.gpu} is {how} by its node, so nobody knows what is left of it; ask again"
+            message = f"{booked.gpu} is {how} by its node, so what is left of it is unknown; retry"
             return AdjustRefused(AdjustReason.NOT_NOW, message)
         if not at_home.gpu.stands(place):
             message = f"its device on {booked.gpu} is out of use now, or used by who is not known there; ask again"
@@ -356,5 +356,5 @@ def _decide(desk: Desk, asked: Asked) -> None:
     desk.fleet.book(outcome.counted)
     desk.sparing.look[allocation] = None
     desk.commit(subjects.ledger(outcome.node, allocation), grant, outcome.booking.request)
-    if smaller(before.booking.devices, grant.booking.devices) != before.booking.devices:
+    if min_sizes(before.booking.devices, grant.booking.devices) != before.booking.devices:
         has_less(desk, grant.booking.namespace)

@@ -5,7 +5,7 @@ A place that is promised is booked: nobody else is given it meanwhile (PROTOCOL 
 elsewhere, and so is who has to go for it (`ordering`).
 """
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -22,7 +22,7 @@ from sluice.contracts.messages import (
     SliceReady,
     Waived,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import say_why
 from sluice_allocator.core.moves.kept_places import comes_after_its_own, is_move

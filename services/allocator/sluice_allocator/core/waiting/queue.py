@@ -14,7 +14,7 @@ import msgspec
 
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested, Claim, PodTerm, SpreadTerm
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.waiting.turns import Turn, Turns
 

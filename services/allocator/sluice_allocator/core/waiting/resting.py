@@ -20,7 +20,7 @@ from sluice.contracts.messages import (
     Released,
     Revoke,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import say_why
 from sluice_allocator.core.standing import AILING

@@ -14,10 +14,10 @@ which is tried at once; and, where something is freed on a node whose pass is un
 It must not decide whether somebody should be asking: `requests` does.
 """
 
-from sluice.contracts import subjects
+from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Pending
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions.draining import with_cordons

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.refusals import shorten
-from sluice.contracts.strict_tables import as_written
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.reasons import shorten
+from sluice.contracts.toml_tables import toml_text_of
 
 REQUESTS_MAX = 100_000
 DOCUMENTS_MAX = 200
@@ -122,7 +122,7 @@ def _event(line: str, number: int) -> tuple[float, dict[str, Any] | None, str]:
         raise LoadError(f"line {number} of the workload is no JSON: {error}") from None
     at = found.get("at") if isinstance(found, dict) else None
     if not isinstance(at, int | float) or isinstance(at, bool) or at < 0:
-        raise LoadError(f"line {number} of the workload: at = {shorten(as_written(at))}: must be seconds from 0 on")
+        raise LoadError(f"line {number} of the workload: at = {shorten(toml_text_of(at))}: must be seconds from 0 on")
     arriving, leaving = found.get("arrive"), found.get("depart")
     if isinstance(leaving, str):
         return float(at), None, leaving
@@ -157,7 +157,7 @@ def _object(arrive: dict[str, Any], key: str, number: int) -> dict[str, Any]:
     """The object under a key, empty where there is none. Raises LoadError for anything else."""
     found = arrive.get(key)
     if found is not None and not isinstance(found, dict):
-        written = shorten(as_written(found))
+        written = shorten(toml_text_of(found))
         raise LoadError(f"line {number} of the workload: arrive.{key} = {written}: must be an object, as in a manifest")
     return found or {}
 

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from sluice.contracts.messages import Claim, ContainerDevices, DeviceGrant
-from sluice.contracts.refusals import ReasonCount, Refusal
+from sluice.contracts.reasons import ReasonCount, Refusal
 from sluice_console.core.documents.document import VERSION, Document
 
 PodState = Literal["requested", "waiting", "making", "bound", "refused", "ending", "ended"]

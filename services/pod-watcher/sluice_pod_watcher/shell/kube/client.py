@@ -18,11 +18,11 @@ from weakref import WeakSet
 import aiohttp
 import msgspec
 
-from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.refusals import shorten
-from sluice.runtime import metrics
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.reasons import shorten
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.optional_imports import without
+from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.shell.kube.credentials import KubeCredentials, Session
 from sluice_pod_watcher.shell.metrics import KUBE_REQUESTS, NO_ANSWER
 

@@ -19,10 +19,10 @@ import yaml
 from sluice.contracts.manifests import ManifestLimits
 from sluice.contracts.manifests.yaml_documents import YamlError, read_documents
 from sluice.runtime import logs
-from sluice.runtime.certificate_files import Signature, signature
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.optional_imports import without
-from sluice.runtime.texts import text_of
+from sluice.runtime.text_files import read_named_text
+from sluice.runtime.tls.certificate_files import Signature, file_signature
 
 with without("kubernetes_validate"):  # for its synchronous client, which it loads as well
     from kubernetes.aio import client, config
@@ -144,7 +144,7 @@ class KubeCredentials:
         configuration: Any = self.session.configuration
         named = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
         paths = [Path(each) for each in (self._kubeconfig, *named) if each]
-        return await asyncio.to_thread(signature, paths)
+        return await asyncio.to_thread(file_signature, paths)
 
 
 async def load(kubeconfig: Path | None, configuration: client.Configuration | None = None) -> client.Configuration:
@@ -205,7 +205,7 @@ def _check(kubeconfig: Path) -> None:
 
     Ten lines of aliases or merged keys would keep it busy for ever. Raises OSError, YamlError.
     """
-    read_documents(text_of(kubeconfig, LIMITS.file_bytes_max), LIMITS)
+    read_documents(read_named_text(kubeconfig, LIMITS.file_bytes_max), LIMITS)
 
 
 def _told(error: Exception) -> str:

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.contracts.asking import ContainerAsk, Unquoted
 from sluice.contracts.messages import HostNeeds, HostRoom, NodeExpression, Toleration
 from sluice.contracts.pod_specs import read_containers, read_host_needs, with_node
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import ContainerRequest, Unquoted
 
 
 def requests(**sizes: object) -> dict:
@@ -196,7 +196,7 @@ def test_a_container_runs_as_its_own_user_or_as_the_pods():
         "securityContext": {"runAsUser": Unquoted("1000")},
         "containers": [{"name": "a"}, {"name": "b", "securityContext": {"runAsUser": 0}}],
     }
-    assert read_containers(spec) == (ContainerAsk("a", uid=1000), ContainerAsk("b", uid=0))
+    assert read_containers(spec) == (ContainerRequest("a", uid=1000), ContainerRequest("b", uid=0))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import lru_cache
 
-from sluice.contracts.policies import BOTH_LEVELS, links_of, why_no_gpu_policy, why_no_node_policy
+from sluice.contracts.policy_names import BOTH_LEVELS, invalid_gpu_policy_reason, invalid_node_policy_reason, links_of
 from sluice_allocator.core.placement.policies import (
     binpack,
     compact_first,
@@ -44,7 +44,7 @@ _GPUS: Mapping[str, GpuRule] = {
 
 def check_names(node_policy: str, gpu_policy: str) -> str | None:
     """Why these are no policies; None when they are. Empty is the pool's own."""
-    return why_no_node_policy(node_policy) or why_no_gpu_policy(gpu_policy)
+    return invalid_node_policy_reason(node_policy) or invalid_gpu_policy_reason(gpu_policy)
 
 
 def policy_for(node_policy: str, gpu_policy: str, pool: PoolRules) -> Policy:

@@ -98,7 +98,7 @@ export class QueueView {
         make("p", {}, row.message.replace(/^(waits|refused): /, ""))))));
     const more = Math.max(0, found.length - SHOWN_MAX) + this._unlisted;
     at("nobody").textContent = this._requests.length === 0
-      ? "Nobody waits: every request has its slice."
+      ? "No request waits: each has its slice."
       : found.length === 0 ? "None of them is meant by the filter."
         : more ? `and ${more} more; the filter makes it fewer.` : "";
     if (focused) at("requests").querySelector(`[data-request="${CSS.escape(focused)}"]`)?.focus();

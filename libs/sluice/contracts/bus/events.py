@@ -1,0 +1,141 @@
+"""
+What a core and the bus say to each other: the events and instructions that every service's core shares.
+
+Cores never see a connection. A reader's shell turns a stream into `ReadingStarted`, `Observed`..., `ReadingCaughtUp`,
+`Observed`...; a writer's shell carries out `Write` and reports exactly one of `WriteAccepted`, `WriteRefused`,
+`WriteUnknown` for each.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from sluice.contracts.ids import Incarnation, OperationId
+from sluice.contracts.messages import AnyMessage
+
+
+class Stream(StrEnum):
+    """The three streams (PROTOCOL §1)."""
+
+    BOOK = "BOOK"
+    STATE = "STATE"
+    HISTORY = "HISTORY"
+
+
+BOOK_KINDS = frozenset({"ledger", "binding", "quota", "cordon"})
+"""The nouns of what was decided; every other noun is of STATE."""
+
+
+def stream_of(kind: str) -> Stream:
+    """The stream that holds the nouns of `kind`."""
+    return Stream.BOOK if kind in BOOK_KINDS else Stream.STATE
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """
+    One last value: where, at which sequence, by which operation, and what.
+
+    `message` is None for what was set aside, and `why` says why it is no message of this subject: bytes that could not
+    be decoded, or a word of somebody else. It counts for the guard and for nothing else.
+    """
+
+    subject: str
+    sequence: int
+    operation: OperationId
+    message: AnyMessage | None
+    why: str = ""
+
+
+# -- events -------------------------------------------------------------------------------------------------------
+
+
+class ReadingStarted(msgspec.Struct, frozen=True):
+    """A reader begins anew: until `ReadingCaughtUp`, what is observed is all there is under its filter."""
+
+    stream: Stream
+    incarnation: Incarnation
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """An entry was read, in the order of its stream. Values in between may have been skipped."""
+
+    stream: Stream
+    entry: Entry
+
+
+class ReadingCaughtUp(msgspec.Struct, frozen=True):
+    """The snapshot is complete; what was known before and not observed since `ReadingStarted` is not there any more."""
+
+    stream: Stream
+
+
+class WriteAccepted(msgspec.Struct, frozen=True):
+    """The write landed at `sequence`; no earlier attempt of it can ever land."""
+
+    operation: OperationId
+    sequence: int
+
+
+class WriteRefused(msgspec.Struct, frozen=True):
+    """
+    The guard did not hold: the newest sequence under it is `last_sequence` (None when the server did not say).
+
+    This tells how far to read before comparing, and is never used as a guard (W2).
+    """
+
+    operation: OperationId
+    last_sequence: int | None
+
+
+class WriteUnknown(msgspec.Struct, frozen=True):
+    """No answer came. The write may have landed, may land later, or never (LAW 5)."""
+
+    operation: OperationId
+
+
+class LastRead(msgspec.Struct, frozen=True):
+    """The answer to `ReadLast`: the last value of one subject, or None."""
+
+    subject: str
+    entry: Entry | None
+
+
+class Ticked(msgspec.Struct, frozen=True):
+    """Time has passed. Sent at least once a second."""
+
+
+BusEvent = ReadingStarted | Observed | ReadingCaughtUp | WriteAccepted | WriteRefused | WriteUnknown | LastRead
+CoreEvent = BusEvent | Ticked
+
+
+# -- instructions -------------------------------------------------------------------------------------------------
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Publish `message` at `subject` if the newest sequence under `guard` is `expected`."""
+
+    operation: OperationId
+    attempt: int
+    stream: Stream
+    subject: str
+    guard: str
+    expected: int
+    message: AnyMessage
+    request: str
+    ttl_s: int | None = None
+
+
+class ReadAgain(msgspec.Struct, frozen=True):
+    """Start the reader of `stream` anew: what is known cannot explain an answer."""
+
+    stream: Stream
+
+
+class ReadLast(msgspec.Struct, frozen=True):
+    """Read the last value of one subject. For writers that may not read the whole stream."""
+
+    stream: Stream
+    subject: str
+
+
+BusInstruction = Write | ReadAgain | ReadLast

@@ -1,0 +1,129 @@
+"""
+Who may do what on the bus: the exact NATS allow-lists of every role, derived from the nouns.
+
+Allow-lists only (deny rules have been got round, see NATS security note 2026-18), never `$JS.>`, and an inbox of its
+own for each user, for a shared one lets every user read every other's answers. A node's agent may write its own node's
+subjects and use its own durable, and may not make a consumer: one with a `deliver_subject` makes the server itself
+write elsewhere. So does any answer, for it may be asked for at any subject: agents are in accounts of their own
+(`sluice.runtime.nats_server.users`). What no broker rule can check (a guard that does not cover the written subject) is
+not here either.
+"""
+
+from dataclasses import dataclass
+
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.streams import SUBJECT_KINDS, UNRECORDED_KINDS, Role, SubjectKind, consumer_of
+from sluice.contracts.bus.subjects import HISTORY_PREFIX, node_token
+from sluice.contracts.ids import NodeName
+
+_API = "$JS.API"
+_BUS_DOMAIN = "bus.sluice.internal"
+"""See `sluice.contracts.rpc_permissions`. No name under it may call anybody over gRPC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """What one user of the bus may publish to and subscribe to. Everything else is denied."""
+
+    user: str
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    alone: bool = False
+    """Whether it must be in an account of its own, where no answer to it can become anybody else's word."""
+
+
+def user_name(role: Role, node: NodeName | None = None) -> str:
+    """The name of a role's user: `allocator`, `node-agent.gpu-1_example`. Agents have one for each node."""
+    if (role is Role.NODE_AGENT) != (node is not None):
+        raise ValueError(f"{role}: node agents, and only they, are users of a node")
+    return f"{role.value}.{node_token(node)}" if node is not None else role.value
+
+
+def certificate_name(role: Role, node: NodeName | None = None) -> str:
+    """The DNS name in a user's certificate, where the broker knows its users by certificates."""
+    user_name(role, node)  # refuses what is no user
+    return f"{node}.node.{_BUS_DOMAIN}" if node is not None else f"{role.value}.{_BUS_DOMAIN}"
+
+
+def inbox_prefix(user: str) -> str:
+    """Where a user gets its answers. No other user may listen there."""
+    return f"_INBOX_{user.replace('.', '_')}"
+
+
+def permissions_of(role: Role, node: NodeName | None = None) -> Permissions:
+    """The rights of one user; `node` for a node's agent."""
+    user = user_name(role, node)
+    if node is not None:
+        publish = _agent_publish(node)
+    else:
+        publish = _with_copies([_subjects_of(noun) for noun in SUBJECT_KINDS if role in noun.writers])
+        for stream in _read_by(role):
+            publish += _reading(stream)
+        if role in {Role.ALLOCATOR, Role.ADMINISTRATOR}:
+            publish += _declaring()
+    return Permissions(user, tuple(dict.fromkeys(publish)), (f"{inbox_prefix(user)}.>",), alone=node is not None)
+
+
+def _subjects_of(noun: SubjectKind, *first: str) -> str:
+    """The subjects of a noun, no token deeper; `first` are the parts of the key that are fixed."""
+    return ".".join(("sluice", noun.kind, *first, *("*" for _ in noun.key[len(first) :])))
+
+
+def _with_copies(words: list[str]) -> list[str]:
+    """What may be said may be copied to HISTORY."""
+    recorded = [word for word in words if word.split(".")[1] not in UNRECORDED_KINDS]
+    return [*words, *(f"{HISTORY_PREFIX}{word}" for word in recorded)]
+
+
+def _read_by(role: Role) -> list[Stream]:
+    streams = [
+        stream for stream in (Stream.BOOK, Stream.STATE) if any(_reads(role, noun, stream) for noun in SUBJECT_KINDS)
+    ]
+    return [*streams, Stream.HISTORY] if role in {Role.CONSOLE, Role.OPERATOR} else streams
+
+
+def _reads(role: Role, noun: SubjectKind, stream: Stream) -> bool:
+    return noun.stream is stream and role in noun.readers
+
+
+def _reading(stream: Stream) -> list[str]:
+    """
+    To read a stream: ask about it, make a consumer, pull from it, get single values.
+
+    No right to delete consumers: unused ones vanish by themselves, and agents' durables must not be deletable.
+    """
+    return [
+        f"{_API}.STREAM.INFO.{stream}",
+        f"{_API}.CONSUMER.CREATE.{stream}.>",
+        f"{_API}.CONSUMER.MSG.NEXT.{stream}.>",
+        f"{_API}.DIRECT.GET.{stream}.>",
+    ]
+
+
+def _declaring() -> list[str]:
+    """To make streams and the agents' durables where they are missing; not to change or delete any."""
+    each = [f"{_API}.STREAM.{verb}.{stream}" for stream in Stream for verb in ("INFO", "CREATE")]
+    book = Stream.BOOK
+    return [*each, f"{_API}.CONSUMER.CREATE.{book}.>", f"{_API}.CONSUMER.INFO.{book}.>"]
+
+
+def _agent_publish(node: NodeName) -> list[str]:
+    return _agents(node_token(node), consumer_of(node))
+
+
+def of_any_agent() -> tuple[str, ...]:
+    """What agents may publish to, each on its own node, with `*` for the node."""
+    return tuple(_agents("*", "*"))
+
+
+def _agents(node: str, consumer: str) -> list[str]:
+    """To read its own ledger by its durable, and to write and read back its own words."""
+    words = [_subjects_of(noun, node) for noun in SUBJECT_KINDS if Role.NODE_AGENT in noun.writers]
+    return [
+        *_with_copies(words),
+        *(f"{_API}.DIRECT.GET.{Stream.STATE}.{word}" for word in words),
+        f"{_API}.CONSUMER.INFO.{Stream.BOOK}.{consumer}",
+        f"{_API}.CONSUMER.RESET.{Stream.BOOK}.{consumer}",
+        f"{_API}.CONSUMER.MSG.NEXT.{Stream.BOOK}.{consumer}",
+        f"$JS.ACK.{Stream.BOOK}.{consumer}.>",
+    ]

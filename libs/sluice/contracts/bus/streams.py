@@ -1,0 +1,274 @@
+"""
+The bus as data: the nouns with who writes and reads them, the streams that hold them, the agents' durables.
+
+The NATS permissions (`nats_permissions`) and the stream declarations (the runtime) follow from it, so
+that a document, a permission and a stream can never disagree. Nothing here talks to a server.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sluice.contracts import messages as m
+from sluice.contracts.bus.events import Stream, stream_of
+from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX
+from sluice.contracts.bus.subjects import HISTORY_PREFIX, ledger_filter, node_token
+from sluice.contracts.ids import Incarnation, NodeName
+
+HISTORY_AGE_S = 7 * 24 * 3600
+"""How long HISTORY keeps a word. For people; nothing is decided from it."""
+HISTORY_PER_SUBJECT_MAX = 1_000
+"""Words of one subject in HISTORY: a lease that is renewed every second shall not push out the pods."""
+ACK_WAIT_S = 30
+"""After this an entry that an agent did not acknowledge is delivered again."""
+ACKS_PENDING_MAX = 256
+"""Entries on their way to one agent."""
+DUPLICATE_WINDOW_S = 2
+"""As short as the server allows to be useful: we do not rely on its duplicate detection, the guards do better."""
+INCARNATION_KEY = "sluice.incarnation"
+"""In a durable's metadata: the incarnation of BOOK, for agents may not ask about streams."""
+
+
+class Role(StrEnum):
+    """Who connects to the bus, each with rights of its own."""
+
+    POD_WATCHER = "pod-watcher"
+    ALLOCATOR = "allocator"
+    INVENTORY = "inventory"
+    NODE_AGENT = "node-agent"
+    CONSOLE = "console"
+    OPERATOR = "operator"
+    ADMINISTRATOR = "administrator"
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectKind:
+    """
+    One kind of subject, `sluice.<kind>.<key>`: who writes it, who reads it, and what may be said there.
+
+    `key` names the parts of the subject after the kind.
+    """
+
+    kind: str
+    key: tuple[str, ...]
+    writers: tuple[Role, ...]
+    readers: tuple[Role, ...]
+    messages: tuple[type[m.Message], ...]
+    says: str
+
+    @property
+    def stream(self) -> Stream:
+        """The stream that holds it."""
+        return stream_of(self.kind)
+
+
+_PEOPLE = (Role.CONSOLE, Role.OPERATOR)
+
+SUBJECT_KINDS: tuple[SubjectKind, ...] = (
+    SubjectKind(
+        "request",
+        ("request",),
+        (Role.POD_WATCHER, Role.OPERATOR),
+        (Role.POD_WATCHER, Role.ALLOCATOR, *_PEOPLE),
+        (m.AllocationRequested, m.RequestRejected, m.RequestWithdrawn),
+        "what one pod asks for",
+    ),
+    SubjectKind(
+        "source",
+        ("source",),
+        (Role.POD_WATCHER, Role.OPERATOR),
+        (Role.POD_WATCHER, Role.ALLOCATOR, *_PEOPLE),
+        (m.SourceSynced,),
+        "that a source has published all it has",
+    ),
+    SubjectKind(
+        "host",
+        ("node",),
+        (Role.POD_WATCHER,),
+        (Role.POD_WATCHER, Role.ALLOCATOR, *_PEOPLE),
+        (m.HostFacts,),
+        "what a node has besides GPUs",
+    ),
+    SubjectKind(
+        "ledger",
+        ("node", "allocation, or `head`"),
+        (Role.ALLOCATOR,),
+        (Role.ALLOCATOR, Role.NODE_AGENT, *_PEOPLE),
+        (m.NodeOpened, m.NodeClosed, m.Grant, m.Revoke, m.Closed),
+        "the booked places of a node, which are the orders to its agent; `head` says for whom it was opened",
+    ),
+    SubjectKind(
+        "binding",
+        ("request",),
+        (Role.ALLOCATOR,),
+        (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
+        (m.Bound, m.Refused, m.Released, m.Waived),
+        "the one answer to a request",
+    ),
+    SubjectKind(
+        "waiting",
+        ("request",),
+        (Role.ALLOCATOR,),
+        (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
+        (m.Pending, m.WaitOver),
+        "why a request still waits",
+    ),
+    SubjectKind(
+        "eviction",
+        ("request",),
+        (Role.ALLOCATOR,),
+        (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
+        (m.EvictionOrdered, m.EvictionOver),
+        "the order to evict a request's pod",
+    ),
+    SubjectKind(
+        "evicted",
+        ("request",),
+        (Role.POD_WATCHER,),
+        (Role.POD_WATCHER, Role.ALLOCATOR, *_PEOPLE),
+        (m.EvictionDone, m.EvictionBlocked),
+        "what became of an eviction",
+    ),
+    SubjectKind(
+        "slice",
+        ("node", "allocation"),
+        (Role.NODE_AGENT,),
+        (Role.ALLOCATOR, Role.NODE_AGENT, *_PEOPLE),
+        (m.SliceReady, m.SliceFailed, m.SliceDegraded, m.SliceQuarantined, m.SliceGone),
+        "how far the agent is with one slice",
+    ),
+    SubjectKind(
+        "node",
+        ("node",),
+        (Role.NODE_AGENT, Role.POD_WATCHER, Role.OPERATOR),
+        (Role.INVENTORY, Role.ALLOCATOR, Role.NODE_AGENT, Role.POD_WATCHER, *_PEOPLE),
+        (m.NodeChanged, m.NodeRemoved),
+        "news of a node: where its agent answers, and that something changed; or that it is there no more",
+    ),
+    SubjectKind(
+        "inventory",
+        ("node",),
+        (Role.INVENTORY,),
+        (Role.INVENTORY, Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
+        (m.NodeInventory,),
+        "everything the agent knows of its node, as it was pulled",
+    ),
+    SubjectKind(
+        "quota",
+        ("namespace",),
+        (Role.OPERATOR, Role.POD_WATCHER),
+        (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
+        (m.QuotaSet, m.QuotaUnset),
+        "the limits of a namespace",
+    ),
+    SubjectKind(
+        "cordon",
+        ("node",),
+        (Role.OPERATOR, Role.POD_WATCHER),
+        (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
+        (m.Cordoned, m.Uncordoned),
+        "what of a node not to use for new slices",
+    ),
+    SubjectKind(
+        "lease",
+        ("role",),
+        (Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY),
+        (Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY, *_PEOPLE),
+        (m.LeaseHeld,),
+        "who works in a role: a hint, never the lock",
+    ),
+)
+"""Every kind of subject there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDeclaration:
+    """
+    One stream. `rebuildable` ones need not be synced on every write where one server keeps them alone.
+
+    `max_age_s` of 0 keeps for ever, `max_bytes` of -1 as much as there is.
+    """
+
+    stream: Stream
+    subjects: tuple[str, ...]
+    rebuildable: bool
+    per_subject_max: int = 1
+    max_age_s: int = 0
+    max_bytes: int = -1
+
+    def config(self, *, first_sequence: int, replicas: int) -> dict[str, Any]:
+        """
+        The server's configuration of this stream, in the words of its JSON API.
+
+        `first_sequence` is the time of making in unix ms: sequences that began at 1 again after a wipe would let a
+        guard from before it match by accident. Asynchronous persistence exists on a single server only.
+        """
+        config: dict[str, Any] = {
+            "name": self.stream.value,
+            "subjects": list(self.subjects),
+            "retention": "limits",
+            "storage": "file",
+            "discard": "old",
+            "max_msgs_per_subject": self.per_subject_max,
+            "max_age": self.max_age_s * 1_000_000_000,
+            "max_bytes": self.max_bytes,
+            "num_replicas": replicas,
+            "duplicate_window": DUPLICATE_WINDOW_S * 1_000_000_000,
+            "allow_direct": True,
+            "first_seq": first_sequence,
+        }
+        if self.rebuildable and replicas == 1:
+            config["persist_mode"] = "async"
+        if self.stream is not Stream.HISTORY:
+            config["allow_msg_ttl"] = True
+        return config
+
+
+def _subjects(stream: Stream) -> tuple[str, ...]:
+    return tuple(f"sluice.{noun.kind}.>" for noun in SUBJECT_KINDS if noun.stream is stream)
+
+
+STREAMS: tuple[StreamDeclaration, ...] = (
+    StreamDeclaration(
+        Stream.HISTORY,
+        (f"{HISTORY_PREFIX}sluice.>",),
+        rebuildable=True,
+        per_subject_max=HISTORY_PER_SUBJECT_MAX,
+        max_age_s=HISTORY_AGE_S,
+        max_bytes=HISTORY_BYTES_MAX,
+    ),
+    StreamDeclaration(Stream.BOOK, _subjects(Stream.BOOK), rebuildable=False),
+    StreamDeclaration(Stream.STATE, _subjects(Stream.STATE), rebuildable=True),
+)
+"""
+The three streams, in the order of making: HISTORY first, so that it has the first word of the others.
+
+Writers copy what was accepted to HISTORY themselves. The server's RePublish cannot feed it: it keeps the guard headers,
+and the second stream then refuses all but the first word of a subject; sourcing a last-value stream loses what was
+overwritten before it was read (both tried on nats-server 2.15.1).
+"""
+UNRECORDED_KINDS = frozenset({"lease"})
+"""Nouns that HISTORY does without: renewed every second, they say nothing to a person."""
+
+
+def consumer_of(node: NodeName) -> str:
+    """The name of the durable by which a node's agent reads its ledger."""
+    return f"agent_{node_token(node)}"
+
+
+def consumer_config(node: NodeName, incarnation: Incarnation) -> dict[str, Any]:
+    """
+    The server's configuration of a node agent's durable on BOOK.
+
+    `deliver_policy: all` is what CONSUMER.RESET needs, and on a stream of last values it delivers just those.
+    """
+    return {
+        "name": consumer_of(node),
+        "durable_name": consumer_of(node),
+        "deliver_policy": "all",
+        "ack_policy": "explicit",
+        "ack_wait": ACK_WAIT_S * 1_000_000_000,
+        "max_ack_pending": ACKS_PENDING_MAX,
+        "filter_subject": ledger_filter(node),
+        "metadata": {INCARNATION_KEY: incarnation},
+    }

@@ -1,0 +1,188 @@
+"""
+Every subject on the bus, as typed builders and one parser.
+
+A subject and the filter that guards its writes come out of one function, `guarded`: the server silently accepts a
+guard filter that does not cover the written subject, and then nothing is guarded at all (tried, see docs/adr/0002).
+No other module builds or splits a subject.
+"""
+
+from functools import lru_cache
+
+import msgspec
+
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName, is_token
+from sluice.contracts.reasons import shorten
+
+HISTORY_PREFIX = "hist."
+SUBJECTS_REMEMBERED = 1024
+"""A subject is read a few times within a short while, and then not for long."""
+ADDRESSES_REMEMBERED = 4096
+"""One event is looked at from several sides, each of which names the same few addresses."""
+NODES_REMEMBERED = 16_384
+
+
+class SubjectError(ValueError):
+    """A name that cannot stand in a subject, or a subject that is none of ours. Carries the offending `text`."""
+
+    def __init__(self, text: str, why: str) -> None:
+        """Say which `text` is wrong and `why`."""
+        super().__init__(f"{shorten(text)!r}: {why}")
+        self.text = text
+
+
+class Address(msgspec.Struct, frozen=True):
+    """
+    Where one last value lives, and which filter guards writing it.
+
+    `kind` is the noun (`ledger`, `binding`, ...); `key` its parts with node names spelled as Kubernetes spells them.
+    """
+
+    kind: str
+    key: tuple[str, ...]
+    subject: str
+    guard: str
+
+
+@lru_cache(maxsize=NODES_REMEMBERED)
+def node_token(node: str) -> str:
+    """A node name as a subject token: dots become `_`, which no Kubernetes name holds, so it can be undone."""
+    token = node.replace(".", "_")
+    if "_" in node or not is_token(token):
+        raise SubjectError(node, "a node name is letters, digits, '-' and '.'")
+    return token
+
+
+def node_from_token(token: str) -> NodeName:
+    """Undo `node_token`."""
+    return NodeName(token.replace("_", "."))
+
+
+@lru_cache(maxsize=ADDRESSES_REMEMBERED)
+def guarded(kind: str, *key: str) -> Address:
+    """The address of one noun. Ledger entries are guarded by their whole node, everything else by itself."""
+    subject = f"sluice.{kind}"
+    for position, part in enumerate(key):
+        if position == 0 and kind in _OF_NODES:
+            subject += "." + node_token(part)
+        elif is_token(part):
+            subject += "." + part
+        else:
+            raise SubjectError(part, "a subject token is letters, digits, '-' and '_'")
+    guard = ledger_filter(NodeName(key[0])) if kind == "ledger" else subject
+    return Address(kind, key, subject, guard)
+
+
+_OF_NODES = frozenset({"ledger", "slice", "node", "inventory", "host", "cordon"})
+"""The nouns whose key begins with a node's name."""
+
+_PARTS = {
+    "request": 1,
+    "source": 1,
+    "host": 1,
+    "ledger": 2,
+    "binding": 1,
+    "waiting": 1,
+    "eviction": 1,
+    "evicted": 1,
+    "slice": 2,
+    "node": 1,
+    "inventory": 1,
+    "quota": 1,
+    "cordon": 1,
+    "lease": 1,
+}
+
+
+@lru_cache(maxsize=SUBJECTS_REMEMBERED)
+def parse(subject: str) -> Address:
+    """
+    Read a subject (with or without the `hist.` prefix) back into its address.
+
+    Raises SubjectError when it is none of ours.
+    """
+    root, *rest = subject.removeprefix(HISTORY_PREFIX).split(".")
+    if root != "sluice" or not rest or _PARTS.get(rest[0]) != len(rest) - 1 or "" in rest:
+        raise SubjectError(subject, "not a subject of Sluice")
+    if rest[0] in _OF_NODES:
+        rest[1] = node_from_token(rest[1])
+    return guarded(*rest)
+
+
+def request(request_id: RequestId) -> Address:
+    """What one source asks for."""
+    return guarded("request", request_id)
+
+
+def source(name: SourceName) -> Address:
+    """That one source has told all it has."""
+    return guarded("source", name)
+
+
+def host(node: NodeName) -> Address:
+    """What a node has besides GPUs."""
+    return guarded("host", node)
+
+
+def head(node: NodeName) -> Address:
+    """The head of a node's ledger: for whom it was opened."""
+    return guarded("ledger", node, "head")
+
+
+def ledger(node: NodeName, allocation: AllocationId) -> Address:
+    """One entry of a node's ledger: the booked place and the order to make or unmake it."""
+    return guarded("ledger", node, allocation)
+
+
+def ledger_filter(node: NodeName) -> str:
+    """All entries of one node's ledger: the guard of each of them."""
+    return f"sluice.ledger.{node_token(node)}.>"
+
+
+def binding(request_id: RequestId) -> Address:
+    """The one answer to a request."""
+    return guarded("binding", request_id)
+
+
+def waiting(request_id: RequestId) -> Address:
+    """Why a request still waits."""
+    return guarded("waiting", request_id)
+
+
+def eviction(request_id: RequestId) -> Address:
+    """The order to evict a request's pod."""
+    return guarded("eviction", request_id)
+
+
+def evicted(request_id: RequestId) -> Address:
+    """What became of an eviction."""
+    return guarded("evicted", request_id)
+
+
+def slice_(node: NodeName, allocation: AllocationId) -> Address:
+    """What a node agent says of one slice."""
+    return guarded("slice", node, allocation)
+
+
+def node(name: NodeName) -> Address:
+    """News of one node."""
+    return guarded("node", name)
+
+
+def inventory(name: NodeName) -> Address:
+    """The pulled snapshot of one node."""
+    return guarded("inventory", name)
+
+
+def quota(namespace: str) -> Address:
+    """The limits of one namespace."""
+    return guarded("quota", namespace)
+
+
+def cordon(name: NodeName) -> Address:
+    """What of one node not to use."""
+    return guarded("cordon", name)
+
+
+def lease(role: str) -> Address:
+    """Who works in one role: a hint, never the lock."""
+    return guarded("lease", role)

@@ -1,0 +1,1 @@
+"""Fleets of simulated nodes, as TOML files describe them."""

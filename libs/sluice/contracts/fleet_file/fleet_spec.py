@@ -1,0 +1,280 @@
+"""
+A fleet of simulated nodes as a person writes it (TOML), read strictly: every mistake names node, key, value and cure.
+
+Takes the text, not the file; `[node.faults]` is handed on as it is, because only the node agent knows its switches.
+
+    [[node]]
+    name = "gpu-1"                            # the only key that must be there
+    count = 4                                 # gpu-1-0 ... gpu-1-3
+    pool = "training"                         # its label sluice.dev/pool
+    cpu_cores = 64
+    memory_mib = 524288
+    pods = 110                                # how many pods it takes
+    labels = { zone = "a" }
+    taints = ["dedicated=training:NoSchedule"]
+    resources = { "example.com/nic" = 4 }
+    modes = ["exclusive", "mps", "fractional"]  # how its agent can hand out devices, and
+    time_quota = false                        # whether it enforces time quotas
+    timing = { create_ms = 150, destroy_ms = 100 }
+    gpus = [
+        { model = "a100-40gb", count = 4, mig = true, numa = [0, 0, 1, 1], nvlink = [[0, 1], [2, 3]] },
+        { model = "t4" },
+    ]
+
+`layout` (of GPUs with MIG) lists the instances that an administrator made on each: "3g.20gb", or "3g.20gb:4" with its
+first memory slice. Such GPUs have a fixed layout, even an empty one. `numa` has one number per GPU of its entry;
+`nvlink` lists groups of GPUs (counted from 0 within the entry) that are linked each to each. A model that is not in the
+catalog is spelled out (`sluice.contracts.fleet_file.gpu_model_spec`).
+"""
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+from sluice.contracts.fleet_file.gpu_model_spec import MEMORY_MIB_MAX, MODEL_KEYS, has_mig, layout_of, model_of
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Mode, Taint
+from sluice.contracts.reasons import shorten
+from sluice.contracts.toml_tables import Table, TableError, read_toml
+from sluice.mig.layout import Layout
+from sluice.mig.model import GpuModel
+from sluice.mig.model_names import product_name_of
+
+FaultValue = int | float | bool | str
+
+POOL_LABEL = "sluice.dev/pool"
+"""The node label whose value is the node's pool."""
+ALL_MODES: tuple[Mode, ...] = get_args(Mode)
+
+NODES_MAX = 20_000
+GPUS_PER_NODE_MAX = 64
+DURATION_MS_MAX = 600_000
+NODE_NAME_MAX = 253
+COUNT_MAX = 1_000_000
+PODS_DEFAULT = 110
+"""What a kubelet takes when not told otherwise (https://kubernetes.io/docs/setup/best-practices/cluster-large/)."""
+_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_NODE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+
+_FLEET_KEYS = ("node",)
+_NODE_KEYS = (
+    "name",
+    "count",
+    "cpu_cores",
+    "memory_mib",
+    "labels",
+    "gpus",
+    "timing",
+    "faults",
+    "pool",
+    "taints",
+    "resources",
+    "pods",
+    "modes",
+    "time_quota",
+)
+_GPU_KEYS = (*MODEL_KEYS, "count", "mig", "numa", "nvlink", "layout")
+_TAINT = re.compile(r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)")
+_TIMING_KEYS = ("create_ms", "destroy_ms")
+
+
+class FleetSpecError(TableError):
+    """One mistake in a fleet file."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuGroupSpec:
+    """
+    `count` equal GPUs. `product_name` is what each reports itself to be; `mig` whether MIG is enabled on them.
+
+    `numa` holds one NUMA node per GPU, or nothing; `nvlink` groups of GPUs (counted within this entry) linked to each
+    other.
+    """
+
+    model: GpuModel
+    product_name: str
+    count: int
+    mig: bool
+    numa: tuple[int, ...] = ()
+    nvlink: tuple[tuple[int, ...], ...] = ()
+    layout: Layout | None = None
+    """The instances on each of them where an administrator fixed that; None where Sluice makes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """
+    One simulated node. Memory in MiB; how long a device takes to make and unmake an instance in ms.
+
+    The pool is one of the `labels`. `modes` and `time_quota` are what its agent can do.
+    """
+
+    name: NodeName
+    cpu_cores: float
+    memory_mib: int
+    labels: dict[str, str]
+    gpus: tuple[GpuGroupSpec, ...]
+    create_ms: int
+    destroy_ms: int
+    faults: dict[str, FaultValue] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    resources: dict[str, int] = field(default_factory=dict)
+    pods: int = PODS_DEFAULT
+    modes: tuple[Mode, ...] = ALL_MODES
+    time_quota: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSpec:
+    """All nodes, in the order written; a node with a count has become that many."""
+
+    nodes: tuple[NodeSpec, ...]
+
+    def node(self, name: str) -> NodeSpec | None:
+        """The node of that name, or None."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+
+def parse_fleet(text: str, *, origin: str) -> FleetSpec:
+    """
+    Read a fleet from TOML; `origin` is what errors call it, for instance the file's path.
+
+    Raises FleetSpecError at the first mistake.
+    """
+    top = read_toml(text, origin=origin, error=FleetSpecError)
+    top.only(_FLEET_KEYS)
+    nodes: dict[str, NodeSpec] = {}
+    for number, entry in enumerate(top.tables("node"), start=1):
+        for node in _nodes(entry, number):
+            if node.name in nodes:
+                raise entry.wrong("name", f"two nodes are called {node.name}; every name must be its own")
+            nodes[node.name] = node
+        if len(nodes) > NODES_MAX:
+            raise FleetSpecError(origin, "node", len(nodes), f"at most {NODES_MAX} nodes in one fleet")
+    if not nodes:
+        raise FleetSpecError(origin, "node", None, 'at least one node is needed: [[node]] name = "gpu-1"')
+    return FleetSpec(tuple(nodes.values()))
+
+
+def _nodes(entry: Table, number: int) -> list[NodeSpec]:
+    name = entry.text("name")
+    entry = entry.called(f"node {number} ({shorten(name, 60)})")
+    entry.only(_NODE_KEYS)
+    count = entry.whole("count", 1, 1, NODES_MAX)
+    timing = entry.table("timing")
+    timing.only(_TIMING_KEYS)
+    template = NodeSpec(
+        name=NodeName(name),
+        cpu_cores=entry.number("cpu_cores", 64, 0.001, 100_000),
+        memory_mib=entry.whole("memory_mib", 524_288, 1, MEMORY_MIB_MAX),
+        labels=_labels(entry),
+        gpus=_gpus(entry),
+        create_ms=timing.whole("create_ms", 150, 0, DURATION_MS_MAX),
+        destroy_ms=timing.whole("destroy_ms", 100, 0, DURATION_MS_MAX),
+        faults=_faults(entry.table("faults")),
+        taints=_taints(entry),
+        resources=_resources(entry.table("resources")),
+        pods=entry.whole("pods", PODS_DEFAULT, 0, COUNT_MAX),
+        modes=_modes(entry),
+        time_quota=entry.flag("time_quota", default=False),
+    )
+    return [_named(entry, template, name if count == 1 else f"{name}-{index}") for index in range(count)]
+
+
+def _named(entry: Table, template: NodeSpec, name: str) -> NodeSpec:
+    if len(name) > NODE_NAME_MAX or _NODE_NAME.fullmatch(name) is None:
+        right = f"at most {NODE_NAME_MAX} of a-z, 0-9, '-' and '.', beginning and ending with a letter or digit"
+        raise entry.wrong("name", f"{shorten(name)} is no Kubernetes node name: {right}")
+    return replace(template, name=NodeName(name))
+
+
+def _gpus(entry: Table) -> tuple[GpuGroupSpec, ...]:
+    gpus = tuple(_gpu(item) for item in entry.tables("gpus"))
+    if sum(item.count for item in gpus) > GPUS_PER_NODE_MAX:
+        raise entry.wrong("gpus", f"at most {GPUS_PER_NODE_MAX} GPUs on one node")
+    return gpus
+
+
+def _gpu(item: Table) -> GpuGroupSpec:
+    item.only(_GPU_KEYS)
+    mig = has_mig(item)
+    model = model_of(item, mig=mig)
+    count = item.whole("count", 1, 1, GPUS_PER_NODE_MAX)
+    return GpuGroupSpec(
+        model=model,
+        product_name=product_name_of(model, item.text("model")),
+        count=count,
+        mig=mig,
+        numa=_numa(item, count),
+        nvlink=_nvlink(item, count),
+        layout=layout_of(item, model, mig=mig),
+    )
+
+
+def _numa(item: Table, count: int) -> tuple[int, ...]:
+    """One NUMA node per GPU, where given."""
+    if "numa" not in item.values:
+        return ()
+    value = item.values["numa"]
+    if not isinstance(value, list) or len(value) != count or not all(_is_from(number, 0, 1023) for number in value):
+        raise item.wrong("numa", f"must be a list of {count} whole numbers from 0 to 1023, one for each GPU")
+    return tuple(value)
+
+
+def _nvlink(item: Table, count: int) -> tuple[tuple[int, ...], ...]:
+    """Groups of GPUs that are linked each to each."""
+    groups = item.values.get("nvlink", [])
+    right = f"must be a list of groups of GPUs, each from 0 to {count - 1} and none twice: [[0, 1], [2, 3]]"
+    if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
+        raise item.wrong("nvlink", right)
+    named = [gpu for group in groups for gpu in group]
+    if not all(_is_from(gpu, 0, count - 1) for gpu in named) or len(named) != len(dict.fromkeys(named)):
+        raise item.wrong("nvlink", right)
+    return tuple(tuple(group) for group in groups)
+
+
+def _is_from(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _labels(entry: Table) -> dict[str, str]:
+    """The labels, and the pool as one of them."""
+    table = entry.table("labels")
+    for key, value in table.values.items():
+        if not isinstance(value, str):
+            raise table.wrong(key, "a label's value must be a text")
+    if "pool" not in entry.values:
+        return dict(table.values)
+    pool = entry.text("pool")
+    if table.values.get(POOL_LABEL, pool) != pool:
+        raise entry.wrong("pool", f"contradicts the label {POOL_LABEL}; give one of the two")
+    return {**table.values, POOL_LABEL: pool}
+
+
+def _taints(entry: Table) -> tuple[Taint, ...]:
+    found = [_TAINT.fullmatch(text) for text in entry.texts("taints")]
+    taints = tuple(Taint(key=t["key"], value=t["value"] or "", effect=t["effect"]) for t in found if t is not None)
+    if len(taints) < len(found):
+        raise entry.wrong("taints", 'each must be "key=value:Effect"; effects: NoSchedule, PreferNoSchedule, NoExecute')
+    return taints
+
+
+def _resources(table: Table) -> dict[str, int]:
+    return {key: table.whole(key, 0, 0, COUNT_MAX) for key in table.values}
+
+
+def _modes(entry: Table) -> tuple[Mode, ...]:
+    """What is given in the order of ALL_MODES: an agent's modes have no order of their own."""
+    if "modes" not in entry.values:
+        return ALL_MODES
+    given = entry.texts("modes")
+    if not given or any(mode not in ALL_MODES for mode in given):
+        raise entry.wrong("modes", f"must be a list of at least one of: {', '.join(ALL_MODES)}")
+    return tuple(mode for mode in ALL_MODES if mode in given)
+
+
+def _faults(table: Table) -> dict[str, FaultValue]:
+    for key, value in table.values.items():
+        if not isinstance(value, int | float | bool | str):
+            raise table.wrong(key, "must be a number, a text, or true or false")
+    return dict(table.values)

@@ -1,0 +1,98 @@
+"""
+Between what `sluice.mig` knows and what crosses a process border: a GPU's report to a model, and back.
+
+A live GPU's report always wins over the catalog, so most models of a real fleet are made here. Pure.
+"""
+
+import hashlib
+from functools import lru_cache
+
+from sluice.contracts.messages import GpuReport, PlacementReport, ProfileReport
+from sluice.mig.catalog import find_models
+from sluice.mig.model import Engines, GpuModel, Placement, Profile
+
+
+def model_from_report(report: GpuReport) -> GpuModel:
+    """
+    The model that a live GPU describes. Equal facts give equal models, whichever GPU reports them.
+
+    The key is the catalog's when the report says exactly what the catalog says; else it carries a digest of the facts,
+    so that two drivers that size profiles differently are never taken for one model. A GPU without MIG gives a model
+    without profiles. Placements that lie outside any GPU (no size, a negative start) are left out.
+    """
+    sizes = (report.memory_mib, report.multiprocessors, report.memory_slices, report.compute_slices)
+    return model_of_facts(report.model, sizes, report.profiles)
+
+
+@lru_cache(maxsize=256)  # each GPU of a node is shown again and again; of more models than that there are none
+def model_of_facts(name: str, sizes: tuple[int, int, int, int], reported: tuple[ProfileReport, ...]) -> GpuModel:
+    """As `model_from_report`; `sizes` are MiB, SMs, memory slices and compute slices."""
+    memory_mib, multiprocessors, memory_slices, compute_slices = sizes
+    profiles = tuple(_profile(profile) for profile in reported)
+    ends = [placement.start + placement.size for profile in profiles for placement in profile.placements]
+    known = find_models(name)
+    model = GpuModel(
+        key=known[0].key if known else name,
+        product_names=(name,),
+        memory_mib=memory_mib,
+        multiprocessors=multiprocessors,
+        memory_slices=max(memory_slices, *ends, 0),
+        compute_slices=compute_slices,
+        profiles=profiles,
+    )
+    facts = _facts(model)
+    same = next((each for each in known if _facts(each) == facts), None)
+    if same is not None:
+        return same
+    digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:8]
+    return GpuModel(
+        key=f"{model.key}-{digest}",
+        product_names=model.product_names,
+        memory_mib=model.memory_mib,
+        multiprocessors=model.multiprocessors,
+        memory_slices=model.memory_slices,
+        compute_slices=model.compute_slices,
+        profiles=model.profiles,
+    )
+
+
+@lru_cache(maxsize=256)  # of more models than that no process simulates GPUs; each of them is read again and again
+def profile_reports(model: GpuModel) -> tuple[ProfileReport, ...]:
+    """What a GPU of this model reports of its profiles."""
+    return tuple(
+        ProfileReport(
+            name=profile.name,
+            profile_id=profile.profile_id,
+            compute_slices=profile.compute_slices,
+            memory_mib=profile.memory_mib,
+            multiprocessors=profile.multiprocessors,
+            copy_engines=profile.engines.copy,
+            decoders=profile.engines.decode,
+            encoders=profile.engines.encode,
+            jpegs=profile.engines.jpeg,
+            ofas=profile.engines.ofa,
+            max_instances=profile.max_instances,
+            placements=tuple(PlacementReport(start=span.start, size=span.size) for span in profile.placements),
+        )
+        for profile in model.profiles
+    )
+
+
+def _profile(report: ProfileReport) -> Profile:
+    return Profile(
+        name=report.name,
+        profile_id=report.profile_id,
+        nvml_enum=None,
+        compute_slices=report.compute_slices,
+        memory_mib=report.memory_mib,
+        multiprocessors=report.multiprocessors,
+        engines=Engines(report.copy_engines, report.decoders, report.encoders, report.jpegs, report.ofas),
+        max_instances=report.max_instances,
+        placements=tuple(Placement(p.start, p.size) for p in report.placements if p.start >= 0 and p.size > 0),
+    )
+
+
+def _facts(model: GpuModel) -> tuple[object, ...]:
+    """What makes two models one: everything but names and the enum, which a report does not carry."""
+    sizes = (model.memory_mib, model.multiprocessors, model.memory_slices, model.compute_slices)
+    return sizes, profile_reports(model)

@@ -1,0 +1,156 @@
+"""
+Numbers that people write in manifests, read exactly: whole numbers, decimals, quantities, and memory in MiB.
+
+`parse_quantity` reads what the Kubernetes API server reads, and does not round
+(https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/). `parse_memory_mib` is for our own
+keys and differs in one thing: a whole number without a unit is MiB, the unit of everything in Sluice, not bytes. What
+is not a number comes back as `NotANumber` with the cure, never as an exception, however long or strange the text is.
+"""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+MEMORY_MIB_MAX = 16 * 1024 * 1024
+"""16 TiB: far above any GPU. Larger amounts are slips of the pen."""
+BARE_MIB_MIN = 320
+"""Whole numbers without a unit below it are doubted: the largest GPU of the catalog has 288 GB."""
+WHOLE_MAX = 999_999_999
+"""Whole numbers are cut here, so that nobody has to calculate with a million digits."""
+_INT32_MAX = 2**31 - 1
+QUANTITY_CHARACTERS_MAX = 32
+
+EXPONENT_MAX = 30
+"""Of `1e30`. Beyond it lies nothing that a node has, and calculating with it would take long."""
+
+_MIB = 1024**2
+_UNITS = {
+    "Ki": 1024,
+    "Mi": 1024**2,
+    "Gi": 1024**3,
+    "Ti": 1024**4,
+    "Pi": 1024**5,
+    "Ei": 1024**6,
+    "k": 1000,
+    "M": 1000**2,
+    "G": 1000**3,
+    "T": 1000**4,
+    "P": 1000**5,
+    "E": 1000**6,
+}
+_PARTS = {"n": Fraction(1, 1000**3), "u": Fraction(1, 1000**2), "m": Fraction(1, 1000)}
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_QUANTITY = re.compile(r"(?P<sign>[+-]?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?(?P<unit>[A-Za-z]*)")
+_DECIMAL = re.compile(r"(?P<sign>[+-]?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?")
+_API_QUANTITY = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?P<point>\.?)(?P<part>[0-9]*)"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]+)|(?P<unit>[KMGTPE]i|[numkMGTPE])?)"
+)
+_MISSPELT = re.compile(r"[kmgtp](i?b|i)?", re.IGNORECASE)
+MEMORY_ALLOWED = "for instance 8Gi or 8000Mi; a whole number without a unit is MiB"
+
+
+@dataclass(frozen=True, slots=True)
+class NotANumber:
+    """Why a text is no such number, in a sentence."""
+
+    why: str
+
+
+def parse_whole(text: str) -> int | NotANumber:
+    """
+    A whole number in ASCII digits, with or without a sign.
+
+    Numbers beyond plus or minus WHOLE_MAX come back as the next one beyond it: out of every range there is.
+    """
+    if _WHOLE.fullmatch(text) is None:
+        return NotANumber("not a whole number")
+    digits = text.lstrip("+-").lstrip("0") or "0"
+    size = int(digits) if len(digits) <= len(str(WHOLE_MAX)) else WHOLE_MAX + 1
+    return -size if text.startswith("-") else size
+
+
+def parse_int32(text: str) -> int | NotANumber:
+    """A whole number that fits into 32 bits with its sign. Priorities of Kubernetes exceed WHOLE_MAX."""
+    if _WHOLE.fullmatch(text) is None:
+        return NotANumber("not a whole number")
+    digits = text.lstrip("+-").lstrip("0") or "0"
+    size = int(digits) if len(digits) <= len(str(_INT32_MAX)) else _INT32_MAX + 1
+    size = -size if text.startswith("-") else size
+    return size if -_INT32_MAX - 1 <= size <= _INT32_MAX else NotANumber("out of range")
+
+
+def parse_decimal(text: str, places: int) -> int | NotANumber:
+    """
+    A decimal number with at most `places` digits after its point, times ten to the power of `places`: exact.
+
+    With two places `1.2` is 120. More digits are refused rather than rounded, for a part of a GPU that is rounded to
+    nothing is a GPU for free. What is beyond WHOLE_MAX comes back as the next number beyond it.
+    """
+    match = _DECIMAL.fullmatch(text)
+    if match is None:
+        return NotANumber("not a number like 0.5")
+    part = match["part"] or ""
+    if len(part) > places:
+        return NotANumber(f"more than {places} digits after the point")
+    size = parse_whole(match["whole"] + part.ljust(places, "0"))
+    return -size if match["sign"] == "-" and isinstance(size, int) else size
+
+
+def parse_quantity(text: str) -> Fraction | NotANumber:
+    """An amount as the Kubernetes API server reads it (`2`, `1500m`, `8Gi`, `1e3`), exactly."""
+    if len(text) > QUANTITY_CHARACTERS_MAX:
+        return NotANumber(f"longer than {QUANTITY_CHARACTERS_MAX} characters")
+    match = _API_QUANTITY.fullmatch(text)
+    if match is None or not (match["whole"] or match["part"]):
+        return NotANumber("not a quantity")
+    exponent = parse_whole(match["exponent"] or "0")
+    if isinstance(exponent, NotANumber) or abs(exponent) > EXPONENT_MAX:
+        return NotANumber(f"its exponent is beyond {EXPONENT_MAX}")
+    unit = match["unit"] or ""
+    factor = _PARTS[unit] if unit in _PARTS else Fraction(_UNITS.get(unit, 1))
+    size = Fraction(int((match["whole"] + match["part"]) or "0"), 10 ** len(match["part"]))
+    size *= factor * Fraction(10) ** exponent
+    return -size if match["sign"] == "-" else size
+
+
+def parse_memory_mib(text: str) -> int | NotANumber:
+    """
+    An amount of memory in MiB, rounded up (nobody gets less than asked), cut one above MEMORY_MIB_MAX.
+
+    Negative amounts come back as -1, zero as 0: whether that is allowed is the caller's question.
+    """
+    if len(text) > QUANTITY_CHARACTERS_MAX:
+        return NotANumber(f"longer than {QUANTITY_CHARACTERS_MAX} characters")
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        return NotANumber("not an amount of memory")
+    unit, part = match["unit"], match["part"]
+    if unit not in _UNITS and not (unit == "" and part is None):
+        return NotANumber(_unit_advice(text, unit))
+    scale: int = 10 ** len(part or "")
+    size_bytes_scaled = int(match["whole"] + (part or "")) * (_UNITS[unit] if unit else _MIB)
+    size_mib = min(-(-size_bytes_scaled // (scale * _MIB)), MEMORY_MIB_MAX + 1)
+    return -1 if match["sign"] == "-" and size_mib else size_mib
+
+
+def suspicious_memory(text: str) -> str:
+    """
+    Why an amount of memory may not be what was meant, in a sentence; empty where there is no doubt.
+
+    A whole number without a unit is MiB. No GPU has BARE_MIB_MIN GiB, and no workload does with so few MiB: below it
+    somebody who writes `10` most likely means GiB.
+    """
+    size = parse_whole(text)
+    if isinstance(size, NotANumber) or not 0 < size < BARE_MIB_MIN:
+        return ""
+    return f"{text} without a unit is {size} MiB; did you mean {size}Gi? (write {size}Mi to confirm)"
+
+
+def _unit_advice(text: str, unit: str) -> str:
+    if not unit:
+        return "a fraction needs a unit"
+    meant = unit[0].upper() + "i"
+    if _MISSPELT.fullmatch(unit):
+        return f"{unit!r} is no unit of memory; did you mean {text.removesuffix(unit)}{meant}?"
+    return f"{unit!r} is no unit of memory"

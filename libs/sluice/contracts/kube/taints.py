@@ -1,0 +1,44 @@
+"""
+Decide whether a node's cordon or taints keep a pod away from it.
+
+The allocator checks before it books a place, and the pod-watcher again before it pins the pod: a node may change in
+between.
+"""
+
+from collections.abc import Iterable
+
+from sluice.contracts.messages import HostFacts, Taint, Toleration
+
+KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
+"""The effects of a taint that a pod must tolerate. `PreferNoSchedule` keeps nobody out."""
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether a toleration covers a taint (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/)."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if not toleration.key:
+        return toleration.operator == "Exists"
+    if toleration.key != taint.key:
+        return False
+    return toleration.operator == "Exists" or toleration.value == taint.value
+
+
+def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> list[Taint]:
+    """The taints that keep a pod with these tolerations out."""
+    tolerations = tuple(tolerations)
+    keeping = (taint for taint in taints if taint.effect in KEEPS_OUT)
+    return [taint for taint in keeping if not any(tolerates(each, taint) for each in tolerations)]
+
+
+def blocking_predicate(facts: HostFacts | None, tolerations: Iterable[Toleration]) -> str:
+    """Why a pod cannot come to a node, as a predicate; empty when nothing of this kind keeps it out."""
+    if facts is None:
+        return ""
+    if facts.cordoned:
+        return "is cordoned"
+    taint = next(iter(untolerated(facts.taints, tolerations)), None)
+    if taint is None:
+        return ""
+    value = f"={taint.value}" if taint.value else ""
+    return f"has the taint {taint.key}{value}:{taint.effect}, which the pod does not tolerate"

@@ -1,0 +1,157 @@
+"""
+Find pod templates in objects of any kind, and how many pods a controller would create from each.
+
+Templates are found by their shape, `...: {spec: {containers: [...]}}` below the object's `spec`, so that the kinds of
+Kubernetes (https://kubernetes.io/docs/concepts/workloads/controllers/) and resources of others that carry templates
+(Kubeflow's jobs and notebooks, RayCluster, JobSet, LeaderWorkerSet, Argo's Rollout, Knative's Service) are read alike.
+The number of pods is the product of what stands beside the templates on the way: `replicas`, or `parallelism` of a Job.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import prod
+from typing import Any
+
+from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.request_syntax.keys import is_our_annotation
+from sluice.contracts.request_syntax.source_text import SourceValue, Unquoted
+
+PODS_MAX = 1000
+"""Of one object: more are refused, for each is looked at."""
+_ROLE = re.compile(r"(?:GroupSpecs?|ReplicaSpecs?|Specs?|Template)$")
+_NOT_IN_A_NAME = re.compile(r"[^a-z0-9-]+")
+_ROLE_CHARACTERS_MAX = 63
+_GROUPS = {
+    "v1": ("Pod", "List", "PodList", "ReplicationController"),
+    "apps": ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"),
+    "batch": ("Job", "CronJob"),
+    "scheduling.k8s.io": ("PriorityClass",),
+}
+"""The kinds of Kubernetes that are read, by the group of their `apiVersion`. Other groups may have any kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    """A template at `path` (`spec.template`), of `count` pods. `role` tells it apart from others of its object."""
+
+    path: str
+    role: str
+    metadata: Mapping[str, Any]
+    spec: Mapping[str, Any]
+    count: int
+    wrong: Refusal | None = None
+    """A number of pods that the API server would refuse."""
+
+
+def pod_templates(value: Mapping[str, Any]) -> list[PodTemplate]:
+    """The pod templates of one object that is no Pod, in their order. The only one needs no role."""
+    spec = value.get("spec")
+    found = list(_templates(spec, "spec", (), ())) if isinstance(spec, dict) else []
+    if str(value.get("apiVersion", "v1")).partition("/")[0] not in _GROUPS:  # OpenKruise's BroadcastJob takes percents
+        found = [replace(each, wrong=None) if each.wrong and "%" in each.wrong.value else each for each in found]
+    return found if len(found) > 1 else [replace(each, role="") for each in found]
+
+
+def meant(kind: object, version: object) -> tuple[str, str]:
+    """
+    The kind and the `apiVersion` that an object of Kubernetes' own groups means, each empty where it is right.
+
+    Kubernetes compares kinds exactly. An object without a version is taken as one of the right version.
+    """
+    group = version.partition("/")[0] if isinstance(version, str) else ""
+    if not isinstance(kind, str) or (kind != "Pod" and group not in {"", *_GROUPS}):
+        return "", ""
+    folded = {each.casefold(): each for kinds in _GROUPS.values() for each in kinds}
+    if kind not in folded.values():
+        near = difflib.get_close_matches(kind[:63].casefold(), list(folded), n=1, cutoff=0.8)
+        return folded[near[0]] if near else "", ""
+    right = next(group for group, kinds in _GROUPS.items() if kind in kinds)
+    is_right = version is None or (group == right and (kind != "Pod" or version == "v1"))
+    return "", "" if is_right else right if right == "v1" else f"{right}/v1"
+
+
+def not_handed_down(value: Mapping[str, Any], template: PodTemplate) -> Iterator[str]:
+    """
+    A warning of an ask on the object itself, which its pods do not have.
+
+    Controllers of Kubernetes hand no annotations down; those of others may, as Kubeflow's for notebooks does.
+    """
+    metadata = value.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    if isinstance(annotations, dict) and str(value.get("apiVersion")).startswith(("apps/", "batch/")):
+        for key in islice((key for key in annotations if is_our_annotation(key)), 1):
+            where = f"{template.path}.metadata.annotations"
+            why = f"the pods of a {shorten(str(value.get('kind')), 63)} do not have it"
+            yield f"metadata.annotations[{shorten(key)}]: {why}; write it in {where}"
+
+
+def _templates(
+    value: Any, path: str, roles: tuple[str, ...], counts: tuple[int | Refusal, ...]
+) -> Iterator[PodTemplate]:
+    """Every template in a value. Its depth is that of the text, which is bounded."""
+    if isinstance(value, list):
+        for at, each in enumerate(value):
+            yield from _templates(each, f"{path}[{at}]", (*roles[:-1], _name(each) or f"{roles[-1]}-{at}"), counts)
+    if not isinstance(value, dict):
+        return
+    counts = (*counts, *_counted(value, path))
+    for key, each in value.items():
+        spec = each.get("spec") if isinstance(each, dict) else None
+        here = (*roles, _ROLE.sub("", key))
+        if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
+            metadata = each.get("metadata")
+            metadata = metadata if isinstance(metadata, dict) else {}
+            every = (*counts, *_of_a_group(value, key, path))
+            count = prod(each for each in every if isinstance(each, int))
+            wrong = next((each for each in every if isinstance(each, Refusal)), None)
+            yield PodTemplate(f"{path}.{key}", _role(here), metadata, spec, count, wrong)
+        else:
+            yield from _templates(each, f"{path}.{key}", here, counts)
+
+
+def _counted(value: Mapping[str, Any], path: str) -> Iterator[int | Refusal]:
+    """How often what is in this mapping is there."""
+    names = ("replicas", "parallelism", "completions")
+    replicas, parallelism, completions = (_number(value, key, path) for key in names)
+    if replicas is not None:
+        yield replicas
+    if isinstance(completions, Refusal):
+        yield completions
+    elif isinstance(parallelism, int) and completions is not None:
+        yield min(parallelism, completions)
+    elif parallelism is not None:
+        yield parallelism
+
+
+def _of_a_group(value: Mapping[str, Any], key: str, path: str) -> Iterator[int | Refusal]:
+    """LeaderWorkerSet: `size` pods in each group, one of them the leader where that has a template of its own."""
+    size = _number(value, "size", path)
+    if key == "workerTemplate" and size is not None:
+        yield max(size - 1, 0) if isinstance(size, int) and "leaderTemplate" in value else size
+
+
+def _number(mapping: Mapping[str, Any], key: str, path: str) -> int | Refusal | None:
+    """A number of pods as the API server takes it; None where there is none, or something of another shape."""
+    value = mapping.get(key)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if not isinstance(value, str | Unquoted | int):
+        return None
+    allowed = f"a whole number, at least 0{', without quotes' if isinstance(value, str) else ''}"
+    return SourceValue(f"{path}.{key}", value).wrong(RefusalReason.INVALID_VALUE, "no number of pods", allowed).refusal
+
+
+def _name(value: Any) -> str:
+    """What an item of a list is called: JobSet's `name`, Ray's `groupName`."""
+    named = [value.get(key) for key in ("name", "groupName")] if isinstance(value, dict) else []
+    return next((each for each in named if isinstance(each, str)), "")
+
+
+def _role(path: tuple[str, ...]) -> str:
+    """The nearest name on the way that is no word of the shape alone (`template`), as part of a pod's name."""
+    words = [_NOT_IN_A_NAME.sub("-", word.lower()).strip("-") for word in path]
+    role = next((word for word in reversed(words) if word not in {"", "template", "pod", "spec", "job"}), "")
+    return role[:_ROLE_CHARACTERS_MAX].strip("-")

@@ -1,0 +1,176 @@
+"""
+What one core wants on the bus, under which guards, and in which order: everything but the sending.
+
+There are two ways of wanting:
+
+* `keep`: the last value of a subject shall be this message. Written again whenever it is found to be something else
+  (a rebuildable stream may forget what it acknowledged).
+* `commit`: write once, if nothing under the guard has changed since the core looked. Ends in exactly one `Settled`.
+"""
+
+from typing import Literal
+
+from sluice.contracts.bus.events import Entry, Stream, stream_of
+from sluice.contracts.bus.subjects import Address
+from sluice.contracts.ids import OperationId, RunId, operation_id
+from sluice.contracts.messages import AnyMessage
+from sluice.contracts.outbox.bus_view import BusView
+from sluice.contracts.outbox.guard_queue import EXPLAINED_BY_READING, GuardQueue, KeptValue, QueuedWrite, ReadyGuards
+
+
+class Intents:
+    """What is wanted, and what of it waits to be sent."""
+
+    def __init__(self, run: RunId, reading: Literal["stream", "last"]) -> None:
+        """Start with nothing wanted and nothing known."""
+        self._run = run
+        self._reading = reading
+        self._number = 0
+        self._queues: dict[str, GuardQueue] = {}
+        self._kept: dict[str, KeptValue] = {}
+        self._committing: dict[str, int] = {}
+        """How many commits without a result there are to each subject."""
+        self._ready = ReadyGuards()
+        self._view = BusView()
+        self._landed: dict[str, OperationId] = {}
+        """Of who reads directly: the own write that landed last at each subject."""
+
+    def commit(
+        self, address: Address, message: AnyMessage, *, request: str = "", ttl_s: int | None = None
+    ) -> OperationId:
+        """Write `message` once, guarded by what is known now or known when its turn comes. Ends in one `Settled`."""
+        in_flight = self._new_write(address, message, request, ttl_s, "commit")
+        self._queue(address).commits[in_flight.operation] = in_flight
+        self._committing[address.subject] = self._committing.get(address.subject, 0) + 1
+        self._ready.add(address.guard)
+        return in_flight.operation
+
+    def cancel(self, address: Address, operation: OperationId) -> bool:
+        """Take back a commit that was not sent. False when it is too late: then its `Settled` will come."""
+        queue = self._queues.get(address.guard)
+        if queue is None or queue.commits.pop(operation, None) is None:
+            return False
+        self._end_committing(address.subject)
+        if self._reading == "stream" and queue.idle:
+            del self._queues[queue.guard]
+        return True
+
+    def keep(self, address: Address, message: AnyMessage, *, request: str = "", ttl_s: int | None = None) -> None:
+        """See to it that `message` is the last value. With a TTL it is written once and then forgotten."""
+        known = self._kept.get(address.subject)
+        if known is not None and known.message == message and (known.request, known.ttl_s) == (request, ttl_s):
+            return
+        kept = self._kept[address.subject] = KeptValue(address, message, request, ttl_s)
+        self._mark(kept)
+
+    def forget(self, address: Address) -> None:
+        """Stop keeping a subject. What is on the bus stays there."""
+        self._kept.pop(address.subject, None)
+        queue = self._queues.get(address.guard)
+        if queue is not None:
+            queue.dirty.pop(address.subject, None)
+
+    @property
+    def keeps_anything(self) -> bool:
+        """Whether any subject is being kept."""
+        return bool(self._kept)
+
+    def kept(self, address: Address) -> AnyMessage | None:
+        """What is being kept at an address."""
+        kept = self._kept.get(address.subject)
+        return kept.message if kept is not None else None
+
+    def busy(self, address: Address) -> bool:
+        """Whether a commit to exactly this subject waits or is unanswered."""
+        return address.subject in self._committing
+
+    def current(self, address: Address) -> Entry | None:
+        """The last value known at an address."""
+        return self._view.current.get(address.subject)
+
+    def knows(self, subject: str) -> bool:
+        """Whether a value is known at `subject`: observed in the last reading, or written since."""
+        return subject in self._view.current
+
+    def recheck(self) -> None:
+        """Compare everything kept with the bus again (direct reading: after every reconnect)."""
+        for kept in self._kept.values():
+            queue = self._queue(kept.address)
+            queue.applied = None
+            queue.reading = False
+            if queue.in_flight is not None and queue.in_flight.refused_at is not None:
+                queue.in_flight.refused_at = EXPLAINED_BY_READING  # what has refused it may have been forgotten
+            self._view.current.pop(kept.address.subject, None)
+            self._mark(kept)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _queue(self, address: Address) -> GuardQueue:
+        queue = self._queues.get(address.guard)
+        if queue is None:
+            stream = stream_of(address.kind)
+            queue = GuardQueue(address.guard, stream, self._guard_of(stream, address.guard))
+            self._queues[address.guard] = queue
+        return queue
+
+    def _guard_of(self, stream: Stream, guard: str) -> int | None:
+        """The value of a guard as far as it is known: 0 where nothing was seen, None where nobody has looked."""
+        if self._reading == "last":
+            return None
+        return self._view.guard(stream, guard)
+
+    def _new_write(
+        self, address: Address, message: AnyMessage, request: str, ttl_s: int | None, kind: Literal["commit", "keep"]
+    ) -> QueuedWrite:
+        self._number += 1
+        return QueuedWrite(operation_id(self._run, self._number), address, message, request, ttl_s, kind)
+
+    def _mark(self, kept: KeptValue) -> None:
+        self._queue(kept.address).dirty[kept.address.subject] = None
+        self._ready.add(kept.address.guard)
+
+    def _next_dirty(self, queue: GuardQueue) -> QueuedWrite | None:
+        while queue.dirty:
+            subject = next(iter(queue.dirty))
+            del queue.dirty[subject]
+            kept = self._kept.get(subject)
+            current = self._view.current.get(subject)
+            if kept is None:
+                continue
+            if current is None or current.message != kept.message or not self._is_last(kept, current):
+                return self._new_write(kept.address, kept.message, kept.request, kept.ttl_s, "keep")
+            self._done_keeping(kept)
+        return None
+
+    def _is_last(self, kept: KeptValue, current: Entry) -> bool:
+        """
+        Whether what was found at a subject is its last value.
+
+        A direct look is no proof: a server that lags shows what was there before, and a write of the life before may
+        still land. An own write is one. After a closing word nothing comes.
+        """
+        is_own = self._landed.get(kept.address.subject) == current.operation
+        return self._reading == "stream" or kept.ttl_s is not None or is_own
+
+    def _done_keeping(self, kept: KeptValue) -> None:
+        """A closing word has been said; nobody has to see to it any more."""
+        if kept.ttl_s is not None and self._kept.get(kept.address.subject) == kept:
+            del self._kept[kept.address.subject]
+
+    def _end_committing(self, subject: str) -> None:
+        self._committing[subject] -= 1
+        if not self._committing[subject]:
+            del self._committing[subject]
+
+    def _drop_if_idle(self, queue: GuardQueue) -> None:
+        """
+        A lane under which nothing is wanted is forgotten, so that memory does not grow with history.
+
+        Who reads the streams still knows the guard; who reads directly forgets it, unless it keeps the subject.
+        """
+        if not queue.idle or (self._reading == "last" and queue.guard in self._kept):
+            return
+        if self._reading == "last":
+            self._view.current.pop(queue.guard, None)
+            self._landed.pop(queue.guard, None)
+        self._queues.pop(queue.guard, None)

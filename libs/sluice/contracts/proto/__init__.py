@@ -1,0 +1,1 @@
+"""Messages of the bus to protobuf and back."""

@@ -1,0 +1,1 @@
+"""Limits of namespaces: how they are written, and what counts against them."""

@@ -1,0 +1,100 @@
+"""
+What booked devices count against a namespace's limits: one function for whoever decides and whoever shows.
+
+It knows no limits, no namespaces and no ledger; it only measures, and never rounds anything to nothing.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from sluice.contracts.messages import DeviceGrant, Share
+from sluice.mig.model import GpuModel
+from sluice.mig.profile_name import ProfileName, ProfileNameError
+
+PERMILLE = 1000
+MIB_PER_GIB = 1024
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """
+    So many devices, so much memory of them (MiB), and so many thousandths of compute slices.
+
+    Thousandths, because a share has a part of a compute slice: whole numbers would make 1 % of a GPU free of charge.
+    """
+
+    gpus: int = 0
+    memory_mib: int = 0
+    compute_permille: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        """Both together."""
+        return Usage(
+            self.gpus + other.gpus,
+            self.memory_mib + other.memory_mib,
+            self.compute_permille + other.compute_permille,
+        )
+
+    def __sub__(self, other: "Usage") -> "Usage":
+        """This without the other."""
+        return Usage(
+            self.gpus - other.gpus,
+            self.memory_mib - other.memory_mib,
+            self.compute_permille - other.compute_permille,
+        )
+
+
+NOTHING = Usage()
+
+
+def usage_of_device(grant: DeviceGrant, model: GpuModel | None) -> Usage:
+    """
+    What one device counts, on a GPU of `model`.
+
+    An instance counts the memory and the compute slices of its profile. A whole GPU counts its memory, and the compute
+    slices of its largest profile; one that cannot be partitioned has one compute slice. A share counts the memory that
+    it may use (also where a pool promises more than there is), and its part of the GPU's compute slices: the part of
+    the SMs where it has a bound, else the part of the memory, rounded up to a thousandth. Time quotas change nothing.
+
+    Where the GPU is known no more (`model` is None), a profile's name says nearly as much, a whole GPU counts as a
+    device alone, and a share without a bound of its SMs counts no compute.
+    """
+    if grant.share is not None:
+        return Usage(1, grant.share.memory_mib, _compute_of_share(grant, grant.share, model))
+    if model is None:
+        return _by_name(grant.profile)
+    if grant.profile is None:
+        return Usage(1, model.memory_mib, compute_slices_of(model) * PERMILLE)
+    profile = model.profile(grant.profile)
+    if profile is None:  # the driver was changed, and names its profiles otherwise now
+        return _by_name(grant.profile)
+    return Usage(1, profile.memory_mib, profile.compute_slices * PERMILLE)
+
+
+def total(parts: Iterable[Usage]) -> Usage:
+    """All of them together."""
+    return sum(parts, NOTHING)
+
+
+def compute_slices_of(model: GpuModel) -> int:
+    """All compute slices that can be had of a GPU: those of its largest profile; 1 where there is none."""
+    return model.largest.compute_slices if model.profiles else max(1, model.compute_slices)
+
+
+def _compute_of_share(grant: DeviceGrant, share: Share, model: GpuModel | None) -> int:
+    slices = compute_slices_of(model) if model is not None else 1
+    if share.sm_partition:
+        return share.sm_partition * slices * PERMILLE // 100
+    if model is None:
+        return 0
+    partitioned = grant.profile is not None and model.profiles
+    memory_mib = model.largest.memory_mib if partitioned else model.memory_mib
+    return -(-share.memory_mib * slices * PERMILLE // max(1, memory_mib))
+
+
+def _by_name(profile: str | None) -> Usage:
+    try:
+        name = ProfileName.parse(profile or "")
+    except ProfileNameError:
+        return Usage(1)
+    return Usage(1, name.memory_gb * MIB_PER_GIB, name.slices * PERMILLE)

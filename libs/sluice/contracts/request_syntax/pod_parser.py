@@ -1,0 +1,191 @@
+"""
+A whole pod: what each container asks for, in whichever vocabulary, and what is said of the pod at large.
+
+A container speaks one vocabulary; two containers of a pod may speak different ones. What is of the pod at large
+(priority, policies) may be said in our own words beside any of them. What is right in one vocabulary is not known here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sluice.contracts.kube.quantities import WHOLE_MAX
+from sluice.contracts.messages import Claim
+from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.request_syntax import (
+    container_capabilities,
+    device_limit,
+    fastgshare,
+    hami,
+    mig_resources,
+    pod_options,
+    profile_check,
+    sluice_keys,
+    values,
+)
+from sluice.contracts.request_syntax.keys import FASTGSHARE, HAMI, SLUICE, VOLCANO, VgpuNames, is_sluice_key
+from sluice.contracts.request_syntax.pod_request import ContainerRequest, PodRequest, RequestLimits
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, is_blank
+
+DEFAULT_LIMITS = RequestLimits()
+
+
+def parse_pod(
+    annotations: Mapping[str, object], containers: Sequence[ContainerRequest], *, limits: RequestLimits = DEFAULT_LIMITS
+) -> PodRequest | Refusal:
+    """
+    What a pod with these annotations and containers (in their order) asks for; without claims it asks for nothing.
+
+    The first thing that is wrong refuses the whole pod. Never raises, whatever the annotations and resources hold,
+    and takes no longer than a look at each of them.
+    """
+    try:
+        given = _sort_annotations(annotations, containers)
+        return _pod(given, containers, limits)
+    except RequestSyntaxError as wrong:
+        return wrong.refusal
+
+
+@dataclass(slots=True)
+class _PodAnnotations:
+    """The annotations of a pod, by whom they speak for."""
+
+    pod: dict[str, SourceValue] = field(default_factory=dict)
+    """Our own keys of the pod at large."""
+    own: dict[str, dict[str, SourceValue]] = field(default_factory=dict)
+    """Our own keys, by container."""
+    container_capabilities: dict[str, SourceValue] = field(default_factory=dict)
+    """Driver capabilities, by container; of all that get a GPU and name none themselves under no name."""
+    fast: dict[str, SourceValue] = field(default_factory=dict)
+    hami: dict[str, SourceValue] = field(default_factory=dict)
+
+
+def _sort_annotations(annotations: Mapping[str, object], containers: Sequence[ContainerRequest]) -> _PodAnnotations:
+    given, of_first = _PodAnnotations(), dict[str, SourceValue]()
+    names = dict.fromkeys(container.name for container in containers)
+    for key, raw in annotations.items():
+        if is_blank(raw):
+            continue
+        written = SourceValue(key, raw)
+        if is_sluice_key(key):
+            _check_containers(written, containers)
+            container, own_key = sluice_keys.container_and_key(written, names)
+            if own_key in sluice_keys.POD_KEYS:
+                given.pod[own_key] = written
+            elif own_key == sluice_keys.DRIVER_CAPABILITIES:
+                given.container_capabilities[container or ""] = written
+            elif container is None:
+                of_first[own_key] = written
+            else:
+                given.own.setdefault(container, {})[own_key] = written
+        elif key.startswith(FASTGSHARE):
+            _check_containers(written, containers)
+            given.fast[fastgshare.key_of(written)] = written
+        elif key in hami.ANNOTATIONS:
+            given.hami[key] = written
+    if of_first:
+        first = containers[0].name
+        given.own[first] = of_first | given.own.get(first, {})
+    return given
+
+
+def _check_containers(written: SourceValue, containers: Sequence[ContainerRequest]) -> None:
+    if not containers:
+        raise written.wrong(RefusalReason.UNKNOWN_CONTAINER, "the pod has no containers", "a container")
+
+
+# -- all of a pod -------------------------------------------------------------------------------------------------
+
+
+def _pod(given: _PodAnnotations, containers: Sequence[ContainerRequest], limits: RequestLimits) -> PodRequest:
+    reader = _Reader(given, limits)
+    for position, container in enumerate(containers):
+        reader.read(container, first=position == 0)
+    request = PodRequest(tuple(reader.claims), node_name=reader.node_name)
+    return _with_pod_options(request, given, reader)
+
+
+def _with_pod_options(request: PodRequest, given: _PodAnnotations, reader: "_Reader") -> PodRequest:
+    """The ask with what is said of the pod at large."""
+    first = next(iter((*given.pod.values(), *given.container_capabilities.values())), None)
+    if first is not None and not request.claims:
+        why = "it says how, and nothing says what: the pod asks for no GPU"
+        raise first.wrong(RefusalReason.CONTRADICTION, why, f"for instance {SLUICE}/memory beside it")
+    if request.claims and given.hami and reader.words is None:
+        stray, other = next(iter(given.hami.values())), reader.first_field
+        if other is not None:
+            raise stray.contradicts(other, "these are two vocabularies", "one of them")
+    node_policy = reader.words.node_policy if reader.words is not None else ""
+    gpu_policy = reader.words.gpu_policy if reader.words is not None else ""
+    for own, foreign in (("node-policy", hami.NODE_POLICY), ("gpu-policy", hami.GPU_POLICY)):
+        if own in given.pod and foreign in given.hami:
+            raise given.pod[own].contradicts(given.hami[foreign], "these say the same thing", "one of them")
+    if "node-policy" in given.pod:
+        node_policy = values.node_policy(given.pod["node-policy"])
+    if "gpu-policy" in given.pod:
+        gpu_policy = values.gpu_policy(given.pod["gpu-policy"])
+    priority = values.whole(given.pod["priority"], -WHOLE_MAX, WHOLE_MAX) if "priority" in given.pod else None
+    leeway, group = pod_options.leeway_of(given.pod), pod_options.group_of(given.pod)
+    return PodRequest(request.claims, priority, node_policy, gpu_policy, request.node_name, leeway, group)
+
+
+class _Reader:
+    """Goes through the containers, one after the other."""
+
+    def __init__(self, given: _PodAnnotations, limits: RequestLimits) -> None:
+        self._given = given
+        self._limits = limits
+        self.claims: list[Claim] = []
+        self.node_name = ""
+        self.words: hami.HamiPodOptions | None = None
+        """HAMi's annotations, once a container has asked with resources."""
+        self.first_field: SourceValue | None = None
+        """What the first claim was asked with."""
+
+    def read(self, container: ContainerRequest, *, first: bool) -> None:
+        """Take in one container. Raises RequestSyntaxError."""
+        own = self._given.own.get(container.name, {})
+        fast = self._given.fast if first else {}
+        vgpus = {names.count: (names, hami.resources_of(container, names)) for names in (HAMI, VOLCANO)}
+        migs = mig_resources.resources_of(container)
+        spoken = [own, fast, *(asked for _, asked in vgpus.values()), migs]
+        self._check_one_vocabulary([next(iter(each.values())) for each in spoken if each])
+        claim: Claim | None = None
+        if own:
+            claim = sluice_keys.claim_of(container, own, self._limits)
+            profile_check.check_memory(claim, own)
+        elif fast:
+            pod = fastgshare.read(container, fast)
+            claim, self.node_name = pod.claim, pod.node_name
+        elif migs:
+            claim = mig_resources.claim_of(container, migs, self._words(HAMI), self._limits)
+        else:
+            for names, asked in vgpus.values():
+                if asked:
+                    claim = hami.claim_of(container, asked, names, self._words(names), self._limits)
+        chosen = container_capabilities.chosen_for(container, claim, self._given.container_capabilities, self._limits)
+        if claim is not None:
+            claim = msgspec.structs.replace(claim, driver_capabilities=chosen) if chosen else claim
+            self._add(claim, next(each for each in spoken if each))
+
+    @staticmethod
+    def _check_one_vocabulary(spoken: list[SourceValue]) -> None:
+        if len(spoken) > 1:
+            why = "these are two vocabularies for one container"
+            raise spoken[1].contradicts(spoken[0], why, "one of them")
+
+    def _words(self, names: VgpuNames) -> hami.HamiPodOptions:
+        words = hami.pod_options_of(self._given.hami, names)
+        self.words = words
+        return words
+
+    def _add(self, claim: Claim, given: Mapping[str, SourceValue]) -> None:
+        self.claims.append(claim)
+        given_field = given.get("gpus", given.get("shares", next(iter(given.values()))))
+        if self.first_field is None:
+            self.first_field = given_field
+        many = device_limit.too_many(self.claims, self._limits.max_gpus_per_node)
+        if many is not None:
+            why = f"with this container the pod asks for {many.asked} devices on one node"
+            raise given_field.wrong(RefusalReason.TOO_LARGE, why, many.allowed)

@@ -1,0 +1,36 @@
+"""
+Names of profiles: one that is written wrongly, and one with more memory beside it than it says itself.
+
+Whether any GPU has a profile, and how many SMs with it, is not judged here, for tomorrow's may.
+"""
+
+from collections.abc import Mapping
+
+from sluice.contracts.messages import Claim
+from sluice.contracts.request_syntax.source_text import SourceValue, did_you_mean
+from sluice.mig.catalog import catalog
+from sluice.mig.profile_name import ProfileName, ProfileNameError
+
+
+def meant_profile(text: str) -> str:
+    """`; did you mean 1g.10gb?` of a text that is nearly the name of a profile (`1G.10GB`), else nothing."""
+    folded = text.strip().casefold()
+    try:
+        return f"; did you mean {ProfileName.parse(folded)}?"
+    except ProfileNameError:
+        return did_you_mean(folded, sorted({profile.name for model in catalog() for profile in model.profiles}))
+
+
+def check_memory(claim: Claim, given: Mapping[str, SourceValue]) -> None:
+    """
+    Raises RequestSyntaxError for more memory than the name of the claim's profile has, whatever GPU there may be.
+
+    `given` are the values as they were written, by our own keys. A name has GB, rounded up from what an instance has
+    (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Device Names"); SMs and parts are of the model alone.
+    """
+    if claim.profile is None or claim.memory_mib is None or "memory" not in given:
+        return
+    most_gib = ProfileName.parse(claim.profile).memory_gb
+    if claim.memory_mib > most_gib * 1024:
+        why = f"such an instance has at most {most_gib} GiB"
+        raise given["memory"].contradicts(given["profile"], why, f"at most {most_gib}Gi, or another profile")

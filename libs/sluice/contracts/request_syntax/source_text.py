@@ -1,0 +1,123 @@
+"""
+What a person wrote, and how it is refused: the field as it was spelled, the value as it stood, and what would be right.
+
+`RequestSyntaxError` carries a refusal out of the readers of this package, and never leaves the package.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.contracts.kube.quantities import parse_quantity
+from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_CHOICES_MAX = 50
+"""Nearest names are looked for among that many, so that a refusal takes no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unquoted:
+    """A value of a manifest that is no string (`2`, `true`, `null`), as it was written."""
+
+    text: str
+
+
+def is_null(value: object) -> bool:
+    """Whether nothing was written."""
+    return value is None or (isinstance(value, Unquoted) and value.text in _NULLS)
+
+
+def is_blank(value: object) -> bool:
+    """Whether an annotation says nothing: null, or a text without a character, as charts render what is left out."""
+    return is_null(value) or (isinstance(value, str) and not value.strip())
+
+
+def is_blank_amount(value: object) -> bool:
+    """
+    Whether an amount of a resource says nothing: zero, too.
+
+    A LimitRange's default and a chart's values write zero for whoever did not ask, and the API server makes zero of
+    null (apimachinery, pkg/api/resource/quantity.go, `UnmarshalJSON`).
+    """
+    is_number = isinstance(value, str | Unquoted | int | float) and not isinstance(value, bool)
+    return is_blank(value) or (is_number and parse_quantity(source_text_of(value).strip()) == 0)
+
+
+def requested_amounts(limits: Mapping[str, object], requests: Mapping[str, object]) -> dict[str, object]:
+    """The amounts of a container's resources that say something, by name; limits before requests."""
+    return {name: size for each in (requests, limits) for name, size in each.items() if not is_blank_amount(size)}
+
+
+class RequestSyntaxError(Exception):
+    """What was written cannot be understood, and why."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        """Carry the refusal to whoever reads the whole pod."""
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class SourceValue:
+    """One value where it was written: `field` is an annotation's key or a resource's name."""
+
+    field: str
+    raw: object
+
+    def text(self) -> str:
+        """The value of an annotation. Raises RequestSyntaxError when it is no string."""
+        if isinstance(self.raw, str):
+            return self.raw
+        written = source_text_of(self.raw)
+        right = f'"{written}", in quotes' if isinstance(self.raw, Unquoted | int | float) else "a string"
+        raise self.wrong(RefusalReason.INVALID_VALUE, "the value of an annotation is a string: put it in quotes", right)
+
+    def number_text(self) -> str:
+        """The value of a resource: text, or a number without quotes. Raises RequestSyntaxError when it is neither."""
+        is_number = isinstance(self.raw, int | float) and not isinstance(self.raw, bool)
+        if isinstance(self.raw, str | Unquoted) or is_number:
+            return source_text_of(self.raw)
+        raise self.wrong(RefusalReason.INVALID_VALUE, "an amount of a resource is a number", "for instance 1")
+
+    def wrong(self, reason: RefusalReason, why: str, allowed: str) -> RequestSyntaxError:
+        """The refusal of this value, to be raised."""
+        return RequestSyntaxError(
+            Refusal(
+                reason=reason,
+                message=shorten(why, 400),
+                field=shorten(self.field),
+                value=shorten(source_text_of(self.raw)),
+                allowed=shorten(allowed, 400),
+            )
+        )
+
+    def contradicts(self, other: "SourceValue", why: str, allowed: str) -> RequestSyntaxError:
+        """The refusal of this value beside another one; names both fields."""
+        beside = f"contradicts {shorten(other.field)} = {shorten(source_text_of(other.raw), 60)!r}"
+        return self.wrong(RefusalReason.CONTRADICTION, f"{beside}: {why}", allowed)
+
+
+def source_text_of(raw: object) -> str:
+    """An outside value in words, whatever it is; no text of it is longer than it was."""
+    match raw:
+        case str():
+            return raw
+        case Unquoted():
+            return raw.text
+        case None:
+            return "null"
+        case bool():
+            return "true" if raw else "false"
+        case int() if raw.bit_length() > 200:  # printing a long integer is quadratic, and refused by Python
+            return "a very large number"
+        case int() | float():
+            return str(raw)
+        case _:
+            return f"a {type(raw).__name__}"
+
+
+def did_you_mean(text: str, choices: Sequence[str], *, prefix: str = "") -> str:
+    """`; did you mean ...?` when one of the choices is like the text, else nothing."""
+    found = difflib.get_close_matches(text[:63], choices[:_CHOICES_MAX], n=1, cutoff=0.5)
+    return f"; did you mean {prefix}{found[0]}?" if found else ""

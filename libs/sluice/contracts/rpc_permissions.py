@@ -1,0 +1,78 @@
+"""
+Who may call which gRPC method: the names in certificates, and one table of rights.
+
+A certificate says who its owner is by a DNS name in its subject alternative names: `inventory.sluice.internal` is the
+inventory, `gpu-1.node.sluice.internal` the agent of node `gpu-1`. DNS names and not URIs, because a TLS client checks a
+server's DNS name by itself, inside the handshake (RFC 6125); a URI would have to be compared after the connection is
+made. `internal` is nobody's public domain (ICANN resolution 2024.07.29.06), and only our own authority is trusted.
+
+Allow-lists only. It reads no certificate: the names come from whoever checked one.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from sluice.contracts.ids import NodeName
+
+DOMAIN = "sluice.internal"
+_NODE_SUFFIX = f".node.{DOMAIN}"
+
+
+class Caller(StrEnum):
+    """Who has a certificate, agents aside: those have one for each node, and call nobody."""
+
+    ALLOCATOR = "allocator"
+    INVENTORY = "inventory"
+    CONSOLE = "console"
+    """The `sluice` command, where it runs in the cluster."""
+    OPERATOR = "operator"
+    """A person's own program."""
+    WEB = "web"
+    """The page: whoever takes it over may look at what slices are used for, and no more."""
+
+
+def dns_name(caller: Caller) -> str:
+    """The DNS name in this one's certificate."""
+    return f"{caller.value}.{DOMAIN}"
+
+
+def node_dns_name(node: NodeName) -> str:
+    """The DNS name in the certificate of a node's agent."""
+    return f"{node}{_NODE_SUFFIX}"
+
+
+_PEOPLE = frozenset({Caller.CONSOLE, Caller.OPERATOR})
+_EVERYONE = frozenset(Caller)
+
+ALLOWED_CALLERS: Mapping[str, frozenset[Caller]] = MappingProxyType(
+    {
+        "/sluice.v1.AgentService/GetInventory": _PEOPLE | {Caller.INVENTORY},
+        "/sluice.v1.AgentService/GetHealth": _PEOPLE | {Caller.INVENTORY},
+        "/sluice.v1.AgentService/GetUsage": _PEOPLE | {Caller.WEB},
+        # Only on the node itself, over a socket that its owner alone can open: nobody over the network.
+        "/sluice.v1.NodeControlService/ReleaseQuarantine": frozenset(),
+        "/sluice.v1.InventoryService/ListGpus": _PEOPLE,
+        "/sluice.v1.InventoryService/GetAllocationMap": _PEOPLE,
+        "/sluice.v1.InventoryService/GetNode": _PEOPLE,
+        "/sluice.v1.InventoryService/Watch": _PEOPLE,
+        "/sluice.v1.AllocatorService/Simulate": _PEOPLE,
+        "/sluice.v1.AllocatorService/Explain": _PEOPLE,
+        "/sluice.v1.AllocatorService/Adjust": _PEOPLE,
+        "/grpc.health.v1.Health/Check": _EVERYONE,
+    }
+)
+"""Who may call a method over TLS. What is not here nobody may."""
+
+_CALLERS = {dns_name(caller): caller for caller in Caller}
+
+
+def deny_reason(names: Iterable[str], method: str) -> str:
+    """Why the owner of a certificate with these DNS names may not call `method`, in a sentence; empty when he may."""
+    said = tuple(names)
+    allowed = ALLOWED_CALLERS.get(method, frozenset())
+    if allowed & {_CALLERS[name] for name in said if name in _CALLERS}:
+        return ""
+    who = ", ".join(said)[:300] or "no DNS name"
+    may = " or ".join(sorted(dns_name(caller) for caller in allowed)) or "none over the network"
+    return f"{method} may be called by {may}; the certificate of this caller says {who}"

@@ -1,0 +1,56 @@
+"""
+Which directory of its pod's volume a container mounts, and where it finds its MPS daemon in there.
+
+The node agent makes these directories, and who annotates the pod names them: both must say the same. A kubelet binds
+the one directory that a container mounts, and nothing that is mounted below it (kubernetes/kubernetes,
+pkg/volume/util/subpath/subpath_linux.go, doBindSubPath: option `bind`, not `rbind`). So a container with a share mounts
+a directory of its own, which is its daemon's home itself, and not one with a mount somewhere inside.
+"""
+
+from hashlib import sha256
+
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.kube.names import MOUNT_PATH
+from sluice.contracts.messages import ContainerDevices
+
+SHARE_PREFIX = "mps-"
+"""Begins the names of directories for containers with a share. No ticket's own name begins like this."""
+PIPE, LOG = "pipe", "log"
+"""In the directory of a container with a share: its daemon's sockets, and its daemon's logs."""
+QUOTA = "quota"
+"""Beside them, where the time is enforced: sockets of its scheduler, each under a name that nobody can guess."""
+QUOTA_LIBRARY = "libsluice-quota.so"
+"""In there: the client library that is preloaded."""
+_SOCKET_DIGITS = 24
+"""Hexadecimal, 96 bits. With the path in the container it is far below a socket's 107 bytes (unix(7))."""
+
+
+def ticket_of(ticket: str, container: ContainerDevices) -> str:
+    """The directory that `container` mounts of a slice with this ticket: the value of its granted ticket."""
+    return f"{SHARE_PREFIX}{ticket}-{container.container}" if container.mps_pipe_directory else ticket
+
+
+def pipe_directory_in(container: ContainerDevices) -> str:
+    """Where `container` itself sees its daemon's sockets: its granted pipe directory. Empty without a share."""
+    return f"{MOUNT_PATH}/{PIPE}" if container.mps_pipe_directory else ""
+
+
+def quota_socket_name(allocation: AllocationId, container: str) -> str:
+    """The file name of a container's socket: the same for as long as the allocation lives, whatever its tickets are."""
+    return f"{sha256(f'{allocation}/{container}'.encode()).hexdigest()[:_SOCKET_DIGITS]}.sock"
+
+
+def quota_socket_in(container: ContainerDevices) -> str:
+    """Where `container` itself sees the socket of its time quota. Empty where nothing enforces one."""
+    name = container.quota_socket.rpartition("/")[2]
+    return f"{MOUNT_PATH}/{QUOTA}/{name}" if name else ""
+
+
+def quota_library_in(container: ContainerDevices) -> str:
+    """Where `container` itself sees the client library. Empty where nothing enforces a time quota."""
+    return f"{MOUNT_PATH}/{QUOTA}/{QUOTA_LIBRARY}" if container.quota_socket else ""
+
+
+def quota_library_beside(quota_socket: str) -> str:
+    """The client library on the node, by the path of a socket there. Empty without one."""
+    return f"{quota_socket.rpartition('/')[0]}/{QUOTA_LIBRARY}" if quota_socket else ""

@@ -1,0 +1,101 @@
+"""
+A layout that nobody may change, as a table: what can be had is what is there and nobody has.
+
+It answers the same questions as the table of a model, so that whoever places need not know which of the two he asks. It
+must not rank across GPUs by anything but this: an instance that is there comes before one that would have to be made,
+for it can serve nothing else, and takes nothing from any larger request.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from sluice.mig.layout import Instance, Layout
+from sluice.mig.model import GpuModel, Placement
+from sluice.mig.transition_table import PlacementChoice, State, StateFacts, TransitionTable, UnknownProfileError
+
+
+class FixedLayoutTable(TransitionTable):
+    """
+    The states of one fixed layout of one model.
+
+    A state is the memory slices on which nothing can be had, as bits: those of instances that are taken, and those on
+    which there is no instance; and one bit more when anything at all is on the GPU, so that `empty` is the state of a
+    GPU on which nobody has anything, not even where an instance was. Spans of a layout do not overlap
+    (what overlaps could not be on one GPU); where a broken report says otherwise, either is taken with the other.
+    """
+
+    def __init__(self, model: GpuModel, layout: Layout) -> None:
+        """Of instances of profiles that the model has. Raises UnknownProfileError for any other."""
+        super().__init__(model)
+        self.layout = layout
+        self._there = frozenset(layout)
+        covered = 0
+        for instance in layout:
+            if model.profile(instance.profile) is None:
+                raise UnknownProfileError(instance.profile, model.key)
+            covered |= instance.mask
+        self.empty = State(self._slices_mask & ~covered)
+        self._in_use = 1 << model.memory_slices
+
+    def has(self, profile: str) -> bool:
+        """Whether the layout has an instance of this profile, whoever has it."""
+        return any(instance.profile == profile for instance in self.layout)
+
+    def state(self, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> State:
+        """The state when these are taken: each takes along whatever it overlaps, be it of the layout or not."""
+        taken = 0
+        for mask in (*(instance.mask for instance in instances), *(span.mask for span in blocked)):
+            taken |= mask
+        state = int(self.empty) | (self._in_use if taken else 0)
+        for instance in self.layout:
+            if instance.mask & taken:
+                state |= instance.mask
+        return State(state)
+
+    def with_one_more(self, state: State, instance: Instance) -> State | None:
+        """The state when one more is taken; None when it is not there, or somebody has it."""
+        if instance not in self._there or state & instance.mask:
+            return None
+        return State(state | instance.mask | self._in_use)
+
+    def release(self, state: State, instance: Instance) -> State:
+        """
+        The state when `instance` is had by nobody any more. Raises ValueError when nobody had it.
+
+        Exact where nothing is on the GPU but instances of the layout; else ask `state` anew.
+        """
+        if instance not in self._there or state & instance.mask != instance.mask:
+            raise ValueError(f"{instance} is not taken in this layout")
+        after = (state & self._slices_mask) ^ instance.mask
+        return self.empty if after == self.empty else State(after | self._in_use)
+
+    def _rank(self, state: State, profile_name: str) -> tuple[PlacementChoice, ...]:
+        """Where most of the layout is taken already, first; the highest start, first."""
+        free = self.free_slices(state)
+        found = [
+            PlacementChoice(each.start, each.size, State(state | each.mask | self._in_use), (0, free, 0, -each.start))
+            for each in self.layout
+            if each.profile == profile_name and not state & each.mask
+        ]
+        return tuple(sorted(found, key=lambda choice: choice.rank))
+
+    def _work_out(self, state: State) -> StateFacts:
+        left = [each for each in self.layout if not state & each.mask]
+        creatable = {
+            profile.name: sum(each.profile == profile.name for each in left) for profile in self.model.profiles
+        }
+        free = self.free_slices(state)
+        lost = sum(free * self._weights[name] for name, count in creatable.items() if not count)
+        return StateFacts(
+            free_slices=free,
+            creatable=creatable,
+            lacking={name: "slices" for name, count in creatable.items() if not count},
+            places=len(left),
+            unusable=lost,
+        )
+
+
+@lru_cache(maxsize=4096)
+def fixed_layout_table_of(model: GpuModel, layout: Layout) -> FixedLayoutTable:
+    """The table of a layout; GPUs of one model with one layout share it."""
+    return FixedLayoutTable(model, layout)

@@ -1,0 +1,106 @@
+"""
+Match a written model name against the product name that a GPU reports, and suggest the likely name on a miss.
+
+One rule for fleet files, the filters of pods and the tables of pools: a name of the catalog means its model, wherever
+it is written. Independent of which GPUs exist.
+"""
+
+from functools import lru_cache
+from itertools import takewhile
+
+from sluice.mig.catalog import catalog, find_models, normalized_name
+from sluice.mig.model import GpuModel
+
+_REMEMBERED_MAX = 4096
+"""Pairs of a product and a part of a name: far more than a fleet's models times what its pods write."""
+_SUGGESTED_MAX = 3
+_SUGGESTED_CHARACTERS_MAX = 40
+_ALIKE = str.maketrans("oilsbz", "011582")
+"""Letters that are taken for digits, and digits for letters."""
+
+
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def is_named(product_name: str, part: str) -> bool:
+    """Whether `part` is a key or short name of the product's model, or stands in its name as whole words in a row."""
+    words = normalized_name(part)
+    if not words:
+        return False
+    names = [name for model in find_models(product_name) for name in (model.key, *model.short_names)]
+    return f" {words} " in f" {normalized_name(product_name)} " or any(words == normalized_name(name) for name in names)
+
+
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def is_meant(product_name: str, part: str) -> bool:
+    """
+    As `is_named`, but also by a part of a word, where that is no name of another model: L4 is no L40S, H20 no H200.
+
+    HAMi, whose annotation this serves as well, compares parts of words only.
+    """
+    if is_named(product_name, part):
+        return True
+    if find_models(product_name) and any(is_named(name, part) for name in _product_names()):
+        return False
+    return part.casefold() in product_name.casefold()
+
+
+def is_known(part: str) -> bool:
+    """Whether `part` means any model of the catalog."""
+    return any(is_meant(name, part) for name in _product_names())
+
+
+def product_name_of(model: GpuModel, name: str) -> str:
+    """The product name that `name` spells, however it is spelled; the model's first where it spells none."""
+    return next(
+        (each for each in model.product_names if normalized_name(each) == normalized_name(name)), model.product_names[0]
+    )
+
+
+@lru_cache(maxsize=1024)
+def suggestions(name: str, here: tuple[GpuModel, ...] = ()) -> tuple[str, ...]:
+    """
+    The models that somebody may have meant by a name that means none: some keys, or nothing.
+
+    Those at the least edit distance, once letters that look like digits are the same; of equals those that are `here`
+    first, then those that begin alike.
+    """
+    models = dict.fromkeys((*here, *catalog()))
+    words = set(normalized_name(name).split())
+    alike = [model.key for model in models if words and words <= set(_words_of(model))]
+    if not alike:
+        said = "".join(normalized_name(name).split())[:_SUGGESTED_CHARACTERS_MAX].translate(_ALIKE)
+        far = {model: min(_far(said, each) for each in _spellings(model)) for model in models}
+        least = min((distance for distance, _ in far.values()), default=0)
+        near = [model for model in models if far[model][0] == least <= max(1, len(said) // 4)] if said else []
+        alike = [model.key for model in sorted(near, key=lambda model: (model not in here, far[model][1]))]
+    return tuple(alike[:_SUGGESTED_MAX])
+
+
+@lru_cache(maxsize=256)
+def _spellings(model: GpuModel) -> tuple[str, ...]:
+    """Words in a row of the names of a model, without blanks, as `_ALIKE` writes them."""
+    names = [normalized_name(each).split() for each in _names_of(model)]
+    runs = ("".join(words[a:b]) for words in names for a in range(len(words)) for b in range(a + 1, len(words) + 1))
+    return tuple(dict.fromkeys(run.translate(_ALIKE) for run in runs))
+
+
+def _far(one: str, other: str) -> tuple[int, int]:
+    """How many characters have to be changed, added or left out; and how few stand alike at the beginning, below 0."""
+    row = list(range(len(other) + 1))
+    for at, char in enumerate(one, 1):
+        before, row[0] = row[0], at
+        for to, there in enumerate(other, 1):
+            before, row[to] = row[to], min(row[to] + 1, row[to - 1] + 1, before + (char != there))
+    return row[-1], -sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+@lru_cache(maxsize=1)
+def _product_names() -> tuple[str, ...]:
+    return tuple(name for model in catalog() for name in model.product_names)
+
+
+def _names_of(model: GpuModel) -> tuple[str, ...]:
+    return (model.key, *model.short_names, *model.product_names)
+
+
+def _words_of(model: GpuModel) -> list[str]:
+    return [word for name in _names_of(model) for word in normalized_name(name).split()]

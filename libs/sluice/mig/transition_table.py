@@ -1,0 +1,282 @@
+"""
+A model's layouts as a table of few states, so that a decision is a look-up and never a search.
+
+Two layouts are one state when the same memory slices are occupied and the same of each scarce resource is used:
+everything that can still happen depends on these alone. An A100 has 2319 layouts and 382 states. States and
+choices are worked out when they are first met and then remembered.
+
+The table ranks places within one GPU and across GPUs of one model; it knows no nodes and must not choose for whom.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NewType
+
+from sluice.mig.instance_budget import scarce_budget_of
+from sluice.mig.layout import Instance, disjoint
+from sluice.mig.model import GpuModel, Placement, Profile
+
+State = NewType("State", int)
+"""
+One state of one model: the occupied slices in the low bits, above them what is used of each scarce resource.
+
+A plain number: hashable, ordered, and the same in every process. Only the table that made it can read it.
+"""
+
+Rank = tuple[int, int, int, int]
+"""How good a place is, smaller is better; comparable across the states of all tables. See `TransitionTable`."""
+
+_WEIGHT_SUM = 1_000_000
+"""Weights are whole millionths, so that equal ranks are equal and never differ by a rounding error."""
+_REMEMBERED_MAX = 100_000
+"""States remembered at most. No real model has a tenth of it; odd reports must not grow without end."""
+
+
+_UNKNOWN = State(-1)
+
+
+class UnknownProfileError(LookupError):
+    """A profile that the model does not have. Carries `profile` and the `model` key."""
+
+    def __init__(self, profile: str, model: str) -> None:
+        """Keep what was asked of which model."""
+        super().__init__(f"{model} has no profile {profile}")
+        self.profile = profile
+        self.model = model
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementChoice:
+    """One place for a new instance: memory slices, the state afterwards, and its rank (smaller is better)."""
+
+    start: int
+    size: int
+    state_after: State
+    rank: Rank
+
+
+@dataclass(frozen=True, slots=True)
+class StateFacts:
+    """What a state still allows. `unusable` is in memory slices times millionths. For tables, not for who asks them."""
+
+    free_slices: int
+    creatable: dict[str, int]
+    lacking: dict[str, Literal["slices", "engines"]]
+    """For the profiles that do not fit: what keeps them out."""
+    places: int
+    unusable: int
+
+
+class TransitionTable:
+    """
+    What can be placed where, and what follows, for one model.
+
+    A place's rank is, in this order: free memory slices on the GPU before (fill what is already used); growth of the
+    unusable slices, that is of the free slices left on the GPU whenever the next request does not fit there at all,
+    weighted by how often each profile is asked for; how many placements are lost; the highest start. (The second is
+    the fragmentation measure of "Beware of Fragmentation", USENIX ATC 2023.)
+
+    `weights` says how often each profile is asked for, on any scale; profiles not named are never asked for. Without
+    it all are asked for equally. Raises UnknownProfileError for a weight of a profile that the model does not have,
+    ValueError for a negative one.
+    """
+
+    def __init__(self, model: GpuModel, weights: Mapping[str, float] | None = None) -> None:
+        """Compile the model's geometry; states follow on demand."""
+        self.model = model
+        self.empty = State(0)
+        self._slices_mask = (1 << model.memory_slices) - 1
+        self._resources = scarce_budget_of(model)
+        self._shifts: list[int] = []
+        shift = model.memory_slices
+        for budget in self._resources.budget:
+            self._shifts.append(shift)
+            shift += budget.bit_length()
+        self._use = {profile.name: self._packed(self._resources.use[profile.name]) for profile in model.profiles}
+        self._weights = _whole_weights(model, weights)
+        self._facts: dict[State, StateFacts] = {}
+        self._after: dict[tuple[State, Instance], State | None] = {}
+        self._before: dict[tuple[State, Instance], State] = {}
+        self._choices: dict[str, dict[State, tuple[PlacementChoice, ...]]] = {
+            profile.name: {} for profile in model.profiles
+        }
+
+    # -- states ---------------------------------------------------------------------------------------------------
+
+    def state(self, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> State:
+        """
+        The state of a GPU with these instances, and with these spans out of use.
+
+        Takes anything, because hardware may hold anything: slices counted twice count once, resources used beyond the
+        budget count as all used, an instance of an unknown profile occupies its slices and nothing else.
+        """
+        mask = 0
+        used = [0] * len(self._shifts)
+        for instance in instances:
+            mask |= instance.mask
+            for at, more in enumerate(self._resources.use.get(instance.profile, ())):
+                used[at] += more
+        for span in blocked:
+            mask |= span.mask
+        within = tuple(min(have, budget) for have, budget in zip(used, self._resources.budget, strict=True))
+        return State(mask & self._slices_mask | self._packed(within))
+
+    def with_one_more(self, state: State, instance: Instance) -> State | None:
+        """The state with one more instance; None where it could not be made. Remembered, for it is asked often."""
+        key = (state, instance)
+        after = self._after.get(key, _UNKNOWN)
+        if after is _UNKNOWN:
+            if len(self._after) >= _REMEMBERED_MAX:
+                self._after.clear()
+            profile = self.model.profile(instance.profile)
+            free = profile is not None and not state & instance.mask and self._allowed(state, profile) > 0
+            after = State((state | instance.mask) + self._use[instance.profile]) if free else None
+            self._after[key] = after
+        return after
+
+    def with_one_less(self, state: State, instance: Instance) -> State:
+        """As `release`, remembered."""
+        key = (state, instance)
+        before = self._before.get(key)
+        if before is None:
+            if len(self._before) >= _REMEMBERED_MAX:
+                self._before.clear()
+            before = self._before[key] = self.release(state, instance)
+        return before
+
+    def release(self, state: State, instance: Instance) -> State:
+        """
+        The state after `instance` is gone. Raises ValueError when no such instance can be part of `state`.
+
+        Exact for states reached by choices; where spans are blocked or overlap, ask `state` anew instead.
+        """
+        use = self._resources.use.get(instance.profile)
+        if use is None:
+            raise UnknownProfileError(instance.profile, self.model.key)
+        if state & instance.mask != instance.mask:
+            raise ValueError(f"{instance} is not part of a state in which its slices are free")
+        if any(less > have for less, have in zip(use, self._used(state), strict=True)):
+            raise ValueError(f"{instance} is not part of a state that uses less than it")
+        return State((state ^ instance.mask) - self._use[instance.profile])
+
+    def _packed(self, used: tuple[int, ...]) -> int:
+        return sum(count << shift for count, shift in zip(used, self._shifts, strict=True))
+
+    def _used(self, state: State) -> tuple[int, ...]:
+        pairs = zip(self._shifts, self._resources.budget, strict=True)
+        return tuple((state >> shift) & ((1 << budget.bit_length()) - 1) for shift, budget in pairs)
+
+    # -- choosing -------------------------------------------------------------------------------------------------
+
+    def choices(self, state: State, profile_name: str) -> tuple[PlacementChoice, ...]:
+        """Every place for one more instance of the profile, best first; empty when it does not fit."""
+        remembered = self._choices_of(profile_name)
+        choices = remembered.get(state)
+        if choices is None:
+            if len(remembered) >= _REMEMBERED_MAX:
+                remembered.clear()
+            choices = remembered[state] = self._rank(state, profile_name)
+        return choices
+
+    def _choices_of(self, profile_name: str) -> dict[State, tuple[PlacementChoice, ...]]:
+        try:
+            return self._choices[profile_name]
+        except KeyError:
+            raise UnknownProfileError(profile_name, self.model.key) from None
+
+    def _rank(self, state: State, profile_name: str) -> tuple[PlacementChoice, ...]:
+        profile = self.model.profile(profile_name)
+        assert profile is not None
+        if self._allowed(state, profile) == 0:
+            return ()
+        before = self._facts_of(state)
+        choices: list[PlacementChoice] = []
+        for placement in profile.placements:
+            if not state & placement.mask:
+                after_state = State((state | placement.mask) + self._use[profile_name])
+                after = self._facts_of(after_state)
+                growth = after.unusable - before.unusable
+                rank = (before.free_slices, growth, before.places - after.places, -placement.start)
+                choices.append(PlacementChoice(placement.start, placement.size, after_state, rank))
+        return tuple(sorted(choices, key=lambda choice: choice.rank))
+
+    # -- counting -------------------------------------------------------------------------------------------------
+
+    def creatable(self, state: State) -> dict[str, int]:
+        """Per profile, how many more instances of it alone fit now. Alternatives to one another."""
+        return dict(self._facts_of(state).creatable)
+
+    def count(self, state: State, profile_name: str) -> int:
+        """How many more instances of one profile alone fit now."""
+        found = self._facts_of(state).creatable.get(profile_name)
+        if found is None:
+            raise UnknownProfileError(profile_name, self.model.key)
+        return found
+
+    def creatable_total(self, state: State) -> int:
+        """The sum of `creatable`: a sum of alternatives, never a capacity."""
+        return sum(self._facts_of(state).creatable.values())
+
+    def free_slices(self, state: State) -> int:
+        """How many memory slices are not occupied."""
+        return self.model.memory_slices - (state & self._slices_mask).bit_count()
+
+    def why_not(self, state: State, profile_name: str) -> Literal["slices", "engines"] | None:
+        """
+        What keeps one more instance of the profile out; None when it fits.
+
+        `slices` when no placement is free, `engines` when one is but what it needs besides is used up.
+        """
+        if self.count(state, profile_name):
+            return None
+        return self._facts_of(state).lacking[profile_name]
+
+    def _facts_of(self, state: State) -> StateFacts:
+        facts = self._facts.get(state)
+        if facts is None:
+            if len(self._facts) >= _REMEMBERED_MAX:
+                self._facts.clear()
+            facts = self._facts[state] = self._work_out(state)
+        return facts
+
+    def _work_out(self, state: State) -> StateFacts:
+        occupied = state & self._slices_mask
+        free = self.free_slices(state)
+        creatable: dict[str, int] = {}
+        lacking: dict[str, Literal["slices", "engines"]] = {}
+        places = 0
+        unusable = 0
+        for profile in self.model.profiles:
+            allowed = self._allowed(state, profile)
+            creatable[profile.name] = min(allowed, disjoint(profile.placements, occupied))
+            if creatable[profile.name]:
+                places += sum(1 for placement in profile.placements if not occupied & placement.mask)
+            else:
+                unusable += free * self._weights[profile.name]
+                is_full = all(occupied & placement.mask for placement in profile.placements)
+                lacking[profile.name] = "slices" if is_full else "engines"
+        return StateFacts(free, creatable, lacking, places, unusable)
+
+    def _allowed(self, state: State, profile: Profile) -> int:
+        """How many more the scarce resources allow, whatever the slices say; at most the profile's own maximum."""
+        needs = zip(self._resources.use[profile.name], self._used(state), self._resources.budget, strict=True)
+        return min((profile.max_instances, *((budget - used) // one for one, used, budget in needs if one)))
+
+
+def _whole_weights(model: GpuModel, weights: Mapping[str, float] | None) -> dict[str, int]:
+    names = [profile.name for profile in model.profiles]
+    given = dict.fromkeys(names, 1.0) if weights is None else weights
+    for name, weight in given.items():
+        if name not in names:
+            raise UnknownProfileError(name, model.key)
+        if not weight >= 0:
+            raise ValueError(f"the weight of {name} is {weight}; it must not be negative")
+    total = sum(given.values()) or 1.0
+    return {name: round(given.get(name, 0.0) / total * _WEIGHT_SUM) for name in names}
+
+
+@lru_cache(maxsize=256)
+def table_of(model: GpuModel) -> TransitionTable:
+    """The table of a model with all profiles asked for equally; one per model, shared by all who ask."""
+    return TransitionTable(model)

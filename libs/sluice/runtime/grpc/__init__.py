@@ -1,0 +1,1 @@
+"""gRPC servers and channels: limits, mutual TLS, permissions, health, traces."""

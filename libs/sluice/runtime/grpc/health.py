@@ -1,0 +1,112 @@
+"""
+Whether this process works, for those who start it again or wait for it: `grpc.health.v1`, as kubelets ask it.
+
+Alive means that the event loop answers and every core had its turn lately; starting anew mends the opposite. Ready
+means alive, connected to the bus, and caught up with it once. A broker that is away makes nobody less alive: to be
+started again would only lose what is known.
+
+It tells nothing but yes and no to whoever asks; the reason is in the log, when it changes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+
+from sluice.contracts.pb import health_pb2
+from sluice.contracts.pb.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
+from sluice.runtime import logs
+from sluice.runtime.clock import Clock
+
+STUCK_S = 30.0
+"""A core that had no turn for this long will get none; ticks give it one every half second."""
+LIVENESS, READINESS = "liveness", "readiness"
+_STATUS = health_pb2.HealthCheckResponse.ServingStatus
+
+
+class CoreProgress(Protocol):
+    """What a core's runner says of itself."""
+
+    turned_at: float
+    """When the core last had its turn, by the process's clock (monotonic, s)."""
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that it reads was read to its end once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    runner: CoreProgress
+    is_connected: Callable[[], bool]
+
+
+class Health(HealthServicer):
+    """What the parts of one process say."""
+
+    def __init__(self, clock: Clock, parts: Iterable[str] = ()) -> None:
+        """`parts` must run before this process is ready; without any it is ready as soon as it answers."""
+        self._clock = clock
+        self._parts: dict[str, _Running | None] = dict.fromkeys(parts)
+        self._said = ""
+        self._log = logs.get("health")
+
+    def expect(self, parts: Iterable[str]) -> None:
+        """Name further parts that must run before this process is ready."""
+        for part in parts:
+            self._parts.setdefault(part, None)
+
+    @contextmanager
+    def runs(self, part: str, runner: CoreProgress, is_connected: Callable[[], bool]) -> Iterator[None]:
+        """Say that a part runs for the time of the `with`. `is_connected`: to the bus, now."""
+        self._parts[part] = _Running(runner, is_connected)
+        try:
+            yield
+        finally:
+            self._parts[part] = None
+
+    def why_not_alive(self) -> str:
+        """What only a new start mends, in words; empty when nothing."""
+        now = self._clock.monotonic()
+        for part, running in self._parts.items():
+            if running is not None and now - running.runner.turned_at > STUCK_S:
+                return f"the core of {part} has had no turn for {now - running.runner.turned_at:.0f} s"
+        return ""
+
+    def why_not_ready(self) -> str:
+        """Why this process cannot do its work now, in words; empty when it can."""
+        stuck = self.why_not_alive()
+        if stuck:
+            return stuck
+        for part, running in self._parts.items():
+            if running is None:
+                return f"{part} is starting"
+            if not running.is_connected():
+                return f"{part} is not connected to the bus"
+            if not running.runner.caught_up:
+                return f"{part} has not read the bus to its end yet"
+        return ""
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the service to a server."""
+        add_HealthServicer_to_server(self, server)
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse:  # noqa: N802
+        """`liveness`, or `readiness`, which is also the answer to no name."""
+        if request.service not in {"", LIVENESS, READINESS}:
+            message = f"there is no {request.service[:100]!r} here, but {LIVENESS} and {READINESS}"
+            await context.abort(grpc.StatusCode.NOT_FOUND, message)
+        why = self.why_not_alive() if request.service == LIVENESS else self._readiness()
+        return health_pb2.HealthCheckResponse(status=_STATUS.NOT_SERVING if why else _STATUS.SERVING)
+
+    def _readiness(self) -> str:
+        why = self.why_not_ready()
+        if why != self._said:
+            self._said = why
+            if why:
+                self._log.info("not ready", why=why)
+            else:
+                self._log.info("ready")
+        return why

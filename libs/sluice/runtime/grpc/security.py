@@ -1,0 +1,124 @@
+"""
+Who this process is to those it speaks gRPC with, and whom it believes: files, read again when they change.
+
+It says who somebody is, never what he may (`sluice.contracts.rpc_permissions`).
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from sluice.runtime.settings import CommonSettings
+from sluice.runtime.tls.certificate_files import (
+    CHECK_EVERY_S,
+    CertificateError,
+    CertificateFiles,
+    CertificateMaterial,
+    ExpiryWarning,
+    WatchedFiles,
+)
+
+__all__ = [
+    "LOOPBACK",
+    "CertificateError",
+    "CertificateMaterial",
+    "TlsIdentity",
+    "TransportSecurity",
+    "security_from_settings",
+]
+
+
+@dataclass(eq=False)
+class TlsIdentity:
+    """The certificate of this process, its key, and the authorities that it believes. Safe to use in any thread."""
+
+    certificate_file: Path
+    key_file: Path
+    ca_file: Path
+    names: tuple[str, ...] = ()
+    """What the certificate must say, all of it."""
+    look_s: float = CHECK_EVERY_S
+    _files: WatchedFiles[CertificateMaterial] = field(init=False, repr=False)
+    _ending: ExpiryWarning = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Read the files. Raises CertificateError."""
+        files = CertificateFiles(self.certificate_file, self.key_file, self.ca_file, self.names)
+        self._files = WatchedFiles(files.paths, files.read, part="certificate", look_s=self.look_s)
+        self._ending = ExpiryWarning("certificate", self.certificate_file)
+
+    def current(self) -> CertificateMaterial:
+        """What is good now: another object when the files have changed, the same one until then."""
+        found = self._files.current()
+        self._ending.look(found)
+        return found
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """
+        For a server that shows this certificate and wants one of everybody.
+
+        Each handshake uses what the files hold by then; connections that are there stay.
+        """
+        shown: list[CertificateMaterial] = [self.current()]
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            found = self.current()
+            if found is shown[0]:
+                return None  # as before (grpc.dynamic_ssl_server_credentials)
+            shown[0] = found
+            return _configuration(found)
+
+        return grpc.dynamic_ssl_server_credentials(_configuration(shown[0]), fetch, require_client_authentication=True)
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """For a client, as the files are now: a channel keeps them for its life."""
+        found = self.current()
+        return grpc.ssl_channel_credentials(found.authority, found.key, found.certificate)
+
+
+def _configuration(found: CertificateMaterial) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(found.key, found.certificate)], found.authority)
+
+
+# -- from settings ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSecurity:
+    """How a process speaks gRPC: with its certificate, or in plain text, which is for the loopback alone."""
+
+    identity: TlsIdentity | None = None
+    plain_text: bool = False
+    """Plain text to and from anywhere: the network is vouched for."""
+
+    def current(self) -> CertificateMaterial | None:
+        """What a channel that is made now would use: who holds one open compares."""
+        return self.identity.current() if self.identity is not None else None
+
+
+LOOPBACK = TransportSecurity()
+"""Plain text on this machine, and nothing else."""
+
+
+def security_from_settings(settings: CommonSettings, *names: str) -> TransportSecurity:
+    """
+    As the settings say; a certificate must say all of `names`. Blocks for reading small files.
+
+    Raises CertificateError, also when only some of the files are named.
+    """
+    files = {
+        "grpc_certificate_file": settings.grpc_certificate_file,
+        "grpc_key_file": settings.grpc_key_file,
+        "grpc_ca_file": settings.grpc_ca_file,
+    }
+    paths = [path for path in files.values() if path is not None]
+    if not paths:
+        return TransportSecurity(plain_text=settings.grpc_plain_text)
+    missing = [name for name, path in files.items() if path is None]
+    if missing:
+        raise CertificateError(f"{', '.join(missing)} must be set too: all three of them, or none")
+    if settings.grpc_plain_text:
+        raise CertificateError("grpc_plain_text is true, and grpc_certificate_file is set; only one of them can hold")
+    certificate_file, key_file, ca_file = paths
+    return TransportSecurity(TlsIdentity(certificate_file, key_file, ca_file, names))

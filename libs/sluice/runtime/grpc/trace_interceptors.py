@@ -1,0 +1,123 @@
+"""
+gRPC calls within traces: our context goes along with a call, and a call that belongs to a trace is a span of it.
+
+On both sides. A call outside of any trace is none: health probes and the pulls of a timer leave nothing behind.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+import grpc.aio
+
+from sluice.runtime.tracing import request_traces
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.runtime.tracing.span_attributes import of_call
+
+T = TypeVar("T")
+
+NO_MESSAGE = "its answer is no message of ours"
+"""gRPC itself gives None for bytes that are none, and has said nothing to whoever takes that for an answer."""
+
+
+class TraceUnaryClientInterceptor(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # grpc has no types
+    """
+    Sends our trace context along, and a deadline where the caller named none.
+
+    An answer that is no message fails the call: the caller would get None, and end.
+    """
+
+    def __init__(self, deadline_s: float, traces: RequestTraces) -> None:
+        """Calls without a timeout get `deadline_s`."""
+        self._deadline_s = deadline_s
+        self._traces = traces
+
+    async def intercept_unary_unary(
+        self, continuation: Callable[..., Awaitable[T]], details: grpc.aio.ClientCallDetails, request: object
+    ) -> T:
+        """One call."""
+        timed = details._replace(timeout=self._deadline_s if details.timeout is None else details.timeout)
+        if not self._traces.recording or not request_traces.current():
+            return await _answered(await continuation(_with_trace(timed), request))
+        method = _text(details.method)
+        with self._traces.span(method.lstrip("/"), kind="client", attributes=of_call(method)):
+            return await _answered(await continuation(_with_trace(timed), request))
+
+
+class TraceStreamClientInterceptor(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Sends our trace context along."""
+
+    async def intercept_unary_stream(
+        self, continuation: Callable[..., Awaitable[T]], details: grpc.aio.ClientCallDetails, request: object
+    ) -> T:
+        """One stream."""
+        return await continuation(_with_trace(details), request)
+
+
+async def _answered(call: T) -> T:
+    """A call that has its answer, and keeps it. Raises what it failed with."""
+    made = cast("Any", call)
+    if await made is None:
+        raise grpc.aio.AioRpcError(
+            grpc.StatusCode.INTERNAL, await made.initial_metadata(), await made.trailing_metadata(), NO_MESSAGE
+        )
+    return call
+
+
+def _with_trace(details: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:
+    metadata = grpc.aio.Metadata(*(details.metadata or ()))
+    for key, value in request_traces.inject().items():
+        metadata.add(key, value)
+    return details._replace(metadata=metadata)
+
+
+class TraceServerInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Answers a call within its caller's trace."""
+
+    def __init__(self, traces: RequestTraces) -> None:
+        """Single calls are spans in `traces`."""
+        self._traces = traces
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        """One call."""
+        handler = await continuation(details)
+        traceparent = dict(details.invocation_metadata).get(request_traces.TRACEPARENT, "")
+        if handler is None or not traceparent or handler.request_streaming:
+            return handler
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                _streaming_within(traceparent, handler.unary_stream),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._answering_within(traceparent, _text(details.method), handler.unary_unary),
+            handler.request_deserializer,
+            handler.response_serializer,
+        )
+
+    def _answering_within(
+        self, traceparent: str, method: str, behaviour: Callable[[Any, Any], Awaitable[Any]]
+    ) -> Callable[..., Any]:
+        async def answer(request: object, context: object) -> object:
+            about = of_call(method)
+            with self._traces.span(method.lstrip("/"), parent=traceparent, kind="server", attributes=about):
+                return await behaviour(request, context)
+
+        return answer
+
+
+def _streaming_within(traceparent: str, behaviour: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[..., Any]:
+    async def stream(request: object, context: object) -> AsyncIterator[object]:
+        request_traces.enter(traceparent)
+        async for answer in behaviour(request, context):
+            yield answer
+
+    return stream
+
+
+def _text(method: str | bytes) -> str:
+    return method.decode("ascii", "replace") if isinstance(method, bytes) else method

@@ -1,0 +1,247 @@
+"""
+gRPC servers and channels as all services use them: bounded in size and time, kept alive, within the caller's trace.
+
+Loopback unless told otherwise; port 0 means any free one, and the server says which it got. With a certificate
+everything is TLS, both sides show who they are, and a server lets call who may; without one nothing but the loopback is
+spoken to, unless somebody vouches for the network. Unix sockets are always plain: the file says who may open them.
+
+What is served and asked is the services' own; this module knows no method.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from sluice.runtime.addresses import host_and_port, is_loopback, joined
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.grpc.authorization import AuthorizationInterceptor
+from sluice.runtime.grpc.health import Health
+from sluice.runtime.grpc.security import LOOPBACK, TransportSecurity
+from sluice.runtime.grpc.trace_interceptors import (
+    TraceServerInterceptor,
+    TraceStreamClientInterceptor,
+    TraceUnaryClientInterceptor,
+)
+from sluice.runtime.tracing.request_traces import RequestTraces
+
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+"""A snapshot of a node with 16 GPUs is about 200 kB; a fleet of 1,000 nodes as a list of GPUs stays below this."""
+DEADLINE_S = 5.0
+"""Of calls that name none."""
+STOP_GRACE_S = 1.0
+"""How long calls that are being answered may take when a server stops."""
+CONNECTION_S = 3600.0
+"""How long a TLS connection lives. Then it is made anew without a call being lost, and certificates are shown again."""
+CONNECTION_GRACE_S = 600.0
+"""How long a stream may go on over a connection that has lived so long."""
+_KEEPALIVE_MS = 20_000
+_KEEPALIVE_TIMEOUT_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """What callers may cost a server, all together and each of them. What is beyond is refused, and nothing else."""
+
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    """Of a question, and of an answer. A larger question is refused before it is read whole."""
+    calls_max: int = 1024
+    """Answered at once, of all callers: the inventory pulls all nodes of one process, each by a call."""
+    streams_max: int = 1024
+    """
+    Calls at once over one connection. A client waits with further ones; of those that it has sent already some are
+    refused as UNAVAILABLE. No fewer than `calls_max`, for all channels of a process to one address are one connection.
+    """
+    handshake_s: float = 10.0
+    """Until a new connection has said what it wants, TLS included. gRPC's own default is two minutes."""
+
+
+LIMITS = CallLimits()
+HEALTH_LIMITS = CallLimits(message_bytes_max=4096, calls_max=32, streams_max=8, handshake_s=5.0)
+"""Of probes, which anybody may send who reaches the port. A question is some bytes; a kubelet asks one at a time."""
+
+_SIZES = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+)
+_SERVER_OPTIONS = (
+    ("grpc.so_reuseport", 0),  # a second server on a taken port is an error, not a silent sharing of its calls
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+_CHANNEL_OPTIONS = (
+    *_SIZES,
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_http_proxy", 0),  # a proxy variable of the environment is not meant for our own addresses
+)
+
+_UNIX = "unix:"
+
+
+class AddressError(ServiceError):
+    """A server cannot listen where it was told to."""
+
+
+class PlainTextError(AddressError):
+    """Somebody would be spoken to in plain text over a network."""
+
+
+@asynccontextmanager
+async def serve(
+    register: Callable[[grpc.aio.Server], None],
+    *,
+    address: str = "127.0.0.1:0",
+    security: TransportSecurity = LOOPBACK,
+    connection_s: float = CONNECTION_S,
+    limits: CallLimits = LIMITS,
+    traces: RequestTraces | None = None,
+) -> AsyncIterator[str]:
+    """
+    Serve what `register` adds to the server, for the time of the `async with`. Gives the address with its real port.
+
+    `address` is HOST:PORT or `unix:path`. Calls that belong to a trace are spans of it in `traces`. Raises
+    AddressError.
+    """
+    host = ""
+    if not address.startswith(_UNIX):
+        try:
+            host, port = host_and_port(address)
+        except ValueError as error:
+            raise AddressError(f"cannot listen at {address!r}: {error}") from error
+        address = joined(host, port)
+    tls = _speaks_tls(address, security)
+    interceptors: tuple[grpc.aio.ServerInterceptor, ...] = (TraceServerInterceptor(traces or RequestTraces()),)
+    options: tuple[tuple[str, int], ...] = (*_SERVER_OPTIONS, *_options_of(limits))
+    if tls:
+        interceptors = (AuthorizationInterceptor(), *interceptors)
+        options += (
+            ("grpc.max_connection_age_ms", round(connection_s * 1000)),
+            ("grpc.max_connection_age_grace_ms", round(CONNECTION_GRACE_S * 1000)),
+        )
+    server = grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=limits.calls_max)
+    register(server)
+    try:
+        if tls and security.identity is not None:
+            port = server.add_secure_port(address, security.identity.server_credentials())
+        else:
+            port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        await server.stop(None)
+        raise AddressError(f"cannot listen at {address}: {error}") from error
+    await server.start()
+    try:
+        yield address if address.startswith(_UNIX) else joined(host, port)
+    finally:
+        await server.stop(STOP_GRACE_S)
+
+
+@asynccontextmanager
+async def serve_health(address: str, health: Health) -> AsyncIterator[None]:
+    """
+    Answer probes at `address`, in plain text wherever that is: kubelets' know no TLS, and learn only yes or no.
+
+    (https://kubernetes.io/docs/tasks/configure-pod-container/configure-liveness-readiness-startup-probes/) Does
+    nothing where `address` is empty. Raises AddressError.
+    """
+    if not address:
+        yield
+        return
+    async with serve(
+        health.register, address=address, security=TransportSecurity(plain_text=True), limits=HEALTH_LIMITS
+    ):
+        yield
+
+
+def _options_of(limits: CallLimits) -> tuple[tuple[str, int], ...]:
+    return (
+        ("grpc.max_receive_message_length", limits.message_bytes_max),
+        ("grpc.max_send_message_length", limits.message_bytes_max),
+        ("grpc.max_concurrent_streams", limits.streams_max),
+        ("grpc.server_handshake_timeout_ms", round(limits.handshake_s * 1000)),
+    )
+
+
+@asynccontextmanager
+async def channel(
+    address: str,
+    *,
+    deadline_s: float = DEADLINE_S,
+    security: TransportSecurity = LOOPBACK,
+    server_name: str = "",
+    traces: RequestTraces | None = None,
+) -> AsyncIterator[grpc.aio.Channel]:
+    """
+    A channel to `address` for the time of the `async with`. It connects at the first call.
+
+    Single calls without a `timeout` get `deadline_s`; streams have none, they end when either side ends them. Over TLS
+    only a server is spoken to whose certificate says `server_name` (the host of `address` when empty). Raises
+    PlainTextError.
+    """
+    interceptors = (TraceUnaryClientInterceptor(deadline_s, traces or RequestTraces()), TraceStreamClientInterceptor())
+    if _speaks_tls(address, security) and security.identity is not None:
+        named = (("grpc.ssl_target_name_override", server_name),) if server_name else ()
+        made = grpc.aio.secure_channel(
+            address,
+            security.identity.channel_credentials(),
+            options=(*_CHANNEL_OPTIONS, *named),
+            interceptors=interceptors,
+        )
+    else:
+        made = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS, interceptors=interceptors)
+    try:
+        yield made
+    finally:
+        await made.close(grace=None)
+
+
+def _speaks_tls(address: str, security: TransportSecurity) -> bool:
+    """Whether a server or a client at `address` speaks TLS. Raises PlainTextError where neither way is allowed."""
+    if address.startswith(_UNIX):
+        return False
+    if security.identity is None and not security.plain_text and not is_loopback(address.rpartition(":")[0]):
+        raise PlainTextError(
+            f"gRPC at {address} would be plain text beyond this machine: set grpc_certificate_file, grpc_key_file and "
+            "grpc_ca_file, or grpc_plain_text = true where the network is nobody else's"
+        )
+    return security.identity is not None
+
+
+# -- failures in words --------------------------------------------------------------------------------------------
+
+_FAILURES = (
+    ("Hostname Verification Check failed", "its certificate does not say {name}"),
+    ("certificate has expired", "its certificate has ended"),
+    ("certificate is not yet valid", "its certificate is not valid yet; is a clock wrong?"),
+    ("unsupported certificate purpose", "its certificate is not one of a server"),
+    ("WRONG_VERSION_NUMBER", "it speaks plain text, and we were told to speak TLS"),
+    ("certificate signature failure", "its certificate is of an authority that grpc_ca_file does not hold"),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is of an authority that grpc_ca_file does not hold"),
+)
+"""Words of grpcio 1.85 (tests/unit/sluice/runtime/grpc/test_security.py makes each of them), and ours."""
+_CLOSED = ("Socket closed", "Connection reset by peer", "Broken pipe")
+"""What a client sees of a server that refuses its certificate: TLS 1.3 tells it after the client's part is done."""
+
+
+def why_untrusted(error: grpc.aio.AioRpcError, *, security: TransportSecurity, server_name: str = "") -> str:
+    """What is wrong between us and a server, in words, where a call failed for that; empty for every other failure."""
+    details = error.details() or ""
+    if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+        return f"the server does not let us: {details}"
+    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+        return ""
+    for words, ours in _FAILURES:
+        if words in details:
+            return f"the server is not trusted: {ours.format(name=server_name or 'its own address')}"
+    if any(words in details for words in _CLOSED):
+        asked = (
+            "speak plain text; does it want TLS" if security.identity is None else "show a certificate; is it accepted"
+        )
+        return f"the server closed the connection at once, and we {asked}?"
+    return ""

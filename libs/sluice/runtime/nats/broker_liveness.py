@@ -1,0 +1,125 @@
+"""
+A broker that is there and says nothing; and one that answers no write: said once, with what it may be, and shown for as
+long as it lasts.
+
+It is what a cluster of brokers looks like that has lost most of its servers: clients stay connected, and nothing is
+written. Nothing is decided from it; what a write without an answer means, its writer settles.
+
+Only time in which this process could have heard something is somebody else's silence: one that was stopped, or got no
+time, finds its own deadlines passed before it has read what came meanwhile.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from structlog.typing import FilteringBoundLogger
+
+REPORT_AFTER_S = 5.0
+"""Electing another leader takes up to 8 s in a cluster and none on one server; after this it may be more than that."""
+
+CHECK_EVERY_S = 1.0
+"""Whether this process runs is looked at so often while it waits: a heartbeat of the broker comes as often."""
+LATE_MAX_S = 1.0
+"""Who looks so much later than he meant to did not run. What a busy event loop is late by is a tenth of that."""
+
+
+class AwakeDeadline:
+    """A bound for somebody else, of which only that time counts in which this process ran."""
+
+    def __init__(self, bound_s: float, now: float) -> None:
+        """The other side has all of it."""
+        self._bound_s = bound_s
+        self._begin(now)
+
+    @property
+    def due(self) -> float:
+        """When to look next."""
+        return min(self._looked_at + CHECK_EVERY_S, self._over_at)
+
+    def is_over(self, now: float) -> bool:
+        """Look: whether the bound has passed. Whoever looks far too late did not run, and it begins anew."""
+        late_s = now - self.due
+        if late_s > LATE_MAX_S:
+            self._begin(now)
+            return False
+        if self.due < self._over_at:
+            self._over_at += max(0.0, late_s)
+        self._looked_at = now
+        return now >= self._over_at
+
+    def _begin(self, now: float) -> None:
+        self.began_at = self._looked_at = now
+        self._over_at: float = now + self._bound_s
+
+
+class BrokerLiveness:
+    """Since when writes have had no answer although there is a connection. It belongs to one event loop."""
+
+    def __init__(self, log: FilteringBoundLogger, clock: Callable[[], float] = time.monotonic) -> None:
+        """All is well."""
+        self._log = log
+        self._clock = clock
+        self._deadline: AwakeDeadline | None = None
+        self._is_over = False
+        self._told = False
+        self._next_look: asyncio.TimerHandle | None = None
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it lasts already; 0 while writes are answered."""
+        return self._clock() - self._deadline.began_at if self._deadline is not None else 0.0
+
+    def unanswered(self, *, connected: bool, clustered: bool) -> None:
+        """A write had no answer. While not connected that is no wonder, and said elsewhere."""
+        if not connected:
+            self._end()
+            return
+        if self._deadline is None:
+            self._deadline = AwakeDeadline(REPORT_AFTER_S, self._clock())
+        self.look()
+        if not self._told and self._is_over:
+            self._told = True
+            self._log.error(
+                "connected, but the broker answers no write: nothing can be granted or given back until it does",
+                for_s=round(self.lasts_s, 1),
+                remedy=broker_hint(clustered=clustered),
+            )
+
+    def answered(self) -> None:
+        """A write was answered, whatever the answer."""
+        if self._told:
+            self._log.warning("the broker answers writes again", after_s=round(self.lasts_s, 1))
+        self._end()
+        self._told = False
+
+    def look(self) -> None:
+        """Look whether this process ran, now and then until the bound has passed."""
+        if self._deadline is None or self._is_over:
+            return
+        now = self._clock()
+        self._is_over = self._deadline.is_over(now)
+        if self._next_look is not None:
+            self._next_look.cancel()
+        self._next_look = None
+        if not self._is_over:
+            self._next_look = asyncio.get_running_loop().call_later(self._deadline.due - now, self.look)
+
+    def _end(self) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
+        self._next_look = self._deadline = None
+        self._is_over = False
+
+
+def broker_hint(*, clustered: bool) -> str:
+    """What to do about it."""
+    if clustered:
+        return (
+            "most servers of the cluster must run, two of three for instance, and have room on their disks: bring "
+            "the others back; nothing is lost, and Sluice continues by itself"
+        )
+    return (
+        "check the broker's log: is its disk full or slow? Free some space, then restart it; "
+        "`sluice up` and a cluster's liveness probe do that. Nothing is lost"
+    )

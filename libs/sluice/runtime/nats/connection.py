@@ -1,0 +1,409 @@
+"""
+One connection to NATS that either works, waits for the server to come back, or fails for good with a BusError.
+
+It must not buffer: what cannot be sent now is reported now, so that nobody is told "unknown" about a word that the
+client would still send minutes later. Settings and limits were tried on nats-server 2.15 with nats-py 2.16.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from sluice.runtime import logs
+from sluice.runtime.bus import BusError, DeniedError
+from sluice.runtime.nats.client import (
+    AuthorizationError,
+    Client,
+    ConnectionClosedError,
+    Error,
+    MaxPayloadError,
+    Msg,
+    Subscription,
+)
+from sluice.runtime.nats.credentials import (
+    Credentials,
+    CredentialSource,
+    connect_options,
+    explain_connect_error,
+    is_identity_error,
+    parse_server_urls,
+)
+from sluice.runtime.nats.wire_format import NO_ANSWER, said_in
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.runtime_metrics import DENIED, RECONNECTS
+from sluice.runtime.tls.certificate_files import CHECK_EVERY_S
+
+SERVER_FLOOR = (2, 15, 0)
+"""
+The oldest server: CONSUMER.RESET and asynchronous persistence were tried on it, and it holds the fixes of every NATS
+security advisory known when this was written (the latest two of them in 2.14).
+"""
+REQUEST_TIMEOUT_S = 5.0
+ASK_TIMEOUT_S = 2.0
+"""For JetStream's API, which answers at once or has no leader. What it makes waits for a disk, as a write does."""
+PING_S = 1
+PINGS_MAX = 2
+"""A frozen server is noticed after about 3 s; the client's default would take minutes."""
+RECONNECT_WAIT_S = 0.25
+CLOSE_TIMEOUT_S = 2.0
+CANCEL_AGAIN_S = 0.1
+
+_NOT_AUTHORIZED = re.compile(r"authorization violation", re.IGNORECASE)
+_VIOLATION = re.compile(r'permissions violation(?: for (\w+) to "([^"]*)")?', re.IGNORECASE)
+
+
+class Connection:
+    """A connection that outlives its server. `changed` callbacks are called after a reconnect and when it fails."""
+
+    def __init__(self, name: str) -> None:
+        """Use `open`."""
+        self.name = name
+        self._client = Client()
+        self._fatal: BusError | None = None
+        self._closing = False
+        self._deadlines: dict[asyncio.Timeout, None] = {}
+        self._changed: dict[Callable[[], None], None] = {}
+        self._up = asyncio.Event()
+        self._failed = asyncio.Event()
+        self._connecting = True
+        """For the first time."""
+        self._refused = asyncio.Event()
+        """A first handshake failed."""
+        self._told: set[str] = set()
+        """Trouble that was logged since the bus was reached last: sentences, or kinds of errors."""
+        self._trouble = ""
+        self._source: CredentialSource = Credentials()
+        self._shown = Credentials()
+        self._looking: asyncio.Task[None] | None = None
+        self._log = logs.get("bus", bus=name)
+
+    @classmethod
+    async def open(
+        cls, url: str, *, name: str, credentials: CredentialSource | None = None, within_s: float | None = None
+    ) -> "Connection":
+        """
+        Connect to any of the comma-separated servers in `url`; waits while none answers, or for `within_s`.
+
+        Raises BusError for wrong credentials, a server below SERVER_FLOOR, one without JetStream, or when the time is
+        over.
+        """
+        servers = parse_server_urls(url)
+        connection = cls(name)
+        try:
+            async with asyncio.timeout(within_s):
+                await connection._connect(servers, credentials or Credentials())
+        except TimeoutError as error:
+            await connection.close()
+            why = f": {connection._trouble}" if connection._trouble else ""
+            raise BusError(f"no NATS server answers at {url}{why}") from error
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def _connect(self, servers: list[str], source: CredentialSource) -> None:
+        self._source, self._shown = source, source.current()
+        if not isinstance(source, Credentials):
+            self._looking = asyncio.ensure_future(self._look())
+        while not await self._has_connected(servers, source):
+            await asyncio.sleep(RECONNECT_WAIT_S)
+            self._client = Client()
+        self._connecting = False
+        self._check_server()
+        self.check()
+        self._up.set()
+
+    async def _has_connected(self, servers: list[str], source: CredentialSource) -> bool:
+        """
+        Try for as long as the client does. False when a first handshake failed.
+
+        The client then waits for ever for the end of a transport that TLS has taken over (nats-py 2.16), also when the
+        broker's certificate is good again; later ones, of connections that are made anew, it gets over.
+        """
+        self._refused.clear()
+        connecting = asyncio.ensure_future(
+            self._client.connect(
+                servers,
+                name=self.name,
+                error_cb=self._on_error,
+                disconnected_cb=self._on_disconnected,
+                reconnected_cb=self._on_reconnected,
+                closed_cb=self._on_closed,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # any number of seconds
+                connect_timeout=2,
+                ping_interval=PING_S,
+                max_outstanding_pings=PINGS_MAX,
+                pending_size=0,
+                **connect_options(self._client, source, self.name),
+            )
+        )
+        ends = [asyncio.ensure_future(event.wait()) for event in (self._failed, self._refused)]
+        try:
+            await asyncio.wait((connecting, *ends), return_when=asyncio.FIRST_COMPLETED)
+            self.check()
+            if not connecting.done():
+                return False
+            await connecting
+        except Error as error:
+            raise BusError(f"cannot connect to {','.join(servers)}: {explain_connect_error(error)}") from error
+        finally:
+            await _end(connecting, *ends)
+        return True
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise the BusError that ended this connection, if one did."""
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def request(
+        self,
+        subject: str,
+        data: bytes = b"",
+        *,
+        headers: dict[str, str] | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> Msg:
+        """
+        One request and its answer.
+
+        Raises TimeoutError when nobody answered or nothing could be sent, at once when the connection is lost;
+        BusError when the server denies it, or takes no message so large.
+        """
+        self.check()
+        if not self._client.is_connected:
+            # The client would say so, too, and keep the question for ever (nats-py 2.16).
+            raise TimeoutError(f"no answer to {subject}: not connected")
+        try:
+            async with self._deadline(timeout_s):
+                # No timeout of the client's: it swallows a cancellation that comes together with the answer.
+                return await self._client.request(subject, data, timeout=None, headers=headers)  # type: ignore[arg-type]
+        except (*NO_ANSWER, TimeoutError, ConnectionClosedError) as error:
+            self.check()
+            raise TimeoutError(f"no answer to {subject}") from error
+        except MaxPayloadError as error:
+            raise self._too_large(subject, data) from error
+
+    async def ask(
+        self, verb: str, body: dict[str, Any] | None = None, *, timeout_s: float = ASK_TIMEOUT_S
+    ) -> dict[str, Any]:
+        """
+        One request to JetStream's API, `$JS.API.<verb>`.
+
+        Raises ApiError (the server said no), TimeoutError and BusError as `request` does.
+        """
+        data = json.dumps(body).encode() if body is not None else b""
+        answer = await self.request(f"$JS.API.{verb}", data, timeout_s=timeout_s)
+        if not answer.data:
+            raise TimeoutError(f"no answer to {verb}")
+        return said_in(verb, answer.data)
+
+    async def publish(
+        self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Send without an answer. Raises TimeoutError when nothing can be sent, BusError when the connection ended."""
+        self.check()
+        try:
+            await self._client.publish(subject, data, reply=reply, headers=headers)
+        except (*NO_ANSWER, ConnectionClosedError) as error:
+            self.check()
+            raise TimeoutError(f"cannot send to {subject}") from error
+        except MaxPayloadError as error:
+            raise self._too_large(subject, data) from error
+
+    def _too_large(self, subject: str, data: bytes) -> BusError:
+        """Ours have a limit of their own, so it is the broker's that is too low."""
+        return BusError(
+            f"the broker takes no message of {len(data)} bytes ({subject}): its max_payload is "
+            f"{self._client.max_payload} bytes, and must be 1MB (deploy/nats/nats-server.conf)"
+        )
+
+    async def subscribe(self, subject: str, heard: Callable[[Msg], None], *, messages_max: int) -> Subscription:
+        """Call `heard` for each message. Over `messages_max` unheard ones are dropped (and seen as a gap)."""
+        self.check()
+
+        async def hear(message: Msg) -> None:
+            heard(message)
+
+        try:
+            return await self._client.subscribe(
+                subject, cb=hear, pending_msgs_limit=messages_max, pending_bytes_limit=0
+            )
+        except (*NO_ANSWER, ConnectionClosedError) as error:
+            self.check()
+            raise TimeoutError(f"cannot subscribe to {subject}") from error
+
+    def new_inbox(self) -> str:
+        """A subject of our own to be answered at."""
+        return self._client.new_inbox()
+
+    # -- knowing --------------------------------------------------------------------------------------------------
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the server is one of a cluster."""
+        return bool(self._client._server_info.get("cluster"))  # noqa: SLF001 - INFO has no public accessor
+
+    @property
+    def up(self) -> bool:
+        """Whether it is connected now."""
+        return self._up.is_set()
+
+    async def up_within(self, limit_s: float) -> None:
+        """Wait until connected, at most `limit_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._up.wait()
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Have `call` called after each reconnect and when the connection fails, until `off_change`."""
+        self._changed[call] = None
+
+    def off_change(self, call: Callable[[], None]) -> None:
+        """Stop calling."""
+        self._changed.pop(call, None)
+
+    async def close(self) -> None:
+        """Send what was written and disconnect, within CLOSE_TIMEOUT_S; what is left of the client then ends."""
+        self._closing = True
+        if self._looking is not None:
+            await _end(self._looking)
+        self._fatal = self._fatal or BusError(f"the connection of {self.name} is closed")
+        self._give_up_waiting()
+        self._tell()
+        try:
+            with contextlib.suppress(TimeoutError, Error, OSError):
+                async with self._deadline(CLOSE_TIMEOUT_S / 2):
+                    if self._client.is_connected:
+                        await self._client.flush()
+            with contextlib.suppress(TimeoutError, Error, OSError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S / 2):
+                    await self._client.close()
+        finally:
+            # A server that dies just now has it leave tasks behind, and a process ends when each of them has.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await _end(*self._client.tasks())
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """
+        Have what the files hold by now shown at the next connection, until cancelled.
+
+        A connection goes on when our own certificate or password is another one: the broker has let us in, and may
+        not know the new one yet. When others are believed to vouch for the broker it is made anew at once, for the
+        broker at its other end may be one that nobody vouches for any more.
+        """
+        while not self._failed.is_set():
+            await asyncio.sleep(CHECK_EVERY_S)
+            found, shown = self._source.current(), self._shown
+            if found is shown:
+                continue
+            self._shown = found
+            self._client.options["tls"] = found.tls
+            if found.trusts != shown.trusts and self._up.is_set():
+                self._log.info("connecting anew: others vouch for the broker now")
+                await self._client.force_reconnect()
+
+    @contextlib.asynccontextmanager
+    async def _deadline(self, timeout_s: float) -> AsyncIterator[None]:
+        """A timeout that is over at once when the connection is lost."""
+        async with asyncio.timeout(timeout_s) as deadline:
+            self._deadlines[deadline] = None
+            try:
+                yield
+            finally:
+                del self._deadlines[deadline]
+
+    def _give_up_waiting(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for deadline in self._deadlines:
+            if not deadline.expired():
+                deadline.reschedule(now)
+
+    def _fail(self, why: str | BusError) -> None:
+        if self._fatal is None:
+            self._fatal = BusError(why) if isinstance(why, str) else why
+            self._log.error("the bus has failed for good", why=str(why))
+        self._failed.set()
+        self._give_up_waiting()
+        self._tell()
+
+    def _tell(self) -> None:
+        for call in list(self._changed):
+            call()
+
+    def _check_server(self) -> None:
+        version = self._client.connected_server_version
+        found = (version.major, version.minor, version.patch)
+        if found < SERVER_FLOOR:
+            floor = ".".join(map(str, SERVER_FLOOR))
+            self._fail(f"nats-server {'.'.join(map(str, found))} is too old: {floor} or newer is needed")
+        elif not self._client._server_info.get("jetstream"):  # noqa: SLF001 - INFO has no public accessor
+            self._fail("nats-server runs without JetStream")
+
+    async def _on_error(self, error: Exception) -> None:
+        if self._closing:
+            return
+        denied = _VIOLATION.search(str(error))
+        if denied is not None:
+            metrics.count(DENIED, (denied[1] or "").lower())
+            self._fail(DeniedError(user=self._shown.user or self.name, verb=denied[1] or "", subject=denied[2] or ""))
+        elif isinstance(error, AuthorizationError) or _NOT_AUTHORIZED.search(str(error)):
+            self._fail(f"{self.name}: the server does not accept these credentials")
+        else:
+            self._tell_trouble(error)
+            if self._connecting and is_identity_error(error):
+                self._refused.set()
+                # The client must get no further: a connection that it is making while it is cancelled would be lost.
+                await asyncio.get_running_loop().create_future()
+
+    def _tell_trouble(self, error: Exception) -> None:
+        """Once for each kind of it, until the bus was reached again."""
+        about_identity = is_identity_error(error)
+        why = explain_connect_error(error)
+        if about_identity or not self._trouble:
+            self._trouble = why  # not covered up by the resets that follow a refused handshake
+        kind = why if about_identity else type(error).__name__
+        if self._up.is_set() or kind in self._told:
+            self._log.debug("connection trouble", error=repr(error))
+        else:
+            self._told.add(kind)
+            self._log.warning("the bus cannot be reached; it is tried again and again", why=why)
+
+    async def _on_disconnected(self) -> None:
+        self._up.clear()
+        if not self._closing:
+            self._log.warning("disconnected")
+        self._give_up_waiting()
+
+    async def _on_reconnected(self) -> None:
+        self._log.info("connected again")
+        metrics.count(RECONNECTS)
+        self._check_server()
+        self._up.set()
+        self._told.clear()
+        self._trouble = ""
+        self._tell()
+
+    async def _on_closed(self) -> None:
+        if not self._closing:
+            self._fail(f"{self.name}: the client closed the connection")
+
+
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    """
+    Cancel them, and wait. Again and again, for the client swallows a cancellation that comes while it flushes, or just
+    when its try to connect is refused (Python 3.11, `asyncio.wait_for`).
+    """
+    left: set[asyncio.Future[Any]] = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)

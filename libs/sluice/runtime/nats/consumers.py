@@ -1,0 +1,109 @@
+"""
+The two consumers that we read by: an ephemeral one of a service, and the durable of a node's agent.
+
+Both deliver last values and then the tail. An agent's durable is made by others
+(`sluice.contracts.bus.nats_permissions` says why); it is only reset to its first entry, for a durable does not repeat
+by itself what was acknowledged.
+"""
+
+import secrets
+from typing import Any
+
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.streams import ACKS_PENDING_MAX, consumer_of
+from sluice.contracts.ids import Incarnation, NodeName
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.reader import Opened
+from sluice.runtime.nats.stream_management import incarnation, incarnation_of_durable
+from sluice.runtime.nats.wire_format import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, ApiError
+
+BATCH = 5_000
+"""Messages asked for at once: 100,000 last values then take 0.4 s."""
+INACTIVE_S = 30
+"""The server forgets an ephemeral consumer that nobody pulls from for this long."""
+PULL_EXPIRES_S = 30.0
+"""Of a consumer that nobody else ever pulls from."""
+SHARED_PULL_EXPIRES_S = 3.0
+"""
+Of a durable, which the agent's next life pulls from, too.
+
+Its pulls pass from account to account (`broker_users`), and then a cluster does not notice that who pulled is gone: it
+sends entries there until the pull is over (tried on nats-server 2.15.1; a single server notices). So the reading of a
+next life may miss some, and begins anew when they are over; one that ends in time pulls nothing more before. The server
+wants more than two heartbeats.
+"""
+
+
+class StreamConsumer:
+    """Everything under some filters of one stream, by a consumer that vanishes when it is not used."""
+
+    batch = BATCH
+    acknowledges = False
+    pull_expires_s = PULL_EXPIRES_S
+    outlives_reading = False
+    tells_missing = False
+
+    def __init__(self, connection: Connection, stream: Stream, filters: tuple[str, ...]) -> None:
+        """`filters` empty means the whole stream."""
+        self.stream = stream
+        self._connection = connection
+        self._filters = filters
+
+    async def find(self) -> Incarnation | None:
+        """The stream's incarnation. Raises TimeoutError while it does not exist."""
+        return await incarnation(self._connection, self.stream)
+
+    async def open(self) -> Opened:
+        """Make a consumer. HISTORY is delivered whole, the others by last values."""
+        name = f"{self._connection.name.replace('.', '_')}_{secrets.token_hex(6)}"
+        config: dict[str, Any] = {
+            "name": name,
+            "deliver_policy": "all" if self.stream is Stream.HISTORY else "last_per_subject",
+            "ack_policy": "none",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": INACTIVE_S * 1_000_000_000,
+        }
+        verb = f"CONSUMER.CREATE.{self.stream}.{name}"
+        if len(self._filters) == 1:
+            config["filter_subject"] = self._filters[0]
+            verb = f"{verb}.{self._filters[0]}"
+        elif self._filters or self.stream is not Stream.HISTORY:
+            # The server wants a filter for `last_per_subject`.
+            config["filter_subjects"] = list(self._filters) or [">"]
+        made = await self._connection.ask(
+            verb, {"stream_name": self.stream.value, "action": "create", "config": config}
+        )
+        # Asked again behind the consumer, so that a stream made anew in between is not taken for the old one.
+        return Opened(name, made["num_pending"], await incarnation(self._connection, self.stream))
+
+
+class LedgerConsumer:
+    """A node's ledger, by the durable of its agent."""
+
+    stream = Stream.BOOK
+    batch = ACKS_PENDING_MAX
+    acknowledges = True
+    pull_expires_s = SHARED_PULL_EXPIRES_S
+    outlives_reading = True
+    tells_missing = True
+
+    def __init__(self, connection: Connection, node: NodeName) -> None:
+        """`node` is the agent's own."""
+        self._connection = connection
+        self._name = consumer_of(node)
+
+    async def find(self) -> Incarnation | None:
+        """The incarnation that the durable was made in, or None while there is no durable."""
+        try:
+            info = await self._connection.ask(f"CONSUMER.INFO.{self.stream}.{self._name}")
+        except ApiError as error:
+            if error.err_code in {CONSUMER_NOT_FOUND, STREAM_NOT_FOUND}:
+                return None
+            raise
+        return incarnation_of_durable(info)
+
+    async def open(self) -> Opened:
+        """Reset the durable to the first entry. Its own count of deliveries begins at 1 again."""
+        info = await self._connection.ask(f"CONSUMER.RESET.{self.stream}.{self._name}", {"seq": 1})
+        return Opened(self._name, info["num_pending"], incarnation_of_durable(info))

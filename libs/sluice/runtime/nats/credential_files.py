@@ -1,0 +1,123 @@
+"""
+Who a service is on the bus, from its settings: its user, by a password or a certificate in files, and whom it trusts.
+
+The one place that reads them; nothing of them is ever part of a URL, a setting or a log line. Files are read again when
+they change. What they hold then is used at the next connection; files that are no good change nothing but the log.
+"""
+
+import ssl
+from pathlib import Path
+
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.settings import CommonSettings
+from sluice.runtime.tls.certificate_files import (
+    CHECK_EVERY_S,
+    CertificateError,
+    CertificateFiles,
+    CertificateMaterial,
+    ExpiryWarning,
+    WatchedFiles,
+    invalid_ca_error,
+    read_pem_file,
+)
+from sluice.runtime.tls.secret_permissions import warn_if_open
+
+_PASSWORD_BYTES_MAX = 1024
+
+
+class CredentialError(ServiceError):
+    """A password or a certificate cannot be read. One sentence with the file."""
+
+
+class CredentialFiles:
+    """Credentials in files, as `sluice.runtime.nats.credentials.CredentialSource`."""
+
+    def __init__(self, settings: CommonSettings, user: str, *, look_s: float = CHECK_EVERY_S) -> None:
+        """Read the files, which blocks. Raises CredentialError."""
+        self.user = user
+        self._password_file = settings.nats_password_file
+        self._ca_file = settings.nats_ca_file
+        self._certificate = _certificate_files(settings)
+        self._material: CertificateMaterial | None = None
+        own = self._certificate.paths if self._certificate is not None else ()
+        paths = dict.fromkeys(path for path in (self._ca_file, self._password_file, *own) if path is not None)
+        self._files = WatchedFiles(paths, self._read, part="bus identity", look_s=look_s)
+        self._ending = ExpiryWarning("bus identity", own[0]) if own else None
+
+    def current(self) -> Credentials:
+        """As the files are now; the same object until they change."""
+        found = self._files.current()
+        if self._ending is not None and self._material is not None:
+            self._ending.look(self._material)
+        return found
+
+    def _read(self) -> Credentials:
+        password = "" if self._password_file is None else _password(self._password_file)
+        if self._ca_file is None:
+            return Credentials(self.user, password)
+        try:
+            trusts = read_pem_file("nats_ca_file", self._ca_file)
+            context = _ssl_context(trusts, self._ca_file)
+            if self._certificate is not None:
+                self._material = self._certificate.read()
+                context.load_cert_chain(self._certificate.certificate_file, self._certificate.key_file, password="")
+        except CertificateError as error:
+            raise CredentialError(str(error)) from error
+        except (ssl.SSLError, OSError) as error:  # changed since it was tried; it is read again
+            raise CredentialError(f"nats_certificate_file: {describe_error(error)}") from error
+        return Credentials(self.user, password, context, trusts)
+
+
+def credentials_from_settings(
+    settings: CommonSettings, user: str = "", *, look_s: float = CHECK_EVERY_S
+) -> CredentialFiles | None:
+    """
+    How `user` (else `nats_user`) says who he is; None where neither a password nor an authority is configured.
+
+    Blocks for reading small files. Raises CredentialError, also when only some of the files are named.
+    """
+    _certificate_files(settings)
+    if settings.nats_password_file is None and settings.nats_ca_file is None:
+        return None
+    return CredentialFiles(settings, user or settings.nats_user, look_s=look_s)
+
+
+def describe_error(error: Exception) -> str:
+    """Of an error of TLS or of a file: what it is, without what it was found in."""
+    if isinstance(error, ssl.SSLError):
+        return error.reason or type(error).__name__
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+
+
+def _certificate_files(settings: CommonSettings) -> CertificateFiles | None:
+    certificate, key, ca = settings.nats_certificate_file, settings.nats_key_file, settings.nats_ca_file
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None or ca is None:
+        named = {"nats_certificate_file": certificate, "nats_key_file": key, "nats_ca_file": ca}
+        missing = ", ".join(name for name, path in named.items() if path is None)
+        raise CredentialError(f"{missing} must be set too: a certificate on the bus needs its key and an authority")
+    # The broker is vouched for by another authority than its users: one that vouched for both would let a user be one.
+    return CertificateFiles(certificate, key, ca, settings="nats", vouches=False)
+
+
+def _ssl_context(trusts: bytes, path: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cadata=trusts.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise invalid_ca_error("nats_ca_file", path, error) from error
+
+
+def _password(path: Path) -> str:
+    warn_if_open("nats_password_file", path)
+    try:
+        with path.open("rb") as file:
+            password = file.read(_PASSWORD_BYTES_MAX).decode().strip()
+    except UnicodeDecodeError as error:
+        raise CredentialError(f"nats_password_file: {path} cannot be read: it is no UTF-8") from error
+    except OSError as error:
+        raise CredentialError(f"nats_password_file: {path} cannot be read: {error.strerror or error}") from error
+    if not password:
+        raise CredentialError(f"nats_password_file: {path} is empty; it must hold a password")
+    return password

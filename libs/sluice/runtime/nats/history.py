@@ -1,0 +1,166 @@
+"""
+Reads HISTORY: what was, message by message, for people. Nothing may be decided from it (PROTOCOL §1).
+
+An ephemeral pull consumer in memory, without acknowledgements, over the writers' copies (`hist.sluice.>`).
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from sluice.contracts.bus.codec import Undecodable, decode
+from sluice.contracts.bus.subjects import HISTORY_PREFIX
+from sluice.contracts.messages import Envelope
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats.client import (
+    AckPolicy,
+    Client,
+    ConsumerConfig,
+    DeliverPolicy,
+    JetStreamContext,
+    NotFoundError,
+    ServiceUnavailableError,
+)
+from sluice.runtime.nats.client import Error as NatsError
+from sluice.runtime.nats.connection import PING_S, PINGS_MAX
+from sluice.runtime.nats.credentials import (
+    Credentials,
+    CredentialSource,
+    connect_options,
+    explain_connect_error,
+    parse_server_urls,
+)
+
+STREAM = "HISTORY"
+EVERYTHING = (f"{HISTORY_PREFIX}sluice.>",)
+BATCH = 1000
+WAIT_S = 1.0
+"""How long one request for more waits on the server."""
+SILENT_MAX = 3
+"""After so many that brought nothing, what the server said is pending is taken for run out, if it answers at all."""
+FORGET_AFTER_S = 30.0
+"""The server drops a consumer that nobody asks for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRecord:
+    """One message of the history, in the order it was stored."""
+
+    subject: str
+    sequence: int
+    envelope: Envelope | Undecodable
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """As its writer set them."""
+
+
+class NatsHistory:
+    """A connection for reading the history. Make it with `open_history`."""
+
+    def __init__(self, stream: JetStreamContext) -> None:
+        """Use an open connection."""
+        self._stream = stream
+
+    async def read(
+        self, *, filters: tuple[str, ...] = EVERYTHING, since_s: float | None = None, follow: bool = False
+    ) -> AsyncGenerator[list[HistoryRecord], None]:
+        """
+        What was said under `filters` in the last `since_s` seconds (None: all that is kept), in batches.
+
+        Ends with the present, or never when `follow` is set. Raises BusError when there is no history or the server
+        goes away.
+        """
+        config = ConsumerConfig(
+            name=f"history-{secrets.token_hex(8)}",  # the right to create covers named consumers only
+            filter_subjects=list(filters),
+            ack_policy=AckPolicy.NONE,
+            mem_storage=True,
+            inactive_threshold=FORGET_AFTER_S,
+            deliver_policy=DeliverPolicy.ALL,
+        )
+        if since_s is not None:
+            config.deliver_policy = DeliverPolicy.BY_START_TIME
+            begin = datetime.now(UTC) - timedelta(seconds=since_s)
+            config.opt_start_time = begin.isoformat()  # type: ignore[assignment] # the server wants RFC 3339
+        try:
+            async for batch in self._batches(config, follow=follow):
+                yield batch
+        except NotFoundError as error:
+            raise BusError("there is no HISTORY stream; `sluice streams ensure` makes it") from error
+        except (NatsError, TimeoutError) as error:
+            raise BusError(f"the NATS server went away: {error or type(error).__name__}") from error
+
+    async def _batches(self, config: ConsumerConfig, *, follow: bool) -> AsyncIterator[list[HistoryRecord]]:
+        made = await self._stream.add_consumer(STREAM, config)
+        pending = made.num_pending or 0
+        subscription = await self._stream.pull_subscribe_bind(consumer=made.name, stream=STREAM)
+        silent = 0
+        try:
+            while follow or pending:
+                try:
+                    messages = await subscription.fetch(BATCH, timeout=WAIT_S)
+                except TimeoutError:
+                    messages = []
+                except ServiceUnavailableError as error:  # nobody answers for this reader
+                    raise BusError(
+                        "the server ended the reading: HISTORY was made anew, or its reader forgotten"
+                    ) from error
+                finally:
+                    _end_if_cancelled()
+                if not messages:  # nothing was said for a while; or the reader has just ended, as the next one hears
+                    silent += 1
+                    if follow or silent < SILENT_MAX:
+                        continue
+                    await self._stream.stream_info(STREAM)  # raises where it is the server that is silent
+                    return
+                silent = 0
+                pending = messages[-1].metadata.num_pending
+                yield [
+                    HistoryRecord(
+                        message.subject, message.metadata.sequence.stream, decode(message.data), message.headers or {}
+                    )
+                    for message in messages
+                ]
+        finally:
+            with contextlib.suppress(NatsError):
+                await subscription.unsubscribe()
+
+
+@asynccontextmanager
+async def open_history(
+    url: str, *, name: str, credentials: CredentialSource | None = None, timeout_s: float = 5.0
+) -> AsyncIterator[NatsHistory]:
+    """Connect, and disconnect in the end. Raises BusError when no server answers at `url`, or it refuses us."""
+    connection = Client()
+    try:
+        await connection.connect(
+            parse_server_urls(url),
+            name=name,
+            connect_timeout=timeout_s,  # type: ignore[arg-type]  # any number of seconds
+            allow_reconnect=False,
+            max_reconnect_attempts=1,  # counts for the first connection too; 0 would be for ever
+            ping_interval=PING_S,
+            max_outstanding_pings=PINGS_MAX,
+            error_cb=_nothing,
+            **connect_options(connection, credentials or Credentials(), name),
+        )
+    except (OSError, TimeoutError, NatsError) as error:
+        raise BusError(f"no NATS server answers at {url}: {explain_connect_error(error)}") from error
+    try:
+        yield NatsHistory(connection.jetstream(timeout=timeout_s))
+    finally:
+        await connection.close()
+
+
+def _end_if_cancelled() -> None:
+    """The client swallows a cancellation that comes together with messages (asyncio.wait_for of Python 3.11)."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+async def _nothing(_: Exception) -> None:
+    """Errors of the connection come up where the history is read; the client's default logs tracebacks besides."""

@@ -1,0 +1,276 @@
+"""
+The bus over NATS JetStream: `sluice.runtime.bus.Bus` as it runs in production.
+
+It guards, publishes, reads and reports; it never retries a write (that is the outbox's, with the same guard) and never
+takes a guard from the server.
+"""
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, aclosing
+from datetime import UTC, datetime
+
+from sluice.contracts.bus.codec import MessageTooLargeError
+from sluice.contracts.bus.events import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown, stream_of
+from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX
+from sluice.contracts.bus.subjects import HISTORY_PREFIX
+from sluice.contracts.bus.trace_headers import COMMIT
+from sluice.contracts.ids import Incarnation, NodeName
+from sluice.contracts.reasons import shorten
+from sluice.runtime import logs
+from sluice.runtime.bus import Answer, BusError, Reading
+from sluice.runtime.nats import stream_management
+from sluice.runtime.nats.broker_liveness import BrokerLiveness
+from sluice.runtime.nats.client import Msg
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.consumers import LedgerConsumer, StreamConsumer
+from sluice.runtime.nats.credentials import CredentialSource
+from sluice.runtime.nats.history_writer import HistoryWriter
+from sluice.runtime.nats.reader import Consumer, Reader
+from sluice.runtime.nats.wire_format import (
+    EXPECTED,
+    EXPECTED_SUBJECT,
+    OTHER_IN_FLIGHT,
+    SEQUENCE,
+    SUBJECT,
+    TTL,
+    WRONG_LAST_SEQUENCE,
+    ApiError,
+    Read,
+    WrittenAt,
+    answer_of,
+    envelope_bytes,
+    read_stored,
+    status_of,
+    stored_ns_of,
+    times_of,
+)
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.metrics import Sample
+from sluice.runtime.prometheus.runtime_metrics import POISON, SILENT
+from sluice.runtime.tracing.request_traces import RequestTraces
+
+REFRESH_S = 300.0
+"""A reading is begun anew after about this long, although nothing seems wrong."""
+PAUSE_FIRST_S = 0.05
+PAUSE_MAX_S = 2.0
+"""Pauses before a write is reported unknown, growing with its attempts: the outbox writes again at once."""
+UNAVAILABLE = 500
+"""From this code on the server has the fault: JetStream has no leader, or no disk."""
+SET_ASIDE_MAX = 1_000
+"""Undecodable messages that are remembered as logged."""
+
+
+class NatsBus:
+    """Last-value streams with guarded writes, on NATS JetStream."""
+
+    def __init__(self, connection: Connection, traces: RequestTraces | None, refresh_s: float) -> None:
+        """Use `connect`."""
+        self._connection = connection
+        self._traces = traces
+        self._refresh_s = refresh_s
+        self._readers: dict[Reader, None] = {}
+        self._recorder = HistoryWriter(connection)
+        self._set_aside: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._log = logs.get("bus", bus=connection.name).bind()  # or it is bound anew for every line
+        self._liveness = BrokerLiveness(self._log)
+        self._shown = ExitStack()
+        self._shown.enter_context(metrics.collecting_from(lambda: (Sample(SILENT, self._liveness.lasts_s),)))
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        *,
+        name: str,
+        traces: RequestTraces | None = None,
+        credentials: CredentialSource | None = None,
+        refresh_s: float = REFRESH_S,
+        within_s: float | None = None,
+    ) -> "NatsBus":
+        """
+        Connect to any of the comma-separated servers in `url`; waits while none answers, or for `within_s`.
+
+        `traces` is told the trace context of what is read. Raises BusError for wrong credentials, an old server, or
+        when the time is over.
+        """
+        connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s)
+        return cls(connection, traces, refresh_s)
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    async def write(self, write: Write, headers: dict[str, str]) -> Answer:
+        """
+        Publish once, guarded. What got no answer is unknown, after a pause that grows with the write's attempts.
+
+        Raises BusError when the server denies the subject, or refuses the message for what no waiting mends.
+        """
+        try:
+            data = envelope_bytes(write, datetime.now(UTC).isoformat(timespec="milliseconds"))
+        except MessageTooLargeError as error:
+            raise BusError(f"{write.subject}: {error}") from error
+        guarded = {**headers, EXPECTED: str(write.expected), EXPECTED_SUBJECT: write.guard}
+        if write.ttl_s is not None:
+            guarded[TTL] = f"{write.ttl_s}s"
+        began = time.monotonic()
+        try:
+            sequence = answer_of(write.subject, await self._connection.request(write.subject, data, headers=guarded))
+        except TimeoutError as error:
+            self._log.info("write without an answer", subject=write.subject, attempt=write.attempt, why=str(error))
+            self._recorder.unsettled(write, data, headers)
+            self._liveness.unanswered(connected=self.connected, clustered=self.clustered)
+            return await self._unknown(write)
+        except ApiError as error:
+            if error.code < UNAVAILABLE:
+                self._liveness.answered()
+            else:
+                self._liveness.unanswered(connected=self.connected, clustered=self.clustered)
+            if error.err_code == WRONG_LAST_SEQUENCE:
+                return WriteRefused(write.operation, error.wrong_last_sequence)
+            if error.err_code == OTHER_IN_FLIGHT:
+                self._recorder.unsettled(write, data, headers)
+                return await self._unknown(write)
+            self._log.error("the server cannot take a write", subject=write.subject, why=str(error))
+            if error.code < UNAVAILABLE:
+                raise BusError(str(error)) from error
+            return await self._unknown(write)
+        self._liveness.answered()
+        took = {COMMIT: f"{(time.monotonic() - began) * 1e3:.2f}"}  # for who reads the history
+        await self._recorder.landed(write, sequence, data, headers | took)
+        return WriteAccepted(write.operation, sequence)
+
+    async def _unknown(self, write: Write) -> WriteUnknown:
+        pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(write.attempt - 1, 10))
+        await self._connection.up_within(PAUSE_MAX_S)
+        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+        return WriteUnknown(write.operation)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
+        """All last values under `filters`, then the live tail. HISTORY is read from its first word on."""
+        return self._read(StreamConsumer(self._connection, stream, filters))
+
+    def read_ledger(self, node: NodeName) -> AsyncIterator[list[Reading]]:
+        """
+        A node's ledger by its agent's durable, which says the incarnation (agents may not ask about streams).
+
+        It is the empty string when somebody else than `ensure_agent` made the durable.
+        """
+        return self._read(LedgerConsumer(self._connection, node))
+
+    async def _read(self, consumer: Consumer) -> AsyncIterator[list[Reading]]:
+        reader = Reader(self._connection, consumer, self._take, refresh_s=self._refresh_s)
+        self._readers[reader] = None
+        try:
+            async with aclosing(reader.batches()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            del self._readers[reader]
+
+    def read_again(self, stream: Stream) -> None:
+        """Start every reader of `stream` in this process anew."""
+        for reader in self._readers:
+            if reader.stream is stream:
+                reader.restart("asked to")
+
+    async def last(self, stream: Stream, subject: str) -> Entry | None:
+        """The last value of one subject, or None. Raises TimeoutError when nobody answers."""
+        answer = await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}")
+        status = status_of(answer)
+        if status == "404":
+            return None
+        headers = answer.headers or {}
+        if status or SEQUENCE not in headers:
+            raise TimeoutError(f"no value of {subject}: {status}")
+        return self._take(headers[SUBJECT], int(headers[SEQUENCE]), answer).entry
+
+    def _take(self, subject: str, sequence: int, message: Msg) -> Read:
+        read = read_stored(subject, sequence, message.data)
+        if read.why and (subject, sequence) not in self._set_aside:
+            self._tell_of(subject, sequence, read)
+        if self._traces is not None:
+            stored_ns = stored_ns_of(message.reply) if self._traces.recording else 0
+            self._traces.arrived(subject, sequence, read.request, message.headers, stored_ns)
+        if read.entry is not None:
+            self._recorder.seen(read.entry)
+        return read
+
+    def _tell_of(self, subject: str, sequence: int, read: Read) -> None:
+        """
+        Say once that a message was set aside, and count it: whoever reads on must not hide it.
+
+        A subject that is none of ours is named nowhere else, and as it is shown it may fit no command.
+        """
+        self._set_aside[subject, sequence] = None
+        if len(self._set_aside) > SET_ASIDE_MAX:
+            self._set_aside.popitem(last=False)
+        kind = subject.removeprefix(HISTORY_PREFIX).split(".", 2)[1:2]
+        stream = Stream.HISTORY if subject.startswith(HISTORY_PREFIX) else stream_of("".join(kind))
+        metrics.count(POISON, stream.value, read.fault)
+        self._log.error(
+            "set aside: no message of ours",
+            subject=shorten(subject),
+            sequence=sequence,
+            why=read.why,
+            remedy="sluice doctor names it and says what to do"
+            if read.entry is not None
+            else f"finish an upgrade that goes on; otherwise remove it: nats stream rmm {stream.value} {sequence}",
+        )
+
+    # -- for people -----------------------------------------------------------------------------------------------
+
+    async def written_at(self, stream: Stream, subject: str) -> WrittenAt | None:
+        """When the last value of a subject was written, or None for none. Raises TimeoutError when nobody answers."""
+        return times_of(await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}"))
+
+    async def stream_problems(self) -> list[str]:
+        """What of the streams is not as declared, a sentence each. Raises TimeoutError and BusError."""
+        return await stream_management.stream_problems(self._connection)
+
+    async def unstored_s(self, stream: Stream) -> float | None:
+        """For how long nothing has been stored in a stream, by the broker's clock. Raises TimeoutError, BusError."""
+        return await stream_management.unstored_s(self._connection, stream)
+
+    # -- declaring ------------------------------------------------------------------------------------------------
+
+    async def incarnation(self, stream: Stream) -> Incarnation:
+        """Which life of the broker's data this is. Raises TimeoutError when there is no such stream."""
+        return await stream_management.incarnation(self._connection, stream)
+
+    async def ensure_streams(self, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
+        """Declare the streams where they are missing. Raises BusError where one exists with other settings."""
+        await stream_management.ensure_streams(self._connection, history_bytes=history_bytes)
+
+    async def resize_history(self, history_bytes: int) -> None:
+        """Let HISTORY take so many bytes of the broker's disk. Raises BusError, TimeoutError."""
+        await stream_management.resize_history(self._connection, history_bytes)
+
+    async def ensure_agent(self, node: NodeName) -> None:
+        """Declare the durable of a node's agent where it is missing. Raises BusError where it differs."""
+        await stream_management.ensure_agent(self._connection, node)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a server at the other end; pings tell within about two seconds."""
+        return self._connection.up
+
+    @property
+    def unread_s(self) -> float:
+        """For how long already a stream that is to be read here cannot be; 0 while readings go on."""
+        return max((reader.unread_s for reader in self._readers), default=0.0)
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the server at the other end is one of a cluster."""
+        return self._connection.clustered
+
+    async def close(self) -> None:
+        """Send what was written and disconnect, within a bounded time."""
+        self._shown.close()
+        self._recorder.close()
+        await self._connection.close()

@@ -1,0 +1,357 @@
+"""
+Reads a stream's last values and then its tail, by one pull consumer that is both.
+
+A reading that may have missed something is never mended: it is thrown away and begun anew, which on last values costs
+little and is always right. So a gap, silence, a reconnect, an error and a timer all end the same way. Nothing here
+looks at what is read.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.ids import Incarnation
+from sluice.runtime import logs
+from sluice.runtime.bus import Reading
+from sluice.runtime.nats.broker_liveness import AwakeDeadline
+from sluice.runtime.nats.client import Error, Msg
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.wire_format import (
+    DESCRIPTION,
+    LAST_CONSUMER,
+    PENDING_MESSAGES,
+    ApiError,
+    Read,
+    delivery_of,
+    status_of,
+)
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.metrics import Sample
+from sluice.runtime.prometheus.runtime_metrics import LAG, REDELIVERIES
+from sluice.runtime.retry import Backoff
+
+HEARTBEAT_S = 1.0
+SILENCE_MAX_S = 4.0
+"""Without so much as a heartbeat for this long, the consumer is taken for gone."""
+PENDING_MAX_S = 3.0
+"""How long what the server said is pending may not come before it is taken for run out (a word has a time to live)."""
+AHEAD = 2
+"""Pull requests that are open at once, so that the server never waits for us."""
+PULL_LATE_S = 0.3
+"""How much later than it said a pull is over at the server."""
+ACK = b"+ACK"
+
+OnBatch = Callable[[str, int, Msg], Read]
+"""Turns the message of a subject at a sequence into an entry."""
+
+
+class BrokenReadingError(Exception):
+    """A reading may have missed something, or its consumer is gone."""
+
+
+class LostMessagesError(BrokenReadingError):
+    """Messages of a consumer went elsewhere: to a pull of before, whose reader is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A consumer at its first message; `pending` messages are there already."""
+
+    name: str
+    pending: int
+    incarnation: Incarnation
+
+
+class Consumer(Protocol):
+    """How one kind of consumer is found and opened; the reading itself is the same for all."""
+
+    stream: Stream
+    batch: int
+    acknowledges: bool
+    pull_expires_s: float
+    """How long a pull is open: what came to one whose reader is gone is lost until then."""
+    outlives_reading: bool
+    """Whether the next reading is by the same one, so that pulls of this one still take from it."""
+    tells_missing: bool
+    """Whether its reader is told, by a reading without incarnation, that there is nothing to read yet."""
+
+    async def find(self) -> Incarnation | None:
+        """The stream's incarnation, or None while what is needed to read does not exist. Raises TimeoutError."""
+
+    async def open(self) -> Opened:
+        """Begin at the first entry. Raises TimeoutError, ApiError."""
+
+
+class Reader:
+    """
+    One endless read of one consumer's stream.
+
+    `refresh_s` is the time after which a reading is
+    begun anew although nothing seems wrong.
+    """
+
+    def __init__(self, connection: Connection, consumer: Consumer, take: OnBatch, *, refresh_s: float) -> None:
+        """Nothing is asked before `batches`."""
+        self._connection = connection
+        self._consumer = consumer
+        self._take = take
+        self._refresh_s = refresh_s
+        self._backoff = Backoff(0.05, 2.0)
+        self._news = asyncio.Event()
+        self._stop = ""
+        """Why the reading must begin anew; empty while it need not."""
+        self._behind = 0
+        """How many messages the broker still had when it sent the last one."""
+        self._pulls_end_at = 0.0
+        """When the last pull is over."""
+        self._unread_since: float | None = None
+        """Since when there has been no reading; None while there is one."""
+        self._log = logs.get("reader", bus=connection.name, stream=consumer.stream.value)
+
+    @property
+    def stream(self) -> Stream:
+        """The stream that is read."""
+        return self._consumer.stream
+
+    @property
+    def unread_s(self) -> float:
+        """For how long already nothing can be read; 0 during a reading."""
+        return asyncio.get_running_loop().time() - self._unread_since if self._unread_since is not None else 0.0
+
+    def restart(self, why: str) -> None:
+        """Begin anew as soon as the reader of our batches asks for the next one."""
+        self._stop = why
+        self._news.set()
+
+    async def batches(self) -> AsyncGenerator[list[Reading]]:
+        """Readings one after another, for ever. Raises BusError when the connection has failed for good."""
+        with metrics.collecting_from(self._lag):
+            async with aclosing(self._endless()) as batches:
+                async for batch in batches:
+                    yield batch
+
+    def _lag(self) -> tuple[Sample, ...]:
+        return (Sample(LAG, self._behind, (self.stream.value,)),)
+
+    async def _endless(self) -> AsyncGenerator[list[Reading]]:
+        on_change = self._on_change
+        self._connection.on_change(on_change)
+        try:
+            while True:
+                self._unread_since = self._unread_since or asyncio.get_running_loop().time()
+                incarnation = await self._look()
+                if incarnation is None and self._consumer.tells_missing:
+                    yield [ReadingStarted(self.stream, Incarnation(""))]
+                if incarnation is None:
+                    incarnation = await self._found()
+                self._stop = ""
+                yield [ReadingStarted(self.stream, incarnation)]
+                try:
+                    async with aclosing(self._read(incarnation)) as reading:
+                        async for batch in reading:
+                            yield batch
+                except (TimeoutError, ApiError, BrokenReadingError) as error:
+                    self._connection.check()
+                    self._log.warning("reads anew", why=str(error))
+                    await self._pause(self._until_pulls_end_s(error))
+                else:
+                    self._connection.check()
+                    self._log.debug("reads anew", why=self._stop)
+        finally:
+            self._connection.off_change(on_change)
+
+    def _on_change(self) -> None:
+        self._backoff.reset()
+        self.restart("the connection was lost")
+
+    async def _found(self) -> Incarnation:
+        """Wait until there is something to read."""
+        while True:
+            await self._pause()
+            self._connection.check()
+            incarnation = await self._look()
+            if incarnation is not None:
+                return incarnation
+
+    async def _look(self) -> Incarnation | None:
+        """What there is to read, at this moment."""
+        try:
+            return await self._consumer.find()
+        except (TimeoutError, ApiError) as error:
+            self._log.debug("cannot read yet", why=str(error))
+            return None
+
+    async def _pause(self, at_least_s: float = 0.0) -> None:
+        """A growing pause; a change of the connection ends it early."""
+        self._news.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(at_least_s, self._backoff.next_s())):
+                await self._news.wait()
+
+    def _until_pulls_end_s(self, error: Exception) -> float:
+        """Until our own pulls take nothing from who pulls next; those of a life before are over by then, too."""
+        if self._consumer.outlives_reading and isinstance(error, LostMessagesError):
+            return self._pulls_end_at - asyncio.get_running_loop().time()
+        return 0.0
+
+    # -- one reading ----------------------------------------------------------------------------------------------
+
+    async def _read(self, incarnation: Incarnation) -> AsyncGenerator[list[Reading]]:
+        async with self._inbox() as inbox:
+            opened = await self._consumer.open()
+            if opened.incarnation != incarnation:
+                self._stop = "the stream was made anew"
+                return
+            self._unread_since = None
+            reading = _Position(self.stream, self._take, asyncio.get_running_loop().time())
+            self._behind = opened.pending
+            if opened.pending == 0:
+                yield [reading.caught_up()]
+            ends_at = asyncio.get_running_loop().time() + self._refresh_s * random.uniform(0.9, 1.1)
+            over = False
+            while not self._stop:
+                while not over and reading.wanted <= self._consumer.batch * (AHEAD - 1):
+                    await self._pull(opened.name, inbox.subject)
+                    reading.wanted += self._consumer.batch
+                batch, acks = reading.absorb(await self._next(inbox), asyncio.get_running_loop().time())
+                self._behind = reading.behind if reading.behind is not None else self._behind
+                if batch:
+                    self._backoff.reset()
+                    yield batch
+                if self._consumer.acknowledges:
+                    for reply in acks:
+                        await self._connection.publish(reply, ACK)
+                if reading.broken:
+                    raise (LostMessagesError if reading.lost else BrokenReadingError)(reading.broken)
+                over = asyncio.get_running_loop().time() > ends_at
+                if over and (reading.wanted <= 0 or not self._consumer.outlives_reading):
+                    self.restart("it is time to")
+
+    async def _pull(self, consumer: str, inbox: str) -> None:
+        body = {
+            "batch": self._consumer.batch,
+            "expires": int(self._consumer.pull_expires_s * 1e9),
+            "idle_heartbeat": int(HEARTBEAT_S * 1e9),
+        }
+        self._pulls_end_at = asyncio.get_running_loop().time() + self._consumer.pull_expires_s + PULL_LATE_S
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{consumer}"
+        await self._connection.publish(subject, json.dumps(body).encode(), reply=inbox)
+
+    async def _next(self, inbox: "_Inbox") -> list[Msg]:
+        """What has arrived; waits for it. Raises BrokenReadingError after SILENCE_MAX_S in which this process ran."""
+        if not inbox.messages and not self._stop:
+            self._news.clear()
+            loop = asyncio.get_running_loop()
+            deadline = AwakeDeadline(SILENCE_MAX_S, loop.time())
+            while not self._news.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline.due):
+                        await self._news.wait()
+                if not self._news.is_set() and deadline.is_over(loop.time()):
+                    raise BrokenReadingError(f"no heartbeat for {SILENCE_MAX_S:g} s")
+        arrived, inbox.messages = inbox.messages, []
+        return arrived
+
+    @asynccontextmanager
+    async def _inbox(self) -> AsyncGenerator["_Inbox"]:
+        inbox = _Inbox(self._connection.new_inbox())
+
+        def heard(message: Msg) -> None:
+            inbox.messages.append(message)
+            self._news.set()
+
+        messages_max = self._consumer.batch * AHEAD + 1_000
+        subscription = await self._connection.subscribe(inbox.subject, heard, messages_max=messages_max)
+        try:
+            yield inbox
+        finally:
+            with suppress(Error, OSError):
+                await subscription.unsubscribe()
+
+
+@dataclass(slots=True)
+class _Inbox:
+    """Where one reading is delivered to: a fresh subject, so that no message of an earlier one is taken for its own."""
+
+    subject: str
+    messages: list[Msg] = field(default_factory=list)
+
+
+class _Position:
+    """How far one reading is, and whether anything is missing before it."""
+
+    def __init__(self, stream: Stream, take: OnBatch, now: float) -> None:
+        self._stream = stream
+        self._take = take
+        self._caught_up = False
+        self._came_at = now
+        """When a message came last."""
+        self._sequence = 0
+        self._delivered = 0
+        self.wanted = 0
+        """Messages that were pulled for and have not come."""
+        self.behind: int | None = None
+        """How many messages the broker had left when it sent the last one; None before the first."""
+        self.broken = ""
+        """Why this reading cannot go on; empty while it can."""
+        self.lost = False
+        """Whether that is because messages are missing."""
+
+    def caught_up(self) -> ReadingCaughtUp:
+        self._caught_up = True
+        return ReadingCaughtUp(self._stream)
+
+    def absorb(self, messages: list[Msg], now: float) -> tuple[list[Reading], list[str]]:
+        """What the messages say that have come by `now`, and the subjects to acknowledge them at."""
+        batch: list[Reading] = []
+        acks: list[str] = []
+        for message in messages:
+            if status := status_of(message):
+                self._heed(status, message.headers or {})
+            elif not self.broken:
+                self.wanted -= 1
+                batch.extend(self._pass_on(message))
+                acks.append(message.reply)
+        if acks or self._caught_up:
+            self._came_at = now
+        elif now - self._came_at > PENDING_MAX_S and not self.broken:
+            self.broken = "what was pending does not come: it has run out"
+        return batch, acks
+
+    def _heed(self, status: str, headers: dict[str, str]) -> None:
+        """What the server says instead of a message. All but a heartbeat and an expired pull end the reading."""
+        if status == "100":
+            last = headers.get(LAST_CONSUMER, "")
+            if last.isdigit() and int(last) > self._delivered:
+                self.broken, self.lost = f"{int(last) - self._delivered} messages were lost", True
+        elif status == "408":
+            self.wanted -= int(headers.get(PENDING_MESSAGES, "0"))
+        else:
+            self.broken = f"the server says {status} {headers.get(DESCRIPTION, '')}".rstrip()
+
+    def _pass_on(self, message: Msg) -> Iterator[Reading]:
+        """
+        The entry of a delivered message, and the end of the snapshot after its last one.
+
+        Nothing is passed on behind a gap. What is delivered again, because it was acknowledged late, is skipped.
+        """
+        delivery = delivery_of(message.reply)
+        if delivery is None or delivery.consumer_sequence != self._delivered + 1:
+            self.broken, self.lost = f"a gap after message {self._delivered}", True
+            return
+        self._delivered = delivery.consumer_sequence
+        self.behind = delivery.pending
+        if delivery.stream_sequence > self._sequence:
+            self._sequence = delivery.stream_sequence
+            entry = self._take(message.subject, delivery.stream_sequence, message).entry
+            if entry is not None:
+                yield Observed(self._stream, entry)
+        else:
+            metrics.count(REDELIVERIES, self._stream.value)
+        if delivery.pending == 0 and not self._caught_up:
+            yield self.caught_up()

@@ -1,0 +1,239 @@
+"""
+Declares the streams and the agents' durables where they are missing.
+
+It never changes a shape and never deletes: what exists in another one is an error that says what differs, for sequences
+and the promise of every guard hang on these settings. How much disk HISTORY may take is no shape: it can be given
+another size at any time (`resize_history`). And a durable that names another life than its stream's is told the right
+one: it was sent before the streams were made anew, and landed after it.
+"""
+
+import time
+from datetime import datetime
+from typing import Any
+
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX, MIB
+from sluice.contracts.bus.streams import INCARNATION_KEY, STREAMS, StreamDeclaration, consumer_config, consumer_of
+from sluice.contracts.ids import Incarnation, NodeName
+from sluice.runtime import logs
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats.connection import REQUEST_TIMEOUT_S, Connection
+from sluice.runtime.nats.wire_format import (
+    CONSUMER_EXISTS,
+    CONSUMER_NOT_FOUND,
+    INSUFFICIENT_STORAGE,
+    STREAM_IN_USE,
+    STREAM_NOT_FOUND,
+    ApiError,
+)
+
+CLUSTER_REPLICAS = 3
+_NO_SHAPE = ("first_seq", "max_bytes")
+_NOT_YET = frozenset({10005, 10008, 10023, 10074})
+"""JetStream's codes for a cluster that has no leader or not enough servers at the moment."""
+
+_log = logs.get("streams")
+
+
+async def ensure_streams(connection: Connection, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
+    """
+    Make each stream that is missing: those that are made together are of one incarnation. HISTORY may take so many
+    bytes of disk.
+
+    Raises BusError where one exists with other settings, or the broker's store has no room for HISTORY; TimeoutError
+    while the cluster is not ready for it.
+    """
+    replicas = CLUSTER_REPLICAS if connection.clustered else 1
+    first_sequence = time.time_ns() // 1_000_000
+    for declaration in STREAMS:
+        wanted = declaration.config(first_sequence=first_sequence, replicas=replicas)
+        if declaration.stream is Stream.HISTORY:
+            wanted["max_bytes"] = history_bytes
+        await _ensure_stream(connection, declaration, wanted)
+
+
+async def _ensure_stream(connection: Connection, declaration: StreamDeclaration, wanted: dict[str, Any]) -> None:
+    found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)
+    if found is None:
+        try:
+            made = await connection.ask(f"STREAM.CREATE.{declaration.stream}", wanted, timeout_s=REQUEST_TIMEOUT_S)
+        except ApiError as error:
+            if error.err_code != STREAM_IN_USE:
+                raise _not_made(error, wanted) from error
+            found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)  # another was first
+        else:
+            _log.info("stream made", stream=declaration.stream.value, first_sequence=wanted["first_seq"])
+            _refuse_older(declaration.stream, made)
+    if found is not None:
+        _refuse_older(declaration.stream, found)
+        _compare(f"stream {declaration.stream}", wanted, found["config"], but=_NO_SHAPE)
+
+
+async def resize_history(connection: Connection, history_bytes: int) -> None:
+    """
+    Let HISTORY take so many bytes where it was made with another size. With fewer its oldest words go, and no others.
+
+    For a broker without users: with STREAM.UPDATE one could let the server itself write elsewhere, so none of ours may.
+    Raises BusError where the broker's store has no room for it.
+    """
+    found = await _find(connection, f"STREAM.INFO.{Stream.HISTORY}", STREAM_NOT_FOUND)
+    if found is None or found["config"].get("max_bytes") == history_bytes:
+        return
+    wanted = {**found["config"], "max_bytes": history_bytes}
+    try:
+        await connection.ask(f"STREAM.UPDATE.{Stream.HISTORY}", wanted, timeout_s=REQUEST_TIMEOUT_S)
+    except ApiError as error:
+        raise _not_made(error, wanted) from error
+    _log.info("HISTORY has another size", bytes=history_bytes, before=found["config"].get("max_bytes"))
+
+
+async def unstored_s(connection: Connection, stream: Stream) -> float | None:
+    """
+    For how long nothing has been stored in a stream, by the broker's own clock; None for an empty one.
+
+    Raises TimeoutError while the cluster does not answer, BusError where we may not ask.
+    """
+    found = await _find(connection, f"STREAM.INFO.{stream}", STREAM_NOT_FOUND)
+    if found is None or not found["state"]["messages"]:
+        return None
+    now, last = (datetime.fromisoformat(each) for each in (found["ts"], found["state"]["last_ts"]))
+    return max(0.0, (now - last).total_seconds())
+
+
+async def stream_problems(connection: Connection) -> list[str]:
+    """
+    What differs from the declarations, a sentence each; nothing is made or changed. For people.
+
+    Raises TimeoutError while the cluster does not answer, BusError where we may not ask.
+    """
+    replicas = CLUSTER_REPLICAS if connection.clustered else 1
+    problems = []
+    for declaration in STREAMS:
+        found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)
+        if found is None:
+            problems.append(f"there is no stream {declaration.stream}")
+            continue
+        try:
+            _compare(
+                f"stream {declaration.stream}",
+                declaration.config(first_sequence=0, replicas=replicas),
+                found["config"],
+                but=_NO_SHAPE,
+            )
+            _refuse_older(declaration.stream, found)
+        except BusError as error:
+            problems.append(str(error))
+    return problems
+
+
+async def ensure_agent(connection: Connection, node: NodeName) -> None:
+    """
+    Make the durable of a node's agent if it is missing.
+
+    Raises BusError where it exists with other settings, TimeoutError while there is no BOOK to make it on.
+    """
+    life = await incarnation(connection, Stream.BOOK)
+    wanted = consumer_config(node, life)
+    try:
+        await _make_durable(connection, node, wanted, action="create")
+        await _check_life(connection, life)
+    except ApiError as error:
+        if error.err_code == STREAM_NOT_FOUND:
+            raise TimeoutError("there is no BOOK yet") from error
+        if error.err_code != CONSUMER_EXISTS:
+            raise _not_made(error) from error
+        await _compare_durable(connection, node, life)
+
+
+async def _compare_durable(connection: Connection, node: NodeName, life: Incarnation) -> None:
+    wanted, name = consumer_config(node, life), consumer_of(node)
+    found = await _find(connection, f"CONSUMER.INFO.{Stream.BOOK}.{name}", CONSUMER_NOT_FOUND)
+    await _check_life(connection, life)
+    if found is None:
+        return
+    of_another_life = incarnation_of_durable(found) not in {"", life}
+    _compare(f"durable {name}", wanted, found["config"], but=("metadata",) if of_another_life else ())
+    if of_another_life:
+        try:
+            await _make_durable(connection, node, wanted, action="update")
+        except ApiError as error:
+            raise _not_made(error) from error
+
+
+async def _make_durable(connection: Connection, node: NodeName, wanted: dict[str, Any], *, action: str) -> None:
+    verb = f"CONSUMER.CREATE.{Stream.BOOK}.{consumer_of(node)}.{wanted['filter_subject']}"
+    body = {"stream_name": Stream.BOOK.value, "action": action, "config": wanted}
+    await connection.ask(verb, body, timeout_s=REQUEST_TIMEOUT_S)
+
+
+async def _check_life(connection: Connection, life: Incarnation) -> None:
+    """Raises TimeoutError where BOOK was made anew meanwhile: what was said to it may be of the life before."""
+    if await incarnation(connection, Stream.BOOK) != life:
+        raise TimeoutError("BOOK was made anew meanwhile")
+
+
+async def incarnation(connection: Connection, stream: Stream) -> Incarnation:
+    """The first sequence that a stream was made with. Raises TimeoutError when there is no such stream."""
+    found = await _find(connection, f"STREAM.INFO.{stream}", STREAM_NOT_FOUND)
+    if found is None:
+        raise TimeoutError(f"there is no {stream}")
+    return Incarnation(str(found["config"].get("first_seq", 0)))
+
+
+def incarnation_of_durable(info: dict[str, Any]) -> Incarnation:
+    """What `ensure_agent` wrote into a durable for its agent; empty for a durable that was made by other means."""
+    return Incarnation((info["config"].get("metadata") or {}).get(INCARNATION_KEY, ""))
+
+
+async def _find(connection: Connection, verb: str, missing: int) -> dict[str, Any] | None:
+    try:
+        return await connection.ask(verb)
+    except ApiError as error:
+        if error.err_code == missing:
+            return None
+        raise _not_made(error) from error
+
+
+def _not_made(error: ApiError, wanted: dict[str, Any] | None = None) -> Exception:
+    if error.err_code == INSUFFICIENT_STORAGE and wanted is not None:
+        return BusError(
+            f"the stream {wanted['name']} may take {wanted['max_bytes'] // MIB} MiB, and the broker's store has no "
+            "room for it: set SLUICE_HISTORY_MIB to half of the broker's max_file_store, or enlarge it (docs/sizing.md)"
+        )
+    if error.code >= 500 or error.err_code in _NOT_YET:
+        return TimeoutError(str(error))
+    return BusError(str(error))
+
+
+def _refuse_older(stream: Stream, info: dict[str, Any]) -> None:
+    """
+    Raises BusError where a stream goes on from lower numbers than it was made with: then it names a life that what is
+    in it is not of.
+
+    Seen on nats-server 2.15.1: a server that was alone becomes one of a cluster and keeps its disk. The cluster has no
+    stream of that name; one that is made takes over what lies there, on that server alone.
+    """
+    last, first = info["state"]["last_seq"], info["config"].get("first_seq", 0)
+    if last + 1 < first:
+        raise BusError(
+            f"the stream {stream} was made to begin at {first} and ends at {last}: a server of the cluster has kept "
+            "what it had while it was the only one. Stop the brokers, give all of them empty disks and start them; "
+            'what was in the stream is said again (docs/operations.md, "From one broker to three")'
+        )
+
+
+def _compare(what: str, wanted: dict[str, Any], found: dict[str, Any], but: tuple[str, ...] = ()) -> None:
+    differing = [
+        f"{key} is {found.get(key)!r} instead of {value!r}"
+        for key, value in wanted.items()
+        if key not in but and not _same(value, found.get(key))
+    ]
+    if differing:
+        raise BusError(f"the {what} exists with other settings: {'; '.join(differing)}")
+
+
+def _same(wanted: Any, found: Any) -> bool:
+    """Servers add to metadata, and leave out what is at its default."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(_same(value, found.get(key)) for key, value in wanted.items())
+    return bool(wanted == found) or (not wanted and not found)

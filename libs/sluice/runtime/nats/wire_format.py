@@ -1,0 +1,233 @@
+"""
+Between our words and NATS messages: envelopes, delivery facts in reply subjects, JetStream's JSON API.
+
+It must not decide what an error means for a service; it only names it.
+"""
+
+import json
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
+from sluice.contracts.bus.events import Entry, Write
+from sluice.contracts.bus.subject_schema import schema_violation
+from sluice.contracts.bus.subjects import SubjectError, parse
+from sluice.contracts.ids import OperationId
+from sluice.contracts.messages import Envelope
+from sluice.contracts.reasons import shorten
+from sluice.runtime.nats.client import (
+    ConnectionDrainingError,
+    ConnectionReconnectingError,
+    Msg,
+    NatsTimeoutError,
+    NoRespondersError,
+    OutboundBufferLimitError,
+)
+
+DELIVERED = "$JS.ACK."
+"""How the reply subject of every delivered message begins."""
+STATUS = "Status"
+DESCRIPTION = "Description"
+SEQUENCE = "Nats-Sequence"
+SUBJECT = "Nats-Subject"
+TIME_STAMP = "Nats-Time-Stamp"
+PENDING_MESSAGES = "Nats-Pending-Messages"
+LAST_CONSUMER = "Nats-Last-Consumer"
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
+TTL = "Nats-TTL"
+
+AGENTS_WORD_BYTES_MAX = 128_000
+"""
+Of a word at a place of agents. Services repeat it to people, some of it twice, in one message: over MESSAGE_BYTES_MAX
+the bus would refuse that, and its writer end. What our agents say is some kB; a thousand holders of a slice are 60.
+"""
+AGENTS_KINDS = frozenset({"slice", "node"})
+"""The nouns that node agents may write. A service says that a node is removed, in a few words."""
+
+WRONG_LAST_SEQUENCE = 10071
+"""A guard did not hold; the text names the sequence that was found."""
+OTHER_IN_FLIGHT = 10164
+"""
+A cluster refuses because another write under the guard is on its way, and cannot say whether that one will land.
+
+It may be an earlier attempt of the same write: so nothing is known yet, and a reading now would explain nothing.
+"""
+STREAM_NOT_FOUND = 10059
+STREAM_IN_USE = 10058
+INSUFFICIENT_STORAGE = 10047
+CONSUMER_NOT_FOUND = 10014
+CONSUMER_EXISTS = 10148
+
+NO_ANSWER = (
+    NatsTimeoutError,
+    NoRespondersError,
+    OutboundBufferLimitError,
+    ConnectionReconnectingError,
+    ConnectionDrainingError,
+)
+"""What the client raises when nobody answered, or nothing could be sent: nothing is known of what was asked."""
+
+_WRONG = re.compile(r"wrong last sequence: ([0-9]{1,20})")
+
+
+class ApiError(Exception):
+    """JetStream answered with an error. Carries HTTP-like `code`, JetStream's `err_code` and its words."""
+
+    def __init__(self, asked: str, error: dict[str, Any]) -> None:
+        """Keep what was asked and what the server said."""
+        self.code = _number(error.get("code"))
+        self.err_code = _number(error.get("err_code"))
+        self.description = shorten(str(error.get("description", "")), 300)
+        super().__init__(f"{asked}: {self.description} ({self.err_code})")
+
+    @property
+    def wrong_last_sequence(self) -> int | None:
+        """The sequence that a refusal names, or None when it names none."""
+        found = _WRONG.search(self.description)
+        return int(found[1]) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a consumer says of one delivered message. `pending` is what still follows in the stream."""
+
+    stream_sequence: int
+    consumer_sequence: int
+    pending: int
+
+
+def delivery_of(reply: str) -> Delivery | None:
+    """
+    Read the reply subject of a delivered message; None when it is none.
+
+    `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>`, or with domain and account
+    after `ACK` and one token more at the end (NATS ADR-15, ADR-53).
+    """
+    tokens = reply.split(".")
+    if tokens[:2] != ["$JS", "ACK"] or len(tokens) < 9:
+        return None
+    at = 5 if len(tokens) == 9 else 7
+    try:
+        return Delivery(int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 3]))
+    except (ValueError, IndexError):
+        return None
+
+
+def stored_ns_of(reply: str) -> int:
+    """When a delivered message was stored, by the broker's clock (Unix, ns); 0 where its reply subject does not say."""
+    tokens = reply.split(".")
+    if delivery_of(reply) is None:
+        return 0
+    at = 7 if len(tokens) == 9 else 9
+    return int(tokens[at]) if tokens[at].isdecimal() else 0
+
+
+def envelope_bytes(write: Write, time: str) -> bytes:
+    """What is published for a write; `time` is for people. Raises MessageTooLargeError."""
+    return encode(
+        Envelope(
+            id=secrets.token_hex(8),
+            operation=write.operation,
+            request=write.request,
+            schema=SCHEMA,
+            time=time,
+            message=write.message,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """
+    A stored message as an entry; `request` is which request it is about, `why` why it could not be decoded.
+
+    `entry` is None when the subject is none of ours: there is nothing that it could be a value of. `fault` is one of
+    `subject`, `bytes` and `place` (a message that does not belong where it stands); empty where nothing is wrong.
+    """
+
+    entry: Entry | None
+    request: str
+    why: str = ""
+    fault: str = ""
+
+
+def read_stored(subject: str, sequence: int, data: bytes) -> Read:
+    """A stored message as an entry. Bytes that are no message of ours, or none of this subject, become one without."""
+    try:
+        address = parse(subject)
+    except SubjectError as error:
+        return Read(None, "", str(error), "subject")
+    if address.kind in AGENTS_KINDS and len(data) > AGENTS_WORD_BYTES_MAX:
+        why = f"{len(data)} bytes is over the limit of {AGENTS_WORD_BYTES_MAX} for what agents say"
+        return Read(Entry(subject, sequence, OperationId(""), None, why), "", why, "bytes")
+    envelope = decode(data)
+    if isinstance(envelope, Undecodable):
+        return Read(Entry(subject, sequence, OperationId(""), None, envelope.why), "", envelope.why, "bytes")
+    why = schema_violation(address, envelope.message)
+    if why:
+        return Read(Entry(subject, sequence, OperationId(envelope.operation), None, why), "", why, "place")
+    return Read(Entry(subject, sequence, OperationId(envelope.operation), envelope.message), envelope.request)
+
+
+def answer_of(subject: str, answer: Msg) -> int:
+    """The sequence of an accepted write. Raises ApiError (refused), TimeoutError (an answer that says neither)."""
+    if not answer.data:
+        raise TimeoutError(f"no answer to {subject}: {status_of(answer)}")
+    said = said_in(subject, answer.data)
+    if not (sequence := _number(said.get("seq"))) > 0:
+        raise TimeoutError(f"the answer to {subject} names no sequence")
+    return sequence
+
+
+def said_in(asked: str, data: bytes) -> dict[str, Any]:
+    """
+    An answer of JetStream's API, which is no error.
+
+    Raises ApiError, and TimeoutError for what is no answer of its: then, too, nothing is known of what was asked.
+    """
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise TimeoutError(f"the answer to {asked} is no answer of JetStream's")
+    if isinstance(error := said.get("error"), dict):
+        raise ApiError(asked, error)
+    return said
+
+
+def _number(value: object) -> int:
+    """A whole number of the server's; 0 for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAt:
+    """When a value was written, by its writer's clock and by the broker's, in unix seconds."""
+
+    writer_s: float
+    broker_s: float
+
+
+def times_of(answer: Msg) -> WrittenAt | None:
+    """Both times of a stored message that was asked for. None for none, or where they cannot be read."""
+    envelope = decode(answer.data)
+    stored = (answer.headers or {}).get(TIME_STAMP, "")
+    if isinstance(envelope, Undecodable) or not stored:
+        return None
+    try:
+        return WrittenAt(datetime.fromisoformat(envelope.time).timestamp(), datetime.fromisoformat(stored).timestamp())
+    except ValueError:
+        return None
+
+
+def status_of(message: Msg) -> str:
+    """The status that the server sent instead of a message, or empty. A stored message may have any header."""
+    headers = message.headers
+    if message.data or not headers or SEQUENCE in headers or message.reply.startswith(DELIVERED):
+        return ""
+    return headers.get(STATUS, "")

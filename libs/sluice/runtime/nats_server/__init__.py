@@ -1,0 +1,1 @@
+"""nats-server processes on this machine, for `sluice up` and for tests."""

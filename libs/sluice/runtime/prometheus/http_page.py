@@ -1,0 +1,190 @@
+"""
+Shows what this process counts, at `/metrics` over plain HTTP, as Prometheus reads it.
+
+prometheus-client writes the page and knows the formats; it is only imported where somebody wants one. The server is
+our own because of what it leaves out: it answers one GET per connection, within a time and a size, and closes it. The
+client library's runs in threads, where nobody may look at a core. It tells nobody anything else, and no other page
+exists.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from sluice.runtime import logs
+from sluice.runtime.addresses import host_and_port, joined, listening_at
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.prometheus.metrics import PROCESS, Metric, MetricRegistry
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric as Family
+    from prometheus_client.registry import Collector
+
+PATH = "/metrics"
+WITHIN_S = 5.0
+"""For a whole exchange. A scraper asks at once, and takes what it is told."""
+ASKING_BYTES_MAX = 8 * 1024
+CONNECTIONS_MAX = 16
+"""Open at once; what is above is closed without a word."""
+
+
+@asynccontextmanager
+async def serving_metrics(address: str, counts: MetricRegistry = PROCESS) -> AsyncIterator[str]:
+    """
+    Serve the page at `address` (HOST:PORT; port 0 is any free one) for the time of the context, and give the address.
+
+    Nothing is served where it is empty. Raises ServiceError when the address makes no sense or cannot be had.
+    """
+    if not address:
+        yield ""
+        return
+    host, port = _parts(address)
+    page = _Page(counts)
+    try:
+        server = await asyncio.start_server(page.answer, **listening_at(host, port), limit=ASKING_BYTES_MAX)
+    except OSError as error:
+        raise ServiceError(f"metrics cannot be served at {address}: {error.strerror or error}") from error
+    shown = joined(host, server.sockets[0].getsockname()[1])
+    logs.get("metrics").info("serving", metrics_address=shown)
+    try:
+        yield shown
+    finally:
+        server.close()
+        await page.close()
+
+
+def _parts(address: str) -> tuple[str, int]:
+    try:
+        host, port = host_and_port(address)
+    except ValueError as error:
+        raise ServiceError(f"metrics_address {address!r}: {error}") from error
+    if not host:
+        raise ServiceError(f"metrics_address {address!r}: must be HOST:PORT, 127.0.0.1:9090 for instance")
+    return host, port
+
+
+class _Page:
+    """Answers connections, so many at once."""
+
+    def __init__(self, counts: MetricRegistry) -> None:
+        self._registry = registry_of(counts)
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._answering) >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._answering.add(task)
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                writer.write(self._said(await reader.readuntil(b"\r\n\r\n")))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever asks so is told nothing
+        finally:
+            writer.transport.abort()
+            self._answering.discard(task)
+
+    async def close(self) -> None:
+        """End all connections."""
+        for task in tuple(self._answering):
+            task.cancel()
+        await asyncio.gather(*self._answering, return_exceptions=True)
+
+    def _said(self, asked: bytes) -> bytes:
+        line, *headers = asked.decode("latin-1").split("\r\n")
+        method, _, rest = line.partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        if method not in {"GET", "HEAD"}:
+            return _http("405 Method Not Allowed", "text/plain", b"only GET\n", "Allow: GET, HEAD")
+        if path != PATH:
+            return _http("404 Not Found", "text/plain", f"only {PATH} is here\n".encode())
+        accepted = ",".join(
+            value.strip()
+            for name, _, value in (header.partition(":") for header in headers)
+            if name.lower() == "accept"
+        )
+        encode, kind = _format_of(accepted)
+        body = encode(self._registry)
+        return _http("200 OK", kind, b"" if method == "HEAD" else body)
+
+
+def _format_of(accepted: str) -> "tuple[Callable[[Collector], bytes], str]":
+    """How the page is written for who accepts this, and what it is then called; plain text for who says nonsense."""
+    from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - only where somebody looks
+
+    try:
+        encode, kind = choose_encoder(accepted)
+    except (TypeError, ValueError):  # a version that is no number (prometheus-client 0.26)
+        encode, kind = choose_encoder("")
+    return encode, kind
+
+
+def _http(status: str, kind: str, body: bytes, *headers: str) -> bytes:
+    head = (
+        f"HTTP/1.1 {status}",
+        f"Content-Type: {kind}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+        *headers,
+    )
+    return "\r\n".join((*head, "", "")).encode() + body
+
+
+def registry_of(counts: MetricRegistry) -> "CollectorRegistry":
+    """What prometheus-client's encoders read: `counts`, and the process's memory, time, files and start."""
+    from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - only where somebody looks
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(_Collector(counts))
+    return registry
+
+
+class _Collector:
+    """Our counts in the client library's words."""
+
+    def __init__(self, counts: MetricRegistry) -> None:
+        self._counts = counts
+
+    def describe(self) -> Iterator["Family"]:
+        """Nothing beforehand: what was never counted has no name yet."""
+        return iter(())
+
+    def collect(self) -> Iterator["Family"]:
+        from prometheus_client.core import (  # noqa: PLC0415 - only where somebody looks
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
+        for metric, series in self._counts.samples().items():
+            cls = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = cls(metric.name, metric.help, labels=metric.labels)
+            for labels, value in series.items():
+                family.add_metric(labels, value)
+            yield family
+        for metric, histograms in self._counts.histograms().items():
+            spread_family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for labels, histogram in histograms.items():
+                spread_family.add_metric(labels, _summed(metric, histogram.counts), histogram.total)
+            yield spread_family
+
+
+def _summed(metric: Metric, counts: list[int]) -> list[tuple[str, float]]:
+    """Each bound with how many values are not above it."""
+    found: list[tuple[str, float]] = []
+    total = 0
+    for bound, some in zip((*map(str, metric.bounds), "+Inf"), counts, strict=True):
+        total += some
+        found.append((bound, float(total)))
+    return found

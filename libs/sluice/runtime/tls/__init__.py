@@ -1,0 +1,1 @@
+"""Certificates and secrets in files: read, checked, and read again when they change."""

@@ -1,0 +1,1 @@
+"""Traces of requests (W3C trace context), exported by OpenTelemetry."""

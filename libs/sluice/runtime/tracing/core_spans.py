@@ -1,0 +1,204 @@
+"""
+What one runner's turns look like in the traces of its requests: words that came, decisions, steps, words that went.
+
+It looks at what a core was told and said, after the turn; a core knows nothing of it and waits for none of it. While
+nobody collects spans it only times decisions, for the headers of our own words.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from sluice.contracts.bus.events import Entry, Observed, Write
+from sluice.contracts.bus.trace_headers import TracePart
+from sluice.contracts.messages import AllocationRequested, Bound, RequestRejected, RequestWithdrawn, SliceReady
+from sluice.runtime.tracing.bounded_dict import BoundedDict
+from sluice.runtime.tracing.request_traces import NO_ATTRIBUTES, Attributes, RequestTraces, current
+from sluice.runtime.tracing.span_attributes import of_message, of_subject
+
+MARKS_MAX = 10_000
+"""Phases that have begun and not ended."""
+BECAUSE_MAX = 16
+"""Requests of one turn that are told why: a listing may concern all there are."""
+_BEGINNINGS: dict[type, tuple[TracePart, str]] = {
+    AllocationRequested: ("request", "request seen"),
+    RequestRejected: ("request", "request seen"),
+    RequestWithdrawn: ("release", "request given back"),
+}
+"""Words of a source with which a trace begins: which of the two, and the name of its first span."""
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPhase:
+    """
+    A stretch of a request's way within one process: a span from one signal to another.
+
+    A signal is a verb and the name of a type: `saw` a message, `decided` an instruction or a message to be written,
+    `did` an instruction.
+    """
+
+    name: str
+    begins: str
+    ends: str
+
+
+class CoreSpans:
+    """The turns of one core."""
+
+    def __init__(self, traces: RequestTraces, phases: Sequence[SpanPhase] = ()) -> None:
+        """Record in `traces`; tell the `phases`."""
+        self._traces = traces
+        self._begins: dict[str, list[SpanPhase]] = {}
+        self._ends: dict[str, list[SpanPhase]] = {}
+        for phase in phases:
+            self._begins.setdefault(phase.begins, []).append(phase)
+            self._ends.setdefault(phase.ends, []).append(phase)
+        self._marks: BoundedDict[tuple[str, str], int] = BoundedDict(MARKS_MAX)
+        self._attempts: BoundedDict[str, str] = BoundedDict(MARKS_MAX)
+        """Operations whose write got no answer -> the span of that attempt."""
+
+    def turn(self, event: object, cause: str, doing: Sequence[tuple[object, str]], took_s: float) -> str:
+        """
+        A turn is over, just now: the core was told `event` (because of the span `cause`), and does these things.
+
+        `doing` is each instruction with its request. Returns the span that what belongs to no request belongs to.
+        """
+        if isinstance(event, Observed) and isinstance(event.entry.message, AllocationRequested):
+            self._heard_that_it_runs(event.entry)
+        writes = [each for each, request in doing if request and isinstance(each, Write)]
+        for write in writes:
+            self._begin(write, took_s)
+            if write.attempt == 1:
+                self._traces.took(write.request, "decide", took_s)
+        if not self._traces.recording:
+            return cause
+        ended_ns = time.time_ns()
+        began_ns = ended_ns - int(took_s * _NS)
+        if isinstance(event, Observed):
+            cause = self._took_in(event.entry, began_ns, doing=bool(doing))
+        for request, words in _words(writes):
+            because = (cause,) if cause and cause[:35] != self._traces.at(request)[:35] else ()
+            self._traces.past(
+                "decide",
+                request,
+                began_ns=began_ns,
+                ended_ns=ended_ns,
+                links=because,
+                attributes={"sluice.decided": words, "sluice.event": type(event).__name__},
+                enter_it=True,
+            )
+        for each, request in doing:
+            kind = type(each.message if isinstance(each, Write) else each).__name__
+            self.signal(f"decided {kind}", request, ended_ns)
+        return cause
+
+    def _heard_that_it_runs(self, entry: Entry) -> None:
+        """A source remembers what a pod is bound to, as a process that has just begun reads it, too."""
+        if _ends_way(entry.message):
+            self._traces.runs(entry.subject.rpartition(".")[2])
+
+    def _begin(self, write: Write, ago_s: float) -> None:
+        """Words of a source begin a trace."""
+        if type(write.message) in _BEGINNINGS:
+            part, name = _BEGINNINGS[type(write.message)]
+            attributes = of_message(write.message) if self._traces.recording else NO_ATTRIBUTES
+            self._traces.start(write.request, name, part, ago_s=ago_s, attributes=attributes)
+
+    def _took_in(self, entry: Entry, began_ns: int, *, doing: bool) -> str:
+        """A word was taken in: a span, when something came of it."""
+        arrival = self._traces.arrivals.take(entry)
+        if arrival is None or entry.message is None:
+            return ""
+        word = type(entry.message).__name__
+        self.signal(f"saw {word}", arrival.request, arrival.arrived_ns)
+        if not doing or not arrival.traceparent:
+            return arrival.traceparent
+        before = self._traces.arrivals.before(entry)
+        stored_ns = arrival.stored_ns if 0 < arrival.stored_ns <= arrival.arrived_ns else arrival.arrived_ns
+        attributes: Attributes = {
+            **of_message(entry.message),
+            **of_subject(entry.subject, "process"),
+            "sluice.waited_here_ms": round((began_ns - arrival.arrived_ns) / 1e6, 3),
+            **({"sluice.delivered_again": True} if before else {}),
+        }
+        own = self._traces.past(
+            f"deliver {word}",
+            arrival.request,
+            began_ns=stored_ns,
+            ended_ns=began_ns,
+            parent=arrival.traceparent,
+            kind="consumer",
+            links=(before,) if before else (),
+            attributes=attributes,
+            enter_it=True,
+        )
+        self._traces.arrivals.taken(entry, own)
+        return own
+
+    def signal(self, signal: str, request: str, at_ns: int) -> None:
+        """Something happened to a request: phases begin and end with it."""
+        if not request:
+            return
+        for phase in self._ends.get(signal, ()):
+            began_ns = self._marks.pop((request, phase.name), None)
+            if began_ns is not None:
+                self._traces.past(phase.name, request, began_ns=began_ns, ended_ns=at_ns)
+        for phase in self._begins.get(signal, ()):
+            if (request, phase.name) not in self._marks:
+                self._marks.put((request, phase.name), at_ns)
+
+    def did(self, instruction: object, request: str) -> None:
+        """An instruction was carried out, just now."""
+        if self._traces.recording:
+            self.signal(f"did {type(instruction).__name__}", request, time.time_ns())
+
+    def publishing(self, write: Write, cause: str) -> AbstractContextManager[None]:
+        """The span of one attempt to write a word, linked to the attempt before it."""
+        word = type(write.message).__name__
+        if not self._traces.recording:
+            return self._traces.span("publish", write.request, parent=cause)
+        before = self._attempts.get(write.operation, "")
+        attributes: Attributes = {
+            **of_message(write.message),
+            **of_subject(write.subject, "publish"),
+            "messaging.message.id": write.operation,
+            "sluice.attempt": write.attempt,
+        }
+        return self._traces.span(
+            f"publish {word}",
+            write.request,
+            parent=cause,
+            kind="producer",
+            links=(before,) if before else (),
+            attributes=attributes,
+        )
+
+    def published(self, write: Write, *, unknown: bool) -> None:
+        """The attempt is over; called inside of its span."""
+        if not unknown and _ends_way(write.message):
+            self._traces.runs(write.request)
+        if not self._traces.recording:
+            return
+        if unknown:
+            self._attempts.put(write.operation, current())
+        else:
+            self._attempts.pop(write.operation, None)
+
+
+def _ends_way(message: object) -> bool:
+    """Whether it is the last that its writer says of a request on its way to the slice: what it says then is later."""
+    if isinstance(message, AllocationRequested):
+        return message.held is not None
+    return isinstance(message, SliceReady | Bound)
+
+
+def _words(writes: Sequence[Write]) -> Iterator[tuple[str, str]]:
+    """Each request that something is written about, with the names of the words; at most BECAUSE_MAX."""
+    found: dict[str, list[str]] = {}
+    for write in writes:
+        if write.request in found or len(found) < BECAUSE_MAX:
+            found.setdefault(write.request, []).append(type(write.message).__name__)
+    for request, words in found.items():
+        yield request, ", ".join(words)

@@ -1,0 +1,115 @@
+"""
+What a span says of itself, by OpenTelemetry's semantic conventions (messaging, k8s, hw, rpc) where they have a name.
+
+Only what is listed here leaves the process: names, ids and places. No annotation, no environment, no ticket, no
+password, no text of a person; a test goes through every message.
+"""
+
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Bound,
+    EvictionOrdered,
+    Grant,
+    NodeChanged,
+    Refused,
+    RequestRejected,
+    Revoke,
+)
+from sluice.runtime.tracing.request_traces import Attributes
+
+KEYS = frozenset(
+    {
+        "error.type",
+        "hw.id",
+        "hw.type",
+        "k8s.namespace.name",
+        "k8s.node.name",
+        "k8s.pod.name",
+        "k8s.pod.uid",
+        "messaging.destination.name",
+        "messaging.destination.template",
+        "messaging.message.id",
+        "messaging.operation.name",
+        "messaging.operation.type",
+        "messaging.system",
+        "rpc.method",
+        "rpc.system.name",
+        "sluice.allocation",
+        "sluice.attempt",
+        "sluice.decided",
+        "sluice.delivered_again",
+        "sluice.event",
+        "sluice.reason",
+        "sluice.request",
+        "sluice.revision",
+        "sluice.waited_here_ms",
+    }
+)
+"""Every attribute there is."""
+
+_TYPES = {"publish": "send", "process": "process"}
+
+
+def of_subject(subject: str, operation: str) -> Attributes:
+    """Where a word is; `operation` is `publish` or `process`."""
+    return {
+        "messaging.system": "nats",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": _TYPES[operation],
+        "messaging.destination.name": subject,
+        "messaging.destination.template": ".".join(subject.split(".", 2)[:2]),
+    }
+
+
+def of_message(message: AnyMessage) -> Attributes:
+    """Whom a word is about."""
+    match message:
+        case AllocationRequested() | RequestRejected():
+            return {
+                "k8s.namespace.name": message.namespace,
+                "k8s.pod.name": message.name,
+                "sluice.revision": message.revision,
+            }
+        case Grant() | Revoke():
+            booking = message.booking
+            return {
+                "k8s.namespace.name": booking.namespace,
+                "k8s.pod.name": booking.name,
+                "k8s.pod.uid": str(booking.request),
+                "k8s.node.name": str(booking.node),
+                "sluice.allocation": str(booking.allocation),
+                "sluice.revision": message.revision,
+            }
+        case Bound():
+            return {"k8s.node.name": str(message.node), "sluice.allocation": str(message.allocation)}
+        case NodeChanged():
+            return {"k8s.node.name": str(message.node)}
+        case Refused():
+            return {"sluice.reason": str(message.refusal.reason)}
+        case EvictionOrdered():
+            return {}
+    allocation = getattr(message, "allocation", "")
+    return {"sluice.allocation": str(allocation)} if allocation else {}
+
+
+def of_instruction(instruction: object) -> Attributes:
+    """What a step is done to: a GPU, a pod or a node, by the fields of those names."""
+    found: dict[str, str] = {}
+    gpu = getattr(instruction, "gpu", "")
+    if gpu:
+        found |= {"hw.id": str(gpu), "hw.type": "gpu"}
+    uid = getattr(instruction, "uid", "")
+    if uid:
+        found["k8s.pod.uid"] = str(uid)
+        found["k8s.namespace.name"] = str(getattr(instruction, "namespace", ""))
+        found["k8s.pod.name"] = str(getattr(instruction, "name", ""))
+    node = getattr(instruction, "node", "")
+    if node:
+        found["k8s.node.name"] = str(node)
+    return found
+
+
+def of_call(method: str) -> Attributes:
+    """A gRPC call; `method` is `/package.Service/Method`."""
+    return {"rpc.system.name": "grpc", "rpc.method": method.lstrip("/")}

@@ -1,0 +1,16 @@
+"""Which version of Sluice this process runs, as it was installed. For people: nothing may be decided from it."""
+
+import functools
+
+DISTRIBUTION = "sluice-gpu"
+
+
+@functools.cache
+def sluice_version() -> str:
+    """The version, or empty where Sluice runs from a folder without having been installed."""
+    import importlib.metadata  # noqa: PLC0415 - slow to load, and most processes never say their version
+
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

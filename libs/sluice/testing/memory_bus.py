@@ -1,0 +1,266 @@
+"""
+The bus without a server: for tests of services and for anything that lives in one process.
+
+It stands on `StreamModel`, the same model that the simulator uses, and passes the same conformance suite as the NATS
+bus. It must promise nothing that NATS does not.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from sluice.contracts.bus.events import (
+    Entry,
+    Observed,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Write,
+    WriteAccepted,
+    WriteRefused,
+    WriteUnknown,
+)
+from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX
+from sluice.contracts.bus.subjects import SubjectError, ledger_filter, parse
+from sluice.contracts.ids import Incarnation, NodeName, OperationId
+from sluice.runtime.bus import Answer, BusError, Reading
+from sluice.runtime.clock import Clock, SystemClock
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.testing.stream_model import PublishAccepted, PublishRefused, StoredValue, StreamMissing, StreamModel
+
+BATCH_MAX = 5_000
+"""Entries in one batch, as many as the NATS bus asks for at once."""
+POLL_S = 0.01
+"""How often a reader looks whether the stream it waits for is there."""
+
+
+class MemoryBroker:
+    """What several buses share: the streams, and who is told when they change."""
+
+    def __init__(self, clock: Clock | None = None, *, streams: bool = True) -> None:
+        """Begin empty; without `streams` nothing can be written until `ensure_streams`."""
+        self.clock: Clock = clock if clock is not None else SystemClock()
+        self.values = StreamModel(self.clock.monotonic())
+        if not streams:
+            self.values.wipe()
+        self._listeners: dict[asyncio.Event, None] = {}
+
+    def bus(self, name: str, traces: RequestTraces | None = None) -> "MemoryBus":
+        """A connection."""
+        return MemoryBus(self, name=name, traces=traces)
+
+    def wipe(self) -> None:
+        """Lose everything, streams included. Readers wait until they are made again."""
+        self.values.wipe()
+        self.changed()
+
+    def lose_latest(self, stream: Stream, count: int) -> int:
+        """Lose the latest acknowledged writes of a stream, as a killed server may where it does not sync."""
+        taken = self.values.lose_latest(stream, count)
+        self.changed()
+        return taken
+
+    def put_undecodable(self, subject: str) -> None:
+        """Store bytes that are no message of ours, unguarded."""
+        now = self.clock.monotonic()
+        self.values.publish(subject=subject, guard=None, expected=0, operation=OperationId(""), message=None, now=now)
+        self.changed()
+
+    def changed(self) -> None:
+        """Wake every reader."""
+        for listener in self._listeners:
+            listener.set()
+
+    def listen(self, listener: asyncio.Event) -> None:
+        """Have an event set at every change, until `unlisten`."""
+        self._listeners[listener] = None
+
+    def unlisten(self, listener: asyncio.Event) -> None:
+        """Stop telling an event."""
+        self._listeners.pop(listener, None)
+
+
+class MemoryBus:
+    """
+    A `sluice.runtime.bus.Bus` over a MemoryBroker, with switches for what goes wrong.
+
+    `lose_answers`: as many next writes land and report unknown. `lose_writes`: as many do not land and report unknown.
+    `connected`: while False nothing gets through. `denied`: writes to these subjects raise BusError.
+    """
+
+    def __init__(self, broker: MemoryBroker, *, name: str = "memory", traces: RequestTraces | None = None) -> None:
+        """Connect."""
+        self.name = name
+        self.lose_answers = 0
+        self.lose_writes = 0
+        self.denied: frozenset[str] = frozenset()
+        self._connected = True
+        self._broker = broker
+        self._traces = traces
+        self._restarts: dict[Stream, int] = dict.fromkeys(Stream, 0)
+        self._waiting: dict[asyncio.Event, float] = {}
+        """Since when readers wait for something to read."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether anything gets through."""
+        return self._connected
+
+    @connected.setter
+    def connected(self, connected: bool) -> None:
+        if connected and not self._connected:
+            for stream in self._restarts:
+                self._restarts[stream] += 1  # what was missed meanwhile can be known only by reading anew
+        self._connected = connected
+        self._broker.changed()
+
+    async def write(self, write: Write, headers: dict[str, str]) -> Answer:
+        """Publish once, guarded. Raises BusError for a denied subject."""
+        await asyncio.sleep(0)
+        if write.subject in self.denied:
+            raise BusError(f"{self.name} may not write {write.subject}")
+        if not self._connected:
+            await asyncio.sleep(POLL_S)
+            return WriteUnknown(write.operation)
+        if self.lose_writes > 0:
+            self.lose_writes -= 1
+            return WriteUnknown(write.operation)
+        outcome = self._broker.values.publish(
+            subject=write.subject,
+            guard=write.guard,
+            expected=write.expected,
+            operation=write.operation,
+            message=write.message,
+            now=self._broker.clock.monotonic(),
+            ttl_s=write.ttl_s,
+            request=write.request,
+            headers=headers,
+        )
+        self._broker.changed()
+        if self.lose_answers > 0:
+            self.lose_answers -= 1
+            return WriteUnknown(write.operation)
+        match outcome:
+            case PublishAccepted():
+                return WriteAccepted(write.operation, outcome.sequence)
+            case PublishRefused():
+                return WriteRefused(write.operation, outcome.last)
+            case StreamMissing():
+                await asyncio.sleep(POLL_S)
+                return WriteUnknown(write.operation)
+
+    async def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncGenerator[list[Reading]]:
+        """All last values under `filters`, then the live tail; anew after a wipe or a lost connection."""
+        while True:
+            async with aclosing(self._reading(stream, filters, None)) as reading:
+                async for batch in reading:
+                    yield batch
+
+    async def read_ledger(self, node: NodeName) -> AsyncGenerator[list[Reading]]:
+        """A node's ledger; waits while the durable of its agent does not exist."""
+        while True:
+            async with aclosing(self._reading(Stream.BOOK, (ledger_filter(node),), node)) as reading:
+                async for batch in reading:
+                    yield batch
+
+    def read_again(self, stream: Stream) -> None:
+        """Start every reader of `stream` on this connection anew."""
+        self._restarts[stream] += 1
+        self._broker.changed()
+
+    async def last(self, stream: Stream, subject: str) -> Entry | None:
+        """The last value of one subject. Raises TimeoutError without a connection or a stream."""
+        await asyncio.sleep(0)
+        self._need(stream)
+        return self._broker.values.last(subject, self._broker.clock.monotonic())
+
+    async def incarnation(self, stream: Stream) -> Incarnation:
+        """Which life of the data this is. Raises TimeoutError when there is no such stream."""
+        await asyncio.sleep(0)
+        self._need(stream)
+        incarnation = self._broker.values.incarnation(stream)
+        assert incarnation is not None
+        return incarnation
+
+    async def ensure_streams(self, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
+        """Make the streams that are missing. Nothing is on a disk."""
+        del history_bytes
+        self._broker.values.ensure(self._broker.clock.monotonic())
+        self._broker.changed()
+
+    async def ensure_agent(self, node: NodeName) -> None:
+        """Make the durable of a node's agent. Raises TimeoutError when there is no stream for it."""
+        self._need(Stream.BOOK)
+        self._broker.values.ensure_agent(node)
+        self._broker.changed()
+
+    @property
+    def unread_s(self) -> float:
+        """For how long already a stream that is to be read here cannot be; 0 while readings go on."""
+        now = self._broker.clock.monotonic()
+        return max((now - since for since in self._waiting.values()), default=0.0)
+
+    async def close(self) -> None:
+        """Nothing gets through any more."""
+        self._connected = False
+
+    def _up(self) -> bool:
+        return self._connected
+
+    def _need(self, stream: Stream) -> None:
+        if not self._connected or not self._broker.values.has(stream):
+            raise TimeoutError(f"no answer about {stream}")
+
+    async def _reading(
+        self, stream: Stream, filters: tuple[str, ...], agent: NodeName | None
+    ) -> AsyncGenerator[list[Reading]]:
+        """One reading, from its start until it has to start anew."""
+        values = self._broker.values
+        news = asyncio.Event()
+        self._broker.listen(news)
+        try:
+            if agent is not None and not (self._up() and values.has_agent(agent)):
+                yield [ReadingStarted(stream, Incarnation(""))]
+            while not (self._up() and values.has(stream) and (agent is None or values.has_agent(agent))):
+                self._waiting.setdefault(news, self._broker.clock.monotonic())
+                news.clear()
+                await news.wait()
+            self._waiting.pop(news, None)
+            restarts = self._restarts[stream]
+            incarnation = values.incarnation(stream)
+            assert incarnation is not None
+            yield [ReadingStarted(stream, incarnation)]
+            cursor = values.cursor(stream, filters)
+            caught_up = False
+            while not cursor.lost and restarts == self._restarts[stream]:
+                if agent is not None and not values.has_agent(agent):
+                    return
+                news.clear()
+                up = self._up()
+                found = cursor.read(self._broker.clock.monotonic(), BATCH_MAX) if up else []
+                batch: list[Reading] = [self._observed(stream, value) for value in found if _is_ours(value)]
+                if up and not caught_up and len(found) < BATCH_MAX:
+                    caught_up = True
+                    batch.append(ReadingCaughtUp(stream))
+                if batch:
+                    yield batch
+                else:
+                    await news.wait()
+        finally:
+            self._waiting.pop(news, None)
+            self._broker.unlisten(news)
+
+    def _observed(self, stream: Stream, value: StoredValue) -> Observed:
+        if self._traces is not None:
+            entry = value.entry
+            self._traces.arrived(entry.subject, entry.sequence, value.request, value.headers)
+        return Observed(stream, value.entry)
+
+
+def _is_ours(value: StoredValue) -> bool:
+    """What lies at a subject that is none of ours is nothing's value."""
+    try:
+        parse(value.entry.subject)
+    except SubjectError:
+        return False
+    return True

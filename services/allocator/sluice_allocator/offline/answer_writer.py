@@ -1,0 +1,137 @@
+"""What is answered to a workload: one line per answer, and a summary that counts them. It must not decide anything."""
+
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from sluice.contracts.fleet_file.empty_snapshots import gpu_uuid
+from sluice.contracts.fleet_file.fleet_spec import FleetSpec
+from sluice.contracts.ids import GpuUuid
+from sluice.contracts.messages import Booking, DeviceGrant, Mode
+from sluice.mig.model import GpuModel
+from sluice_allocator.core.given import given
+
+Word = Literal["bound", "pending", "refused", "released"]
+WHOLE_GPU = "gpu"
+"""How the summary calls an exclusive GPU without MIG; shares are called by their mode, instances by their profile."""
+
+
+class AnsweredDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One device of a bound or released pod.
+
+    `memory_mib` is of the instance, of the whole GPU, or of the share. `sm_percent`: of the SMs of the model's largest
+    profile, rounded down, for what is exclusive; of the GPU's SMs for a share (100 where it has no bound).
+    """
+
+    gpu: GpuUuid
+    mode: Mode
+    profile: str | None
+    start: int
+    size: int
+    memory_mib: int
+    sm_percent: int
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer, at the time of the line that led to it."""
+
+    at: float
+    id: str
+    answer: Word
+    node: str | None
+    devices: tuple[AnsweredDevice, ...]
+    reasons: tuple[Any, ...]
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """Everything counted. `accepted` counts bound devices by profile, by the mode of a share, or as `gpu`."""
+
+    arrivals: int = 0
+    bound: int = 0
+    pending: int = 0
+    """Arrivals that had to wait, however it ended."""
+    refused: int = 0
+    released: int = 0
+    departed_waiting: int = 0
+    departed_without: int = 0
+    """Departures of what was refused, has left before, or never arrived."""
+    running: int = 0
+    """Bound at the end."""
+    waiting: int = 0
+    """Pending at the end."""
+    accepted: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class Sink(Protocol):
+    """Where lines go."""
+
+    def write(self, line: bytes, /) -> object:
+        """Take one line, its end included."""
+
+
+class AnswerWriter:
+    """Writes answers and counts them."""
+
+    def __init__(self, fleet: FleetSpec, out: Sink) -> None:
+        """Know the model of every GPU, which tells what a device amounts to."""
+        self.summary = Summary()
+        self._out = out
+        self._encode = msgspec.json.Encoder().encode
+        self._models: dict[GpuUuid, GpuModel] = {}
+        for node in fleet.nodes:
+            models = [kind.model for kind in node.gpus for _ in range(kind.count)]
+            self._models |= {gpu_uuid(node, index): model for index, model in enumerate(models)}
+
+    def bound(self, at: float, pod: str, booking: Booking) -> None:
+        """The pod has its devices."""
+        self.summary.bound += 1
+        accepted = self.summary.accepted
+        for device in booking.devices:
+            kind = device.share.mode if device.share is not None else device.profile or WHOLE_GPU
+            accepted[kind] = accepted.get(kind, 0) + 1
+        self._write(at, pod, "bound", booking)
+
+    def pending(self, at: float, pod: str, reasons: tuple[Any, ...]) -> None:
+        """The pod waits, and why."""
+        self.summary.pending += 1
+        self._write(at, pod, "pending", None, reasons)
+
+    def refused(self, at: float, pod: str, reasons: tuple[Any, ...]) -> None:
+        """The pod gets nothing, and why."""
+        self.summary.refused += 1
+        self._write(at, pod, "refused", None, reasons)
+
+    def released(self, at: float, pod: str, booking: Booking | None, reasons: tuple[Any, ...] = ()) -> None:
+        """The pod has left. `booking` is what it gave back, if it had anything."""
+        self.summary.released += booking is not None
+        self._write(at, pod, "released", booking, reasons)
+
+    def finish(self) -> None:
+        """Say the summary, the last line."""
+        counted = msgspec.structs.asdict(self.summary)
+        counted["accepted"] = dict(sorted(self.summary.accepted.items()))
+        self._out.write(self._encode({"summary": counted}) + b"\n")
+
+    def _write(self, at: float, pod: str, word: Word, booking: Booking | None, reasons: tuple[Any, ...] = ()) -> None:
+        answer = Answer(
+            at=at,
+            id=pod,
+            answer=word,
+            node=booking.node if booking is not None else None,
+            devices=tuple(self._device(device) for device in booking.devices) if booking is not None else (),
+            reasons=reasons,
+        )
+        self._out.write(self._encode(answer) + b"\n")
+
+    def _device(self, grant: DeviceGrant) -> AnsweredDevice:
+        device = given(grant, self._models[grant.gpu])
+        return AnsweredDevice(
+            gpu=grant.gpu,
+            mode=device.mode,
+            profile=grant.profile,
+            start=grant.start,
+            size=grant.size,
+            memory_mib=device.memory_mib,
+            sm_percent=device.sm_percent,
+        )

@@ -1,0 +1,199 @@
+"""
+A perfect cluster around one allocator: every write lands at once, every agent makes what it is told at once.
+
+It plays the bus and the agents as the protocol describes them, and nothing else: what is decided, the core decides.
+Time stands still while a step is being settled.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
+    Entry,
+    Observed,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Ticked,
+    Write,
+    WriteAccepted,
+    stream_of,
+)
+from sluice.contracts.bus.subjects import Address
+from sluice.contracts.ids import AllocationId, Incarnation, OperationId
+from sluice.contracts.messages import (
+    AnyMessage,
+    Closed,
+    Grant,
+    HostFacts,
+    NodeChanged,
+    NodeInventory,
+    NodeSnapshot,
+    Revoke,
+    SliceGone,
+    SliceReady,
+)
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, LeaseChanged
+
+INCARNATION = Incarnation("1")
+NOBODY = OperationId("")
+"""The operation of what others than the allocator say: it only ever asks whether one is its own."""
+READ_AGAIN_AFTER = 20_000
+"""Values that have run out since the last reading; after so many the allocator reads anew what is left."""
+
+Hear = Callable[[AnyMessage], None]
+"""Told of everything that the allocator writes."""
+
+
+class PerfectCluster:
+    """The last values, the events on their way to the allocator, and the agents' part."""
+
+    def __init__(self, allocator: Allocator, hear: Hear) -> None:
+        """Begin without nodes."""
+        self._allocator = allocator
+        self._hear = hear
+        self._values: dict[str, Entry] = {}
+        self._events: deque[Event] = deque()
+        self._sequences = dict.fromkeys(Stream, 0)
+        self._ran_out = 0
+        self._there: dict[AllocationId, None] = {}
+        """Slices that are booked and not gone."""
+        self._promised: dict[AllocationId, list[Grant]] = {}
+        """Grants that wait for others, each by one of those."""
+        self._free: deque[Grant] = deque()
+        """Grants whose others are gone: made when all has been said that follows from their end."""
+        self.now = 0.0
+
+    def start(self, nodes: Iterable[tuple[NodeSnapshot, HostFacts]]) -> None:
+        """The nodes are there, empty; the allocator works and has read everything."""
+        for snapshot, facts in nodes:
+            for address, message in (
+                (subjects.node(snapshot.node), _news(snapshot)),
+                (subjects.inventory(snapshot.node), NodeInventory(snapshot=snapshot, stale=False)),
+                (subjects.host(snapshot.node), facts),
+            ):
+                self._put(address.subject, message)
+        self._events.append(LeaseChanged(held=True))
+        self._read_all()
+        self.settle()
+
+    def say(self, address: Address, message: AnyMessage, *, last_word: bool = False) -> None:
+        """A source or an agent writes a value; a last word runs out as soon as it is read."""
+        entry = self._put(address.subject, message)
+        self._events.append(Observed(stream_of(address.kind), entry))
+        if last_word:
+            self._run_out(address.subject)
+
+    def tick(self) -> None:
+        """Time has passed: what is due by now happens."""
+        self._events.append(Ticked())
+        self.settle()
+
+    def settle(self) -> None:
+        """Let everything happen that follows from what was said."""
+        while self._events or self._free or self._allocator.unfinished or self._is_littered():
+            if not self._events and self._free:
+                self._make(self._free.popleft())
+                continue
+            if not self._events and self._allocator.unfinished:
+                self._events.append(GoOn())
+            elif not self._events:
+                self._read_all()
+            for instruction in self._allocator.handle(self._events.popleft(), self.now):
+                if isinstance(instruction, EnsureAgent):
+                    self._events.append(AgentEnsured(instruction.node))
+                    continue
+                assert isinstance(instruction, Write), instruction  # on a perfect bus nothing is to be read again
+                self._land(instruction)
+
+    # -- the bus --------------------------------------------------------------------------------------------------
+
+    def _put(self, subject: str, message: AnyMessage, operation: OperationId = NOBODY) -> Entry:
+        stream = stream_of(subjects.parse(subject).kind)
+        self._sequences[stream] += 1
+        entry = Entry(subject, self._sequences[stream], operation, message)
+        self._values[subject] = entry
+        return entry
+
+    def _run_out(self, subject: str) -> None:
+        del self._values[subject]
+        self._ran_out += 1
+
+    def _land(self, write: Write) -> None:
+        landed = self._put(write.subject, write.message, write.operation)
+        self._events.append(WriteAccepted(write.operation, landed.sequence))
+        if write.ttl_s is not None:
+            self._run_out(write.subject)
+        self._agent_hears(write.message)
+        self._hear(write.message)
+
+    def _is_littered(self) -> bool:
+        """Whether most of what the allocator remembers is not there any more; so its memory does not grow for ever."""
+        return self._ran_out > max(READ_AGAIN_AFTER, 2 * len(self._values))
+
+    def _read_all(self) -> None:
+        """Both streams are read anew, from the last values that are there."""
+        self._ran_out = 0
+        self._events += [ReadingStarted(stream, INCARNATION) for stream in (Stream.BOOK, Stream.STATE)]
+        self._events += [Observed(stream_of(subjects.parse(s).kind), entry) for s, entry in self._values.items()]
+        self._events += [ReadingCaughtUp(stream) for stream in (Stream.BOOK, Stream.STATE)]
+
+    # -- the agents -----------------------------------------------------------------------------------------------
+
+    def _agent_hears(self, order: AnyMessage) -> None:
+        """Make and unmake what the ledger says, at once."""
+        match order:
+            case Grant():
+                self._there[order.booking.allocation] = None
+                self._make(order)
+            case Revoke():
+                booking = order.booking
+                gone = SliceGone(
+                    allocation=booking.allocation, request=booking.request, revision=order.revision, cause=order.cause
+                )
+                self.say(subjects.slice_(booking.node, booking.allocation), gone)
+                self._there.pop(booking.allocation, None)
+                self._free += self._promised.pop(booking.allocation, ())
+            case Closed():
+                last = SliceGone(
+                    allocation=order.allocation,
+                    request=order.request,
+                    revision=order.revision,
+                    cause=order.cause,
+                    closing=True,
+                )
+                self.say(subjects.slice_(order.node, order.allocation), last, last_word=True)
+            case _:
+                pass
+
+    def _make(self, grant: Grant) -> None:
+        """Say that a slice is ready; or remember the first of those that must be gone before."""
+        booking = grant.booking
+        if booking.allocation not in self._there:
+            return  # revoked while it waited
+        awaited = next((each for each in grant.after if each in self._there), None)
+        if awaited is not None:
+            self._promised.setdefault(awaited, []).append(grant)
+            return
+        ready = SliceReady(
+            allocation=booking.allocation,
+            request=booking.request,
+            revision=grant.revision,
+            ticket="",
+            devices=(),
+            containers=(),
+        )
+        self.say(subjects.slice_(booking.node, booking.allocation), ready)
+
+
+def _news(snapshot: NodeSnapshot) -> NodeChanged:
+    return NodeChanged(
+        node=snapshot.node,
+        endpoint="",
+        boot_id=snapshot.boot_id,
+        agent_run=snapshot.agent_run,
+        generation=snapshot.generation,
+        gpus=(),
+    )

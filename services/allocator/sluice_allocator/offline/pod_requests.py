@@ -1,0 +1,103 @@
+"""
+From a line of a workload to the request that its pod would make: read by the parser that serves clusters and folders.
+
+It must not know any vocabulary itself; an ask that is wrong is refused as a cluster's would be.
+"""
+
+from dataclasses import dataclass
+
+from sluice.contracts.ids import RequestId, SourceName
+from sluice.contracts.messages import AllocationRequested, HostNeeds, HostRoom, Leeway
+from sluice.contracts.policy_names import invalid_gpu_policy_reason, invalid_node_policy_reason
+from sluice.contracts.reasons import Refusal, shorten
+from sluice.contracts.request_syntax import ContainerRequest, PodRequest, RequestLimits, parse_pod
+from sluice_allocator.offline.workload import Arrival
+
+WORKLOAD = SourceName("workload")
+CONTAINER = "main"
+"""The name of the only container of every pod, for annotations that name one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What holds for pods that name no policy of their own; empty is what the fleet is configured to."""
+
+    node: str = ""
+    gpu: str = ""
+
+
+class PolicyError(ValueError):
+    """A text that names no policy, with what would be right."""
+
+
+def parse_policies(text: str) -> Policies:
+    """
+    `binpack` for both levels, where it is a policy of both; `node=spread,gpu=numa,binpack` for one each.
+
+    Raises PolicyError.
+    """
+    if "=" not in text:
+        node = text if text and invalid_node_policy_reason(text) is None else ""
+        gpu = text if text and invalid_gpu_policy_reason(text) is None else ""
+        if not node and not gpu:
+            raise PolicyError(invalid_gpu_policy_reason(text) or "a policy has a name")
+        return Policies(node, gpu)
+    said: dict[str, list[str]] = {}
+    level = ""
+    for part in text.split(","):
+        name = part.strip()
+        if "=" in name:
+            level, _, name = name.partition("=")
+            if level not in {"node", "gpu"} or level in said:
+                why = f"{shorten(level)!r} is no level, or is said twice"
+                raise PolicyError(f"{why}; right: node=spread,gpu=numa,binpack")
+        if not level:
+            raise PolicyError(f"{shorten(name)!r} has no level; right: node=spread,gpu=numa,binpack")
+        said.setdefault(level, []).append(name)
+    node, gpu = ",".join(said.get("node", ())), ",".join(said.get("gpu", ()))
+    why_not = invalid_node_policy_reason(node) or invalid_gpu_policy_reason(gpu)
+    if why_not is not None or [""] in said.values():
+        raise PolicyError(why_not or "a policy has a name; right: node=spread,gpu=numa,binpack")
+    return Policies(node, gpu)
+
+
+def request_of(
+    arrival: Arrival, request: RequestId, policies: Policies, limits: RequestLimits
+) -> AllocationRequested | Refusal | None:
+    """
+    What the pod asks for; None when it asks for no GPU.
+
+    A flat list of resources is one container's limits.
+    """
+    container = ContainerRequest(CONTAINER, limits=arrival.resources, uid=arrival.uid)
+    ask = parse_pod(arrival.annotations, (container,), limits=limits)
+    if isinstance(ask, Refusal):
+        return ask
+    if not ask.claims:
+        return None
+    return AllocationRequested(
+        revision=1,
+        source=WORKLOAD,
+        namespace=arrival.namespace,
+        name=arrival.pod,
+        origin=arrival.where,
+        owner=request,
+        claims=ask.claims,
+        priority=arrival.priority or ask.priority or 0,
+        host=_needs(arrival, ask),
+        node_policy=ask.node_policy or policies.node,
+        gpu_policy=ask.gpu_policy or policies.gpu,
+        leeway=_unmoved(ask.leeway),
+        group=ask.group,
+    )
+
+
+def _unmoved(leeway: Leeway) -> Leeway:
+    """What may be done with a pod that comes once, as its line says: it is not ended to be started again elsewhere."""
+    substitute = "stay" if leeway.substitute == "return" else leeway.substitute
+    return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)
+
+
+def _needs(arrival: Arrival, ask: PodRequest) -> HostNeeds:
+    room = HostRoom(cpu_milli=arrival.cpu_milli, memory_mib=arrival.memory_mib)
+    return HostNeeds(room=room, node_name=ask.node_name, node_selector=arrival.node_selector)

@@ -1,0 +1,164 @@
+"""
+Counts what goes through the allocator's core: what it decides and why, and how long each phase of a request takes.
+
+It stands around the core like one more runner. The core knows nothing of it, and nothing it remembers is of use to
+anybody but who watches: times of one process's own clock, from the moment in which a word was read to the next one.
+What is read again from the start is nobody's present, and is not measured; nor is it by an allocator that stands by,
+so that phases of several allocators can be added up.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Write
+from sluice.contracts.ids import Incarnation
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    EvictionOrdered,
+    Grant,
+    Pending,
+    Refused,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SliceGone,
+    SliceReady,
+)
+from sluice.runtime.prometheus import metrics
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.events import Event, Instruction
+from sluice_allocator.shell.metrics import DECISIONS, PHASE_SECONDS
+
+FOLLOWED_MAX = 100_000
+"""Requests on their way that are timed at once; of more the oldest are not."""
+_PLAIN = "none"
+_THERE: tuple[tuple[type, str], ...] = (
+    (AllocationRequested, "serve"),
+    (Grant, "place"),
+    (SliceReady, "make"),
+    (Bound, "bind"),
+)
+_BACK: tuple[tuple[type, str], ...] = (
+    (RequestWithdrawn, "give_back"),
+    (Revoke, "revoke"),
+    (SliceGone, "unmake"),
+    (Released, "release"),
+)
+"""The way of a request, and the way back: per word, the phase that it ends; the first one names the whole way."""
+_STEPS = {word: (way, number) for way in (_THERE, _BACK) for number, (word, _) in enumerate(way)}
+
+
+@dataclass(slots=True)
+class _RequestPhases:
+    """A request between two words of one way."""
+
+    step: int
+    step_at: float
+    began_at: float | None
+    """None when its first word was not seen."""
+
+
+class DecisionCounter:
+    """The core, measured."""
+
+    def __init__(self, core: Allocator) -> None:
+        """Nothing is on its way."""
+        self._core = core
+        self._reading: set[Stream] = set()
+        self._lives: dict[Stream, Incarnation] = {}
+        self._followed: OrderedDict[tuple[str, str], _RequestPhases] = OrderedDict()
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """As the core does."""
+        match event:
+            case Observed() if self._core.desk.outbox.paused:
+                self._followed.clear()  # another decides, and what becomes of them is not followed
+            case Observed(entry=entry) if self._reading:
+                self._catch_up(entry)
+            case Observed(entry=entry):
+                self._follow(entry, now)
+            case ReadingStarted(stream=stream, incarnation=life):
+                self._reading.add(stream)
+                if self._lives.setdefault(stream, life) != life:
+                    self._lives[stream] = life
+                    self._followed.clear()  # all is said once more
+            case ReadingCaughtUp(stream=stream):
+                self._reading.discard(stream)
+            case _:
+                pass
+        instructions = self._core.handle(event, now)
+        for instruction in instructions:
+            if isinstance(instruction, Write) and instruction.attempt == 1:
+                decided = decision(instruction.message)
+                if decided is not None:
+                    metrics.count(DECISIONS, *decided)
+        return instructions
+
+    def _catch_up(self, entry: Entry) -> None:
+        """A word that is read: when it was said is not known, where it says more than was known."""
+        self._leave_the_way(entry)
+        found = _STEPS.get(type(entry.message))
+        if found is None or not self._followed:
+            return
+        way, step = found
+        key = _request_of(entry), way[0][1]
+        known = self._followed.get(key)
+        if known is not None and known.step < step:
+            del self._followed[key]
+
+    def _leave_the_way(self, entry: Entry) -> None:
+        """Whoever is refused, or wants nothing any more, is not on his way there."""
+        if isinstance(entry.message, Refused | RequestWithdrawn):
+            self._followed.pop((_request_of(entry), _THERE[0][1]), None)
+
+    def _follow(self, entry: Entry, now: float) -> None:
+        self._leave_the_way(entry)
+        found = _STEPS.get(type(entry.message))
+        if found is None:
+            return
+        way, step = found
+        key = _request_of(entry), way[0][1]
+        known = self._followed.get(key)
+        if known is not None and known.step >= step:
+            return  # the same word once more, or an older one
+        if known is not None and known.step == step - 1:
+            metrics.observe(PHASE_SECONDS, now - known.step_at, way[step][1])
+        began_at = now if step == 0 else known.began_at if known is not None else None
+        if step < len(way) - 1:
+            self._followed[key] = _RequestPhases(step, now, began_at)
+            while len(self._followed) > FOLLOWED_MAX:
+                self._followed.popitem(last=False)
+            return
+        self._followed.pop(key, None)
+        if began_at is not None:
+            metrics.observe(PHASE_SECONDS, now - began_at, way[0][1])
+
+
+def decision(message: object) -> tuple[str, str] | None:
+    """What a word of the allocator decides, and for which reason; None for those that decide nothing of a request."""
+    match message:
+        case Grant(adopted=True):
+            return None
+        case Grant(after=after):
+            return ("promised" if after else "granted"), _PLAIN
+        case Pending(reasons=reasons):
+            return "waits", str(reasons[0].reason) if reasons else _PLAIN
+        case Refused(refusal=refusal):
+            return "refused", str(refusal.reason)
+        case Revoke():
+            return "revoked", _PLAIN
+        case EvictionOrdered():
+            return "evicted", _PLAIN
+        case _:
+            return None
+
+
+def _request_of(entry: Entry) -> str:
+    match entry.message:
+        case Grant(booking=booking) | Revoke(booking=booking):
+            return str(booking.request)
+        case Bound() | Released() | SliceReady() | SliceGone():
+            return str(entry.message.request)
+        case _:
+            return entry.subject.rpartition(".")[2]

@@ -1,0 +1,94 @@
+"""What `sluice simulate` prints: what would become of pods that ask now."""
+
+from typing import Literal
+
+from sluice.contracts.messages import Share
+from sluice.contracts.reasons import Refusal
+from sluice_console.core.documents.document import VERSION, Document
+from sluice_console.core.documents.pods import OutDocument
+
+SimulatedAnswer = Literal["bound", "pending", "refused", "nothing"]
+"""Would be bound now; would wait; could never be served; asks for nothing of Sluice."""
+
+
+class SimulatedDeviceDocument(Document, frozen=True, kw_only=True):
+    """One device that a pod would get."""
+
+    container: str
+    gpu: str
+    model: str
+    mode: str
+    profile: str | None
+    """The MIG profile; null for a whole GPU."""
+    start: int
+    size: int
+    """In memory slices of the GPU."""
+    memory_mib: int
+    """Of the instance, of the whole GPU, or of the share."""
+    sm_percent: int
+    """Of the largest profile's SMs for an instance; of the GPU's for a share (100 where it has no bound)."""
+    share: Share | None = None
+
+
+class HomeDocument(Document, frozen=True, kw_only=True):
+    """A home of shares, with the new ones in it."""
+
+    profile: str | None
+    start: int
+    size: int
+    memory_mib: int
+    memory_free_mib: int
+    sm_percent: int
+    """Of the GPU."""
+    sm_percent_free: int
+    tenants: int
+    tenants_max: int
+
+
+class LeftDocument(Document, frozen=True, kw_only=True):
+    """What one GPU would still allow: per profile how many more fit, alternatives to one another."""
+
+    gpu: str
+    creatable_before: dict[str, int]
+    creatable_after: dict[str, int]
+    homes: tuple[HomeDocument, ...]
+
+
+class EvictedDocument(Document, frozen=True, kw_only=True):
+    """A pod that has to go before a place is free."""
+
+    namespace: str
+    name: str
+    priority: int
+    memory_mib: int
+    """Of all its devices."""
+
+
+class SimulatedPodDocument(Document, frozen=True, kw_only=True):
+    """What would become of one pod if it asked now, alone."""
+
+    namespace: str
+    name: str
+    origin: str
+    answer: SimulatedAnswer
+    message: str
+    node: str = ""
+    devices: tuple[SimulatedDeviceDocument, ...] = ()
+    left: tuple[LeftDocument, ...] = ()
+    """Empty where others have to be evicted first."""
+    evicts: tuple[EvictedDocument, ...] = ()
+    """Whose place it is: they are evicted first, the least important first. Empty where it is free."""
+    steps: tuple[OutDocument, ...] = ()
+    """Why it waits; or, when it would be bound, why other places would not do."""
+    more: int = 0
+    """Reasons that `steps` does not list."""
+    refusal: Refusal | None = None
+    warnings: tuple[str, ...] = ()
+    """What its creator would be warned of."""
+
+
+class SimulatedDocument(Document, frozen=True, kw_only=True):
+    """`sluice simulate -f FILE --json`."""
+
+    version: int = VERSION
+    pods: tuple[SimulatedPodDocument, ...]

@@ -1,0 +1,77 @@
+"""A manifest as a question to the allocator: as it was written, for the allocator reads it with its own limits."""
+
+from collections.abc import Iterable, Mapping
+
+from sluice.contracts.manifests import PodManifest
+from sluice.contracts.messages import HostNeeds, NodeExpression, PodTerm, SpreadTerm
+from sluice.contracts.pb import allocator_pb2 as pb
+from sluice.contracts.pb import node_pb2
+from sluice.contracts.request_syntax import ContainerRequest, Unquoted
+
+
+def question_of(pod: PodManifest) -> pb.SimulateRequest:
+    """What would become of a pod that asks for something (so that everything of ours in it is text or a number)."""
+    return pb.SimulateRequest(
+        namespace=pod.namespace,
+        name=pod.name,
+        annotations=_texts(pod.annotations),
+        containers=[_container(each) for each in pod.containers],
+        host=_host(pod.host),
+        priority=pod.urgency.value,
+        never_preempts=not pod.urgency.may_preempt,
+        labels=pod.labels,
+    )
+
+
+def _container(container: ContainerRequest) -> pb.ContainerAsk:
+    return pb.ContainerAsk(
+        name=container.name,
+        limits=_texts(container.limits),
+        requests=_texts(container.requests),
+        run_as_user=container.uid,
+        driver_capabilities=container.driver_capabilities,
+    )
+
+
+def _texts(written: Mapping[str, object]) -> dict[str, str]:
+    """Values as they were written; what is a mapping or a list is nothing of ours."""
+    texts = {name: value.text if isinstance(value, Unquoted) else value for name, value in written.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _host(host: HostNeeds) -> pb.HostNeeds:
+    return pb.HostNeeds(
+        room=node_pb2.HostRoom(
+            cpu_milli=host.room.cpu_milli, memory_mib=host.room.memory_mib, resources=host.room.resources
+        ),
+        node_name=host.node_name,
+        node_selector=host.node_selector,
+        affinity=[pb.NodeTerm(expressions=_expressions(term)) for term in host.affinity],
+        tolerations=[
+            pb.Toleration(key=each.key, operator=each.operator, value=each.value, effect=each.effect)
+            for each in host.tolerations
+        ],
+        beside=[_pod_term(each) for each in host.beside],
+        apart=[_pod_term(each) for each in host.apart],
+        spread=[_spread_term(each) for each in host.spread],
+        ports=[pb.HostPort(port=each.port, protocol=each.protocol, ip=each.ip) for each in host.ports],
+    )
+
+
+def _pod_term(term: PodTerm) -> pb.PodTerm:
+    return pb.PodTerm(topology_key=term.topology_key, selector=_expressions(term.selector), namespaces=term.namespaces)
+
+
+def _spread_term(term: SpreadTerm) -> pb.SpreadTerm:
+    return pb.SpreadTerm(
+        topology_key=term.topology_key,
+        max_skew=term.max_skew,
+        selector=_expressions(term.selector),
+        min_domains=term.min_domains,
+        ignores_affinity=not term.by_affinity,
+        honors_taints=term.by_taints,
+    )
+
+
+def _expressions(expressions: Iterable[NodeExpression]) -> list[pb.NodeExpression]:
+    return [pb.NodeExpression(key=each.key, operator=each.operator, values=each.values) for each in expressions]

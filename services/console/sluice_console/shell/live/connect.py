@@ -1,0 +1,47 @@
+"""The console's connection to a bus that may not be there: bounded, unlike a service's, which waits for ever."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sluice.runtime.bus import BusError
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.nats.credential_files import credentials_from_settings
+from sluice.runtime.nats.credentials import CredentialSource
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.settings import CommonSettings, load
+
+CONNECT_WITHIN_S = 5.0
+
+
+def settings_of_console() -> CommonSettings:
+    """What the environment tells every service, and so this command. Raises BusError."""
+    try:
+        return load(CommonSettings, service="console")
+    except ServiceError as error:
+        raise BusError(str(error)) from error
+
+
+def user_of_the_bus() -> CredentialSource | None:
+    """Who we are on the bus, as the environment says. Raises BusError."""
+    try:
+        return credentials_from_settings(settings_of_console())
+    except ServiceError as error:
+        raise BusError(str(error)) from error
+
+
+@asynccontextmanager
+async def connected(url: str, *, within_s: float | None = CONNECT_WITHIN_S) -> AsyncIterator[NatsBus]:
+    """
+    A bus for the time of the context, as the environment says. Raises BusError when nobody answers in time.
+
+    `within_s` None waits for as long as it takes.
+    """
+    who = user_of_the_bus()
+    try:
+        bus = await NatsBus.connect(url, name="console", credentials=who, within_s=within_s)
+    except OSError as error:
+        raise BusError(f"no NATS server answers at {url}") from error
+    try:
+        yield bus
+    finally:
+        await bus.close()

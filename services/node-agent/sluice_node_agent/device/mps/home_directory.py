@@ -1,0 +1,215 @@
+"""
+The directories of one home of shares: made so that only its trust domain can reach the daemon, and removed whole.
+
+`<root>/<home>/home.json` says who the home is for and is on disk before a daemon is started, so that no daemon is ever
+without an owner. `pipe` holds the daemon's sockets, `log` its logs. It knows nothing of daemons and processes.
+"""
+
+import errno
+import os
+import re
+import shutil
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.ids import GpuUuid, HomeId
+from sluice.contracts.reasons import shorten
+from sluice_node_agent.device.processes import SHORT
+
+SOCKET_PATH_MAX = 107
+"""Bytes of a unix socket's path: `sun_path` holds 108 with the end mark (unix(7))."""
+_LONGEST_SOCKET = "control_privileged"
+"""The daemon's socket with the longest name (seen of releases 535 and 550)."""
+_ACL = "system.posix_acl_access"
+_ECHO = re.compile(
+    r"\] (?:UI closed|NEW UI|Accepting connection\.\.\.|Cmd:.*|Removed Shm file at .*"
+    r"|Server \d+ not found!?|Unknown command .*|[A-Z]+|\d[\d.]*[GM]?)$"
+)
+"""Lines of the control log that only mirror questions to the daemon and its answers."""
+_HOME_JSON_MAX_BYTES = 64 * 1024
+
+
+class MpsError(Exception):
+    """An MPS daemon did not do what it was asked to. Its text is one sentence."""
+
+
+@contextmanager
+def as_mps_error() -> Iterator[None]:
+    """
+    Raise what the machine could not do, such as a look at a process without a descriptor left, as an MpsError.
+
+    A daemon that nobody could look at is not gone: what is refused is tried again, what is "gone" is forgotten.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise MpsError(f"the processes or files of this node cannot be looked at: {_reason(error)}") from error
+
+
+class HomeOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a home is for, as in home.json."""
+
+    gpu: GpuUuid
+    device: str
+    namespace: str
+    uid: int
+    agent_pod: str = ""
+    """UID of the pod of the agent that started its daemon, empty without: the daemon's processes are in its cgroup."""
+
+
+class HomeDirectory:
+    """The directories of one home. Every method raises MpsError; none but `read` raises OSError."""
+
+    def __init__(self, root: Path, home: HomeId) -> None:
+        """Name them; nothing is touched. Raises MpsError when `home` is no plain name."""
+        if not home or home.startswith(".") or "/" in home:
+            raise MpsError(f"home {home!r} is no home's name: it must be a plain file name")
+        self._root = root
+        self.home = home
+        self.path = root / home
+        self.pipe = self.path / "pipe"
+        self.log = self.path / "log"
+        self._owner_file = self.path / "home.json"
+
+    def read(self) -> HomeOwner | None:
+        """
+        Who it is for; None when there is no such home. Raises MpsError when what is there is no home, and OSError when
+        there is no descriptor or memory left to look: then nothing is known of it.
+        """
+        try:
+            with self._owner_file.open("rb") as file:
+                return msgspec.json.decode(file.read(_HOME_JSON_MAX_BYTES), type=HomeOwner)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, *NOT_READABLE) as error:
+            if isinstance(error, OSError) and error.errno in SHORT:
+                raise
+            why = shorten(str(error), 300)
+            raise MpsError(f"home {self.home}: {self._owner_file} cannot be read: {why}") from error
+
+    def prepare(self, owner: HomeOwner) -> None:
+        """
+        Make the directories, empty and with their modes, and write down who they are for.
+
+        Whatever a dead daemon left in the pipe directory is cleaned away. Nobody may be running in it.
+        """
+        self.check_length()
+        try:
+            self._prepare_root()
+            self.path.mkdir(exist_ok=True)
+            self.path.chmod(0o711)
+            self._write(owner)
+            self.log.mkdir(mode=0o700, exist_ok=True)
+            self.log.chmod(0o700)
+            if self.pipe.exists():
+                shutil.rmtree(self.pipe)
+            self.pipe.mkdir(mode=0o700)
+            _admit(self.pipe, owner.uid)
+        except OSError as error:
+            raise MpsError(f"home {self.home}: its directories cannot be made: {_reason(error)}") from error
+
+    def check_length(self) -> None:
+        """Raise MpsError when no socket could have its name in here."""
+        longest = os.fsencode(self.pipe / _LONGEST_SOCKET)
+        if len(longest) > SOCKET_PATH_MAX:
+            excess = len(longest) - SOCKET_PATH_MAX
+            raise MpsError(
+                f"home {self.home}: the socket path {longest.decode(errors='replace')} has {len(longest)} bytes and "
+                f"may have {SOCKET_PATH_MAX}; set mps_dir to a path that is {excess} bytes shorter"
+            )
+
+    def why_closed_to(self, uid: int) -> str:
+        """Why a server of `uid` could not reach the pipe directory from the root; empty when it could."""
+        for directory in (*reversed(self.path.absolute().parents), self.path):
+            try:
+                status = directory.stat()
+            except OSError:
+                continue
+            mine = status.st_uid == uid and status.st_mode & 0o100
+            if uid != 0 and not mine and not status.st_mode & 0o001:
+                return f"uid {uid} cannot pass {directory} (mode {status.st_mode & 0o777:o}); it needs chmod o+x"
+        return ""
+
+    def last_line(self, name: str) -> str:
+        """The last line of one of its logs that says something; empty when there is none."""
+        try:
+            with (self.log / name).open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+                lines = file.read(4096).decode("utf-8", "replace").split("\n")
+        except OSError:
+            return ""
+        return next((line.strip() for line in reversed(lines) if line.strip() and not _ECHO.search(line)), "")
+
+    def remove(self) -> None:
+        """Remove all of it, who it is for last: a home that is half removed is still known. Fine when it is gone."""
+        try:
+            if not self.path.exists():
+                return
+            for path in self.path.iterdir():
+                if path == self._owner_file:
+                    continue
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+            self._owner_file.unlink(missing_ok=True)
+            self.path.rmdir()
+        except OSError as error:
+            raise MpsError(f"home {self.home}: {self.path} cannot be removed: {_reason(error)}") from error
+
+    def _prepare_root(self) -> None:
+        """The root, open for passing and closed for writing; one that others can write in is left as it is."""
+        if not self._root.is_dir():
+            self._root.mkdir(parents=True, exist_ok=True)
+            self._root.chmod(0o711)
+        status = self._root.stat()
+        if status.st_uid != os.geteuid() or status.st_mode & 0o002:
+            raise MpsError(
+                f"home {self.home}: the MPS directory {self._root} belongs to uid {status.st_uid} with mode "
+                f"{status.st_mode & 0o7777:o}; it must be ours (uid {os.geteuid()}) and not writable by others"
+            )
+        self._root.chmod(status.st_mode & 0o755 | 0o111)
+
+    def _write(self, owner: HomeOwner) -> None:
+        draft = self._owner_file.with_suffix(".new")
+        with draft.open("wb") as file:
+            file.write(msgspec.json.encode(owner) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._owner_file)
+        for directory in (self.path, self._root):
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _admit(directory: Path, uid: int) -> None:
+    """
+    Let one user besides us pass a directory, by a POSIX access list: it stays ours, so he can change nothing in it.
+
+    The daemon's sockets are open to everybody (mode 0666, seen of 535 and 550), so the directory is the gate. The
+    attribute's layout is that of linux/posix_acl_xattr.h: version 2, then tag, permissions, id per entry.
+    """
+    if uid == os.geteuid():
+        return
+    nobody = 0xFFFFFFFF
+    entries = ((0x01, 7, nobody), (0x02, 5, uid), (0x04, 0, nobody), (0x10, 5, nobody), (0x20, 0, nobody))
+    value = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(directory, _ACL, value)
+    except OSError as error:
+        if error.errno not in {errno.ENOTSUP, errno.EINVAL}:
+            raise
+        text = "its file system has no access lists (ACL); set mps_dir to one that has, such as ext4, xfs or tmpfs"
+        raise OSError(error.errno, text, str(directory)) from error
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)

@@ -1,0 +1,42 @@
+"""
+Names of MIG profiles on drivers that do not tell them: the first version of the profile query had no name.
+
+Rule: NVIDIA/go-nvlib, pkg/nvlib/device/mig_profile.go: the memory is rounded up to eighths of the GPU's memory, and
+that fraction of the GPU's memory in whole GiB, rounded, is the number in the name. Suffixes follow the kind of the
+profile (NVIDIA MIG user guide, "GPU Instance Profiles"). No NVML here: numbers in, text out.
+"""
+
+from sluice.mig.profile_name import ProfileName, ProfileNameError
+
+_PREFIX = "MIG "
+_GIB = 1024**3
+_MIB = 1024**2
+
+SUFFIXES = {
+    **dict.fromkeys((7, 8), "+me"),
+    **dict.fromkeys((10, 11, 12, 17), "+gfx"),
+    **dict.fromkeys((13, 14), "-me"),
+    **dict.fromkeys((15, 16), "+me.all"),
+}
+"""By NVML's profile enum (nvml.h, NVML_GPU_INSTANCE_PROFILE_*): REV1, GFX, NO_ME and ALL_ME. REV2 has none."""
+
+
+def profile_name(told: str, *, enum: int, compute_slices: int, memory_mib: int, total_bytes: int) -> str:
+    """The profile's name as the driver told it, without `MIG `, or as it follows from the profile's size."""
+    name = told.strip().removeprefix(_PREFIX)
+    try:
+        return str(ProfileName.parse(name))
+    except ProfileNameError:
+        return built_name(enum=enum, compute_slices=compute_slices, memory_mib=memory_mib, total_bytes=total_bytes)
+
+
+def built_name(*, enum: int, compute_slices: int, memory_mib: int, total_bytes: int) -> str:
+    """
+    The name that follows from a profile's size: `1g.5gb+me`.
+
+    `total_bytes` is the whole GPU's memory. Integers only, so that no rounding of floats decides a name.
+    """
+    eighths = -(-memory_mib * _MIB * 8 // total_bytes)
+    total_gib = -(-total_bytes // _GIB)
+    gigabytes = (eighths * total_gib * 2 + 8) // 16  # rounded to the nearest, halves up
+    return f"{compute_slices}g.{gigabytes}gb{SUFFIXES.get(enum, '')}"

@@ -1,0 +1,365 @@
+"""Buses to be tested behind one face, `Rig`, and short words for writing to and reading from them."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
+    BusInstruction,
+    CoreEvent,
+    Entry,
+    Observed,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Ticked,
+    Write,
+    WriteAccepted,
+    WriteRefused,
+    WriteUnknown,
+    stream_of,
+)
+from sluice.contracts.bus.subjects import Address
+from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.messages import AnyMessage, Closed, NodeRemoved, Released, SliceGone, WaitOver
+from sluice.contracts.outbox import Outbox, OutboxReport, Settled
+from sluice.runtime.bus import Answer, Bus, Reading
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.core_runner import CoreRunner
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice.testing.memory_bus import MemoryBroker
+
+NODE = NodeName("gpu-1.example")
+OTHER_NODE = NodeName("gpu-2.example")
+
+
+class Rig(Protocol):
+    """A broker to be tested, whatever it is made of."""
+
+    async def bus(self, name: str = "allocator", traces: RequestTraces | None = None) -> Bus:
+        """Another connection to it."""
+
+    async def put_undecodable(self, subject: str) -> None:
+        """Store bytes that are no message of ours."""
+
+    async def wipe(self) -> None:
+        """Lose everything, streams included."""
+
+
+class MemoryRig:
+    """The memory bus."""
+
+    def __init__(self) -> None:
+        """Begin with empty streams."""
+        self.broker = MemoryBroker()
+
+    async def bus(self, name: str = "allocator", traces: RequestTraces | None = None) -> Bus:
+        """Another connection."""
+        return self.broker.bus(name, traces)
+
+    async def put_undecodable(self, subject: str) -> None:
+        """Store bytes that are no message of ours."""
+        self.broker.put_undecodable(subject)
+
+    async def wipe(self) -> None:
+        """Lose everything, streams included."""
+        self.broker.wipe()
+
+
+class NatsRig:
+    """Real servers."""
+
+    def __init__(self, broker: Broker, stack: AsyncExitStack) -> None:
+        """Connections are closed with `stack`."""
+        self.broker = broker
+        self._stack = stack
+
+    async def bus(
+        self, name: str = "allocator", traces: RequestTraces | None = None, refresh_s: float = 300.0
+    ) -> NatsBus:
+        """Another connection."""
+        bus = await NatsBus.connect(self.broker.url, name=name, traces=traces, refresh_s=refresh_s)
+        self._stack.push_async_callback(bus.close)
+        return bus
+
+    async def put_undecodable(self, subject: str) -> None:
+        """Store bytes that are no message of ours."""
+        async with raw(self.broker.url) as connection:
+
+            async def stored() -> bool:
+                with suppress(TimeoutError):
+                    return "seq" in json.loads((await connection.request(subject, b"\xff not ours")).data)
+                return False
+
+            await eventually(stored)
+
+    async def wipe(self) -> None:
+        """As when the disk of every server is lost."""
+        for server in self.broker.servers:
+            await server.kill()
+            server.wipe()
+        for server in self.broker.servers:
+            await server.start()
+        await self.broker.ready()
+
+
+class SharedClusterRig(NatsRig):
+    """Three servers that many tests use one after another; electing leaders anew takes seconds."""
+
+    async def wipe(self) -> None:
+        """Lose everything, streams included."""
+        async with raw(self.broker.url) as connection:
+            for stream in Stream:
+                await connection.ask(f"STREAM.DELETE.{stream}")
+
+
+async def shown(rig: Rig, view: "View", *sequences: int) -> None:
+    """
+    Wait until a first reading has ended; it has shown what was written before it at these sequences.
+
+    Of three servers the one that serves the reading may have them a moment after the other two.
+    """
+    if isinstance(rig, SharedClusterRig):
+        await view.until(lambda view: view.caught_up >= 1 and view.has(sequences))
+        return
+    await view.until(lambda view: view.caught_up == 1)
+    assert view.has(sequences), view.observed
+
+
+@asynccontextmanager
+async def raw(url: str) -> AsyncIterator[Connection]:
+    """A connection without the bus around it."""
+    connection = await Connection.open(url, name="raw")
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def ensured(bus: Bus) -> None:
+    """Declare the streams, as soon as the servers can."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await bus.ensure_streams()
+            except TimeoutError:
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+# -- words ----------------------------------------------------------------------------------------------------------
+
+_numbers = itertools.count(1)
+
+
+def word(address: Address, text: str = "x") -> AnyMessage:
+    """Some message that may stand at an address, with a text of the test's; which one is of no matter to a bus."""
+    match address.kind, address.key:
+        case "ledger", (node, allocation):
+            about = {"allocation": AllocationId(allocation), "request": RequestId("r")}
+            return Closed(revision=1, node=NodeName(node), cause=text, **about)
+        case "slice", (_, allocation):
+            return SliceGone(allocation=AllocationId(allocation), request=RequestId("r"), revision=1, cause=text)
+        case "binding", (request,):
+            return Released(request=RequestId(request), cause=text)
+        case "node", (node,):
+            return NodeRemoved(node=NodeName(node), cause=text)
+        case _:
+            return WaitOver(request=RequestId(text))  # set aside wherever it does not belong
+
+
+def place(allocation: str, node: NodeName = NODE) -> Address:
+    """An entry of a node's ledger."""
+    return subjects.ledger(node, AllocationId(allocation))
+
+
+def order(
+    address: Address,
+    expected: int,
+    message: AnyMessage | None = None,
+    *,
+    operation: str = "",
+    ttl_s: int | None = None,
+    request: str = "",
+    guard: str = "",
+) -> Write:
+    """A guarded write."""
+    return Write(
+        operation=OperationId(operation or f"test-{next(_numbers)}"),
+        attempt=1,
+        stream=stream_of(address.kind),
+        subject=address.subject,
+        guard=guard or address.guard,
+        expected=expected,
+        message=message if message is not None else word(address),
+        request=request,
+        ttl_s=ttl_s,
+    )
+
+
+async def settled(bus: Bus, write: Write, within_s: float = 20.0) -> Answer:
+    """Write, again and again with the same guard while there is no answer, as the outbox does."""
+    async with asyncio.timeout(within_s):
+        while True:
+            answer = await bus.write(write, {})
+            if not isinstance(answer, WriteUnknown):
+                return answer
+
+
+async def say(bus: Bus, address: Address, expected: int, message: AnyMessage | None = None, **more: Any) -> int:
+    """Write and return the sequence; the write must be accepted. One without an answer may have been (PROTOCOL W3)."""
+    write = order(address, expected, message, **more)
+    answer = await settled(bus, write)
+    if isinstance(answer, WriteRefused):
+        there = await bus.last(write.stream, write.subject)
+        assert there is not None
+        assert there.operation == write.operation, answer
+        return there.sequence
+    assert isinstance(answer, WriteAccepted), answer
+    return answer.sequence
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class View:
+    """What one reader knows: last values as of the last complete reading, and how it came to know them."""
+
+    starts: list[ReadingStarted] = field(default_factory=list)
+    caught_up: int = 0
+    known: dict[str, Entry] = field(default_factory=dict)
+    observed: list[Entry] = field(default_factory=list)
+    """Of the current reading, in order."""
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, batch: list[Reading]) -> None:
+        """Take in a batch."""
+        for event in batch:
+            match event:
+                case ReadingStarted():
+                    self.starts.append(event)
+                    self.observed = []
+                case Observed(entry=entry):
+                    self.observed.append(entry)
+                    self.known[entry.subject] = entry
+                case ReadingCaughtUp():
+                    self.caught_up += 1
+                    self.known = {entry.subject: entry for entry in self.observed}
+        self.news.set()
+
+    def has(self, sequences: Sequence[int]) -> bool:
+        """Whether these are among the last values."""
+        return set(sequences) <= {entry.sequence for entry in self.known.values()}
+
+    async def until(self, there: Callable[["View"], bool], within_s: float = 10.0) -> None:
+        """Wait until something is known."""
+        async with asyncio.timeout(within_s):
+            while not there(self):
+                self.news.clear()
+                await self.news.wait()
+
+
+@asynccontextmanager
+async def watching(batches: AsyncIterator[list[Reading]]) -> AsyncIterator[View]:
+    """Read in the background into the view that is yielded. Raises what the reader raised."""
+    view = View()
+    reading: Any = batches
+
+    async def read() -> None:
+        async with aclosing(reading):
+            async for batch in reading:
+                view.take(batch)
+
+    task = asyncio.create_task(read())
+    try:
+        yield view
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+        if not task.cancelled():
+            task.result()
+
+
+async def eventually(there: Callable[[], Awaitable[bool]], within_s: float = 10.0) -> None:
+    """Ask until it is so."""
+    async with asyncio.timeout(within_s):
+        while True:
+            if await there():
+                return
+            await asyncio.sleep(0.02)
+
+
+# -- an outbox at work ------------------------------------------------------------------------------------------------
+
+
+class LosingAnswers:
+    """A bus whose next `lose` writes land, or are refused, and say nothing."""
+
+    def __init__(self, bus: Bus, lose: int) -> None:
+        """Everything else is passed on."""
+        self._bus = bus
+        self.lose = lose
+
+    async def write(self, write: Write, headers: dict[str, str]) -> Answer:
+        """Write; perhaps without telling."""
+        answer = await self._bus.write(write, headers)
+        if self.lose > 0:
+            self.lose -= 1
+            return WriteUnknown(write.operation)
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the bus's own."""
+        return getattr(self._bus, name)
+
+
+class Clerk:
+    """A core that only does what its outbox says, and remembers what the outbox reports."""
+
+    def __init__(self, run: str, kinds: frozenset[str], *, reading: Literal["stream", "last"] = "stream") -> None:
+        """Wants nothing yet."""
+        self.reads_single_values = reading == "last"
+        self.outbox = Outbox(RunId(run), kinds, reading=reading)
+        self.reports: list[OutboxReport] = []
+        self.has_read = False
+
+    def handle(self, event: CoreEvent, now: float) -> list[BusInstruction]:
+        """Take in one event."""
+        self.has_read = self.has_read or isinstance(event, ReadingCaughtUp)
+        if isinstance(event, Ticked):
+            self.outbox.tick(now)
+        else:
+            self.reports += self.outbox.handle(event, now)
+        return self.outbox.drain()
+
+    @property
+    def settled(self) -> dict[OperationId, bool]:
+        """Which commits ended, and whether they landed."""
+        return {report.operation: report.landed for report in self.reports if isinstance(report, Settled)}
+
+
+@asynccontextmanager
+async def at_work(clerk: Clerk, bus: Any, stream: Stream) -> AsyncIterator[CoreRunner[CoreEvent]]:
+    """Run a clerk over a bus, as a service runs its core. Who offers its runner a tick has it look at once."""
+    readings = () if clerk.reads_single_values else ((stream, ()),)
+    runner = CoreRunner[CoreEvent](
+        name="clerk", core=clerk, bus=bus, clock=SystemClock(), traces=RequestTraces(), readings=readings, tick_s=0.05
+    )
+    task = asyncio.create_task(runner.run())
+    try:
+        yield runner
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+        if not task.cancelled():
+            task.result()

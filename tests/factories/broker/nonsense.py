@@ -1,0 +1,69 @@
+"""
+Words that are well formed and make no sense: what a reader may be shown by a broken or hostile writer.
+
+Made from a sensible word by putting something else in one place of it. What a decoder refuses, or what does not belong
+at the subject, is left out here: readers are shown that as a word that was set aside.
+"""
+
+import copy
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from sluice.contracts.bus.subject_schema import schema_violation
+from sluice.contracts.bus.subjects import Address
+from sluice.contracts.messages import AnyMessage
+
+VALUES = (-1, 0, 1, 10**6, 2**31, 2**62, "", "a b", "../x", "\U0001f4a5", "x" * 3000, [], {}, None, True, 1e300)
+"""Put in every place that takes them."""
+
+
+def nonsense(address: Address, message: AnyMessage, *, seed: int = 0, some: int | None = None) -> list[AnyMessage]:
+    """
+    What a word at `address` can be turned into by changing it in one place; `some` of them, drawn by `seed`, or all.
+
+    Lists lose their elements, or have each twice.
+    """
+    sensible = msgspec.to_builtins(message)
+    made = []
+    for path in _places(sensible):
+        for value in (*VALUES, *_twice(sensible, path)):
+            try:
+                changed = msgspec.convert(_put(sensible, path, value), AnyMessage)
+            except (msgspec.ValidationError, OverflowError):
+                continue
+            if changed != message and not schema_violation(address, changed):
+                made.append(changed)
+    if some is None or len(made) <= some:
+        return made
+    return random.Random(seed).sample(made, some)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path and path != ("type",):
+        yield path
+    if isinstance(value, dict):
+        for key in value:
+            yield from _places(value[key], (*path, key))
+    elif isinstance(value, list | tuple):
+        for at in range(len(value)):
+            yield from _places(value[at], (*path, at))
+
+
+def _put(whole: Any, path: tuple[Any, ...], value: Any) -> Any:
+    changed = msgspec.json.decode(msgspec.json.encode(whole))
+    place = changed
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = copy.deepcopy(value)
+    return changed
+
+
+def _twice(whole: Any, path: tuple[Any, ...]) -> Iterator[Any]:
+    there = whole
+    for step in path:
+        there = there[step]
+    if isinstance(there, list | tuple) and there:
+        yield [*there, *there]

@@ -1,0 +1,131 @@
+"""
+A broker that speaks TLS and knows its users by their certificates; and what a stranger would put in its place.
+
+Authorities are those of a test, so that certificates can be of another one, ended, or for another name.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from factories.credentials import CLIENT, SERVER, Authority, Files
+
+from sluice.contracts.bus.nats_permissions import certificate_name, permissions_of
+from sluice.contracts.bus.streams import Role
+from sluice.contracts.ids import NodeName
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
+from sluice.runtime.nats_server.users import CertifiedUser, authorization
+from sluice.runtime.settings import CommonSettings
+
+HOST = "localhost"
+WAIT_S = 10.0
+
+
+@dataclass
+class TlsBroker:
+    """One server, whose certificate and configuration a test may change before it starts it or has it read them."""
+
+    folder: Path
+    port: int
+    bus: Authority
+    """Vouches for brokers."""
+    users: Authority
+    """Vouches for users."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    server: NatsServer | None = None
+    tls: bool = True
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"tls://{HOST}:{self.port}"
+
+    def shows(self, authority: Authority, *names: str, **how: object) -> None:
+        """Write another certificate for the broker; it is read at its next start or reload."""
+        made = authority.files("broker", *names, usages=(SERVER,), **how)  # type: ignore[arg-type]
+        (self.folder / "broker.pem").write_bytes(made.certificate.read_bytes())
+
+    def believes(self, *authorities: Authority) -> None:
+        """Write whose users are let in."""
+        (self.folder / "users.crt").write_bytes(b"".join(each.pair.certificate for each in authorities))
+
+    def user(self, role: Role, node: NodeName | None = None, *, authority: Authority | None = None) -> Files:
+        """The certificate of a user, and the broker's authority."""
+        name = certificate_name(role, node)
+        files = (authority or self.users).files(name, name, usages=(CLIENT,))
+        trusts = self.folder / f"{name}.ca.crt"
+        trusts.write_bytes(self.bus.pair.certificate)
+        return Files(files.certificate, files.key, trusts)
+
+    def settings_of(self, role: Role, node: NodeName | None = None) -> CommonSettings:
+        """Of a service that is `role`."""
+        files = self.user(role, node)
+        return CommonSettings(
+            nats_url=self.url,
+            nats_user=permissions_of(role, node).user,
+            nats_ca_file=files.authority,
+            nats_certificate_file=files.certificate,
+            nats_key_file=files.key,
+        )
+
+    def config(self) -> str:
+        """The server's configuration."""
+        users = [
+            CertifiedUser(permissions_of(role), certificate_name(role)) for role in Role if role != Role.NODE_AGENT
+        ]
+        node = NodeName("gpu-1.example")
+        users.append(CertifiedUser(permissions_of(Role.NODE_AGENT, node), certificate_name(Role.NODE_AGENT, node)))
+        pem = self.folder / "broker.pem"
+        tls = (
+            f'tls {{ cert_file: "{pem}", key_file: "{pem}", ca_file: "{self.folder}/users.crt", verify_and_map: true }}'
+        )
+        lines = [
+            f'listen: "127.0.0.1:{self.port}"',
+            f'jetstream {{ store_dir: "{self.folder}/store" }}',
+            *([tls, *authorization(users)] if self.tls else []),
+        ]
+        return "\n".join(lines) + "\n"
+
+    async def start(self) -> None:
+        """Start it, and wait until it listens."""
+        text = self.config()
+
+        class Plan(NatsServerConfig):
+            def config(self) -> str:
+                return text
+
+        self.server = NatsServer(Plan("sluice", self.folder / "server", self.port))
+        await self.server.start()
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                assert self.server.running, self.server.last_words()
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                except OSError:
+                    await asyncio.sleep(0.01)
+                else:
+                    writer.close()
+                    await writer.wait_closed()
+                    return
+
+    async def stop(self) -> None:
+        """Stop it; it can be started again."""
+        if self.server is not None:
+            await self.server.stop()
+
+
+@asynccontextmanager
+async def tls_broker(folder: Path) -> AsyncIterator[TlsBroker]:
+    """A broker with a good certificate and everybody's rights; it is started by the test."""
+    broker = TlsBroker(
+        folder, free_ports(1)[0], Authority(folder / "bus", "Sluice bus"), Authority(folder / "users", "Sluice users")
+    )
+    broker.shows(broker.bus, HOST)
+    broker.believes(broker.users)
+    try:
+        yield broker
+    finally:
+        await broker.stop()

@@ -1,0 +1,320 @@
+"""
+A cluster for tests, fake or real, behind one set of words: requests as anyone, objects to send, things to wait for.
+
+What only the fake can do (a kubelet on command, faults) is reached by `Cluster.fake`, and a test that needs it skips
+elsewhere.
+"""
+
+import asyncio
+import contextlib
+import json
+import secrets
+import ssl
+import urllib.parse
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from fake_kube.server import FakeKube
+from kubernetes.aio import client, config
+
+from sluice.contracts.kube.names import GATE
+
+Json = dict[str, Any]
+JSON_PATCH = "application/json-patch+json"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+WAIT_S = 30.0
+"""The longest that anything is waited for: a real cluster's controllers are seconds behind."""
+CLOSING_TURNS = 10_000
+"""Of the loop, until a broken connection must be closed; a few are enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the server said to one request."""
+
+    code: int
+    body: Json
+    warnings: list[str]
+
+    @property
+    def message(self) -> str:
+        """Of a Status."""
+        return str(self.body.get("message", ""))
+
+    @property
+    def reason(self) -> str:
+        """Of a Status."""
+        return str(self.body.get("reason", ""))
+
+    @property
+    def items(self) -> list[Json]:
+        """Of a list."""
+        return list(self.body["items"])
+
+
+class Stream:
+    """An open watch: its events one by one, each waited for with a bound."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        """The answer, whose head has arrived."""
+        self._response = response
+
+    async def next(self) -> Json | None:
+        """The next event, or None where the server ended the stream in order."""
+        async with asyncio.timeout(WAIT_S):
+            line = await self._response.content.readline()
+        return json.loads(line) if line else None
+
+    async def until(self, kind: str) -> list[Json]:
+        """All events up to and with the first of this type."""
+        seen: list[Json] = []
+        while not seen or seen[-1]["type"] != kind:
+            event = await self.next()
+            assert event is not None, f"the stream ended before {kind}: {seen}"
+            seen.append(event)
+        return seen
+
+
+@dataclass(slots=True)
+class Cluster:
+    """One cluster, as the administrator sees it."""
+
+    kubeconfig: Path
+    fake: FakeKube | None = None
+    _session: aiohttp.ClientSession | None = None
+    _of_others: aiohttp.ClientSession | None = None
+    """Without the administrator's certificate: a server takes the user of that, whatever token comes with it."""
+    _base: str = ""
+    _header: str = ""
+    _nodes: list[str] = field(default_factory=list)
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator["Cluster"]:
+        """With connections, in the loop that will use them."""
+        settings = await self.configuration()
+        self._base = settings.host.rstrip("/")
+        self._header = await settings.get_api_key_with_prefix("BearerToken") or ""
+        authority = {"cafile": settings.ssl_ca_cert, "cadata": settings.ca_cert_data}
+        others, mine = ssl.create_default_context(**authority), ssl.create_default_context(**authority)
+        if settings.cert_file:
+            mine.load_cert_chain(settings.cert_file, settings.key_file)
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=mine)) as self._session,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=others)) as self._of_others,
+        ):
+            yield self
+
+    async def configuration(self) -> client.Configuration:
+        """Of the official client."""
+        settings = client.Configuration()
+        await config.load_kube_config(
+            config_file=str(self.kubeconfig), client_configuration=settings, persist_config=False
+        )
+        return settings
+
+    @contextlib.asynccontextmanager
+    async def official(self, token: str | None = None) -> AsyncIterator[client.ApiClient]:
+        """The official client, as the administrator or with a token."""
+        settings = await self.configuration()
+        if token is not None:
+            settings.cert_file = settings.key_file = None
+            settings.api_key = {"BearerToken": f"Bearer {token}"}
+        async with client.ApiClient(settings) as api:
+            yield api
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        kind: str = "application/json",
+        token: str | None = None,
+        **query: Any,
+    ) -> Reply:
+        """One request; a patch's `kind` is its content type. With a token it is its owner who asks."""
+        data = body if isinstance(body, str | bytes) else None if body is None else json.dumps(body)
+        async with self._open(method, path, data, kind, token, query) as response:
+            text = await response.text()
+            warnings = [each.partition('"')[2].rpartition('"')[0] for each in response.headers.getall("Warning", [])]
+            return Reply(response.status, json.loads(text) if text.startswith("{") else {"text": text}, warnings)
+
+    async def get(self, path: str, **query: Any) -> Reply:
+        """GET as the administrator."""
+        return await self.ask("GET", path, **query)
+
+    async def post(self, path: str, body: Any, **query: Any) -> Reply:
+        """POST as the administrator."""
+        return await self.ask("POST", path, body, **query)
+
+    async def delete(self, path: str, body: Any = None, **query: Any) -> Reply:
+        """DELETE as the administrator."""
+        return await self.ask("DELETE", path, body, **query)
+
+    async def patch(self, path: str, body: Any, kind: str | None = None, **query: Any) -> Reply:
+        """
+        PATCH; of which kind is told by the body, as the official client does: a list is a JSON patch, an object a
+        strategic merge.
+        """
+        return await self.ask(
+            "PATCH", path, body, kind=kind or (JSON_PATCH if isinstance(body, list) else STRATEGIC), **query
+        )
+
+    @contextlib.asynccontextmanager
+    async def watch(self, path: str, **query: Any) -> AsyncIterator[Stream]:
+        """A watch that has been accepted."""
+        async with self._open("GET", path, None, "application/json", None, {"watch": "true", **query}) as response:
+            assert response.status == 200, await response.text()
+            connection = response.connection
+            try:
+                yield Stream(response)
+            finally:
+                await _broken(connection.transport if connection is not None else None)
+
+    def _open(self, method: str, path: str, data: Any, kind: str, token: str | None, query: Json) -> Any:
+        session = self._session if token is None else self._of_others
+        assert session is not None
+        header = f"Bearer {token}" if token is not None else self._header
+        headers = {"Content-Type": kind, **({"Authorization": header} if header else {})}
+        url = f"{self._base}{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
+        return session.request(method, url, data=data, headers=headers, timeout=aiohttp.ClientTimeout(total=WAIT_S * 4))
+
+    # -- things to have ---------------------------------------------------------------------------------------------
+
+    async def namespace(self, **labels: str) -> str:
+        """A namespace of one's own."""
+        name = f"sluice-test-{secrets.token_hex(4)}"
+        made = await self.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+        assert made.code == 201, made
+        await self.until(
+            lambda: self.get(f"/api/v1/namespaces/{name}/serviceaccounts/default"), 200
+        ) if self.fake is None else None
+        return name
+
+    async def node(self, name: str = "") -> str:
+        """A Node object without a kubelet behind it; removed with `cleaned`."""
+        name = name or f"sluice-test-{secrets.token_hex(4)}"
+        made = await self.post(
+            "/api/v1/nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}
+        )
+        assert made.code == 201, made
+        self._nodes.append(name)
+        return name
+
+    async def cleaned(self) -> None:
+        """Nodes that were made go."""
+        while self._nodes:
+            await self.delete(f"/api/v1/nodes/{self._nodes.pop()}")
+
+    async def account(
+        self, namespace: str, name: str, rules: list[Json], cluster_rules: list[Json] | None = None
+    ) -> str:
+        """
+        The token of a service account with these rights in its namespace, and these in the cluster (removed with the
+        namespace's name).
+        """
+        await self.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
+        subject = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
+        group = "rbac.authorization.k8s.io"
+        for kind, wanted, path in (
+            ("Role", rules, f"/apis/{group}/v1/namespaces/{namespace}"),
+            ("ClusterRole", cluster_rules or [], f"/apis/{group}/v1"),
+        ):
+            if not wanted:
+                continue
+            called = name if kind == "Role" else f"{namespace}-{name}"
+            made = await self.post(f"{path}/{kind.lower()}s", {"metadata": {"name": called}, "rules": wanted})
+            assert made.code == 201, made
+            reference = {"apiGroup": group, "kind": kind, "name": called}
+            body = {"metadata": {"name": called}, "roleRef": reference, "subjects": subject}
+            assert (await self.post(f"{path}/{kind.lower()}bindings", body)).code == 201
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        made = await self.post(path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
+        assert made.code == 201, made
+        return str(made.body["status"]["token"])
+
+    async def until(self, ask: Callable[[], Any], good: int | Callable[[Reply], bool]) -> Reply:
+        """Ask again until the answer is good (a code, or a test of the reply), at most 30 s."""
+        answer: Reply | None = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S):
+                while True:
+                    answer = await ask()
+                    if answer.code == good if isinstance(good, int) else good(answer):
+                        return answer
+                    await asyncio.sleep(0.02)
+        raise AssertionError(f"it never became good; last: {answer}")
+
+    def only_fake(self, why: str) -> FakeKube:
+        """The fake, or skip: `why` says what a real cluster lacks."""
+        if self.fake is None:
+            pytest.skip(f"needs what a real cluster does not give: {why}")
+        return self.fake
+
+
+async def _broken(transport: asyncio.BaseTransport | None) -> None:
+    """Break a watch's connection, and wait until its socket is closed: with TLS that takes turns of the loop."""
+    socket = transport.get_extra_info("socket") if transport is not None else None
+    if socket is None:
+        return
+    transport.abort()
+    for _ in range(CLOSING_TURNS):
+        if socket.fileno() == -1:
+            return
+        await asyncio.sleep(0)
+
+
+# -- objects to send --------------------------------------------------------------------------------------------------
+
+
+def pod(name: str = "p", *, gates: tuple[str, ...] = (GATE,), annotations: Json | None = None, **spec: Any) -> Json:
+    """A pod with one container `main`, gated by Sluice unless said otherwise."""
+    containers = [{"name": "main", "image": "busybox:1.36", "command": ["sleep", "3600"]}]
+    body = {
+        "containers": containers,
+        **({"schedulingGates": [{"name": gate} for gate in gates]} if gates else {}),
+        **spec,
+    }
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": name, **({"annotations": annotations} if annotations else {})},
+        "spec": body,
+    }
+
+
+def test(path: str, value: Any) -> Json:
+    """A JSON patch's operation."""
+    return {"op": "test", "path": path, "value": value}
+
+
+test.__test__ = False  # type: ignore[attr-defined] # it is no test
+
+
+def add(path: str, value: Any) -> Json:
+    """A JSON patch's operation."""
+    return {"op": "add", "path": path, "value": value}
+
+
+def remove(path: str) -> Json:
+    """A JSON patch's operation."""
+    return {"op": "remove", "path": path}
+
+
+def named(name: str) -> list[Json]:
+    """`matchFields` that choose one node."""
+    return [{"key": "metadata.name", "operator": "In", "values": [name]}]
+
+
+def pinned(name: str) -> Json:
+    """Node affinity that requires one node."""
+    terms = [{"matchFields": named(name)}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}

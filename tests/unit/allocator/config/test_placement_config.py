@@ -1,0 +1,188 @@
+"""What an operator configures must mean what the documentation says: usage, geometries, allow-lists, node modes."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.contracts.ids import NodeName
+from sluice.mig.catalog import find_model, mig_models
+from sluice.mig.model import GpuModel
+from sluice_allocator.core.placement.geometries import KNOWN_GEOMETRIES, Geometry, names_model
+from sluice_allocator.core.placement.rules import AllowedProfiles, NodeModes, PlacingRules, PoolRules, Weights
+
+
+def model(name: str) -> GpuModel:
+    """A model of the catalog."""
+    found = find_model(name)
+    assert found is not None
+    return found
+
+
+NOTHING = (0, 0)
+
+
+# -- usage --------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_s_usage_is_the_weighted_mean_of_what_it_has() -> None:
+    """An operator who works an example by hand must get the number that decides."""
+    weights = Weights(gpu_memory=2, gpu_sms=1, cpu=1, memory=0, resources={"example.com/nic": 4})
+    usage = weights.node_usage(
+        gpu_memory=(30, 80), gpu_sms=(0, 108), cpu=(16, 64), memory=(99, 100), resources={"example.com/nic": (1, 2)}
+    )
+    assert usage == (1000 * (2 * 3 * 4 + 0 + 1 * 8 + 4 * 16)) // (32 * 8)
+
+
+def test_what_a_node_does_not_have_does_not_make_it_look_empty() -> None:
+    """A node without the user's own resource, or without known CPU, is compared by the rest."""
+    weights = Weights(resources={"example.com/nic": 100})
+    usage = weights.node_usage(gpu_memory=(1, 2), gpu_sms=(1, 2), cpu=NOTHING, memory=NOTHING, resources={})
+    assert usage == 500
+    assert Weights().node_usage(gpu_memory=NOTHING, gpu_sms=NOTHING, cpu=NOTHING, memory=NOTHING, resources={}) == 0
+
+
+def test_thirds_are_not_lost_to_rounding() -> None:
+    """1/3 and 2/3 of two equal resources are half of both: 500, not 499."""
+    usage = Weights().node_usage(gpu_memory=(1, 3), gpu_sms=(2, 3), cpu=NOTHING, memory=NOTHING, resources={})
+    assert usage == 500
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    parts=st.lists(
+        st.tuples(st.integers(0, 1000), st.integers(-5, 1 << 40), st.integers(0, 1 << 40)), min_size=4, max_size=4
+    )
+)
+def test_usage_is_the_exact_fraction_whatever_the_numbers(parts: list[tuple[int, int, int]]) -> None:
+    """Over-committed nodes are full, never more than full; no size of number changes the order of two nodes."""
+    gpu_memory, gpu_sms, for_cpu, for_memory = (weight for weight, _, _ in parts)
+    weights = Weights(gpu_memory, gpu_sms, for_cpu, for_memory)
+    memory, sms, cpu, host = ((used, total) for _, used, total in parts)
+    usage = weights.node_usage(gpu_memory=memory, gpu_sms=sms, cpu=cpu, memory=host, resources={})
+    there = [(weight, Fraction(min(max(used, 0), total), total)) for weight, used, total in parts if total]
+    counted = sum(weight for weight, _ in there)
+    exact = sum((weight * part for weight, part in there), Fraction(0)) / counted if counted else Fraction(0)
+    assert usage == int(1000 * exact)
+
+
+# -- pools and nodes ----------------------------------------------------------------------------------------------
+
+
+def test_a_pool_that_nobody_configured_follows_the_default() -> None:
+    """A new pool label must not fall out of the operator's rules."""
+    rules = PlacingRules(default=PoolRules(node_policy="binpack"), pools={"a": PoolRules(overcommit_percent=200)})
+    assert rules.pool("a").overcommit_percent == 200
+    assert rules.pool("never heard of").node_policy == "binpack"
+
+
+def test_the_first_pattern_that_matches_a_node_speaks_for_it() -> None:
+    """An exception for one node is written before the rule for all of them."""
+    rules = PlacingRules(
+        node_modes=(
+            NodeModes("gpu-7", ("exclusive",)),
+            NodeModes("gpu-*.lab", ("mps",)),
+            NodeModes("gpu-*", ("mps", "fractional")),
+        )
+    )
+    assert rules.modes_of(NodeName("gpu-7")) == ("exclusive",)
+    assert rules.modes_of(NodeName("gpu-7.lab")) == ("mps",)
+    assert rules.modes_of(NodeName("gpu-77")) == ("mps", "fractional")
+    assert rules.modes_of(NodeName("cpu-gpu-7")) is None
+    assert PlacingRules(node_modes=(NodeModes("gpu.7", ("mps",)),)).modes_of(NodeName("gpu-7")) is None
+
+
+# -- what HAMi's keys may choose ----------------------------------------------------------------------------------
+
+
+def chosen(name: str, memory_mib: int) -> str | None:
+    """The profile that HAMi's `gpumem` becomes on a model: the first that is enough."""
+    gpu = model(name)
+    names = PlacingRules().geometry_of(gpu)
+    return next((each for each in names if gpu.profile(each).memory_mib >= memory_mib), None)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "memory_mib", "profile"),
+    [
+        ("a100-40gb", 1, "1g.5gb"),
+        ("a100-40gb", 8000, "2g.10gb"),
+        ("a100-40gb", 10_000, "3g.20gb"),  # a 2g.10gb has 9984 MiB, whatever its name and HAMi's table say
+        ("a100-40gb", 16_000, "3g.20gb"),
+        ("a100-40gb", 20_480, "7g.40gb"),
+        ("a100-80gb", 8000, "1g.10gb"),
+        ("a100-80gb", 16_000, "2g.20gb"),
+        ("a30-24gb", 8000, "2g.12gb"),
+        ("h100-sxm-80gb", 30_000, "3g.40gb"),
+        ("h200-141gb", 20_000, "2g.35gb"),
+        ("rtx-pro-6000-blackwell-96gb", 30_000, "2g.48gb"),
+        ("a100-40gb", 50_000, None),
+    ],
+)
+def test_hami_s_users_get_the_profile_that_they_know(gpu: str, memory_mib: int, profile: str | None) -> None:
+    """8000 MiB on an A100-40GB is 2g.10gb: never a 1g with double memory, and never less than asked."""
+    assert chosen(gpu, memory_mib) == profile
+
+
+def test_no_model_offers_hami_s_users_a_scarce_or_a_starved_profile() -> None:
+    """Media-engine profiles, double-memory 1g and the 4g beside a 3g are not what HAMi makes."""
+    for gpu in mig_models():
+        names = PlacingRules().geometry_of(gpu)
+        slices = [gpu.profile(name).compute_slices for name in names]  # type: ignore[union-attr]
+        assert names
+        assert slices == sorted(set(slices))
+        assert not any("+" in name or "-" in name for name in names)
+        assert gpu.largest.compute_slices == slices[-1]
+
+
+def test_h200_is_not_taken_for_h20() -> None:
+    """HAMi compares parts of words, so its H20 row catches every H200 and offers it profiles that it does not have."""
+    assert PlacingRules().geometry_of(model("h200-141gb"))[0] == "1g.18gb"
+    assert not names_model(model("h200-141gb"), ("H20",))
+    assert names_model(model("h200-141gb"), ("h200",))
+    assert not names_model(model("a30-24gb"), ("A3", "30", ""))
+
+
+def test_a_driver_that_names_the_largest_profile_otherwise_still_has_it() -> None:
+    """An A100-80GB has a 7g.79gb or a 7g.80gb: an allow-list for one must not lock the whole GPU away."""
+    gpu = model("a100-80gb")
+    old = replace(
+        gpu,
+        key="a100-80gb-old",
+        profiles=tuple(replace(each, name=each.name.replace("7g.80gb", "7g.79gb")) for each in gpu.profiles),
+    )
+    listed = AllowedProfiles(("A100-SXM4-80GB",), ("1g.10gb", "7g.79gb"))
+    rules = PlacingRules(allowed_profiles=(listed,))
+    assert rules.geometry_of(gpu) == ("1g.10gb", "7g.80gb")
+    assert rules.geometry_of(old) == ("1g.10gb", "7g.79gb")
+    assert rules.allows(gpu, "7g.80gb")
+    assert not rules.allows(gpu, "2g.20gb")
+    assert not rules.allows(gpu, "1g.10gb+me")
+
+
+def test_an_allow_list_holds_for_its_models_only() -> None:
+    """Limiting A30s must not change what H100s give, and a profile that a model lacks is never allowed on it."""
+    rules = PlacingRules(allowed_profiles=(AllowedProfiles(("A30",), ("4g.24gb",)),))
+    assert rules.allows(model("h100-sxm-80gb"), "1g.10gb+me")
+    assert not rules.allows(model("h100-sxm-80gb"), "1g.5gb")
+    assert rules.geometry_of(model("a30-24gb")) == ("4g.24gb",)
+
+
+def test_an_operator_s_geometry_replaces_the_built_in_one_of_that_model() -> None:
+    """A site that wants 4g for HAMi's users says so, and keeps the rest of the table."""
+    own = Geometry(("A100-SXM4-40GB",), ("4g.20gb", "1g.5gb"))
+    rules = PlacingRules(geometries=(own, *KNOWN_GEOMETRIES))
+    assert rules.geometry_of(model("a100-40gb")) == ("1g.5gb", "4g.20gb")
+    assert rules.geometry_of(model("a30-24gb")) == ("1g.6gb", "2g.12gb", "4g.24gb")
+
+
+def test_a_model_that_no_table_knows_offers_its_plain_profiles() -> None:
+    """A new GPU must not be useless to HAMi's users until somebody writes a table (HAMi skips such nodes whole)."""
+    gpu = replace(model("a100-40gb"), key="new", product_names=("NVIDIA X900",))
+    assert PlacingRules().geometry_of(gpu) == ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
+    assert PlacingRules().geometry_of(replace(gpu, profiles=())) == ()
+    strange = replace(gpu, profiles=(replace(gpu.profiles[0], name="drachenfels"),))
+    assert PlacingRules().geometry_of(strange) == ()
+    assert PlacingRules().allows(strange, "drachenfels")

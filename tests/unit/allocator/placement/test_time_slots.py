@@ -1,0 +1,161 @@
+"""Lanes: who takes turns with whom, judged by trying every way of putting shares into lanes."""
+
+from collections.abc import Iterator
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.reasons import WaitReason
+from sluice_allocator.core.placement.lanes import Lanes, ShareKey
+
+Rectangle = tuple[int, int]
+"""Width in percent, time in permille."""
+
+
+def _key(number: int) -> ShareKey:
+    return AllocationId(f"a{number}"), 0
+
+
+def _lanes(*shares: Rectangle) -> Lanes:
+    lanes = Lanes()
+    for number, (width, time) in enumerate(shares):
+        lanes.add(_key(number), width, time)
+    return lanes
+
+
+def _ways(shares: list[Rectangle]) -> Iterator[list[list[Rectangle]]]:
+    """Every partition of the shares into lanes."""
+    if not shares:
+        yield []
+        return
+    first, rest = shares[0], shares[1:]
+    for way in _ways(rest):
+        yield [[first], *way]
+        for at in range(len(way)):
+            yield [*way[:at], [first, *way[at]], *way[at + 1 :]]
+
+
+def _narrowest(shares: list[Rectangle]) -> int:
+    """The least width that any lanes need for these shares."""
+    return min(
+        sum(max(width for width, _ in lane) for lane in way)
+        for way in _ways(shares)
+        if all(sum(time for _, time in lane) <= 1000 for lane in way)
+    )
+
+
+def test_two_halves_of_the_time_share_the_same_sms() -> None:
+    """Without turns the second share would be refused although the first leaves the SMs idle half of the time."""
+    lanes = _lanes((60, 500))
+    assert lanes.why_not(60, 500) is None
+    lanes.add(_key(1), 60, 500)
+    assert lanes.width_percent == 60
+
+
+def test_nobody_joins_while_a_promised_share_and_the_one_before_it_are_both_booked() -> None:
+    """The lane that is one too many now is where the promised share will be: its time would be given away first."""
+    lanes = _lanes((60, 200), (50, 250), (20, 500), (100, 500))
+    assert lanes.width_percent > 100
+    assert lanes.why_not(20, 100) is WaitReason.GPU_TIME_USED_UP
+    assert lanes.widest_percent() == 0
+    lanes.remove(_key(2))
+    lanes.add(_key(4), 20, 50)
+    assert lanes.width_percent == 100
+
+
+def test_a_wider_share_widens_its_lane_only_as_far_as_there_are_sms() -> None:
+    """Two tenants would be promised more SMs at one moment than the GPU has."""
+    lanes = _lanes((60, 1000), (30, 200))
+    assert lanes.why_not(40, 500) is None
+    assert lanes.why_not(41, 500) is WaitReason.GPU_TIME_USED_UP
+    assert lanes.why_not(71, 500) is WaitReason.GPU_INSUFFICIENT_SMS
+    lanes.add(_key(2), 40, 500)
+    assert lanes.width_percent == 100
+
+
+def test_says_that_time_is_short_only_where_more_time_would_help() -> None:
+    """Who waits for time and is told "SMs" makes the share narrower in vain."""
+    lanes = _lanes((60, 700), (40, 700))
+    assert lanes.why_not(50, 400) is WaitReason.GPU_TIME_USED_UP
+    assert lanes.why_not(50, 300) is None
+    assert lanes.why_not(61, 300) is WaitReason.GPU_INSUFFICIENT_SMS
+
+
+def test_a_lane_shrinks_to_the_widest_share_that_is_left() -> None:
+    """SMs of a tenant who left would stay blocked as long as anybody of its lane lives."""
+    lanes = _lanes((10, 300), (90, 700))
+    assert lanes.width_percent == 100
+    lanes.add(_key(2), 80, 300)
+    lanes.remove(_key(1))
+    assert lanes.width_percent == 90
+    lanes.remove(_key(2))
+    assert lanes.width_percent == 10
+
+
+def test_a_small_share_joins_the_lane_that_it_wastes_least_of() -> None:
+    """A narrow share in a wide lane eats the time that the next wide share needs."""
+    lanes = _lanes((80, 500), (20, 500))
+    lanes.add(_key(2), 15, 500)
+    assert lanes.why_not(80, 500) is None
+
+
+def test_what_is_booked_is_counted_even_beyond_the_whole_gpu() -> None:
+    """After a restart with over-booked facts the account would show room that is not there."""
+    lanes = _lanes((70, 1000), (70, 1000), (20, 2000))
+    assert lanes.width_percent == 160
+    assert lanes.why_not(1, 1) is WaitReason.GPU_TIME_USED_UP
+    assert lanes.widest_percent() <= 0
+    for number in range(3):
+        lanes.remove(_key(number))
+    assert lanes.width_percent == 0
+    assert lanes.why_not(100, 1000) is None
+
+
+def test_shares_read_back_in_another_order_are_not_counted_as_too_many() -> None:
+    """A home that was rightly full before a restart would look over-booked after it."""
+    lanes = _lanes((10, 500), (30, 500), (60, 500), (10, 500), (30, 500), (60, 500))
+    assert lanes.width_percent == 100
+
+
+def test_what_is_not_there_may_be_removed() -> None:
+    """A late release would take the allocator down."""
+    lanes = _lanes((10, 500))
+    lanes.remove(_key(7))
+    assert lanes.width_percent == 10
+
+
+_SHARES = st.lists(st.tuples(st.integers(1, 100), st.integers(1, 1000)), max_size=7)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_SHARES, st.lists(st.integers(0, 6), max_size=4))
+def test_whoever_is_admitted_can_be_served_at_once(shares: list[Rectangle], leaving: list[int]) -> None:
+    """Tenants would be promised SMs and time that no order of turns can give."""
+    lanes = Lanes()
+    live: dict[int, Rectangle] = {}
+    for number, (width, time) in enumerate(shares):
+        short = lanes.why_not(width, time)
+        if short is None:
+            assert width <= lanes.widest_percent()
+            lanes.add(_key(number), width, time)
+            live[number] = (width, time)
+        else:
+            assert width > 100 - lanes.width_percent, "it fits beside all others"
+        if number in leaving and live:
+            gone = min(live)
+            lanes.remove(_key(gone))
+            del live[gone]
+        assert (_narrowest(list(live.values())) if live else 0) <= lanes.width_percent <= 100
+
+
+@settings(max_examples=100, deadline=None)
+@given(_SHARES)
+def test_any_facts_are_counted_with_at_least_the_width_they_need(shares: list[Rectangle]) -> None:
+    """Adopted shares that exceed the GPU would be hidden, and more booked on top."""
+    lanes = _lanes(*shares)
+    assert lanes.width_percent >= (_narrowest(shares) if shares else 0)
+    assert lanes.width_percent <= sum(width for width, _ in shares)
+    for number in range(len(shares)):
+        lanes.remove(_key(number))
+    assert lanes.width_percent == 0

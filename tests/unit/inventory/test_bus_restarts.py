@@ -1,0 +1,255 @@
+"""The inventory beside its bus: restarts, a wiped broker, another inventory."""
+
+from factories.inventory import AT, ENDPOINT, NODE, RULES, RUN, Bench, known, news, snapshot
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import WriteAccepted, WriteRefused, WriteUnknown
+from sluice.contracts.ids import Incarnation, NodeName, OperationId, RunId
+from sluice.contracts.messages import NodeRemoved
+from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
+from sluice_inventory.core.inventory import Inventory
+
+ASK = Pull(NODE, ENDPOINT)
+LATER = "2026-01-01T00:00:10+00:00"
+NEXT = Incarnation("2000")
+"""The life of the broker's data after a wipe."""
+ANEW = "the bus was recreated, and the node was not read since"
+
+
+def pulled(bench: Bench) -> Bench:
+    """A node was pulled at generation 1, and that landed at sequence 102."""
+    assert bench.hear(news()) == [ASK]
+    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [bench.write(1, known())]
+    assert bench.feed(WriteAccepted(OperationId(f"{RUN}-1"), 102)) == []
+    assert bench.hear_inventory(known(), f"{RUN}-1") == []
+    return bench
+
+
+def restarted(*found) -> Bench:
+    """A new inventory that reads what an earlier one left on the bus; the last instructions are checked by the test."""
+    bench = Bench(Inventory(RUN, RULES))
+    assert bench.start_reading() == []
+    for message in found:
+        assert (bench.hear_inventory(message) if hasattr(message, "snapshot") else bench.hear(message)) == []
+    return bench
+
+
+def test_a_restart_pulls_everybody_and_writes_only_what_changed():
+    """What an earlier run left is checked by a pull, and not written again when it still holds."""
+    bench = restarted(news(), known())
+    assert bench.caught_up() == [ASK]
+    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == []
+    assert bench.hear(news(2)) == [ASK]
+    assert bench.feed(PullSucceeded(NODE, snapshot(2), LATER)) == [
+        bench.write(1, known(2, observed_at=LATER), expected=102)
+    ]
+
+
+def test_a_restart_does_not_leave_a_dead_node_looking_alive():
+    """What an earlier run said of a node that died since is marked stale."""
+    bench = restarted(news(), known())
+    assert bench.caught_up() == [ASK]
+    assert bench.feed(PullFailed(NODE, "away")) == []
+    stale = known(stale_message="no usable answer for 30 s: away")
+    assert bench.at(30.0) == [ASK, bench.write(1, stale, expected=102)]
+
+
+def test_a_node_whose_news_were_lost_does_not_look_alive_for_ever():
+    """An inventory on the bus without news of its agent becomes stale: nobody can be asked."""
+    bench = restarted(known())
+    assert bench.caught_up() == []
+    stale = known(stale_message="no usable answer for 30 s: no news of its agent")
+    assert bench.at(30.0) == [bench.write(1, stale, expected=101)]
+
+
+def test_a_restart_does_not_make_a_stale_node_fresh_without_asking():
+    """A stale mark left by an earlier run stays until the node answers."""
+    stale = known(stale_message="no usable answer for 30 s: away")
+    bench = restarted(news(), stale)
+    assert bench.caught_up() == [ASK]
+    assert bench.core.view(NODE).inventory == stale
+    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [
+        bench.write(1, known(observed_at=LATER), expected=102)
+    ]
+
+
+def test_a_lost_word_is_said_again(bench):
+    """STATE may forget what it acknowledged: after a reading that lacks it, it is written again."""
+    pulled(bench)
+    bench.start_reading()
+    assert bench.hear(news()) == []
+    assert bench.caught_up() == [bench.write(2, known(), expected=0)]
+
+
+def test_after_a_wiped_broker_nothing_old_is_said_and_everybody_is_asked(bench):
+    """What was pulled in another life of the broker may lack slices made since: it is pulled anew, then said."""
+    pulled(bench)
+    assert bench.start_reading(NEXT) == [ASK]
+    assert bench.caught_up() == []
+    shown = bench.core.view(NODE).inventory
+    assert (shown.stale, shown.stale_message) == (True, ANEW)
+    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [
+        bench.write(2, known(observed_at=LATER, life=NEXT), expected=0)
+    ]
+    assert not bench.core.view(NODE).inventory.stale
+
+
+def test_an_answer_from_before_the_wipe_is_not_said_after_it(bench):
+    """A pull that was under way when the broker was wiped is thrown away and made again."""
+    pulled(bench)
+    assert bench.at(10.0) == [ASK]
+    assert bench.start_reading(NEXT) == []
+    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [ASK]
+    assert bench.caught_up() == []
+    assert bench.feed(PullSucceeded(NODE, snapshot(2), LATER)) == [
+        bench.write(2, known(2, observed_at=LATER, life=NEXT), expected=0)
+    ]
+
+
+def test_an_answer_from_before_a_removal_and_a_wipe_is_not_taken_for_a_later_one(bench):
+    """It was asked when the node was known before; what its agent has done since is not in it."""
+    assert bench.hear(news()) == [ASK]
+    assert bench.hear(NodeRemoved(node=NODE, cause="gone")) == []
+    assert bench.start_reading(NEXT) == []
+    assert bench.caught_up() == []
+    assert bench.hear(news()) == []
+    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [ASK]
+    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [bench.write(1, known(observed_at=LATER, life=NEXT))]
+
+
+def test_a_word_of_before_the_wipe_that_lands_after_it_is_put_right(bench):
+    """It may lack slices made since: the node is asked although the word tells of all that its news do."""
+    bench.start_reading(NEXT)
+    bench.caught_up()
+    assert bench.hear_inventory(known()) == []
+    assert bench.core.view(NODE).inventory.stale
+    assert bench.hear(news()) == [ASK]
+    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [bench.write(1, known(life=NEXT), expected=101)]
+    assert bench.feed(WriteAccepted(OperationId(f"{RUN}-1"), 103)) == []
+    assert bench.hear_inventory(known(life=NEXT), f"{RUN}-1") == []
+    assert bench.hear_inventory(known(observed_at=LATER)) == [bench.write(2, known(life=NEXT), expected=104)]
+
+
+def test_a_wiped_broker_gives_every_node_its_time_to_come_back(bench):
+    """The age of what was pulled before does not count: nobody is stale or forgotten at once."""
+    pulled(bench)
+    bench.now = 29.0
+    assert bench.start_reading(NEXT) == [ASK]
+    assert bench.caught_up() == []
+    assert bench.feed(PullFailed(NODE, "away")) == []
+    assert bench.at(31.0) == [ASK]
+    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [
+        bench.write(2, known(observed_at=LATER, life=NEXT), expected=0)
+    ]
+
+
+def test_a_node_that_died_with_the_broker_is_forgotten(bench):
+    """Neither the new bus nor the node itself tells of it."""
+    pulled(bench)
+    assert bench.start_reading("2000") == [ASK]
+    assert bench.caught_up() == []
+    assert bench.feed(PullFailed(NODE, "away")) == []
+    assert bench.at(30.0) == []
+    assert bench.core.names() == []
+
+
+def test_a_word_without_an_answer_is_written_again_and_never_twice_differently(bench):
+    """Unknown: the same operation with the same guard."""
+    assert bench.hear(news()) == [ASK]
+    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [bench.write(1, known())]
+    assert bench.feed(WriteUnknown(OperationId(f"{RUN}-1"))) == [bench.write(1, known(), attempt=2)]
+
+
+def test_two_inventories_do_not_take_turns_in_writing_the_same(bench):
+    """The other's word of the same generation is left alone."""
+    assert bench.hear(news()) == [ASK]
+    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [bench.write(1, known())]
+    assert bench.feed(WriteRefused(OperationId(f"{RUN}-1"), 102)) == []
+    assert bench.hear_inventory(known(observed_at=LATER)) == []
+    assert bench.at(1.0) == []
+
+
+def test_another_inventorys_newer_word_is_not_overwritten(bench):
+    """A higher generation of the same run stands, whoever wrote it."""
+    pulled(bench)
+    assert bench.hear_inventory(known(7)) == []
+    assert bench.core.view(NODE).inventory == known(7)
+    assert bench.at(9.0) == []
+
+
+def test_another_inventorys_older_word_is_put_right(bench):
+    """A lower generation of the same run is overwritten."""
+    pulled(bench)
+    assert bench.hear(news(5)) == [ASK]
+    assert bench.feed(PullSucceeded(NODE, snapshot(5), AT)) == [bench.write(2, known(5), expected=102)]
+    assert bench.feed(WriteAccepted(OperationId(f"{RUN}-2"), 104)) == []
+    assert bench.hear_inventory(known(5), f"{RUN}-2") == []
+    assert bench.hear_inventory(known(4)) == [bench.write(3, known(5), expected=105)]
+
+
+def test_a_word_of_another_run_stands_only_when_its_agent_speaks(bench):
+    """Generations of two runs cannot be compared: the news say which run lives."""
+    pulled(bench)
+    late = known(9, agent_run=RunId("agent-0"))
+    assert bench.hear_inventory(late) == [bench.write(2, known(), expected=103)]
+
+
+def test_another_inventorys_word_of_the_new_run_stands(bench):
+    """The other was faster in pulling a restarted agent: ours of the old run gives way."""
+    pulled(bench)
+    run = RunId("agent-2")
+    assert bench.hear(news(1, agent_run=run)) == [ASK]
+    assert bench.hear_inventory(known(1, agent_run=run)) == []
+    assert bench.core.view(NODE).inventory == known(1, agent_run=run)
+
+
+def test_a_node_that_one_inventory_reaches_is_not_stale(bench):
+    """The other's stale mark is put right by who can reach the node."""
+    pulled(bench)
+    assert bench.hear_inventory(known(stale_message="away")) == [bench.write(2, known(), expected=103)]
+
+
+def test_a_node_that_only_the_other_inventory_reaches_stays_fresh(bench):
+    """Its fresh word counts as having heard of the node: no turns are taken at every tick."""
+    pulled(bench)
+    bench.now = 20.0
+    assert bench.hear_inventory(known(2, observed_at=LATER)) == []
+    assert bench.at(30.0) == [ASK]
+    assert bench.feed(PullFailed(NODE, "away")) == []
+    assert bench.at(31.0) == [ASK]
+    stale = known(2, observed_at=LATER, stale_message="no usable answer for 30 s: away")
+    assert bench.feed(PullFailed(NODE, "away")) == []
+    assert bench.at(50.0) == [ASK, bench.write(2, stale, expected=103)]
+
+
+def test_an_own_older_word_read_again_undoes_nothing(bench):
+    """The stale mark is on its way; a reading that shows the word before it does not take it back."""
+    pulled(bench)
+    assert bench.at(10.0) == [ASK]
+    assert bench.feed(PullFailed(NODE, "away")) == []
+    stale = known(stale_message="no usable answer for 30 s: away")
+    assert bench.at(30.0) == [ASK, bench.write(2, stale, expected=102)]
+    assert bench.start_reading() == []
+    bench.sequence = 100
+    assert bench.hear(news()) == []
+    assert bench.hear_inventory(known(), f"{RUN}-1") == []
+    assert bench.caught_up() == []
+    assert bench.core.view(NODE).inventory == stale
+
+
+def test_an_inventory_under_another_nodes_name_is_not_believed(bench):
+    """A snapshot that names another node than its subject is ignored."""
+    assert bench.observe(subjects.inventory(NodeName("gpu-2")), known()) == []
+    assert bench.core.names() == []
+
+
+def test_whoever_watches_hears_of_each_change_and_of_no_other(bench):
+    """`changed` names the nodes that the last event has changed."""
+    bench.hear(news())
+    assert bench.core.changed == (NODE,)
+    bench.feed(PullSucceeded(NODE, snapshot(), AT))
+    assert bench.core.changed == (NODE,)
+    bench.at(10.0)
+    assert bench.core.changed == ()
+    bench.feed(PullSucceeded(NODE, snapshot(), LATER))
+    assert bench.core.changed == ()

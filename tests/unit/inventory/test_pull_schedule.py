@@ -1,0 +1,289 @@
+"""When a node is pulled, what is taken of its answer, and what the bus is told of it."""
+
+from factories.inventory import AT, ENDPOINT, NODE, RULES, RUN, Bench, known, news, snapshot
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, WriteAccepted
+from sluice.contracts.ids import NodeName, OperationId, RunId
+from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
+from sluice_inventory.core.inventory import Inventory
+
+ASK = Pull(NODE, ENDPOINT)
+LATER = "2026-01-01T00:00:10+00:00"
+
+
+def answered(bench: Bench, generation: int = 1, at: str = AT, **changes) -> list:
+    """The agent answers."""
+    return bench.feed(PullSucceeded(NODE, snapshot(generation, **changes), at))
+
+
+def written(bench: Bench, number: int, message) -> None:
+    """The inventory's write lands and is read back."""
+    bench.sequence += 1
+    assert bench.feed(WriteAccepted(OperationId(f"{RUN}-{number}"), bench.sequence)) == []
+    bench.sequence -= 1
+    assert bench.hear_inventory(message, f"{RUN}-{number}") == []
+
+
+def pulled(bench: Bench) -> Bench:
+    """A node was heard of, pulled at generation 1, and that is on the bus, at 0 s."""
+    assert bench.hear(news()) == [ASK]
+    assert answered(bench) == [bench.write(1, known())]
+    written(bench, 1, known())
+    return bench
+
+
+# -- reasons to pull ----------------------------------------------------------------------------------------------
+
+
+def test_a_new_node_is_pulled_and_told_to_the_allocator(bench):
+    """News of a node lead to one pull, its answer to one word on the bus."""
+    assert bench.hear(news()) == [ASK]
+    assert answered(bench) == [bench.write(1, known())]
+
+
+def test_nothing_is_pulled_before_the_bus_was_read():
+    """Half-read news would have nodes pulled twice at every start."""
+    bench = Bench(Inventory(RUN, RULES))
+    assert bench.start_reading() == []
+    assert bench.hear(news(1)) == []
+    assert bench.hear(news(2)) == []
+    assert bench.at(1.0) == []
+    assert bench.caught_up() == [ASK]
+
+
+def test_a_change_on_the_node_is_pulled_at_once(bench):
+    """News of a higher generation lead to a pull without waiting for the timer."""
+    pulled(bench)
+    assert bench.hear(news(2)) == [ASK]
+    assert answered(bench, 2) == [bench.write(2, known(2), expected=102)]
+
+
+def test_repeated_news_cost_nothing(bench):
+    """News of the generation that was pulled lead to nothing."""
+    pulled(bench)
+    assert bench.hear(news(1)) == []
+
+
+def test_a_quiet_node_is_still_looked_at(bench):
+    """Without news a node is pulled on the timer; the same answer is not written again."""
+    pulled(bench)
+    assert bench.at(9.9) == []
+    assert bench.at(10.0) == [ASK]
+    assert answered(bench, at=LATER) == []
+    assert bench.core.view(NODE).inventory.observed_at == LATER
+
+
+def test_a_change_without_news_is_found_by_the_timer(bench):
+    """Lost news are made up for: what the timer finds is written."""
+    pulled(bench)
+    assert bench.at(10.0) == [ASK]
+    assert answered(bench, 5, LATER) == [bench.write(2, known(5, observed_at=LATER), expected=102)]
+
+
+def test_a_restarted_agent_is_pulled_though_its_generation_is_lower(bench):
+    """Generations count within one run of the agent only."""
+    pulled(bench)
+    run = RunId("agent-2")
+    assert bench.hear(news(0, agent_run=run)) == [ASK]
+    assert answered(bench, 0, agent_run=run) == [bench.write(2, known(0, agent_run=run), expected=102)]
+
+
+def test_a_rebooted_node_is_pulled(bench):
+    """Another boot is another life of the node."""
+    pulled(bench)
+    assert bench.hear(news(1, boot_id="boot-2")) == [ASK]
+    assert answered(bench, boot_id="boot-2") == [bench.write(2, known(boot_id="boot-2"), expected=102)]
+
+
+def test_an_agent_that_moved_is_asked_at_its_new_address(bench):
+    """Another endpoint is pulled at once."""
+    pulled(bench)
+    assert bench.hear(news(1, endpoint="127.0.0.1:7002")) == [Pull(NODE, "127.0.0.1:7002")]
+
+
+def test_news_during_a_pull_lead_to_another_one(bench):
+    """What changed after the agent answered is not missed; one pull of a node at a time."""
+    assert bench.hear(news(1)) == [ASK]
+    assert bench.hear(news(2)) == []
+    assert bench.hear(news(3)) == []
+    assert answered(bench, 1) == [ASK, bench.write(1, known(1))]
+
+
+def test_an_answer_of_the_agent_before_is_not_taken_for_the_new_ones(bench):
+    """An answer asked of another run is thrown away, and the new run asked."""
+    assert bench.hear(news(1)) == [ASK]
+    assert bench.hear(news(1, agent_run=RunId("agent-2"))) == []
+    assert answered(bench, 7) == [ASK]
+    assert bench.core.view(NODE).inventory is None
+
+
+def test_a_word_about_another_node_than_its_subjects_is_not_believed(bench):
+    """A node can speak for itself only."""
+    assert bench.observe(subjects.node(NODE), news(node=NodeName("gpu-2"))) == []
+    assert bench.core.names() == []
+
+
+def test_news_that_cannot_be_read_stop_nothing(bench):
+    """Undecodable news leave what is known as it is."""
+    pulled(bench)
+    assert bench.observe(subjects.node(NODE), None) == []
+    assert bench.at(10.0) == [ASK]
+
+
+# -- many nodes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_large_fleet_is_not_asked_all_at_once(bench):
+    """At most `pulls_max` pulls are under way; each answer lets in the next."""
+    nodes = [NodeName(f"n{number}") for number in range(3)]
+    assert bench.hear(news(node=nodes[0])) == [Pull(nodes[0], ENDPOINT)]
+    assert bench.hear(news(node=nodes[1])) == [Pull(nodes[1], ENDPOINT)]
+    assert bench.hear(news(node=nodes[2])) == []
+    assert bench.feed(PullFailed(nodes[0], "away")) == [Pull(nodes[2], ENDPOINT)]
+
+
+def test_nodes_that_never_answer_do_not_hold_up_the_others(bench):
+    """Retries have fewer places than pulls: news of a living node are pulled beside them."""
+    dead = [NodeName("d1"), NodeName("d2")]
+    for node in dead:
+        assert bench.hear(news(node=node)) == [Pull(node, ENDPOINT)]
+    for node in dead:
+        assert bench.feed(PullFailed(node, "away")) == []
+    assert bench.at(1.0) == [Pull(dead[0], ENDPOINT)]
+    assert bench.at(1.5) == []
+    assert bench.hear(news()) == [ASK]
+    assert bench.feed(PullFailed(dead[0], "away")) == [Pull(dead[1], ENDPOINT)]
+
+
+# -- answers that are of no use -----------------------------------------------------------------------------------
+
+
+def test_an_answer_for_another_node_is_refused_loudly(bench):
+    """The wrong node's devices are never shown under this name, and the reason is."""
+    assert bench.hear(news()) == [ASK]
+    assert bench.feed(PullSucceeded(NODE, snapshot(node=NodeName("gpu-9")), AT)) == []
+    assert bench.core.view(NODE).error == "127.0.0.1:7001 answers for node 'gpu-9'"
+
+
+def test_an_older_answer_never_replaces_a_newer_one(bench):
+    """A generation that goes back within one run is dropped, and asked for again."""
+    pulled(bench)
+    assert bench.hear(news(5)) == [ASK]
+    assert answered(bench, 5) == [bench.write(2, known(5), expected=102)]
+    bench.now = 10.0
+    assert bench.feed(Ticked()) == [ASK]
+    assert answered(bench, 4) == []
+    view = bench.core.view(NODE)
+    assert view.inventory == known(5)
+    assert view.error == "127.0.0.1:7001 went back from generation 5 to 4"
+
+
+def test_what_the_timer_found_is_not_undone_by_an_older_answer(bench):
+    """Also while the news still tell of less than was pulled."""
+    pulled(bench)
+    assert bench.at(10.0) == [ASK]
+    assert answered(bench, 5) == [bench.write(2, known(5), expected=102)]
+    assert bench.at(20.0) == [ASK]
+    assert answered(bench, 4) == []
+    assert bench.core.view(NODE).inventory == known(5)
+
+
+def test_an_answer_older_than_the_news_it_was_asked_for_is_dropped(bench):
+    """The agent told of generation 3 before it was asked: less than that is wrong."""
+    assert bench.hear(news(3)) == [ASK]
+    assert answered(bench, 2) == []
+    assert bench.core.view(NODE).error == "127.0.0.1:7001 went back from generation 3 to 2"
+
+
+def test_an_answer_of_a_run_that_does_not_speak_on_the_bus_is_dropped(bench):
+    """An agent that answers but cannot write to the bus must not make its node look usable."""
+    assert bench.hear(news()) == [ASK]
+    assert answered(bench, agent_run=RunId("agent-2")) == []
+    assert bench.core.view(NODE).error == (
+        "127.0.0.1:7001 answers as run agent-2 of boot boot-1, its news are of run agent-1 of boot boot-1"
+    )
+
+
+def test_failed_pulls_are_retried_with_growing_pauses_up_to_a_bound(bench):
+    """1, 2, 4, 4, ... s after each failure, and an answer begins anew."""
+    assert bench.hear(news()) == [ASK]
+    now = 0.0
+    for pause_s in (1.0, 2.0, 4.0, 4.0):
+        bench.now = now
+        assert bench.feed(PullFailed(NODE, "away")) == []
+        assert bench.at(now + pause_s - 0.1) == []
+        now += pause_s
+        assert bench.at(now) == [ASK]
+    assert answered(bench) == [bench.write(1, known())]
+    assert bench.at(now + 10.0) == [ASK]
+    assert bench.feed(PullFailed(NODE, "away")) == []
+    assert bench.at(now + 11.0) == [ASK]
+
+
+def test_news_do_not_hammer_a_node_that_fails(bench):
+    """While a node fails, news of the same agent wait for the pause; another agent is asked at once."""
+    assert bench.hear(news(1)) == [ASK]
+    assert bench.feed(PullFailed(NODE, "away")) == []
+    assert bench.hear(news(2)) == []
+    assert bench.hear(news(1, agent_run=RunId("agent-2"))) == [ASK]
+
+
+def test_a_late_or_double_answer_changes_nothing(bench):
+    """An answer that nobody waits for is ignored, also one about an unknown node."""
+    pulled(bench)
+    assert answered(bench, 9) == []
+    assert bench.feed(PullFailed(NODE, "away")) == []
+    assert bench.feed(PullFailed(NodeName("nobody"), "away")) == []
+    assert bench.core.view(NODE).inventory == known()
+
+
+# -- age ----------------------------------------------------------------------------------------------------------
+
+
+def went_stale(bench: Bench) -> str:
+    """The node of `pulled` fails until it is stale, at 30 s. Returns what is said about it."""
+    assert bench.at(10.0) == [ASK]
+    assert bench.feed(PullFailed(NODE, "UNAVAILABLE")) == []
+    for now in (11.0, 13.0, 17.0, 21.0, 25.0, 29.0):
+        assert bench.at(now) == [ASK]
+        assert bench.feed(PullFailed(NODE, "UNAVAILABLE")) == []
+    assert bench.at(29.9) == []
+    return "no usable answer for 30 s: UNAVAILABLE"
+
+
+def test_a_dead_node_is_marked_stale_with_the_reason(bench):
+    """After `stale_after_s` without an answer the bus says so, once."""
+    why = went_stale(pulled(bench))
+    assert bench.at(30.0) == [bench.write(2, known(stale_message=why), expected=102)]
+    assert bench.at(31.0) == []
+
+
+def test_a_node_that_comes_back_is_fresh_again(bench):
+    """The first usable answer takes the mark away, though nothing else has changed."""
+    why = went_stale(pulled(bench))
+    stale = known(stale_message=why)
+    assert bench.at(30.0) == [bench.write(2, stale, expected=102)]
+    written(bench, 2, stale)
+    assert bench.at(33.0) == [ASK]
+    assert answered(bench, at=LATER) == [bench.write(3, known(observed_at=LATER), expected=103)]
+
+
+def test_a_node_nobody_tells_of_any_more_is_forgotten(bench):
+    """Neither on the bus nor answering: it takes no memory for ever."""
+    assert bench.hear(news()) == [ASK]
+    assert bench.feed(PullFailed(NODE, "away")) == []
+    assert bench.start_reading() == []
+    assert bench.caught_up() == []
+    bench.now = 30.0
+    assert bench.feed(Ticked()) == []
+    assert bench.core.changed == (NODE,)
+    assert bench.core.names() == []
+
+
+def test_a_node_that_cannot_be_reached_is_not_forgotten_while_the_bus_tells_of_it(bench):
+    """Unreachable alone removes nothing."""
+    assert bench.hear(news()) == [ASK]
+    assert bench.feed(PullFailed(NODE, "away")) == []
+    assert bench.at(1000.0) == [ASK]
+    assert bench.core.names() == [NODE]

@@ -1,0 +1,417 @@
+"""A share that is made larger or smaller: limits first, then its strings, and what was used counts until it is not."""
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from sluice.contracts.messages import SliceDegraded, SliceGone, SliceReady
+from sluice.contracts.resize import max_sizes
+from sluice_node_agent.core.events import TicketRefused
+from sluice_node_agent.core.instructions import MakeTicket, SetMpsLimits, StopMps
+
+ON_MIG = (0, "3g.20gb", 4, 4)
+WHOLE = (2, None, 0, 8)
+PLACES = pytest.mark.parametrize("place", [ON_MIG, WHOLE], ids=["instance", "whole GPU"])
+
+
+def _resized(booking, **changes):
+    devices = tuple(replace(device, share=replace(device.share, **changes)) for device in booking.devices)
+    return replace(booking, devices=devices)
+
+
+def _adjusted(node, before, revision=2, **changes):
+    """The order to make every share of a booking so large, as the allocator writes it."""
+    after = _resized(before, **changes)
+    most = max_sizes(before.devices, after.devices)
+    return replace(node.grant(after, revision=revision), counts=most if most != after.devices else ())
+
+
+def _live_with(node, *bookings):
+    node.live()
+    for booking in bookings:
+        node.order(node.grant(booking))
+    node.work()
+    for booking in bookings:
+        assert isinstance(node.word(booking.allocation), SliceReady), node.word(booking.allocation)
+    node.tick(0.1)  # its homes are looked at
+    node.own_done.clear()
+
+
+def _client(node, pid=500, owner="pod-1"):
+    """A process of a pod connects to the only daemon."""
+    (daemon,) = node.mps.living()
+    daemon.clients[pid] = owner
+    node.mps.enter(pid, daemon.order.device, owner)
+    return daemon
+
+
+def _ends(node, pid=500):
+    (daemon,) = node.mps.living()
+    del daemon.clients[pid]
+    node.mps.leave(pid)
+
+
+def _told(node, allocation="a1"):
+    word = node.word(allocation)
+    assert isinstance(word, SliceReady), word
+    return word.revision, word.containers[0].memory_mib, word.shrinking
+
+
+def _counts(node, allocation="a1"):
+    report = next(r for r in node.agent.snapshot().slices if r.booking.allocation == allocation)
+    return [device.share.memory_mib for device in report.counts or report.booking.devices]
+
+
+@PLACES
+def test_a_larger_share_is_told_only_when_its_server_lets_it(node, place):
+    """Its next process would ask for what it was told, and be refused by its own server."""
+    booking = node.share("a1", place, memory_mib=1000)
+    _live_with(node, booking)
+    ticket = node.word("a1").ticket
+
+    node.order(_adjusted(node, booking, memory_mib=3000))
+    node.work()
+
+    steps = [type(step) for step in node.own_done if isinstance(step, (SetMpsLimits, MakeTicket))]
+    assert steps == [SetMpsLimits, MakeTicket]
+    assert node.mps.living()[0].limits.memory_mib == 3000
+    assert _told(node) == (2, 3000, False)
+    assert node.word("a1").containers[0].pinned_memory_limit == "0=3000M"
+    assert node.word("a1").ticket == ticket  # the containers that run have it, and may start again with it
+    (document,) = node.tickets.names()
+    said = json.loads((node.tmp_path / "tickets" / document / "slice.json").read_text())
+    assert said["containers"][0]["memory_mib"] == 3000
+
+
+def test_a_server_that_takes_no_larger_limits_takes_nothing_away(node):
+    """A running training would be ended because it was to get more."""
+    booking = node.share("a1", WHOLE, memory_mib=1000)
+    _live_with(node, booking)
+    _client(node)
+    before = node.word("a1")
+    node.mps.refusals = [SetMpsLimits] * 20
+
+    node.order(_adjusted(node, booking, memory_mib=3000))
+    for _ in range(30):
+        node.tick(2.0)
+
+    assert node.word("a1") == before
+    assert not any(isinstance(step, StopMps) for step in node.own_done)
+    node.mps.refusals.clear()
+    node.tick(60.0)
+    assert _told(node) == (2, 3000, False)
+    assert 500 in node.mps.living()[0].clients
+
+
+@PLACES
+def test_a_smaller_share_counts_as_before_while_its_old_processes_run(node, place):
+    """A neighbour would be let into memory that is still used, and fail on an allocation it was promised."""
+    booking = node.share("a1", place, memory_mib=3000)
+    _live_with(node, booking)
+    _client(node)
+
+    ticket = node.word("a1").ticket
+
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    node.work()
+    node.tick(6.0)
+
+    assert node.tickets.names() == (node.word("a1").ticket,)
+    assert node.word("a1").ticket != ticket  # no container may start again with the old strings
+    assert _told(node) == (2, 1000, True)  # its containers are told at once: they shall start smaller
+    assert node.mps.living()[0].limits.memory_mib == 1000
+    assert _counts(node) == [3000]
+    for _ in range(5):
+        node.tick(6.0)
+    assert _told(node) == (2, 1000, True)
+
+    _client(node, 501)  # a new process, with the new limits, is none of them
+    _ends(node)
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, False)
+    assert _counts(node) == [1000]
+
+
+def test_a_smaller_share_without_processes_is_small_at_once(node):
+    """Its memory would be kept from others until it runs something."""
+    booking = node.share("a1", WHOLE, memory_mib=3000)
+    _live_with(node, booking)
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    node.work()
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, False)
+
+
+def test_a_look_that_began_before_the_limits_were_lowered_proves_nothing(node):
+    """A process that connects between that look and the new limits has the old ones, and would be overlooked."""
+    booking = node.share("a1", WHOLE, memory_mib=3000)
+    _live_with(node, booking)  # looked at: no clients
+    _client(node)  # has connected since
+
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    node.work()
+
+    assert _told(node) == (2, 1000, True)
+    assert _counts(node) == [3000]
+
+
+def test_processes_of_others_keep_no_share_large(node):
+    """One tenant's long training would keep what another has given back."""
+    booking = node.share("a1", WHOLE, memory_mib=3000)
+    _live_with(node, booking, node.share("a2", WHOLE, memory_mib=2000, owner="pod-2"))
+    _client(node, 600, owner="pod-2")
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    node.work()
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, False)
+    assert node.mps.living()[0].limits.memory_mib == 2000  # those of the largest tenant, who is another now
+
+
+def test_other_time_quotas_wait_for_no_process(node):
+    """They are counted at admission alone, so nothing of them is used by anybody."""
+    booking = node.share("a1", WHOLE, memory_mib=1000, sm_partition=20)
+    _live_with(node, booking)
+    _client(node)
+    node.order(_adjusted(node, booking, quota_request_permille=300))
+    node.work()
+    assert _told(node) == (2, 1000, False)
+
+
+def test_a_second_change_counts_the_largest_of_all_that_may_still_be_used(node):
+    """Made smaller twice, the first size would be forgotten while it is still in use."""
+    booking = node.share("a1", WHOLE, memory_mib=4000)
+    _live_with(node, booking)
+    _client(node)
+    smaller = _adjusted(node, booking, memory_mib=1000)
+    node.order(smaller)
+    node.work()
+    second = _adjusted(node, smaller.booking, revision=3, memory_mib=2000)  # by one who knows nothing of the first size
+    node.order(replace(second, counts=()))
+    node.work()
+    node.tick(6.0)
+    assert _told(node) == (3, 2000, True)
+    assert _counts(node) == [4000]
+    _ends(node)
+    node.tick(6.0)
+    assert _told(node) == (3, 2000, False)
+
+
+def test_a_change_and_its_revoke_end_as_any_slice(node):
+    """A revoke that comes meanwhile would be lost, or leave the daemon behind."""
+    booking = node.share("a1", WHOLE, memory_mib=3000)
+    _live_with(node, booking)
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    node.order(node.revoke(booking, revision=3))
+    for _ in range(5):
+        node.tick(2.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.mps.homes == {}
+
+
+@pytest.mark.parametrize("older", [1, 2], ids=["the first grant", "the same change"])
+def test_a_late_duplicate_changes_nothing(node, older):
+    """A grant that comes again would make the share what it was before."""
+    booking = node.share("a1", WHOLE, memory_mib=1000)
+    _live_with(node, booking)
+    change = _adjusted(node, booking, memory_mib=3000)
+    node.order(change)
+    node.work()
+    before = node.word("a1")
+    node.order(node.grant(booking) if older == 1 else change)
+    node.work()
+    assert node.word("a1") == before
+
+
+def test_a_change_may_not_move_a_share(node):
+    """An order that names another place, mode or user is not what runs there."""
+    booking = node.share("a1", WHOLE, memory_mib=1000)
+    _live_with(node, booking)
+    before = node.word("a1")
+    node.order(_adjusted(node, booking, uid=7))
+    node.work()
+    assert node.word("a1") == before
+
+
+def test_a_change_while_the_daemon_is_down_is_carried_out_by_the_next_one(node):
+    """The share would have its old limits for ever, or its pod would be told what no server gives."""
+    booking = node.share("a1", WHOLE, memory_mib=1000)
+    _live_with(node, booking)
+    node.mps.die(node.mps.living()[0])
+    node.order(_adjusted(node, booking, memory_mib=3000))
+    for _ in range(4):
+        node.tick(3.0)
+    assert _told(node) == (2, 3000, False)
+    assert node.mps.living()[0].limits.memory_mib == 3000
+
+
+def test_a_daemon_that_died_uses_nothing_any_more(node):
+    """What a share has given back would never be free although every process on it has lost the device."""
+    booking = node.share("a1", WHOLE, memory_mib=3000)
+    _live_with(node, booking)
+    _client(node)
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    node.work()
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, True)
+    node.mps.die(node.mps.living()[0])
+    node.tick(6.0)
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, False)
+
+
+@PLACES
+@pytest.mark.parametrize("steps", range(8))
+def test_an_agent_that_dies_anywhere_in_between_finishes_the_change(node, place, steps):
+    """After a restart a share would be half changed: booked one way, limited another."""
+    booking = node.share("a1", place, memory_mib=3000)
+    _live_with(node, booking)
+    _client(node)
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    node.work(own_max=steps)
+    node.live()
+    for _ in range(3):
+        node.tick(6.0)
+    assert _told(node) == (2, 1000, True)
+    assert _counts(node) == [3000]
+    _ends(node)
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, False)
+    assert node.mps.living()[0].limits.memory_mib == 1000
+
+
+@pytest.mark.parametrize("journal", ["kept", "lost"])
+def test_a_reboot_ends_every_process_and_keeps_the_new_size(node, journal):
+    """After it the pod would get what it had before it was changed."""
+    booking = node.share("a1", WHOLE, memory_mib=3000)
+    _live_with(node, booking)
+    _client(node)
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    node.work()
+    node.stop()
+    node.hardware.reboot()
+    node.mps.reboot()
+    for file in (node.tmp_path / "agent").iterdir() if journal == "lost" else ():
+        file.unlink()
+    node.live()
+    assert _told(node) == (2, 1000, False)
+    assert _counts(node) == [1000]
+    _client(node)  # it starts as soon as it can: before its home is looked at
+    for _ in range(3):
+        node.tick(6.0)
+    assert (_told(node), _counts(node)) == ((2, 1000, False), [1000])
+
+
+def test_a_lost_journal_keeps_counting_what_may_be_used(node):
+    """The ledger says that it counts more; an agent that knows nothing of it would free that at once."""
+    booking = node.share("a1", WHOLE, memory_mib=3000)
+    _live_with(node, booking)
+    _client(node)
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    node.work()
+    node.stop()
+    for file in (node.tmp_path / "agent").iterdir():
+        file.unlink()
+    node.live()
+    for _ in range(3):
+        node.tick(6.0)
+    assert _told(node) == (2, 1000, True)
+    assert _counts(node) == [3000]
+    _ends(node)
+    node.tick(6.0)
+    assert _told(node) == (2, 1000, False)
+
+
+@PLACES
+@pytest.mark.parametrize("ledger", [True, False], ids=["journal lost", "journal and ledger lost"])
+def test_what_was_used_once_does_not_count_again_when_the_journal_is_lost(node, place, ledger):
+    """Nobody could be given that memory for as long as the pod runs, although it has not used it for a long time."""
+    booking = node.share("a1", place, memory_mib=4000)
+    _live_with(node, booking)
+    _client(node)
+    order = _adjusted(node, booking, memory_mib=1000)
+    node.order(order)
+    node.work()
+    _ends(node)
+    _client(node, pid=501)
+    node.tick(6.0)
+    before = node.word("a1")
+    assert _told(node) == (2, 1000, False)
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    if not ledger:
+        node.ledger.clear()
+    node.live()
+    for _ in range(3):
+        node.tick(6.0)
+    assert _counts(node) == [1000]
+    assert node.word("a1") == before
+
+
+def test_a_ticket_that_cannot_be_written_is_tried_again(node, monkeypatch):
+    """A full disk for a moment would end a running share, or leave its change undone for ever."""
+    booking = node.share("a1", WHOLE, memory_mib=1000)
+    _live_with(node, booking)
+    refused = node.carry_out
+    left = [3]
+
+    def carry_out(instruction):
+        if isinstance(instruction, MakeTicket) and left[0]:
+            left[0] -= 1
+            return TicketRefused(instruction.token, "no space left on device")
+        return refused(instruction)
+
+    monkeypatch.setattr(node, "carry_out", carry_out)
+    node.order(_adjusted(node, booking, memory_mib=3000))
+    node.work()
+    assert _told(node) == (1, 1000, False)
+    for _ in range(10):
+        node.tick(10.0)
+    assert left == [0]
+    assert _told(node) == (2, 3000, False)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_is_wrong_says_whether_more_is_used_than_was_ordered(node, ended):
+    """A neighbour may have what it gave up, or a process still use it: its GPU's trouble changes nothing of that."""
+    booking = node.share("a1", WHOLE, memory_mib=3000)
+    _live_with(node, booking)
+    daemon = _client(node)
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    for _ in range(3):
+        node.tick(6.0)
+    if ended:
+        _ends(node)
+        node.tick(6.0)
+    assert _told(node) == (2, 1000, not ended)
+    daemon.fault = "a client's memory access was illegal"
+    node.tick(6.0)
+    word = node.word("a1")
+    assert isinstance(word, SliceDegraded)
+    assert (word.revision, word.shrinking) == (2, not ended)
+
+
+def test_what_is_wrong_before_a_new_size_holds_says_nothing_of_it(node):
+    """The old size is used until then: counted as ordered, a neighbour would be let into it."""
+    booking = node.share("a1", WHOLE, memory_mib=1000)
+    _live_with(node, booking)
+    node.mps.refusals = [SetMpsLimits] * 50
+    node.order(_adjusted(node, booking, memory_mib=500))
+    node.work()
+    node.mps.living()[0].fault = "a client's memory access was illegal"
+    node.tick(6.0)
+    word = node.word("a1")
+    assert isinstance(word, SliceDegraded)
+    assert (word.revision, word.shrinking) == (2, True)
+
+
+def test_what_is_wrong_meanwhile_is_said(node):
+    """A pod whose GPU breaks while its share is being changed would go on looking well."""
+    booking = node.share("a1", WHOLE, memory_mib=1000)
+    _live_with(node, booking)
+    node.mps.refusals = [SetMpsLimits] * 50
+    node.order(_adjusted(node, booking, memory_mib=3000))
+    node.work()
+    node.mps.living()[0].fault = "a client's memory access was illegal"
+    node.tick(6.0)
+    assert isinstance(node.word("a1"), SliceDegraded)

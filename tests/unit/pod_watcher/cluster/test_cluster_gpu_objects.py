@@ -1,0 +1,263 @@
+"""What `kubectl get gpus` shows."""
+
+import msgspec
+import pytest
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.messages import (
+    Booking,
+    DeviceGrant,
+    GpuReport,
+    InstanceReport,
+    NodeInventory,
+    NodeSnapshot,
+    PlacementReport,
+    ProfileReport,
+    Share,
+    SliceReport,
+)
+from sluice_pod_watcher.core.cluster import events as e
+
+NODE = NodeName("node-a")
+
+
+def profile(name, compute):
+    """A profile of the model."""
+    return ProfileReport(
+        name=name,
+        profile_id=0,
+        compute_slices=compute,
+        memory_mib=5000,
+        multiprocessors=14,
+        copy_engines=0,
+        decoders=0,
+        encoders=0,
+        jpegs=0,
+        ofas=0,
+        max_instances=7,
+        placements=(PlacementReport(start=0, size=1),),
+    )
+
+
+def inventory(*devices, gpus=2, observed="2026-11-21T10:00:00Z", instances=(), **gpu):
+    """What the inventory says of the node."""
+    reports = tuple(
+        GpuReport(
+            **{
+                "uuid": GpuUuid(f"GPU-{index}"),
+                "index": index,
+                "model": "A100",
+                "memory_mib": 40000,
+                "multiprocessors": 108,
+                "mig_enabled": True,
+                "memory_slices": 8,
+                "compute_slices": 7,
+                "profiles": (profile("1g.5gb", 1), profile("3g.20gb", 3)),
+                "instances": instances if index == 0 else (),
+                "creatable": {"1g.5gb": 4, "3g.20gb": 1},
+            }
+            | gpu
+        )
+        for index in range(gpus)
+    )
+    booking = Booking(
+        allocation=AllocationId("u1_r_1"),
+        request=RequestId("u1"),
+        request_revision=1,
+        source=SourceName("cluster"),
+        owner="u1",
+        namespace="ns",
+        name="train",
+        node=NODE,
+        devices=tuple(devices),
+    )
+    slices = (SliceReport(booking=booking, revision=1, state="ready", revoked=False),) if devices else ()
+    snapshot = NodeSnapshot(
+        node=NODE,
+        boot_id="b",
+        agent_run=RunId("a"),
+        generation=1,
+        driver_version="1",
+        gpus=reports,
+        slices=slices,
+    )
+    return NodeInventory(snapshot=snapshot, stale=False, observed_at=observed)
+
+
+@pytest.fixture
+def seen(new):
+    """A pod-watcher, and what it writes of GPUs; `answer` says whether that is taken."""
+    bench = new(gpus_per_s=2.0, gpus_refresh_s=60.0, gpus_retry_s=30.0)
+    bench.start()
+    bench.gpus, bench.writes, bench.takes = {}, [], True
+
+    def carry_out(call):
+        bench.writes.append(call)
+        if not bench.takes:
+            return [e.GpuNotMirrored(call.name, "no such resource")]
+        if isinstance(call, e.MirrorGpu):
+            bench.gpus[call.name] = call.status
+        else:
+            bench.gpus.pop(call.name, None)
+        return [e.GpuMirrored(call.name)]
+
+    bench.carry_out = carry_out
+    return bench
+
+
+def say(bench, word):
+    """The inventory speaks."""
+    bench.observe(subjects.inventory(NODE), word)
+
+
+def test_a_gpu_is_shown_with_its_slices_and_their_pods(seen):
+    """People who live in kubectl would not see the fleet."""
+    device = DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
+    mine = InstanceReport(gi_id=1, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=AllocationId("u1_r_1"))
+    foreign = InstanceReport(gi_id=2, profile="1g.5gb", start=0, size=1, uuid="MIG-2")
+    say(seen, inventory(device, instances=(mine, foreign)))
+    seen.pass_time(2)
+    assert seen.gpus["node-a-0"] == {
+        "node": "node-a",
+        "index": 0,
+        "uuid": "GPU-0",
+        "model": "A100",
+        "layout": "1g.5gb@0 3g.20gb@4",
+        "creatableTotal": 5,
+        "creatable": {"1g.5gb": 4, "3g.20gb": 1},
+        "used": "3/7",
+        "health": "Healthy",
+        "message": "",
+        "observedAt": "2026-11-21T10:00:00Z",
+        "slices": [
+            {
+                "place": "3g.20gb@4",
+                "uuid": "MIG-1",
+                "state": "Ready",
+                "namespace": "ns",
+                "pod": "train",
+                "container": "main",
+            },
+            {"place": "1g.5gb@0", "uuid": "MIG-2", "state": "Foreign"},
+        ],
+    }
+    assert (seen.gpus["node-a-1"]["used"], seen.gpus["node-a-1"]["slices"]) == ("0/7", [])
+
+
+@pytest.mark.parametrize(
+    ("share", "used", "place"),
+    [
+        (None, "100%", "the whole GPU"),
+        (Share(mode="mps", uid=0, memory_mib=10000), "25%", "10000 MiB of the whole GPU"),
+    ],
+    ids=["whole", "share"],
+)
+def test_a_gpu_without_mig_shows_what_of_it_is_given(seen, share, used, place):
+    """A full GPU would look free."""
+    device = DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile=None, start=0, size=1, share=share)
+    say(seen, inventory(device, mig_enabled=False))
+    seen.pass_time(2)
+    assert (seen.gpus["node-a-0"]["used"], seen.gpus["node-a-0"]["slices"][0]["place"]) == (used, place)
+
+
+def test_trouble_is_shown(seen):
+    """A sick GPU would look well."""
+    say(seen, inventory(healthy=False, health_message="Xid 79"))
+    seen.pass_time(2)
+    assert (seen.gpus["node-a-0"]["health"], seen.gpus["node-a-0"]["message"]) == ("Unhealthy", "Xid 79")
+    say(seen, msgspec.structs.replace(inventory(), stale=True, stale_message="no answer"))
+    seen.pass_time(2)
+    assert (seen.gpus["node-a-0"]["health"], seen.gpus["node-a-0"]["message"]) == ("Stale", "no answer")
+
+
+def test_writes_are_few(seen):
+    """Every pull of every node would be a write to etcd."""
+    for second in range(10, 60):
+        say(seen, inventory(observed=f"2026-11-21T10:00:{second}Z"))
+        seen.pass_time(1)
+    assert len(seen.writes) == 2
+    say(seen, inventory(observed="2026-11-21T10:02:00Z"))
+    seen.pass_time(20)
+    assert len(seen.writes) == 4
+    assert seen.gpus["node-a-0"]["observedAt"] == "2026-11-21T10:02:00Z"
+
+
+def test_a_large_fleet_is_written_at_a_bounded_rate(seen):
+    """A start would flood the API server."""
+    say(seen, inventory(gpus=40))
+    seen.pass_time(5)
+    assert len(seen.writes) <= 2 + 2 * 5
+    seen.pass_time(20)
+    assert len(seen.gpus) == 40
+
+
+def test_one_change_in_a_large_fleet_is_one_write_and_comes_first(new):
+    """A sick GPU would show behind thousands that are only a little older, and etcd would never be quiet."""
+    bench = new(gpus_per_s=10_000.0, gpus_refresh_s=300.0, gpus_refresh_per_s=5.0)
+    bench.start()
+    bench.writes = []
+
+    def carry_out(call):
+        bench.writes.append(call.name)
+        return [e.GpuMirrored(call.name)]
+
+    bench.carry_out = carry_out
+
+    def say_all(observed, sick=""):
+        for number in range(1000):
+            node = NodeName(f"n{number}")
+            word = inventory(gpus=8, observed=observed, **({"healthy": False} if node == sick else {}))
+            snapshot = msgspec.structs.replace(word.snapshot, node=node)
+            bench.observe(subjects.inventory(node), msgspec.structs.replace(word, snapshot=snapshot))
+
+    say_all("2026-11-21T10:00:00Z")
+    bench.pass_time(1)
+    assert len(bench.writes) == 8000
+    bench.writes.clear()
+    say_all("2026-11-21T10:00:05Z")
+    bench.pass_time(10)
+    assert bench.writes == []
+    say_all("2026-11-21T10:05:05Z", sick="n500")
+    bench.now += 300
+    bench.pass_time(2)
+    assert bench.writes[:8] == [f"n500-{index}" for index in range(8)]
+    assert len(bench.writes) <= 8 + 5 * 3
+
+
+def test_a_slice_that_cannot_be_unmade_shows_as_quarantined(seen):
+    """It would look as if it went away by itself, for ever."""
+    device = DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
+    word = inventory(device, quarantined=(PlacementReport(start=4, size=4),))
+    (slice_,) = word.snapshot.slices
+    stuck = msgspec.structs.replace(slice_, state="quarantined", revoked=True)
+    say(seen, msgspec.structs.replace(word, snapshot=msgspec.structs.replace(word.snapshot, slices=(stuck,))))
+    seen.pass_time(2)
+    status = seen.gpus["node-a-0"]
+    assert (status["health"], status["message"]) == ("Healthy", "memory slices 4 to 7 quarantined")
+    assert status["slices"][0]["state"] == "Quarantined"
+
+
+def test_what_is_gone_is_not_shown(seen):
+    """People would look for GPUs that nobody has."""
+    seen.handle(e.GpusListed(("node-a-0", "left-over-0")))
+    say(seen, inventory(gpus=2))
+    seen.pass_time(3)
+    say(seen, inventory(gpus=1))
+    seen.pass_time(3)
+    assert list(seen.gpus) == ["node-a-0"]
+    assert e.UnmirrorGpu("left-over-0") in seen.writes
+    seen.handle(e.NodeGone({"metadata": {"name": "node-a"}}))
+    seen.pass_time(3)
+    assert seen.gpus == {}
+
+
+def test_a_missing_resource_is_not_hammered(seen):
+    """A cluster without the definition would be asked thousands of times."""
+    seen.takes = False
+    say(seen, inventory(gpus=20))
+    seen.pass_time(29)
+    assert len(seen.writes) <= 3
+    seen.takes = True
+    seen.pass_time(60)
+    assert len(seen.gpus) == 20

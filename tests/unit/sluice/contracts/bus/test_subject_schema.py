@@ -1,0 +1,59 @@
+"""What may stand at a subject: a word in the wrong place would book, or answer, what nobody sees there."""
+
+import golden
+import pytest
+from msgspec.structs import replace
+
+from sluice.contracts.bus.codec import decode
+from sluice.contracts.bus.streams import SUBJECT_KINDS
+from sluice.contracts.bus.subject_schema import schema_violation
+from sluice.contracts.bus.subjects import guarded, parse
+from sluice.contracts.messages import Envelope, Grant, NodeInventory
+
+LINES = [line.split(" ", 1) for line in (golden.recorded()[-1] / golden.WORDS).read_text().splitlines()]
+WORDS = [(parse(subject), envelope.message) for subject, data in LINES if (envelope := decode(data.encode()))]
+KEYED = [(a, m) for a, m in WORDS if a.kind not in {"request", "host"}]
+"""Words that say themselves what they are about; of the other two only the subject does."""
+
+
+def test_every_word_that_is_recorded_belongs_where_it_stands():
+    """A rule that is too narrow would set aside what our own services write."""
+    assert [
+        schema_violation(address, message) for address, message in WORDS if schema_violation(address, message)
+    ] == []
+
+
+def test_no_word_belongs_to_another_noun():
+    """An answer that stands where an order is read is none."""
+    for _, message in WORDS:
+        for noun in SUBJECT_KINDS:
+            if type(message) not in noun.messages:
+                elsewhere = guarded(noun.kind, *("node" if part == "node" else "request" for part in noun.key))
+                assert schema_violation(elsewhere, message).endswith(f"is no word of {noun.kind!r}")
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_no_word_belongs_to_another_key(at: int):
+    """An order of another node, or an answer to another request, however well formed."""
+    for address, message in KEYED:
+        key = list(address.key)
+        key[at] = "another"
+        why = schema_violation(guarded(address.kind, *key), message)
+        assert "another" in why or (address.kind == "slice" and at == 0), (address, message)
+
+
+def test_a_share_counts_where_it_is_booked():
+    """Counted at another place, an agent would compare it with a device that it is not on."""
+    (address, grant) = next((a, m) for a, m in WORDS if isinstance(m, Grant) and m.counts)
+    more = replace(grant, counts=(*grant.counts, grant.counts[0]))
+    assert schema_violation(address, more) == "allocation counts at other places than it is booked at"
+    (address, inventory) = next((a, m) for a, m in WORDS if isinstance(m, NodeInventory) and m.snapshot.slices)
+    moved = [replace(s, counts=tuple(replace(d, start=9) for d in s.counts)) for s in inventory.snapshot.slices]
+    told = replace(inventory, snapshot=replace(inventory.snapshot, slices=tuple(moved)))
+    assert "counts at other places" in schema_violation(address, told)
+
+
+def test_everything_that_is_recorded_can_be_read():
+    """The words above are all of them."""
+    assert len(WORDS) == len(LINES)
+    assert all(isinstance(decode(data.encode()), Envelope) for _, data in LINES)

@@ -1,0 +1,310 @@
+"""A fleet file with a mistake must say which node, which key, what was written and what would be right."""
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, NodeSpec, parse_fleet
+from sluice.contracts.messages import Taint
+from sluice.mig.catalog import find_model
+
+WHOLE = """
+[[node]]
+name = "gpu-1.example.internal"
+cpu_cores = 31.5
+memory_mib = 262144
+labels = { "topology.kubernetes.io/zone" = "a" }
+gpus = [{ model = "NVIDIA A100-PCIE-40GB", count = 2, mig = true }, { model = "a30-24gb", mig = false }]
+
+[node.timing]
+create_ms = 10
+destroy_ms = 20
+
+[node.faults]
+in_use_times = 2
+slow = 1.5
+gpu_lost = true
+
+[[node]]
+name = "small"
+count = 3
+gpus = [{ model = "A30" }]
+
+[[node]]
+name = "no-gpus"
+"""
+
+
+def test_a_whole_fleet_is_read_as_written() -> None:
+    """What a person describes is what is simulated."""
+    fleet = parse_fleet(WHOLE, origin="fleet.toml")
+    assert [node.name for node in fleet.nodes] == [
+        "gpu-1.example.internal",
+        "small-0",
+        "small-1",
+        "small-2",
+        "no-gpus",
+    ]
+    first = fleet.nodes[0]
+    assert (first.cpu_cores, first.memory_mib, first.create_ms, first.destroy_ms) == (31.5, 262_144, 10, 20)
+    assert first.labels == {"topology.kubernetes.io/zone": "a"}
+    assert first.faults == {"in_use_times": 2, "slow": 1.5, "gpu_lost": True}
+    assert [(gpus.model, gpus.product_name, gpus.count, gpus.mig) for gpus in first.gpus] == [
+        (find_model("a100-40gb"), "NVIDIA A100-PCIE-40GB", 2, True),
+        (find_model("a30-24gb"), "NVIDIA A30", 1, False),
+    ]
+    assert fleet.node("small-1") == replace(fleet.nodes[1], name=fleet.nodes[2].name)
+    assert fleet.node("small") is None
+
+
+def test_a_short_description_is_enough() -> None:
+    """A name is all that a node needs; everything else has a stated default."""
+    (node,) = parse_fleet('[[node]]\nname = "a"\n', origin="fleet.toml").nodes
+    assert node == NodeSpec(node.name, 64.0, 524_288, {}, (), 150, 100, {})
+
+
+def test_the_example_fleet_works() -> None:
+    """The first thing a new user runs."""
+    path = Path(__file__).parents[5] / "examples" / "fleet.toml"
+    fleet = parse_fleet(path.read_text(encoding="utf-8"), origin=str(path))
+    assert len(fleet.nodes) == 2
+
+
+EVERYTHING = """
+[[node]]
+name = "gpu-1"
+pool = "training"
+pods = 20
+labels = { zone = "a" }
+taints = ["team=a:NoSchedule", "old:NoExecute"]
+resources = { "example.com/nic" = 4 }
+modes = ["fractional", "exclusive"]
+time_quota = true
+gpus = [
+  { model = "a100-40gb", count = 4, numa = [0, 0, 1, 1], nvlink = [[0, 1], [2, 3]] },
+  { model = "Tesla T4", mig = false, memory_mib = 15360, multiprocessors = 40 },
+]
+"""
+
+
+def test_everything_that_decides_about_a_place_can_be_described() -> None:
+    """A simulated answer is only as good as the fleet it is for."""
+    (node,) = parse_fleet(EVERYTHING, origin="fleet.toml").nodes
+
+    assert node.labels == {"zone": "a", "sluice.dev/pool": "training"}
+    assert node.taints == (Taint(key="team", value="a"), Taint(key="old", effect="NoExecute"))
+    assert (node.pods, node.resources) == (20, {"example.com/nic": 4})
+    assert (node.modes, node.time_quota) == (("exclusive", "fractional"), True)
+    known, unknown = node.gpus
+    assert (known.numa, known.nvlink) == ((0, 0, 1, 1), ((0, 1), (2, 3)))
+    assert (unknown.product_name, unknown.mig, unknown.model.profiles) == ("Tesla T4", False, ())
+    assert (unknown.model.memory_mib, unknown.model.multiprocessors) == (15_360, 40)
+
+
+def in_node(line: str) -> str:
+    """A node with one more line."""
+    return f'[[node]]\nname = "gpu-1"\n{line}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "value", "right"),
+    [
+        ("x", "", "(not given)", "not TOML"),
+        ("a = " + "[" * 5000, "", "(not given)", "not TOML"),
+        ("a = " + "1" * 5000, "", "(not given)", "not TOML"),
+        ("", "node", "(not given)", "at least one node"),
+        ("node = 3", "node", "3", "must be a list of tables"),
+        ("nodes = []", "nodes", "[]", "known here: node"),
+        ("[[node]]", "node[1].name", "(not given)", "must be a text"),
+        ('[[node]]\nname = ""', "node[1].name", '""', "must be a text"),
+        ('[[node]]\nname = "Gpu_1"', "node 1 (Gpu_1).name", '"Gpu_1"', "a-z, 0-9, '-' and '.'"),
+        ('[[node]]\nname = "a..b"', "node 1 (a..b).name", '"a..b"', "no Kubernetes node name"),
+        ('[[node]]\nname = "-a"', "node 1 (-a).name", '"-a"', "no Kubernetes node name"),
+        (in_node("") + in_node(""), "node[2].name", '"gpu-1"', "two nodes are called gpu-1"),
+        (in_node("count = 2") + '[[node]]\nname = "gpu-1-1"', "node[2].name", '"gpu-1-1"', "must be its own"),
+        (in_node("gpu = []"), "node 1 (gpu-1).gpu", "[]", "known here: name, count, cpu_cores"),
+        (in_node("count = 0"), "node 1 (gpu-1).count", "0", "a whole number from 1 to 20000"),
+        (in_node("count = true"), "node 1 (gpu-1).count", "true", "a whole number from 1 to 20000"),
+        (in_node("cpu_cores = nan"), "node 1 (gpu-1).cpu_cores", "nan", "a number from 0.001"),
+        (in_node('cpu_cores = "8"'), "node 1 (gpu-1).cpu_cores", '"8"', "a number from 0.001"),
+        (in_node("memory_mib = 1.5"), "node 1 (gpu-1).memory_mib", "1.5", "a whole number from 1"),
+        (in_node("labels = 1"), "node 1 (gpu-1).labels", "1", "must be a table"),
+        (in_node("labels = {a = 1}"), "node 1 (gpu-1).labels.a", "1", "must be a text"),
+        (in_node("timing = {create = 1}"), "node 1 (gpu-1).timing.create", "1", "known here: create_ms, destroy_ms"),
+        (in_node("timing = {create_ms = -1}"), "node 1 (gpu-1).timing.create_ms", "-1", "from 0 to 600000"),
+        (in_node("faults = {a = []}"), "node 1 (gpu-1).faults.a", "[]", "a number, a text, or true or false"),
+        (in_node("gpus = 2"), "node 1 (gpu-1).gpus", "2", "must be a list of tables"),
+        (in_node("gpus = [{}]"), "node 1 (gpu-1).gpus[1].model", "(not given)", "must be a text"),
+        (in_node('gpus = [{model = "A1000"}]'), "node 1 (gpu-1).gpus[1].model", '"A1000"', "did you mean "),
+        (in_node('gpus = [{model = "A30", mig = 1}]'), "node 1 (gpu-1).gpus[1].mig", "1", "true or false"),
+        (
+            in_node('gpus = [{model = "A30", x = 1}]'),
+            "node 1 (gpu-1).gpus[1].x",
+            "1",
+            "known here: model, memory_mib",
+        ),
+        (in_node('gpus = [{model = "A30", count = 65}]'), "node 1 (gpu-1).gpus[1].count", "65", "from 1 to 64"),
+        (
+            in_node('gpus = [{model = "A30", layout = ["3g.20gb"]}]'),
+            "node 1 (gpu-1).gpus[1].layout",
+            "['3g.20gb']",
+            "a30-24gb has no profile '3g.20gb'; it has 1g.6gb",
+        ),
+        (
+            in_node('gpus = [{model = "A30", layout = ["4g.24gb", "1g.6gb"]}]'),
+            "node 1 (gpu-1).gpus[1].layout",
+            "['4g.24gb', '1g.6gb']",
+            "'1g.6gb' cannot be beside 4g.24gb:0 on a30-24gb",
+        ),
+        (
+            in_node('gpus = [{model = "A30", layout = ["2g.12gb:1"]}]'),
+            "node 1 (gpu-1).gpus[1].layout",
+            "['2g.12gb:1']",
+            "'2g.12gb:1' cannot be beside nothing on a30-24gb",
+        ),
+        (
+            in_node('gpus = [{model = "A30", mig = false, layout = []}]'),
+            "node 1 (gpu-1).gpus[1].layout",
+            "[]",
+            "applies only to GPUs with MIG",
+        ),
+        (in_node('pool = ""'), "node 1 (gpu-1).pool", '""', "must be a text"),
+        (
+            in_node('pool = "a"\nlabels = {"sluice.dev/pool" = "b"}'),
+            "node 1 (gpu-1).pool",
+            '"a"',
+            "contradicts the label",
+        ),
+        (in_node("pods = -1"), "node 1 (gpu-1).pods", "-1", "a whole number from 0"),
+        (in_node('taints = "a=b"'), "node 1 (gpu-1).taints", '"a=b"', "must be a list of texts"),
+        (in_node('taints = ["a=b:Never"]'), "node 1 (gpu-1).taints", "['a=b:Never']", "key=value:Effect"),
+        (in_node('taints = ["a=b c:NoSchedule"]'), "node 1 (gpu-1).taints", "['a=b c:NoSchedule']", "NoExecute"),
+        (in_node("resources = {nic = 1.5}"), "node 1 (gpu-1).resources.nic", "1.5", "a whole number from 0"),
+        (in_node("modes = []"), "node 1 (gpu-1).modes", "[]", "at least one of: exclusive, mps, fractional"),
+        (in_node('modes = ["mig"]'), "node 1 (gpu-1).modes", "['mig']", "at least one of: exclusive, mps, fractional"),
+        (in_node("time_quota = 1"), "node 1 (gpu-1).time_quota", "1", "true or false"),
+        (in_node('gpus = [{model = "T4", mig = true}]'), "node 1 (gpu-1).gpus[1].mig", "true", "t4 has no MIG"),
+        (in_node('gpus = [{model = "a100"}]'), "node 1 (gpu-1).gpus[1].model", '"a100"', "a100-40gb or a100-80gb?"),
+        (in_node('gpus = [{model = "X1"}]'), "node 1 (gpu-1).gpus[1].model", '"X1"', "profiles or mig = false"),
+        (
+            in_node('gpus = [{model = "T4", mig = false, memory_mib = 0, multiprocessors = 40}]'),
+            "node 1 (gpu-1).gpus[1].memory_mib",
+            "0",
+            "a whole number from 1",
+        ),
+        (
+            in_node('gpus = [{model = "A30", memory_mib = 1}]'),
+            "node 1 (gpu-1).gpus[1].memory_mib",
+            "1",
+            "a30-24gb has its own",
+        ),
+        (
+            in_node('gpus = [{model = "A30", numa = [0, 0]}]'),
+            "node 1 (gpu-1).gpus[1].numa",
+            "[0, 0]",
+            "a list of 1 whole",
+        ),
+        (
+            in_node('gpus = [{model = "A30", numa = [true]}]'),
+            "node 1 (gpu-1).gpus[1].numa",
+            "[True]",
+            "a list of 1 whole",
+        ),
+        (in_node('gpus = [{model = "A30", nvlink = [0]}]'), "node 1 (gpu-1).gpus[1].nvlink", "[0]", "list of groups"),
+        (in_node('gpus = [{model = "A30", nvlink = [[1]]}]'), "node 1 (gpu-1).gpus[1].nvlink", "[[1]]", "from 0 to 0"),
+        (
+            in_node('gpus = [{model = "A30", count = 2, nvlink = [[0, 1], [1]]}]'),
+            "node 1 (gpu-1).gpus[1].nvlink",
+            "[[0, 1], [1]]",
+            "none twice",
+        ),
+    ],
+)
+def test_a_mistake_is_named_where_it_is(text: str, at: str, value: str, right: str) -> None:
+    """A person must be able to mend the file from the one sentence they are shown."""
+    with pytest.raises(FleetSpecError) as caught:
+        parse_fleet(text, origin="fleet.toml")
+    error = caught.value
+    assert (error.origin, error.field, error.value) == ("fleet.toml", at, value)
+    assert right in error.message
+    assert str(error).startswith("fleet.toml: ")
+    assert len(str(error)) < 1000
+
+
+SPELLED_OUT = """{ model = "NVIDIA X100", memory_mib = 98304, multiprocessors = 132, profiles = [
+  { name = "1g.12gb", memory_mib = 11264, multiprocessors = 16, starts = [0, 1, 2, 3, 4, 5, 6], size = 1 },
+  { name = "1g.12gb+me", memory_mib = 11264, multiprocessors = 16, starts = [0, 1], size = 1, max_instances = 1 },
+  { name = "7g.96gb", memory_mib = 95232, multiprocessors = 132, starts = [0], size = 8, engines = [7, 7, 0, 0, 0] },
+] }"""
+
+
+def test_a_model_that_is_not_known_can_be_spelled_out() -> None:
+    """A fleet with a GPU that came out last month could not be rehearsed."""
+    (node,) = parse_fleet(in_node(f"gpus = [{SPELLED_OUT}]"), origin="fleet.toml").nodes
+    (gpus,) = node.gpus
+    model = gpus.model
+    assert (gpus.product_name, gpus.mig, model.memory_mib, model.multiprocessors) == ("NVIDIA X100", True, 98304, 132)
+    assert (model.memory_slices, model.compute_slices, model.largest.name) == (8, 7, "7g.96gb")
+    assert [(each.name, each.max_instances) for each in model.profiles] == [
+        ("1g.12gb", 7),
+        ("1g.12gb+me", 1),
+        ("7g.96gb", 1),
+    ]
+    assert model.confidence == "reported"
+
+
+def test_what_the_file_spells_out_counts_before_the_catalog() -> None:
+    """A fleet file that gave the sizes of a T4 before T4 was known must be read as before."""
+    text = in_node('gpus = [{model = "T4", mig = false, memory_mib = 15109, multiprocessors = 40}]')
+    (node,) = parse_fleet(text, origin="fleet.toml").nodes
+    assert (node.gpus[0].model.memory_mib, node.gpus[0].mig) == (15109, False)
+    (node,) = parse_fleet(in_node('gpus = [{model = "t4"}]'), origin="fleet.toml").nodes
+    assert (node.gpus[0].product_name, node.gpus[0].mig) == ("Tesla T4", False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "at", "right"),
+    [
+        ('name = "7g.96gb"', 'name = "7g"', "profiles[3].name", "3g.20gb, 1g.5gb+me"),
+        ('name = "7g.96gb"', 'name = "1c.7g.96gb"', "profiles[3].name", "without the compute instance"),
+        ('name = "7g.96gb"', 'name = "1g.12gb"', "profiles", "two profiles have one name"),
+        ("memory_mib = 95232", "memory_mib = 98305", "profiles[3].memory_mib", "from 1 to 98304"),
+        ("starts = [0], size = 8", "starts = [57], size = 8", "profiles[3].starts", "from 0 to 56 for 8 slices"),
+        ("starts = [0], size = 8", "starts = [0, 0], size = 8", "profiles[3].starts", "none twice"),
+        ("starts = [0], size = 8", "starts = [true], size = 8", "profiles[3].starts", "a list of memory slices"),
+        ("starts = [0], size = 8", "starts = [], size = 8", "profiles[3].starts", "a list of memory slices"),
+        ("max_instances = 1", "max_instances = 3", "profiles[2].max_instances", "from 1 to 2"),
+        ("[7, 7, 0, 0, 0]", "[7, 7]", "profiles[3].engines", "five numbers"),
+        ("[7, 7, 0, 0, 0]", "[7, 7, 0, 0, -1]", "profiles[3].engines", "from 0 to 1000"),
+        ("engines = [7", "engine = [7", "profiles[3].engine", "known here: name, memory_mib"),
+    ],
+)
+def test_a_slip_in_a_model_that_is_spelled_out_is_named(old: str, new: str, at: str, right: str) -> None:
+    """A model that was misread would be a wrong fleet in everything that follows."""
+    with pytest.raises(FleetSpecError) as caught:
+        parse_fleet(in_node(f"gpus = [{SPELLED_OUT.replace(old, new)}]"), origin="fleet.toml")
+    assert caught.value.field == f"node 1 (gpu-1).gpus[1].{at}"
+    assert right in caught.value.message
+
+
+def test_too_much_is_refused_before_it_is_built() -> None:
+    """A slip of the finger in a count must not fill the machine's memory."""
+    half = '{ model = "A30", count = 33 }'
+    with pytest.raises(FleetSpecError, match="at most 64 GPUs on one node"):
+        parse_fleet(in_node(f"gpus = [{half}, {half}]"), origin="fleet.toml")
+    with pytest.raises(FleetSpecError, match="at most 20000 nodes in one fleet"):
+        parse_fleet(in_node("count = 19999") + '[[node]]\nname = "b"\ncount = 19999\n', origin="fleet.toml")
+    with pytest.raises(FleetSpecError, match=r"300 characters.*no Kubernetes node name"):
+        parse_fleet(f'[[node]]\nname = "{"a" * 300}"', origin="fleet.toml")
+
+
+@given(text=st.text(max_size=60))
+def test_any_text_is_a_fleet_or_one_clear_error(text: str) -> None:
+    """The file is outside input: nothing but FleetSpecError may come out."""
+    for document in (text, f"[[node]]\nname = {text}", f'[[node]]\nname = "a"\n{text}'):
+        with contextlib.suppress(FleetSpecError):
+            assert parse_fleet(document, origin="fleet.toml").nodes

@@ -1,0 +1,132 @@
+"""What a pod says of other pods, of spreading and of ports, as Kubernetes means it."""
+
+import pytest
+
+from sluice.contracts.messages import HostNeeds, HostPort, NodeExpression, PodTerm, SpreadTerm
+from sluice.contracts.pod_specs import read_host_needs, unknown_demands
+from sluice.contracts.reasons import Refusal
+
+HOSTNAME = "kubernetes.io/hostname"
+LLM = NodeExpression(key="app", operator="In", values=("llm",))
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+BY_SIZE = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}
+
+
+def needs(labels: dict[str, str] | None = None, **spec: object) -> HostNeeds:
+    """What is read of this spec, in the namespace `lab`."""
+    found = read_host_needs(spec, "lab", labels or {"app": "llm", "pod-template-hash": "77"})
+    assert isinstance(found, HostNeeds), found
+    return found
+
+
+def apart(**term: object) -> dict[str, object]:
+    """An affinity with one required term that keeps pods apart."""
+    return {"podAntiAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, **term}]}}
+
+
+@pytest.mark.parametrize(
+    ("term", "selector", "namespaces"),
+    [
+        ({"labelSelector": {"matchLabels": {"app": "llm"}}}, (LLM,), ("lab",)),
+        ({"labelSelector": {}}, (), ("lab",)),
+        ({"labelSelector": {}, "namespaces": ["a", "b"]}, (), ("a", "b")),
+        ({"labelSelector": {}, "namespaceSelector": {}}, (), ("*",)),
+        (
+            {"labelSelector": {}, "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "web"}}},
+            (),
+            ("web",),
+        ),
+        (
+            {"labelSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}},
+            (NodeExpression(key="app", operator="Exists"),),
+            ("lab",),
+        ),
+        (
+            {"labelSelector": {"matchLabels": {"app": "llm"}}, "matchLabelKeys": ["pod-template-hash", "none"]},
+            (LLM, NodeExpression(key="pod-template-hash", operator="In", values=("77",))),
+            ("lab",),
+        ),
+        (
+            {"labelSelector": {}, "mismatchLabelKeys": ["app"]},
+            (NodeExpression(key="app", operator="NotIn", values=("llm",)),),
+            ("lab",),
+        ),
+    ],
+)
+def test_a_term_means_what_the_scheduler_takes_it_to_mean(term, selector, namespaces) -> None:
+    """Its own namespace where it names none, and its own values of the keys that it names."""
+    expected = PodTerm(topology_key=HOSTNAME, selector=selector, namespaces=namespaces)
+    assert needs(affinity=apart(**term)).apart == (expected,)
+
+
+def test_a_term_whose_selector_is_null_keeps_nobody_out() -> None:
+    """Null is no pod, and an empty selector is every pod."""
+    assert needs(affinity=apart()).apart == ()
+    beside = {"podAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, "labelSelector": None}]}}
+    assert len(needs(affinity=beside).beside) == 1
+
+
+def test_only_what_must_hold_is_read() -> None:
+    """Preferences and ScheduleAnyway keep no pod waiting."""
+    preferred = [{"weight": 1, "podAffinityTerm": {"topologyKey": HOSTNAME, "labelSelector": {}}}]
+    wish = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    anyway = {"maxSkew": 1, "topologyKey": HOSTNAME, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
+    assert needs(affinity=wish, topologySpreadConstraints=[anyway]) == HostNeeds()
+
+
+def test_a_spread_constraint_is_read_with_its_policies() -> None:
+    """Every field that decides in kube-scheduler's filter."""
+    plain = {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    selector = {"labelSelector": {"matchLabels": {"app": "llm"}}}
+    more = {"minDomains": 3, "nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor", "matchLabelKeys": ["app"]}
+    found = needs(topologySpreadConstraints=[plain | selector, plain | selector | more]).spread
+    assert found == (
+        SpreadTerm(topology_key="zone", max_skew=2, selector=(LLM,)),
+        SpreadTerm(topology_key="zone", max_skew=2, selector=(LLM,), min_domains=3, by_affinity=False, by_taints=True),
+    )
+
+
+def test_ports_of_the_host_are_those_of_containers_and_sidecars() -> None:
+    """In the host's network a container's port is the host's; an init container that ends binds none for long."""
+    ports = [{"containerPort": 80, "hostPort": 8080}, {"containerPort": 81}]
+    job = {"name": "j", "ports": [{"containerPort": 1, "hostPort": 1}]}
+    sidecar = {
+        "name": "s",
+        "restartPolicy": "Always",
+        "ports": [{"hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.1"}],
+    }
+    spec = {"containers": [{"name": "m", "ports": ports}], "initContainers": [job, sidecar]}
+    assert needs(**spec).ports == (HostPort(port=8080), HostPort(port=53, protocol="UDP", ip="10.0.0.1"))
+    assert HostPort(port=81) in needs(hostNetwork=True, **spec).ports
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"affinity": {"podAffinity": {REQUIRED: [{}]}}}, "topologyKey"),
+        ({"affinity": apart(labelSelector={"matchExpressions": [{"key": "a", "operator": "In"}]})}, "values"),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule", "labelSelector": BY_SIZE}]}, "operator"),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "Never"}]}, "whenUnsatisfiable"),
+        (
+            {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule", "topologyKey": "z", "maxSkew": 0}]},
+            "maxSkew",
+        ),
+        ({"containers": [{"name": "m", "ports": [{"hostPort": 70000}]}]}, "hostPort"),
+    ],
+)
+def test_what_the_api_server_would_refuse_is_refused_by_its_field(spec, field) -> None:
+    """Never an exception, whatever a manifest of a folder holds."""
+    found = read_host_needs(spec)
+    assert isinstance(found, Refusal)
+    assert field in found.field
+
+
+def test_a_demand_that_nobody_here_can_look_at_is_told() -> None:
+    """Labels of namespaces are not known: the person who wrote that is told what is looked at instead."""
+    by_team = apart(labelSelector={}, namespaceSelector={"matchLabels": {"team": "ml"}})
+    (told,) = unknown_demands({"affinity": by_team})
+    assert "namespaceSelector" in told
+    assert "namespaces" in told
+    assert unknown_demands({"affinity": apart(labelSelector={}, namespaceSelector={})}) == ()

@@ -1,0 +1,113 @@
+"""The limits file: what can be written in it, and what a person is told who wrote something else."""
+
+from pathlib import Path
+
+import pytest
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import GpuUuid, NodeName, SourceName
+from sluice.contracts.messages import Amounts, Cordoned, QuotaSet
+from sluice.contracts.quotas.limits_file import BYTES_MAX, ENTRIES_MAX, GPUS_MAX, read_limits
+from sluice.contracts.toml_tables import TableError
+
+SOURCE = SourceName("cluster")
+
+
+def said(text: str) -> list[QuotaSet | Cordoned]:
+    """What a file says."""
+    return list(read_limits(text, origin="limits.toml", source=SOURCE).values())
+
+
+def test_a_file_says_what_the_commands_say():
+    """The same words mean the same in both."""
+    text = """
+        [namespaces.research]
+        gpus = 8
+        memory = "160Gi"
+        compute-slices = "unlimited"
+        pod-gpus = 0
+        pod-memory = 20480
+        guaranteed-gpus = "4"
+        [nodes."gpu-1.example"]
+        cordon = true
+        why = "its fan"
+        [nodes.gpu-2]
+        drain = true
+        gpus = ["GPU-b", "GPU-a", "GPU-b"]
+    """
+    node, other = NodeName("gpu-1.example"), NodeName("gpu-2")
+    assert read_limits(text, origin="limits.toml", source=SOURCE) == {
+        subjects.quota("research"): QuotaSet(
+            namespace="research",
+            total=Amounts(gpus=8, memory_mib=163840),
+            request=Amounts(gpus=0, memory_mib=20480),
+            guaranteed=Amounts(gpus=4),
+            source=SOURCE,
+        ),
+        subjects.cordon(node): Cordoned(node=node, why="its fan", source=SOURCE),
+        subjects.cordon(other): Cordoned(
+            node=other, gpus=(GpuUuid("GPU-b"), GpuUuid("GPU-a")), drain=True, source=SOURCE
+        ),
+    }
+
+
+def test_the_example_can_be_read_also_with_what_is_only_shown_in_it():
+    """A person begins with it."""
+    text = (Path(__file__).parents[5] / "examples" / "limits.toml").read_text()
+    assert [type(word) for word in said(text)] == [QuotaSet, QuotaSet]
+    shown = text.replace("# [nodes", "[nodes").replace("# cordon", "cordon").replace("# why", "why")
+    assert said(shown)[2] == Cordoned(node=NodeName("gpu-2"), why="its fan is changed", source=SOURCE)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "[namespaces]\n[nodes]\n"])
+def test_a_file_may_say_nothing(text):
+    """So every limit of the file is lifted."""
+    assert said(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[namespaces.a", "limits.toml: not TOML: "),
+        ("[quotas.a]", "limits.toml: quotas = {'a': {}}: unknown key; known here: namespaces, nodes"),
+        ("[[nodes]]", "limits.toml: nodes = [{}]: must be a table"),
+        ("[namespaces]\na = 4", "limits.toml: namespaces.a = 4: must be a table"),
+        ("[namespaces.Lab]\ngpus = 1", "limits.toml: namespaces.Lab = \"Lab\": 'Lab' is no namespace: small letters"),
+        ("[namespaces.a]", "limits.toml: namespaces.a = (not given): name at least one limit, gpus = 4 for instance"),
+        ("[namespaces.a]\ngpu = 1", "limits.toml: namespaces.a.gpu = 1: unknown key; known here: gpus, memory, "),
+        (
+            "[namespaces.a]\ngpus = true",
+            "limits.toml: namespaces.a.gpus = true: a whole number from 0 on, or unlimited",
+        ),
+        ("[namespaces.a]\ngpus = 1.5", "limits.toml: namespaces.a.gpus = 1.5: a whole number from 0 on, or unlimited"),
+        ("[namespaces.a]\ngpus = 1000000000", "namespaces.a.gpus = 1000000000: a whole number"),
+        (f"[namespaces.a]\ngpus = 0x{'f' * 9000}", "gpus = (a number of thousands of digits): a whole number"),
+        ('[namespaces.a]\npod-memory = "8GB"', 'namespaces.a.pod-memory = "8GB": an amount like 64Gi, 65536Mi or'),
+        (
+            '[namespaces.a]\nmemory = "8Gi"\nguaranteed-memory = "9Gi"',
+            'namespaces.a.guaranteed-memory = "9Gi": the namespace may have 8192 in all',
+        ),
+        ("[nodes.a_b]\ncordon = true", "nodes.a_b = \"a_b\": 'a_b': a node name is letters, digits, '-' and '.'"),
+        ("[nodes.a]", "nodes.a.cordon = (not given): must be true, unless drain is; to use the node again take its"),
+        ("[nodes.a]\ncordon = false", "nodes.a.cordon = false: must be true, unless drain is"),
+        ('[nodes.a]\ncordon = "yes"', 'nodes.a.cordon = "yes": must be true or false'),
+        ("[nodes.a]\ncordon = true\ngpus = []", "nodes.a.gpus = []: name 1 to 64, or take the key away to mean the"),
+        ('[nodes.a]\ncordon = true\ngpus = ["0"]', "nodes.a.gpus = ['0']: GPUs by UUID, as `sluice gpus` and "),
+        ("[nodes.a]\ncordon = true\ngpus = [0]", "nodes.a.gpus = [0]: must be a list of texts"),
+        (f'[nodes.a]\ncordon = true\nwhy = "{"x" * 401}"', ": at most 400 characters"),
+        (
+            "[nodes.a]\ncordon = true\ngpus = [" + ",".join(f'"GPU-{n}"' for n in range(GPUS_MAX + 1)) + "]",
+            ": name 1 to 64",
+        ),
+        (
+            "".join(f"[nodes.n{number}]\ncordon = true\n" for number in range(ENTRIES_MAX + 1)),
+            "limits.toml: 1001 namespaces and nodes, the limit is 1000",
+        ),
+        ("#" * (BYTES_MAX + 1), "limits.toml: larger than 65536 bytes"),
+    ],
+)
+def test_a_mistake_names_file_table_key_value_and_cure(text, sentence):
+    """Whoever edits a ConfigMap sees nothing but this sentence in a log."""
+    with pytest.raises(TableError) as found:
+        said(text)
+    assert sentence in str(found.value)

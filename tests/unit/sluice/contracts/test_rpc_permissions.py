@@ -1,0 +1,76 @@
+"""Who may call what over gRPC: one table, of every method that there is."""
+
+import pytest
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.pb import agent_pb2, allocator_pb2, health_pb2, inventory_pb2
+from sluice.contracts.rpc_permissions import ALLOWED_CALLERS, Caller, deny_reason, dns_name, node_dns_name
+
+AGENT, CONTROL = "/sluice.v1.AgentService", "/sluice.v1.NodeControlService"
+INVENTORY, ALLOCATOR = "/sluice.v1.InventoryService", "/sluice.v1.AllocatorService"
+PEOPLE = {"console", "operator"}
+EXPECTED = {
+    f"{AGENT}/GetInventory": {"inventory", *PEOPLE},
+    f"{AGENT}/GetHealth": {"inventory", *PEOPLE},
+    f"{AGENT}/GetUsage": {"web", *PEOPLE},
+    f"{CONTROL}/ReleaseQuarantine": set(),
+    f"{INVENTORY}/ListGpus": PEOPLE,
+    f"{INVENTORY}/GetAllocationMap": PEOPLE,
+    f"{INVENTORY}/GetNode": PEOPLE,
+    f"{INVENTORY}/Watch": PEOPLE,
+    f"{ALLOCATOR}/Simulate": PEOPLE,
+    f"{ALLOCATOR}/Explain": PEOPLE,
+    f"{ALLOCATOR}/Adjust": PEOPLE,
+    "/grpc.health.v1.Health/Check": {"allocator", "inventory", "web", *PEOPLE},
+}
+"""Said again, by hand: a change of rights is made in two places, or it is a mistake."""
+WHO = {
+    "allocator": "allocator.sluice.internal",
+    "inventory": "inventory.sluice.internal",
+    "console": "console.sluice.internal",
+    "operator": "operator.sluice.internal",
+    "web": "web.sluice.internal",
+    "an agent": "gpu-1.node.sluice.internal",
+    "a node called inventory": "inventory.node.sluice.internal",
+    "somebody's own domain": "inventory.example.internal",
+    "a name with more in front": "x.inventory.sluice.internal",
+    "everybody": "*.sluice.internal",
+    "nobody": "",
+}
+
+
+def test_every_method_has_its_callers_and_no_other():
+    """A new method that nobody thought of is one that nobody may call, until somebody does."""
+    served = {
+        f"/{service.full_name}/{method.name}"
+        for file in (agent_pb2, allocator_pb2, inventory_pb2, health_pb2)
+        for service in file.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    }
+    assert set(ALLOWED_CALLERS) == set(EXPECTED) == served
+
+
+@pytest.mark.parametrize("method", [*EXPECTED, f"{AGENT}/Reboot", "/sluice.v1.Agent/GetInventory", ""])
+@pytest.mark.parametrize("who", WHO)
+def test_each_may_call_what_he_needs_and_nothing_else(who, method):
+    """A right too many is what a stolen certificate can do."""
+    assert (deny_reason([WHO[who]], method) == "") is (who in EXPECTED.get(method, set()))
+
+
+def test_a_refusal_says_who_may_and_who_asked():
+    """Somebody has to find out which certificate is mounted where."""
+    assert deny_reason(["gpu-1.node.sluice.internal"], f"{ALLOCATOR}/Explain") == (
+        "/sluice.v1.AllocatorService/Explain may be called by console.sluice.internal or operator.sluice.internal; "
+        "the certificate of this caller says gpu-1.node.sluice.internal"
+    )
+    assert "the certificate of this caller says no DNS name" in deny_reason([], f"{ALLOCATOR}/Explain")
+    assert "may be called by none over the network" in deny_reason(["x"], f"{CONTROL}/ReleaseQuarantine")
+    assert len(deny_reason(["x" * 10_000], f"{ALLOCATOR}/Explain")) < 600
+
+
+def test_no_node_has_the_name_of_a_service():
+    """Nodes are called as their owners like."""
+    services = {dns_name(caller) for caller in Caller}
+    for node in ("inventory", "inventory.node", "node", "a.inventory"):
+        assert node_dns_name(NodeName(node)) not in services
+        assert node_dns_name(NodeName(node)).removesuffix(".node.sluice.internal") == node

@@ -1,0 +1,190 @@
+"""Where a slice is put, and what that leaves for the next one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.mig.catalog import find_model, mig_models
+from sluice.mig.layout import Instance
+from sluice.mig.model import GpuModel, Placement
+from sluice.mig.transition_table import State, TransitionTable, UnknownProfileError, table_of
+
+
+def known(name: str) -> GpuModel:
+    """A model that is in the catalog."""
+    model = find_model(name)
+    assert model is not None
+    return model
+
+
+A100 = known("a100-40gb")
+TABLE = table_of(A100)
+
+
+def fill(table: TransitionTable, *profiles: str) -> tuple[State, list[int]]:
+    """Place these one after the other, each at its best place."""
+    state, starts = table.empty, []
+    for profile in profiles:
+        best = table.choices(state, profile)[0]
+        state = best.state_after
+        starts.append(best.start)
+    return state, starts
+
+
+@pytest.mark.parametrize(
+    ("profile", "start"),
+    [("1g.5gb", 6), ("1g.5gb+me", 6), ("1g.10gb", 6), ("2g.10gb", 4), ("3g.20gb", 4), ("4g.20gb", 0), ("7g.40gb", 0)],
+)
+def test_the_first_slice_keeps_the_most_possible(profile: str, start: int) -> None:
+    """A first slice in the wrong place takes the room of a 4g or a second 3g without need."""
+    assert TABLE.choices(TABLE.empty, profile)[0].start == start
+
+
+@pytest.mark.parametrize(("model", "profile", "start"), [("A30", "1g.6gb", 3), ("A30", "2g.12gb", 2)])
+def test_of_equal_places_the_highest_is_taken(model: str, profile: str, start: int) -> None:
+    """Two allocators that break ties differently would need more states than there are."""
+    table = table_of(known(model))
+    assert table.choices(table.empty, profile)[0].start == start
+
+
+def test_a_4g_still_fits_after_small_ones() -> None:
+    """Small slices placed without thought (from 0 upwards, say) would take the only place of a 4g."""
+    state, starts = fill(TABLE, "1g.5gb", "2g.10gb", "4g.20gb")
+    assert starts == [6, 4, 0]
+    assert TABLE.creatable_total(state) == 0
+
+
+def test_a_4g_and_a_3g_share_a_gpu() -> None:
+    """3g first must leave the half that only a 4g can use."""
+    state, starts = fill(TABLE, "3g.20gb", "4g.20gb")
+    assert starts == [4, 0]
+    assert TABLE.creatable_total(state) == 0
+
+
+def test_seven_small_ones_fill_a_gpu() -> None:
+    """Seven 1g must fit, whatever order of places the ranking prefers."""
+    state, starts = fill(TABLE, *["1g.5gb"] * 7)
+    assert sorted(starts) == list(range(7))
+    assert TABLE.choices(state, "1g.5gb") == ()
+    assert TABLE.creatable_total(state) == 0
+
+
+@pytest.mark.parametrize(
+    ("instances", "counts"),
+    [
+        ([], [7, 1, 4, 3, 2, 1, 1]),
+        ([("7g.40gb", 0, 8)], [0, 0, 0, 0, 0, 0, 0]),
+        ([("3g.20gb", 4, 4)], [4, 1, 2, 2, 1, 1, 0]),
+        ([("3g.20gb", 0, 4)], [3, 1, 2, 1, 1, 0, 0]),
+        ([("4g.20gb", 0, 4)], [3, 1, 2, 1, 1, 0, 0]),
+        ([("3g.20gb", 0, 4), ("3g.20gb", 4, 4)], [0, 0, 0, 0, 0, 0, 0]),
+        ([("1g.5gb", 0, 1)], [6, 1, 3, 2, 1, 0, 0]),
+        ([("1g.5gb", 6, 1)], [6, 1, 3, 3, 1, 1, 0]),
+        ([("1g.5gb+me", 6, 1)], [6, 0, 3, 3, 1, 1, 0]),
+        ([("1g.5gb", 6, 1), ("1g.5gb", 4, 1), ("2g.10gb", 0, 2)], [3, 1, 1, 1, 0, 0, 0]),
+        ([("2g.10gb", 0, 2), ("2g.10gb", 2, 2), ("2g.10gb", 4, 2)], [1, 1, 1, 0, 0, 0, 0]),
+    ],
+)
+def test_people_see_the_counts_they_know_from_nvidia_smi(
+    instances: list[tuple[str, int, int]], counts: list[int]
+) -> None:
+    """The counts per profile, in the listing's order: 19 in all on an empty A100, 0 after a 7g, 11 after a 3g at 4."""
+    state = TABLE.state([Instance(*placed) for placed in instances])
+    assert list(TABLE.creatable(state).values()) == counts
+
+
+def test_a_used_gpu_is_filled_before_an_empty_one_is_opened() -> None:
+    """Small slices spread over empty GPUs would leave no whole GPU for a 7g."""
+    used, _ = fill(TABLE, "1g.5gb")
+    fuller, _ = fill(TABLE, "1g.5gb", "4g.20gb")
+    states = [TABLE.empty, used, fuller]
+    assert min(states, key=lambda state: TABLE.choices(state, "1g.5gb")[0].rank) == fuller
+
+
+def test_foreign_instances_and_quarantined_spans_are_not_given_away() -> None:
+    """Somebody else's instance, or a span that could not be cleaned, must count as taken."""
+    blocked = TABLE.state([Instance("3g.20gb", 4, 4)], blocked=[Placement(0, 2)])
+    assert [choice.start for choice in TABLE.choices(blocked, "2g.10gb")] == [2]
+    assert TABLE.why_not(blocked, "4g.20gb") == "slices"
+    unknown = TABLE.state([Instance("2g.20gb", 2, 2)])
+    assert unknown == TABLE.state([], blocked=[Placement(2, 2)])
+
+
+def test_hardware_in_disorder_is_still_described() -> None:
+    """Overlapping reports (an instance inside a quarantined span), or more engines than there are, stop nothing."""
+    twice = [Instance("1g.5gb+me", 0, 1), Instance("1g.5gb+me", 1, 1), Instance("2g.10gb", 0, 2)]
+    state = TABLE.state(twice, blocked=[Placement(0, 1), Placement(7, 4)])
+    assert TABLE.free_slices(state) == 5
+    assert TABLE.why_not(state, "1g.5gb+me") == "engines"
+    assert TABLE.creatable(state)["1g.5gb"] == 5
+
+
+def test_a_release_of_what_is_not_there_is_refused() -> None:
+    """Freeing a place that nobody holds would give a slice twice later."""
+    state = TABLE.state([Instance("2g.10gb", 4, 2)])
+    with pytest.raises(ValueError, match="not part of a state"):
+        TABLE.release(state, Instance("2g.10gb", 2, 2))
+    with pytest.raises(ValueError, match="uses less"):
+        TABLE.release(state, Instance("1g.5gb+me", 4, 1))
+
+
+def test_a_profile_of_another_model_is_named() -> None:
+    """Asking one model's table for another's profile is a mistake to hear of, not an empty answer."""
+    with pytest.raises(UnknownProfileError, match=r"a100-40gb has no profile 1g\.6gb"):
+        TABLE.choices(TABLE.empty, "1g.6gb")
+    with pytest.raises(UnknownProfileError):
+        TABLE.why_not(TABLE.empty, "1g.6gb")
+    with pytest.raises(UnknownProfileError):
+        TABLE.release(TABLE.empty, Instance("1g.6gb", 0, 1))
+    with pytest.raises(UnknownProfileError):
+        TransitionTable(A100, {"1g.6gb": 1.0})
+
+
+def test_known_demand_moves_small_slices_out_of_the_way() -> None:
+    """Where people only ever ask for 1g and 3g, what a place costs them is what counts."""
+    state = TABLE.state([Instance("1g.5gb", 0, 1)])
+    halves = TransitionTable(A100, {"3g.20gb": 3.0, "1g.5gb": 1.0})
+    assert halves.choices(state, "1g.5gb")[0].start < 4
+    with pytest.raises(ValueError, match="must not be negative"):
+        TransitionTable(A100, {"3g.20gb": -1.0})
+
+
+def test_media_engines_are_kept_apart_from_slices_on_small_models() -> None:
+    """On an A30 a 1g+me and a 2g+me exclude each other although slices are free."""
+    a30 = table_of(known("A30"))
+    state = a30.state([Instance("1g.6gb+me", 3, 1)])
+    assert a30.why_not(state, "2g.12gb+me") == "engines"
+    assert a30.why_not(state, "2g.12gb") is None
+    assert a30.why_not(state, "4g.24gb") == "slices"
+
+
+def test_a_gpu_without_mig_profiles_has_an_empty_table() -> None:
+    """A node with an older GPU must not stop the allocator."""
+    plain = GpuModel("t4", ("Tesla T4",), 15_360, 40, 0, 0, ())
+    table = table_of(plain)
+    assert table.state([], blocked=[Placement(0, 1)]) == table.empty
+    assert table.creatable_total(table.empty) == 0
+    with pytest.raises(ValueError, match="no MIG profiles"):
+        assert plain.largest
+
+
+@given(data=st.data())
+def test_the_order_of_arrivals_leaves_no_trace(data: st.DataObject) -> None:
+    """Any history of making and destroying ends in the state that its survivors alone would have, in any table."""
+    model = data.draw(st.sampled_from(mig_models()))
+    table, fresh = table_of(model), TransitionTable(model)
+    state = table.empty
+    held: list[Instance] = []
+    for _ in range(data.draw(st.integers(1, 25))):
+        if data.draw(st.booleans()) and held:
+            gone = held.pop(data.draw(st.integers(0, len(held) - 1)))
+            state = table.release(state, gone)
+            continue
+        profile = data.draw(st.sampled_from(model.profiles)).name
+        choices = table.choices(state, profile)
+        if choices:
+            choice = data.draw(st.sampled_from(choices))
+            held.append(Instance(profile, choice.start, choice.size))
+            state = choice.state_after
+    assert state == table.state(held) == table.state(reversed(held)) == fresh.state(held)
+    assert all(table.choices(state, p.name) == fresh.choices(state, p.name) for p in model.profiles)

@@ -1,0 +1,173 @@
+"""Whether a process says truly that it lives and works, to a kubelet's probes."""
+
+import asyncio
+from contextlib import ExitStack
+
+import grpc
+import pytest
+import structlog
+
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.pb import health_pb2, health_pb2_grpc
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.core_runner import CoreRunner
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.health import STUCK_S, Health
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.settings import TICK_MAX_S, SettingsError, load
+from sluice.runtime.tracing.request_traces import RequestTraces, connect
+from sluice.testing.memory_bus import MemoryBroker, MemoryBus
+from sluice_allocator.settings import AllocatorSettings
+from sluice_inventory.settings import InventorySettings
+from sluice_node_agent.settings import NodeAgentSettings
+
+SERVING, NOT_SERVING = (getattr(health_pb2.HealthCheckResponse, name) for name in ("SERVING", "NOT_SERVING"))
+
+
+class _Clock(SystemClock):
+    """Time as it is, and more where told."""
+
+    def __init__(self) -> None:
+        self.further_s = 0.0
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return super().monotonic() + self.further_s
+
+
+class _Runner:
+    """A core's runner as the health sees it."""
+
+    def __init__(self, turned_at: float) -> None:
+        self.turned_at = turned_at
+        self.caught_up = True
+
+
+async def probed(address: str, service: str = "") -> int:
+    """As a kubelet asks: plain text, one call."""
+    async with transport.channel(address) as channel:
+        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service))
+    return answer.status
+
+
+async def test_a_part_that_starts_is_alive_and_not_ready():
+    """A rollout would go on to the next node before this one works."""
+    health = Health(_Clock(), parts=("gpu-1",))
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with transport.serve_health(address, health):
+        assert (await probed(address, "liveness"), await probed(address, "readiness")) == (SERVING, NOT_SERVING)
+        assert await probed(address) == NOT_SERVING
+        assert health.why_not_ready() == "gpu-1 is starting"
+
+
+async def test_a_broker_that_is_away_makes_nobody_dead():
+    """Every service would be started again and again, and lose what it knows."""
+    clock, connected = _Clock(), [True]
+    health = Health(clock, parts=("allocator",))
+    runner = _Runner(clock.monotonic())
+    with health.runs("allocator", runner, lambda: connected[0]):
+        assert (health.why_not_alive(), health.why_not_ready()) == ("", "")
+        connected[0] = False
+        assert (health.why_not_alive(), health.why_not_ready()) == ("", "allocator is not connected to the bus")
+        connected[0], runner.caught_up = True, False
+        assert health.why_not_ready() == "allocator has not read the bus to its end yet"
+    assert health.why_not_ready() == "allocator is starting"
+
+
+async def test_a_core_without_a_turn_is_dead():
+    """It holds the lease perhaps, decides nothing, and nobody starts it again."""
+    clock = _Clock()
+    health = Health(clock, parts=("gpu-1", "gpu-2"))
+    with ExitStack() as stack:
+        for part in ("gpu-1", "gpu-2"):
+            stack.enter_context(health.runs(part, _Runner(clock.monotonic()), lambda: True))
+        assert health.why_not_alive() == ""
+        clock.further_s = STUCK_S + 1
+        assert health.why_not_alive() == health.why_not_ready() == "the core of gpu-1 has had no turn for 31 s"
+
+
+class _Idle:
+    """A core that wants nothing."""
+
+    def handle(self, event, now):
+        """Do nothing."""
+        return ()
+
+
+async def test_a_real_core_has_its_turns_and_says_when_it_has_read_all():
+    """What the health is told by the runner that production uses."""
+    clock, bus = _Clock(), MemoryBus(MemoryBroker())
+    await bus.ensure_streams()
+    traces = connect("", service="test", run="r")
+    assert isinstance(traces, RequestTraces)
+    runner = CoreRunner(
+        name="idle", core=_Idle(), bus=bus, clock=clock, traces=traces, readings=[(Stream.STATE, ())], tick_s=0.01
+    )
+    health = Health(clock, parts=("idle",))
+    with health.runs("idle", runner, lambda: bus.connected):
+        assert health.why_not_ready() == "idle has not read the bus to its end yet"
+        running = asyncio.ensure_future(runner.run())
+        try:
+            async with asyncio.timeout(10):
+                while health.why_not_ready():  # noqa: ASYNC110 - another task
+                    await asyncio.sleep(0.01)
+                clock.further_s = STUCK_S + 1  # as if the machine had been asleep: the next turn mends it
+                assert "no turn" in health.why_not_alive()
+                while health.why_not_alive():  # noqa: ASYNC110 - another task
+                    await asyncio.sleep(0.01)
+            bus.connected = False
+            assert health.why_not_ready() == "idle is not connected to the bus"
+        finally:
+            running.cancel()
+            await asyncio.wait((running,))
+    traces.close()
+
+
+@pytest.mark.parametrize(
+    ("service", "settings"),
+    [
+        ("allocator", AllocatorSettings),
+        ("inventory", InventorySettings),
+        ("node-agent", NodeAgentSettings),
+    ],
+)
+@pytest.mark.parametrize("tick_s", ["60", "inf", "nan"])
+def test_no_service_can_be_told_to_tick_so_rarely_that_it_is_taken_for_stuck(service, settings, tick_s):
+    """On a quiet cluster it would be killed by its kubelet every half minute."""
+    environ = {f"SLUICE_{service.replace('-', '_').upper()}_TICK_S": tick_s}
+    with pytest.raises(SettingsError, match=r"tick_s|TICK_S"):
+        load(settings, service=service, environ=environ)
+    assert 2 * TICK_MAX_S < STUCK_S
+
+
+async def test_a_question_about_something_else_is_answered_as_the_protocol_says():
+    """A misspelt probe must not look like a service that does not work."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with transport.serve_health(address, Health(_Clock())):
+        assert await probed(address) == SERVING  # nothing has to run here
+        with pytest.raises(grpc.aio.AioRpcError, match="there is no 'livenes' here, but liveness and readiness"):
+            await probed(address, "livenes")
+
+
+async def test_the_reason_is_in_the_log_once():
+    """A probe comes every few seconds, and only says no."""
+    clock = _Clock()
+    health = Health(clock, parts=("allocator",))
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    with structlog.testing.capture_logs() as logged:
+        async with transport.serve_health(address, health):
+            for _ in range(3):
+                await probed(address)
+            with health.runs("allocator", _Runner(clock.monotonic()), lambda: True):
+                for _ in range(3):
+                    await probed(address)
+    assert [(entry["event"], entry.get("why")) for entry in logged] == [
+        ("not ready", "allocator is starting"),
+        ("ready", None),
+    ]
+
+
+async def test_probes_are_answered_beyond_the_loopback_and_nowhere_unless_asked_for():
+    """A kubelet comes from the node, knows no TLS, and learns yes or no."""
+    async with transport.serve_health("0.0.0.0:0", Health(_Clock())), transport.serve_health("", Health(_Clock())):
+        pass

@@ -1,0 +1,414 @@
+"""gRPC with certificates: who is let in, who is believed, what a person reads when it fails, and new files at work."""
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+from stat import S_IRUSR
+
+import grpc
+import pytest
+import structlog
+from factories.credentials import CLIENT, SERVER, Authority, Files
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
+from sluice.contracts.rpc_permissions import Caller, dns_name, node_dns_name
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.security import CertificateError, TlsIdentity, TransportSecurity, security_from_settings
+from sluice.runtime.settings import CommonSettings
+from sluice.runtime.tls.certificate_files import CertificateFiles, CertificateMaterial, WatchedFiles
+
+NODE, OTHER = (node_dns_name(NodeName(name)) for name in ("gpu-1.example", "gpu-2"))
+INVENTORY = dns_name(Caller.INVENTORY)
+HOUR_S = 3600
+
+
+def security(files: Files, *names: str) -> TransportSecurity:
+    """Of a process that looks at its files each time."""
+    return TransportSecurity(TlsIdentity(files.certificate, files.key, files.authority, names, look_s=0))
+
+
+class _Agent(agent_pb2_grpc.AgentServiceServicer):
+    """An agent that has nothing to say."""
+
+    async def GetInventory(self, request, context):  # noqa: N802 - the method's name in the contract
+        return node_pb2.NodeSnapshot(node=request.node)
+
+    def register(self, server: grpc.aio.Server) -> None:
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server)
+
+
+@asynccontextmanager
+async def served(files: Files | None, **more):
+    """An agent, and where."""
+    how = transport.LOOPBACK if files is None else security(files)
+    async with transport.serve(_Agent().register, security=how, **more) as address:
+        yield address
+
+
+async def asked(address: str, caller: TransportSecurity, server_name: str = NODE) -> str:
+    """What an agent answers: its node's name, or why it cannot be asked, in our words."""
+    async with transport.channel(address, security=caller, server_name=server_name) as channel:
+        try:
+            answer = await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(
+                agent_pb2.GetInventoryRequest(node="gpu-1.example")
+            )
+        except grpc.aio.AioRpcError as error:
+            return transport.why_untrusted(error, security=caller, server_name=server_name) or repr(error)
+    return answer.node
+
+
+@pytest.fixture
+def ours(tmp_path) -> Authority:
+    """The authority that everybody believes."""
+    return Authority(tmp_path / "ours")
+
+
+@pytest.fixture
+def theirs(tmp_path) -> Authority:
+    """Another one, of the same name."""
+    return Authority(tmp_path / "theirs")
+
+
+# -- who is let in ------------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_is_asked_by_who_may(ours):
+    """The inventory could not pull, and nothing would be granted."""
+    async with served(ours.files("node", NODE, usages=(SERVER,))) as address:
+        assert await asked(address, security(ours.files("inventory", INVENTORY))) == "gpu-1.example"
+
+
+@pytest.mark.parametrize("who", ["allocator", "node", "stranger"])
+async def test_who_may_not_ask_is_told_so(ours, who):
+    """A certificate of ours is not a right to everything."""
+    name = {"allocator": dns_name(Caller.ALLOCATOR), "node": OTHER, "stranger": "example.internal"}[who]
+    async with served(ours.files("node", NODE)) as address:
+        with structlog.testing.capture_logs() as logged:
+            answers = [await asked(address, security(ours.files("caller", name))) for _ in range(3)]
+    assert len(set(answers)) == 1
+    assert answers[0].startswith("the server does not let us: /sluice.v1.AgentService/GetInventory may be called by ")
+    assert answers[0].endswith(f"the certificate of this caller says {name}")
+    # Also where the agent is, and not once a call.
+    assert [entry["why"] for entry in logged if entry["event"] == "refused a call"] == [
+        answers[0].removeprefix("the server does not let us: ")
+    ]
+
+
+@pytest.mark.parametrize("wrong", ["foreign", "ended", "for servers", "none", "plain text"])
+async def test_who_shows_no_good_certificate_is_not_let_in(ours, theirs, wrong):
+    """Neither does he learn anything, nor does he wait for it."""
+    good = ours.files("inventory", INVENTORY)
+    async with served(ours.files("node", NODE)) as address:
+        if wrong == "plain text":
+            answer = await asked(address, transport.LOOPBACK)
+            assert answer == "the server closed the connection at once, and we speak plain text; does it want TLS?"
+            return
+        if wrong == "none":
+            credentials = grpc.ssl_channel_credentials(good.authority.read_bytes())
+            options = (("grpc.ssl_target_name_override", NODE),)
+            async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(
+                        agent_pb2.GetInventoryRequest(), timeout=5
+                    )
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            return
+        foreign = theirs.files("inventory", INVENTORY)
+        # What we would refuse of ourselves at the start is shown all the same: by somebody who is not us.
+        shown = {
+            "foreign": foreign,
+            "ended": ours.files("ended", INVENTORY, age_days=826),
+            "for servers": ours.files("wrong", INVENTORY, usages=(SERVER,)),
+        }[wrong]
+        answer = await asked(address, _Shameless.of(shown, good.authority))
+    assert answer == "the server closed the connection at once, and we show a certificate; is it accepted?"
+
+
+class _Shameless(TlsIdentity):
+    """Shows what it has, good or not."""
+
+    def __post_init__(self) -> None:
+        """Look at nothing."""
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """As the files are."""
+        certificate, key = self.certificate_file.read_bytes(), self.key_file.read_bytes()
+        return grpc.ssl_channel_credentials(self.ca_file.read_bytes(), key, certificate)
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """As the files are."""
+        certificate, key = self.certificate_file.read_bytes(), self.key_file.read_bytes()
+        return grpc.ssl_server_credentials([(key, certificate)], self.ca_file.read_bytes(), True)
+
+    @classmethod
+    def of(cls, files: Files, authority: Path) -> TransportSecurity:
+        """With whom it believes."""
+        return TransportSecurity(cls(files.certificate, files.key, authority))
+
+
+# -- who is believed ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("another node", f"the server is not trusted: its certificate does not say {NODE}"),
+        ("foreign", "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold"),
+        ("other name", "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold"),
+        ("ended", "the server is not trusted: its certificate has ended"),
+        ("to come", "the server is not trusted: its certificate is not valid yet; is a clock wrong?"),
+        ("for clients", "the server is not trusted: its certificate is not one of a server"),
+        ("plain text", "the server is not trusted: it speaks plain text, and we were told to speak TLS"),
+    ],
+)
+async def test_a_server_that_is_not_the_nodes_agent_is_not_believed(ours, theirs, tmp_path, wrong, why):
+    """What it says would be booked as this node's; and a person must know which certificate to look at."""
+    inventory = security(ours.files("inventory", INVENTORY))
+    shown = {
+        "another node": lambda: ours.files("other", OTHER),
+        "foreign": lambda: theirs.files("node", NODE),
+        "other name": lambda: Authority(tmp_path / "third", "Somebody").files("node", NODE),
+        "ended": lambda: ours.files("ended", NODE, age_days=826),
+        "to come": lambda: ours.files("to come", NODE, age_days=-2),
+        "for clients": lambda: ours.files("client", NODE, usages=(CLIENT,)),
+        "plain text": lambda: None,
+    }[wrong]()
+    authority = ours.files("inventory", INVENTORY).authority
+    how = transport.LOOPBACK if shown is None else _Shameless.of(shown, authority)
+    async with transport.serve(_Agent().register, security=how) as address:
+        assert await asked(address, inventory) == why
+
+
+async def test_a_server_that_is_away_is_not_called_a_stranger(ours):
+    """An agent that is being restarted has nothing wrong with its certificate."""
+    async with served(ours.files("node", NODE)) as address:
+        gone = address
+    assert "UNAVAILABLE" in await asked(gone, security(ours.files("inventory", INVENTORY)))
+
+
+# -- plain text ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0:0", "[::]:0", "10.1.2.3:9411", "gpu-1.example:9411", "127.0.0.1.example:1"]
+)
+async def test_nothing_is_said_in_plain_text_beyond_this_machine(address):
+    """A forgotten setting would open every node to everybody, and nobody would notice."""
+    sentence = "would be plain text beyond this machine: set grpc_certificate_file, .* or grpc_plain_text = true"
+    with pytest.raises(transport.PlainTextError, match=sentence):
+        async with transport.serve(_Agent().register, address=address):
+            pass
+    with pytest.raises(transport.PlainTextError, match=sentence):
+        async with transport.channel(address):
+            pass
+
+
+async def test_who_vouches_for_the_network_may_speak_plain_text():
+    """A network of containers on one machine has no strangers."""
+    how = TransportSecurity(plain_text=True)
+    async with transport.serve(_Agent().register, address="0.0.0.0:0", security=how) as address:
+        assert await asked(address.replace("0.0.0.0", "127.0.0.1"), how) == "gpu-1.example"
+
+
+async def test_a_unix_socket_needs_no_certificate(ours, tmp_path):
+    """Who may open the file may ask: people on the node, and its kubelet, have none."""
+    address = f"unix:{tmp_path / 'a.sock'}"
+    async with served(ours.files("node", NODE), address=address):
+        assert await asked(address, transport.LOOPBACK) == "gpu-1.example"
+
+
+# -- new files ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_new_certificate_is_shown_without_a_restart(ours):
+    """Certificates end; the agent of a node with running pods does not."""
+    inventory = security(ours.files("inventory", INVENTORY))
+    async with served(ours.files("node", OTHER)) as address:
+        assert "does not say" in await asked(address, inventory)
+        ours.files("node", NODE)
+        assert await asked(address, inventory) == "gpu-1.example"
+
+
+async def test_a_new_certificate_ends_no_call(ours):
+    """A pull that is under way goes on; the next connection shows the new one."""
+    inventory = security(ours.files("inventory", INVENTORY))
+    async with (
+        served(ours.files("node", NODE)) as address,
+        transport.channel(address, security=inventory, server_name=NODE) as channel,
+    ):
+        stub = agent_pb2_grpc.AgentServiceStub(channel)
+        for _ in range(3):
+            assert (await stub.GetInventory(agent_pb2.GetInventoryRequest(node="a"))).node == "a"
+            ours.files("node", NODE)
+
+
+async def test_a_connection_is_made_anew_after_a_while_and_no_call_is_lost(ours):
+    """Who has been let in must show his certificate again, or it would never end."""
+    inventory = security(ours.files("inventory", INVENTORY))
+    seen = set()
+    node = _Agent()
+
+    async def say_who(request, context):
+        seen.add(context.peer())
+        return node_pb2.NodeSnapshot(node=request.node)
+
+    node.GetInventory = say_who
+    async with (
+        transport.serve(node.register, security=security(ours.files("node", NODE)), connection_s=0.1) as address,
+        transport.channel(address, security=inventory, server_name=NODE) as channel,
+        asyncio.timeout(20),
+    ):
+        stub = agent_pb2_grpc.AgentServiceStub(channel)
+        while len(seen) < 3:
+            assert (await stub.GetInventory(agent_pb2.GetInventoryRequest(node="a"))).node == "a"
+
+
+async def test_bad_files_change_nothing_but_the_log(ours, theirs):
+    """Half of a rotation, or a slip of the hand, must not cut a node off."""
+    files = ours.files("node", NODE)
+    identity = TlsIdentity(files.certificate, files.key, files.authority, (NODE,), look_s=0)
+    first = identity.current()
+    other = theirs.files("node", NODE)
+    for spoil, why in (
+        (lambda: files.certificate.write_bytes(b""), "has 0 bytes"),
+        (lambda: files.certificate.write_bytes(other.certificate.read_bytes()), "vouches for"),
+        (lambda: ours.files("node", OTHER), f"must say {NODE}, and says {OTHER}"),
+        (files.certificate.unlink, "cannot be read"),
+    ):
+        spoil()
+        with structlog.testing.capture_logs() as logged:
+            assert identity.current() is first
+            assert identity.current() is first
+        (entry,) = [each for each in logged if each["log_level"] == "error"]
+        assert (entry["log_level"], entry["event"]) == ("error", "the new files are no good; the old ones stay in use")
+        assert why in entry["why"]
+    ours.files("node", NODE)
+    assert identity.current() is not first
+    assert identity.current() is identity.current()
+
+
+async def test_a_new_certificate_that_is_not_valid_yet_is_shown_once_it_is(ours):
+    """The clock of who made it is ahead of ours: the old one must not be shown for ever, until it has ended."""
+    files = ours.files("node", NODE)
+    identity = TlsIdentity(files.certificate, files.key, files.authority, (NODE,), look_s=0)
+    first = identity.current()
+    ours.files("node", NODE, age_days=-(HOUR_S + 1.5) / (24 * HOUR_S))  # an hour is what our own tool leaves to clocks
+    with structlog.testing.capture_logs() as logged:
+        assert identity.current() is first
+        async with asyncio.timeout(10):
+            while identity.current() is first:  # noqa: ASYNC110 - files
+                await asyncio.sleep(0.2)
+    refused, taken = (entry for entry in logged if entry["log_level"] != "warning")
+    assert "is not valid yet" in refused["why"]
+    assert taken["event"] == "read again"
+
+
+def test_a_new_certificate_that_we_were_not_let_read_is_shown_when_we_are(ours):
+    """Who put it there as root sees what the log says, and gives it to the service's user."""
+    files = ours.files("node", NODE)
+    reads = CertificateFiles(files.certificate, files.key, files.authority)
+
+    def read() -> CertificateMaterial:
+        if not files.certificate.stat().st_mode & S_IRUSR:  # as it is for who is not root
+            raise CertificateError(f"{files.certificate} cannot be read")
+        return reads.read()
+
+    watched = WatchedFiles(reads.paths, read, part="certificate", look_s=0.001)
+    first = watched.current()
+    ours.files("node", NODE)
+    files.certificate.chmod(0)
+    time.sleep(0.002)
+    assert watched.current() is first
+    files.certificate.chmod(S_IRUSR)
+    time.sleep(0.002)
+    assert watched.current() is not first
+
+
+def test_a_certificate_that_ends_soon_is_warned_of_once(ours):
+    """The pull that fails at night could have been seen two weeks before."""
+    files = ours.files("node", NODE, age_days=825 - 10)
+    identity = TlsIdentity(files.certificate, files.key, files.authority, look_s=0)
+    with structlog.testing.capture_logs() as logged:
+        identity.current()
+        identity.current()
+    assert [(entry["log_level"], entry["event"]) for entry in logged] == [
+        ("warning", "the certificate should have been renewed")
+    ]
+
+
+# -- settings -----------------------------------------------------------------------------------------------------
+
+
+def settings(**paths: Path) -> CommonSettings:
+    """With these files."""
+    return CommonSettings(**{f"grpc_{name}_file": path for name, path in paths.items()})
+
+
+def test_what_a_certificate_says_is_read_at_the_start(ours):
+    """One for clients alone is as good as one for servers."""
+    for usages in ((SERVER,), (CLIENT,), (SERVER, CLIENT)):
+        files = ours.files("any", NODE, OTHER, usages=usages)
+        how = security_from_settings(
+            settings(certificate=files.certificate, key=files.key, ca=files.authority), NODE, OTHER
+        )
+        assert how.current().names == (NODE, OTHER)
+    assert security_from_settings(settings()) == transport.LOOPBACK
+    assert security_from_settings(CommonSettings(grpc_plain_text=True)) == TransportSecurity(plain_text=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("ended", "grpc_certificate_file: the certificate in .*ended.pem has ended; it must be made anew"),
+        ("to come", "the certificate in .* is not valid yet; is the clock of this machine right"),
+        ("foreign", r"the certificate in .* is not one that .*ca.crt \(grpc_ca_file\) vouches for: "),
+        ("other node", f"the certificate in .* must say {NODE}, and says {OTHER}$"),
+        ("other key", "grpc_key_file: .*other.pem is not the key of the certificate in .*good.pem"),
+        ("no key", "must hold a certificate and its key as PEM, the key without a password"),
+        ("no certificate", "must hold a certificate and its key as PEM"),
+        ("empty", "grpc_key_file: .* has 0 bytes; PEM is expected"),
+        ("missing", "grpc_ca_file: .* cannot be read: No such file"),
+        ("no authority", "grpc_ca_file: .* holds no certificates"),
+        ("huge", "grpc_ca_file: .* bytes; PEM is expected, up to"),
+    ],
+)
+def test_files_that_are_no_good_are_one_sentence_at_the_start(ours, theirs, tmp_path, wrong, why):
+    """Else it is a handshake that fails an hour later, on another machine, in OpenSSL's words."""
+    good = ours.files("good", NODE)
+    other = ours.files("other", OTHER)
+    text = tmp_path / "text"
+    text.write_bytes({"empty": b"", "huge": b"x" * 300_000}.get(wrong, b"hello"))
+    certificate, key, authority = {
+        "ended": lambda: (ours.files("ended", NODE, age_days=826).certificate, None, good.authority),
+        "to come": lambda: (ours.files("to come", NODE, age_days=-2).certificate, None, good.authority),
+        "foreign": lambda: (theirs.files("node", NODE).certificate, None, good.authority),
+        "other node": lambda: (other.certificate, None, good.authority),
+        "other key": lambda: (good.certificate, other.key, good.authority),
+        "no key": lambda: (good.certificate, text, good.authority),
+        "no certificate": lambda: (text, good.key, good.authority),
+        "empty": lambda: (good.certificate, text, good.authority),
+        "missing": lambda: (good.certificate, None, tmp_path / "none"),
+        "no authority": lambda: (good.certificate, None, text),
+        "huge": lambda: (good.certificate, None, text),
+    }[wrong]()
+
+    with pytest.raises(CertificateError, match=why):
+        security_from_settings(settings(certificate=certificate, key=key or certificate, ca=authority), NODE)
+
+
+def test_half_of_the_settings_are_refused(ours):
+    """A process with a certificate and no authority would believe everybody."""
+    files = ours.files("node", NODE)
+    with pytest.raises(CertificateError, match="grpc_ca_file must be set too: all three of them, or none"):
+        security_from_settings(settings(certificate=files.certificate, key=files.key))
+    with pytest.raises(CertificateError, match="only one of them can hold"):
+        security_from_settings(
+            CommonSettings(
+                grpc_certificate_file=files.certificate,
+                grpc_key_file=files.key,
+                grpc_ca_file=files.authority,
+                grpc_plain_text=True,
+            )
+        )

@@ -1,0 +1,103 @@
+"""A broker that is there and answers nothing: a person is told once, with what to do; not because we did not run."""
+
+from structlog.testing import capture_logs
+
+from sluice.runtime import logs
+from sluice.runtime.nats.broker_liveness import CHECK_EVERY_S, LATE_MAX_S, REPORT_AFTER_S, AwakeDeadline, BrokerLiveness
+
+
+class _Time:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _runs(time: _Time, silence: BrokerLiveness, for_s: float) -> None:
+    """The process runs, and looks whenever it meant to."""
+    ends = time.now + for_s
+    while time.now < ends:
+        time.now = min(ends, time.now + CHECK_EVERY_S)
+        silence.look()
+
+
+async def test_a_cluster_without_quorum_is_told_once_with_what_to_do():
+    """Services that wait for ever and say nothing look like services with nothing to do."""
+    time = _Time()
+    with capture_logs() as lines:
+        silence = BrokerLiveness(logs.get("bus"), time)
+        silence.unanswered(connected=True, clustered=True)
+        assert (silence.lasts_s, lines) == (0.0, [])
+        _runs(time, silence, REPORT_AFTER_S)
+        for _ in range(3):
+            silence.unanswered(connected=True, clustered=True)
+        assert silence.lasts_s == REPORT_AFTER_S
+        time.now += 10
+        silence.answered()
+        silence.answered()
+        assert silence.lasts_s == 0.0
+    told, mended = lines
+    assert (told["log_level"], told["for_s"]) == ("error", REPORT_AFTER_S)
+    assert "answers no write" in told["event"]
+    assert "two of three" in told["remedy"]
+    assert (mended["log_level"], mended["after_s"]) == ("warning", REPORT_AFTER_S + 10)
+
+
+async def test_a_connection_that_is_lost_is_not_called_a_silent_broker():
+    """That is said by the connection itself; and the time begins anew when it is back."""
+    time = _Time()
+    with capture_logs() as lines:
+        silence = BrokerLiveness(logs.get("bus"), time)
+        silence.unanswered(connected=True, clustered=False)
+        _runs(time, silence, REPORT_AFTER_S)
+        silence.unanswered(connected=False, clustered=False)
+        assert silence.lasts_s == 0.0
+        silence.unanswered(connected=True, clustered=False)
+        assert lines == []
+        _runs(time, silence, REPORT_AFTER_S)
+        silence.unanswered(connected=True, clustered=False)
+    assert ["disk" in line["remedy"] for line in lines] == [True]
+
+
+async def test_a_process_that_was_stopped_does_not_blame_the_broker():
+    """Somebody would look into a broker that lacks nothing; a whole bound begins when the process runs again."""
+    time = _Time()
+    with capture_logs() as lines:
+        silence = BrokerLiveness(logs.get("bus"), time)
+        silence.unanswered(connected=True, clustered=False)
+        time.now += 60.0
+        silence.unanswered(connected=True, clustered=False)
+        assert (silence.lasts_s, lines) == (0.0, [])
+        _runs(time, silence, REPORT_AFTER_S - 0.1)
+        silence.unanswered(connected=True, clustered=False)
+        assert lines == []
+        _runs(time, silence, 0.1)
+        silence.unanswered(connected=True, clustered=False)
+    assert [line["for_s"] for line in lines] == [REPORT_AFTER_S]
+
+
+def test_time_in_which_nobody_listened_is_nobodys_silence():
+    """What a look is late by makes the bound longer; one that is far too late begins it anew."""
+    deadline = AwakeDeadline(4.0, 100.0)
+    assert deadline.due == 100.0 + CHECK_EVERY_S
+    assert not deadline.is_over(101.5)
+    assert deadline.due == 102.5
+    assert [deadline.is_over(now) for now in (102.5, 103.5)] == [False, False]
+    assert deadline.due == 104.5
+    assert not deadline.is_over(104.4)
+    assert deadline.due == 104.5
+    assert deadline.is_over(104.5)
+
+    deadline = AwakeDeadline(4.0, 100.0)
+    late = deadline.due + LATE_MAX_S + 0.01
+    assert not deadline.is_over(late)
+    assert (deadline.began_at, deadline.due) == (late, late + CHECK_EVERY_S)
+    assert [deadline.is_over(late + seconds) for seconds in (1.0, 2.0, 3.0, 4.0)] == [False, False, False, True]
+
+
+def test_a_bound_that_is_shorter_than_a_look_is_kept():
+    """It would be as long as a look takes."""
+    deadline = AwakeDeadline(0.25, 100.0)
+    assert deadline.due == 100.25
+    assert deadline.is_over(100.25)

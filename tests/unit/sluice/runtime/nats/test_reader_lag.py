@@ -1,0 +1,68 @@
+"""How far a reading is: what is told of it to those who watch whether a service keeps up."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from sluice.contracts.bus.events import Entry, Observed, Stream
+from sluice.contracts.ids import OperationId
+from sluice.runtime.nats.reader import PENDING_MAX_S, Reader, _Position
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.metrics import MetricRegistry
+from sluice.runtime.prometheus.runtime_metrics import LAG, REDELIVERIES
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """Counts of this test's own."""
+    own = MetricRegistry()
+    monkeypatch.setattr(metrics, "count", own.count)
+    return own
+
+
+def take(subject, sequence, _message):
+    """Every message is an entry."""
+    return SimpleNamespace(entry=Entry(subject, sequence, OperationId("o"), None))
+
+
+def delivered(sequence: int, *, of_consumer: int, pending: int):
+    """A message as the broker delivers it."""
+    reply = f"$JS.ACK.BOOK.c.1.{sequence}.{of_consumer}.1700000000000000000.{pending}"
+    return SimpleNamespace(subject=f"sluice.x.{sequence}", reply=reply, headers=None, data=b"x")
+
+
+def test_who_watches_sees_how_far_a_reader_is_behind(counts):
+    """A service that cannot keep up would only be noticed by those who wait for it."""
+    position = _Position(Stream.BOOK, take, 0.0)
+    assert position.behind is None
+    position.absorb([delivered(5, of_consumer=1, pending=70), delivered(6, of_consumer=2, pending=69)], 1.0)
+    assert position.behind == 69
+    reader = Reader(SimpleNamespace(name="x"), SimpleNamespace(stream=Stream.BOOK), take, refresh_s=1.0)
+    (idle,) = reader._lag()
+    assert (idle.metric, idle.value, idle.labels) == (LAG, 0, ("BOOK",))
+
+
+def test_what_is_delivered_again_is_taken_once_and_counted(counts):
+    """A broker that hears no acknowledgement would be found by nobody, or an order be carried out twice."""
+    position = _Position(Stream.BOOK, take, 0.0)
+    first, _ = position.absorb([delivered(5, of_consumer=1, pending=0)], 1.0)
+    again, acks = position.absorb([delivered(5, of_consumer=2, pending=0)], 2.0)
+    assert [type(each) for each in first].count(Observed) == 1
+    assert again == []
+    assert len(acks) == 1
+    assert counts.value(REDELIVERIES, "BOOK") == 1
+
+
+def test_what_is_pending_and_does_not_come_ends_the_reading_but_nothing_does_once_all_is_known(counts):
+    """A service would wait for what has run out; or read all anew whenever nobody says anything."""
+    position = _Position(Stream.BOOK, take, 0.0)
+    position.absorb([delivered(5, of_consumer=1, pending=1)], 10.0)
+    position.absorb([], 10.0 + PENDING_MAX_S)
+    assert position.broken == ""
+    position.absorb([], 10.1 + PENDING_MAX_S)
+    assert "run out" in position.broken
+
+    quiet = _Position(Stream.BOOK, take, 0.0)
+    quiet.absorb([delivered(5, of_consumer=1, pending=0)], 1.0)
+    quiet.absorb([], 1_000.0)
+    assert quiet.broken == ""

@@ -1,0 +1,131 @@
+"""Looking before it is asked for: sooner, and never anything older than a question could have been told."""
+
+import asyncio
+import gc
+
+import pytest
+
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, ReadLast, Stream
+from sluice.contracts.ids import Incarnation, OperationId
+from sluice.runtime.prefetch import READS_MAX, Prefetch
+
+WANTED = ReadLast(Stream.STATE, "sluice.slice.n1.a1")
+STARTED = ReadingStarted(Stream.BOOK, Incarnation("1"))
+CAUGHT_UP = ReadingCaughtUp(Stream.BOOK)
+
+
+def heard(name="a1"):
+    """A word of the ledger after which the word of a slice is going to be asked for."""
+    return Observed(Stream.BOOK, Entry(f"sluice.ledger.n1.{name}", 7, OperationId("o1"), None))
+
+
+def predict_read(entry):
+    """What is going to be asked for."""
+    return ReadLast(Stream.STATE, entry.subject.replace("ledger", "slice"))
+
+
+class SlowBus:
+    """Answers when told to: the n-th question is answered with sequence n."""
+
+    def __init__(self):
+        """Nothing was asked."""
+        self.asked = []
+        self.may_answer = asyncio.Event()
+        self.error = None
+
+    async def last(self, stream, subject):
+        """As a bus does."""
+        self.asked.append((stream, subject))
+        number = len(self.asked)
+        await self.may_answer.wait()
+        if self.error is not None:
+            raise self.error
+        return Entry(subject, number, OperationId("o"), None)
+
+
+@pytest.fixture
+def bus():
+    """A bus that answers at once."""
+    slow = SlowBus()
+    slow.may_answer.set()
+    return slow
+
+
+@pytest.fixture
+def ahead(bus):
+    """Live."""
+    looks = Prefetch(bus, predict_read)
+    looks.hear([STARTED])
+    looks.hear([CAUGHT_UP])
+    return looks
+
+
+async def test_what_is_foreseen_is_looked_at_while_nobody_waits_for_it(ahead, bus):
+    """A pod would wait for the broker once more when its slice is ready."""
+    bus.may_answer.clear()
+    ahead.hear([heard()])
+    await asyncio.sleep(0)
+    assert bus.asked == [(WANTED.stream, WANTED.subject)]
+    bus.may_answer.set()
+    assert (await ahead.last(WANTED)).sequence == 1
+    assert len(bus.asked) == 1
+
+
+async def test_a_second_question_is_asked_anew(ahead, bus):
+    """A refused write would be explained by what was there before it, and said again under the wrong guard for ever."""
+    ahead.hear([heard()])
+    assert [(await ahead.last(WANTED)).sequence for _ in range(3)] == [1, 2, 3]
+
+
+async def test_what_was_seen_before_a_new_reading_is_not_used_after_it(ahead, bus):
+    """A broker that has forgotten a slice's word would never be told of it again."""
+    ahead.hear([heard()])
+    await asyncio.sleep(0)
+    ahead.hear([STARTED])
+    assert (await ahead.last(WANTED)).sequence == 2
+
+
+async def test_what_a_reading_begins_with_is_not_looked_at(ahead, bus):
+    """An agent that starts on a full node would ask for all its slices' words twice."""
+    ahead.hear([STARTED, heard()])
+    ahead.hear([CAUGHT_UP, heard("a2")])
+    await asyncio.sleep(0)
+    assert [subject for _, subject in bus.asked] == ["sluice.slice.n1.a2"]
+
+
+async def test_a_look_without_an_answer_is_told_as_a_question_without_one(ahead, bus):
+    """The question would not be repeated, and the pod wait for ever."""
+    bus.error = TimeoutError()
+    ahead.hear([heard()])
+    with pytest.raises(TimeoutError):
+        await ahead.last(WANTED)
+    bus.error = None
+    assert (await ahead.last(WANTED)).sequence == 2
+
+
+async def test_looks_that_nobody_takes_are_bounded_and_end_without_a_word(ahead, bus):
+    """Memory would grow with every slice, and each lost connection be a page of errors in the log."""
+    told = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+    bus.error = TimeoutError()
+    ahead.hear([heard(f"a{number}") for number in range(READS_MAX + 5)])
+    await asyncio.sleep(0)
+    assert len(bus.asked) == READS_MAX
+    ahead.hear([heard("late")])
+    ahead.forget()
+    bus.may_answer.clear()
+    ahead.hear([heard()])
+    await asyncio.sleep(0)
+    ahead.forget()
+    await asyncio.sleep(0)
+    gc.collect()
+    assert told == []
+
+
+async def test_without_foresight_everything_is_looked_at_when_it_is_asked_for(bus):
+    """Allocator and pod-watcher, which read their own words, would ask for each of them."""
+    looks = Prefetch(bus, None)
+    looks.hear([STARTED, CAUGHT_UP, heard()])
+    await asyncio.sleep(0)
+    assert bus.asked == []
+    assert (await looks.last(WANTED)).sequence == 1
