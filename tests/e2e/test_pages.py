@@ -47,8 +47,8 @@ ELSEWHERE = {
     ),
 }  # fmt: skip
 """Lines that are not typed here, each with its reason."""
-TUTORIALS = {"tutorial-laptop.md": "tests/e2e/test_tutorial.py"}
-"""Pages whose lines are typed elsewhere, in their own order and with their output."""
+TUTORIALS = ("tutorial-laptop.md", "tutorial-cluster.md")
+"""Their lines are typed in their own order, and what they show is compared: tests/e2e/test_tutorial.py."""
 SAMPLES = {
     "POD": "by-memory",
     "NAMESPACE": "research",
