@@ -131,8 +131,9 @@ generate: proto docs golden ##maintain: Generate what is made from the code: gRP
 proto: setup # Generate the gRPC code from proto/
 	$(BIN)/python tools/proto.py
 
-docs: setup # Generate docs/events.md and docs/json.md from the code
+docs: setup # Generate docs/events.md, docs/json.md and the drawings of docs/images from the code
 	$(BIN)/python tools/docs.py
+	$(BIN)/python tools/drawings.py
 
 golden: setup # Record what this version writes on the bus (docs/evolution.md)
 	$(BIN)/python tools/golden.py

@@ -36,10 +36,10 @@ sys.path.insert(0, {str(_TESTS)!r})
 from pathlib import Path
 from factories.tickets import make_ticket
 from sluice.contracts.messages import ContainerDevices
-from sluice_node_agent.csi.pod_directories import Sources
+from sluice_node_agent.csi.pod_directories import PodDirectories
 from sluice_node_agent.shell.tickets.tickets import Tickets
 root, flat, what, ticket, owner, containers = sys.argv[1:]
-tickets = Tickets(Path(flat), Sources(Path(root)))
+tickets = Tickets(Path(flat), PodDirectories(Path(root)))
 if what == "make":
     found = msgspec.json.decode(containers, type=tuple[ContainerDevices, ...])
     tickets.make(make_ticket(ticket, owner=owner, containers=found))
