@@ -1,8 +1,8 @@
 """
 Draws the SVG pictures of README.md and docs/: `.venv/bin/python tools/drawings.py`, or with `--check` compares.
 
-What is true of hardware comes from `sluice.mig`, what is true of the bus from `sluice.contracts.streams`; neither is
-copied here. Each picture has its own background and follows `prefers-color-scheme`, so it reads in light and in dark.
+Facts about hardware come from `sluice.mig`, facts about the bus from `sluice.contracts.bus.streams`.
+Each picture has its own background and follows `prefers-color-scheme`, so it reads in light and in dark.
 """
 
 import sys
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
 
-from sluice.contracts.exchange import Stream
-from sluice.contracts.streams import NOUNS, Noun, Role
-from sluice.mig.catalog import find
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.streams import SUBJECT_KINDS, Role, SubjectKind
+from sluice.mig.catalog import find_model
 from sluice.mig.layout import Instance, creatable
 from sluice.mig.model import GpuModel
 
@@ -178,7 +178,7 @@ def _fits(model: GpuModel, instances: list[Instance]) -> str:
 
 def mig() -> Shapes:
     """Profiles and their places on one model; and the same two instances placed well and badly."""
-    model = find(MODEL)
+    model = find_model(MODEL)
     assert model is not None
     slots = max(place.start + place.size for profile in model.profiles for place in profile.placements)
     yield text(20, 34, "One A100 of 40 GB: each bar is a place that the profile can have", "head")
@@ -215,7 +215,7 @@ COLUMNS = (
 )
 
 
-def _noun(noun: Noun, y: float) -> Shapes:
+def _noun(noun: SubjectKind, y: float) -> Shapes:
     key = ".".join(f"<{part.split(',')[0]}>" for part in noun.key)
     yield from (text(36, y, f"sluice.{noun.kind}.{key}", "code"), line(24, y + 10, 876, y + 10))
     for number, (role, _) in enumerate(COLUMNS):
@@ -233,7 +233,7 @@ def bus() -> Shapes:
     for stream, says in ((Stream.BOOK, "what was decided"), (Stream.STATE, "what is")):
         yield from (box(14, y - 18, 872, 24), text(24, y, stream.value, "head"), text(84, y, says, "soft"))
         y += 30
-        for noun in NOUNS:
+        for noun in SUBJECT_KINDS:
             if noun.stream is stream:
                 yield from _noun(noun, y)
                 y += 28
@@ -245,7 +245,7 @@ def bus() -> Shapes:
 
 def drawings() -> dict[str, str]:
     """Every picture by its file."""
-    rows = len(NOUNS)
+    rows = len(SUBJECT_KINDS)
     return {
         "overview.svg": picture(800, 324, "From a pod's request to the slice that is cut for it", overview()),
         "life-of-a-pod.svg": picture(900, 100 + 34 * len(STEPS), "The life of a pod, as messages", life()),

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from factories.cluster_scenes import Scene, distinct, scene_on, user_pod
-from factories.cluster_system import ClusterSystem, whole_on
-from factories.kubernetes import MERGE, Cluster, Json
+from factories.cluster.cluster_system import ClusterSystem, whole_on
+from factories.cluster.kubernetes import MERGE, Cluster, Json
+from factories.cluster.scenes import Scene, distinct, scene_on, user_pod
 from factories.page_recipes import Recipe, notebook_of, pods_of, recipes, steps_of
 from fake_kube.server import FakeKube
 
-from sluice.contracts.refusals import WaitReason
-from sluice_console.core.gpus import gpus_document
+from sluice.contracts.reasons import WaitReason
+from sluice_console.core.fleet.gpus import gpus_document
 
 RECIPES = recipes()
 WHOLE = {"sluice.dev/profile": "7g.40gb"}

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import psutil
 import pytest
-from factories.cluster_system import whole_on
-from factories.kubernetes import Cluster
+from factories.cluster.cluster_system import whole_on
+from factories.cluster.kubernetes import Cluster
 from fake_kube.server import FakeKube
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from sluice.contracts.manifests.workloads import pod_templates
+from sluice.contracts.manifests.pod_templates import pod_templates
 
 Json = dict[str, Any]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
