@@ -267,7 +267,7 @@ async def test_a_drain_asks_first_and_a_wrong_name_changes_nothing(here):
     here.put("train")
     bound = await here.bound("train")
     asked = here.up.sluice("drain", bound.node)
-    assert (asked.returncode, "say --yes" in asked.stderr) == (2, True)
+    assert (asked.returncode, "use --yes" in asked.stderr) == (2, True)
     wrong = here.up.sluice("drain", "gpu-9", "--yes")
     known = "there is no node gpu-9; known: gpu-1.example.internal, gpu-2, gpu-3"
     assert (wrong.returncode, known in wrong.stderr) == (4, True)
@@ -442,7 +442,7 @@ async def test_a_pod_that_got_a_larger_profile_is_moved_back_to_one_of_its_size(
     here.remove("full-0")
     moved = await here.bound_anew(larger)
     assert moved.node == freed
-    why = f"it is moved: a place on {freed} is booked for whoever comes in its stead (1g.5gb)"
+    why = f"it is moved: a place on {freed} is kept for its replacement (1g.5gb)"
     await here.told(
         larger.request,
         f"is bound to {A30}",

@@ -204,7 +204,7 @@ def test_nothing_is_readable_by_others_and_nothing_is_overwritten(tmp_path: Path
     assert (root / "authorities" / "bus.key").read_bytes() != old
     assert not (root / "nodes").exists()
     (root / "authorities" / "bus.key").chmod(0o640)
-    with pytest.raises(CredentialsError, match=r"bus\.key may be read by others than its owner: chmod 600"):
+    with pytest.raises(CredentialsError, match=r"bus\.key is readable by other users: chmod 600"):
         typed.renew_command(root)
 
 

@@ -40,7 +40,7 @@ async def test_a_reader_that_was_stopped_goes_on_where_it_was(tmp_path: Path) ->
         await ensured(bus)
         first = await say(bus, place("a"), 0, word(place("a"), "a"))
         log = tmp_path / "reader.log"
-        path = str(Path(book_reader.__file__).parent.parent)
+        path = str(Path(book_reader.__file__).parents[2])
         command = (sys.executable, "-m", book_reader.__name__, broker.url)
         reader = Process("reader", command, own_environment() | {"PYTHONPATH": path}, log)
         reader.start()

@@ -50,7 +50,7 @@ SAID = {
     "a slice is quarantined": (FLEET, "test_who_watches_sees_ill_gpus_and_lost_places"),
     "foreign instances": (FLEET, "test_who_watches_sees_ill_gpus_and_lost_places"),
     "an MPS daemon is down or in fault": (
-        f"{AGENT}/test_daemons_down.py",
+        f"{AGENT}/test_mps_daemon_died.py",
         "test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told",
     ),
     "a journal was lost or damaged": (

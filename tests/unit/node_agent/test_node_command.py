@@ -363,7 +363,7 @@ def test_without_an_agent_nothing_can_be_released(data, capsys):
     """The tries go on in the agent; there is nothing to do for anybody else."""
     assert run_command(["release-quarantine", "a_b_1"]) == 1
     said = capsys.readouterr()
-    assert said.err.startswith("sluice-node-agent: no agent of node n1.example runs here: nobody answers at ")
+    assert said.err.startswith("sluice-node-agent: no agent of node n1.example runs here: no process answers at ")
     assert said.out == ""
 
 
@@ -372,7 +372,7 @@ def test_a_socket_that_a_killed_agent_left_is_no_agent(tmp_path):
     place = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(place))
-    with pytest.raises(NoAgentError, match="nobody answers"):
+    with pytest.raises(NoAgentError, match="no process answers"):
         ask_snapshot(place, NODE)
 
 
