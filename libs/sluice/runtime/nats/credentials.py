@@ -1,9 +1,9 @@
 """
-Who we are on the bus and whom we believe to be the broker, as the NATS client is told; and why it failed, in words.
+Our NATS credentials and trusted authorities as the client takes them; and connection errors in words.
 
-Where TLS is wanted nothing is said to a server that speaks plain text: the client would send the password to whoever
-answers (nats-py 2.16 follows the server's INFO, which anybody on the way can change). Nor does a password leave this
-machine in plain text. Files are not read here (`sluice.runtime.nats.credential_files`).
+Where TLS is configured, nothing is sent to a plain-text server: the client would send the password to any server
+(nats-py 2.16 follows the server's INFO, which an attacker on the path can change). A password never leaves this machine
+in plain text. Files are read in `sluice.runtime.nats.credential_files`.
 """
 
 import re
@@ -20,7 +20,7 @@ from sluice.runtime.nats.client import Client, Error
 from sluice.runtime.settings import holds_credentials
 
 _SCHEMES = ("nats", "tls")
-"""WebSockets are not spoken (`sluice.runtime.nats.client`)."""
+"""WebSockets are not supported (`sluice.runtime.nats.client`)."""
 _NO_ADDRESS = re.compile(r"[\s\x00-\x20\x7f-\x9f]")
 _USER = re.compile(r"[^A-Za-z0-9._-]")
 _HAS_ENDED, _NOT_YET, _WRONG_PURPOSE, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 26, 62, 64
@@ -39,19 +39,19 @@ _ALERTS = {
 
 
 class PlainTextBrokerError(Error):
-    """The server speaks plain text, and what we have to say is not for everybody on the way."""
+    """The server uses plain text, which would expose our credentials on the network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who we are on the bus, and how the connection is protected."""
+    """Our identity on the bus, and how the connection is protected."""
 
     user: str = ""
     password: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = None
-    """With it nothing but TLS is spoken. May hold a certificate of ours."""
+    """If set, only TLS is used. May hold a certificate of ours."""
     trusts: bytes = field(default=b"", repr=False)
-    """The authorities behind `tls`, to know when others are believed; empty where that never changes."""
+    """The authorities behind `tls`, to detect a change; empty where they never change."""
 
     def current(self) -> "Credentials":
         """These do not change."""
@@ -59,16 +59,16 @@ class Credentials:
 
 
 class CredentialSource(Protocol):
-    """Somebody whose credentials may be replaced while he is connected."""
+    """Credentials that may be replaced while connected."""
 
     def current(self) -> Credentials:
-        """As they are now: another object when they have changed. Blocks for looking at small files at most."""
+        """The current ones: another object when they have changed. Blocks at most for reading small files."""
 
 
 def parse_server_urls(url: str) -> list[str]:
     """
-    The comma-separated servers. Raises BusError for what is no address of one: the client would try it for ever, or
-    fail with words that do not say which; and for one with a password in it, without repeating it.
+    The comma-separated servers. Raises BusError for an invalid address, which the client would retry without end, or
+    reject without naming it; and for an address with a password, without repeating it.
     """
     if holds_credentials(url):
         raise BusError(
@@ -87,7 +87,7 @@ def parse_server_urls(url: str) -> list[str]:
 
 
 def _problem_of(server: str) -> str:
-    """What makes it no server's address; empty when it is one. The client takes a host without a scheme, too."""
+    """Why it is not a server's address; empty when it is. The client takes a host without a scheme, too."""
     scheme, separator, _ = server.partition("://")
     if separator and scheme not in _SCHEMES:
         return f"begins with {shorten(scheme)!r}"
@@ -107,7 +107,7 @@ def _problem_of(server: str) -> str:
 
 
 def connect_options(client: Client, source: CredentialSource, name: str) -> dict[str, Any]:
-    """What `client.connect` must be told about us. Credentials are asked for anew at each attempt to connect."""
+    """The options of `client.connect`. Credentials are read again at each attempt to connect."""
     first = source.current()
 
     def user() -> str:
@@ -127,7 +127,7 @@ def connect_options(client: Client, source: CredentialSource, name: str) -> dict
 
 
 def _check_plain_text(client: Client, source: Credentials) -> None:
-    """Called after TLS would have been agreed on, before the first word. Raises PlainTextBrokerError."""
+    """Called when TLS would have been negotiated, before anything is sent. Raises PlainTextBrokerError."""
     if client._server_info.get("tls_required"):  # noqa: SLF001 - INFO has no public accessor; TLS is up by now
         return
     if source.tls is not None:
@@ -141,7 +141,7 @@ def _check_plain_text(client: Client, source: Credentials) -> None:
 
 
 def explain_connect_error(error: Exception) -> str:
-    """What keeps us from the broker, in a sentence where it is about who somebody is, else in the error's own words."""
+    """Why we cannot connect to the broker: a sentence for problems of identity, else the error's own text."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _why_not_believed(error)
     if isinstance(error, ssl.SSLError):
@@ -151,7 +151,7 @@ def explain_connect_error(error: Exception) -> str:
 
 
 def is_identity_error(error: Exception) -> bool:
-    """Whether waiting will hardly mend it: somebody's certificate, or plain text."""
+    """Whether waiting hardly helps: a bad certificate, or plain text."""
     return isinstance(error, ssl.SSLError | PlainTextBrokerError)
 
 

@@ -1,4 +1,4 @@
-"""What every service counts: what its core does, and what becomes of it on the bus. Names only; no counting."""
+"""Metrics of every service: the work of its core, and its exchange with the bus. Definitions only."""
 
 from sluice.runtime.prometheus.metrics import Metric
 
