@@ -134,7 +134,7 @@ def test_a_newer_agents_unknown_state_is_told_and_not_guessed():
     """A slice in a state of a later version makes the snapshot undecodable, with the reason."""
     slices = [node_pb2.SliceReport(booking=node_pb2.Booking(allocation="a_1"), state=99)]
     found = snapshot_from_proto(node_pb2.NodeSnapshot(node="n", slices=slices))
-    assert found == Undecodable("slice a_1 is in state 99, which is not known here")
+    assert found == Undecodable("slice a_1 is in state 99, which is unknown here")
 
 
 def test_a_newer_agents_unknown_kind_of_share_is_told_and_not_guessed():
@@ -143,7 +143,7 @@ def test_a_newer_agents_unknown_kind_of_share_is_told_and_not_guessed():
     booking = node_pb2.Booking(allocation="a_1", devices=[device])
     slices = [node_pb2.SliceReport(booking=booking, state=node_pb2.SLICE_STATE_READY)]
     found = snapshot_from_proto(node_pb2.NodeSnapshot(slices=slices))
-    assert found == Undecodable("slice a_1: a share of mode 99, which is not known here")
+    assert found == Undecodable("slice a_1: a share of mode 99, which is unknown here")
 
 
 def test_an_agent_of_before_the_shares_is_read_as_it_was_meant():

@@ -269,7 +269,7 @@ async def test_one_watcher_too_many_is_turned_away():
             assert (await anext(aiter(first))).caught_up
             with pytest.raises(grpc.aio.AioRpcError) as second:
                 await anext(aiter(place.client.Watch(inventory_pb2.WatchRequest())))
-            assert status(second.value) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch already")
+            assert status(second.value) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "the limit of watchers is reached")
             first.cancel()
             let_in = False
             while not let_in:
@@ -344,7 +344,7 @@ async def test_a_watcher_that_cannot_keep_up_is_told_to_start_again():
                 await drained(events)
         assert status(slow.value) == (
             grpc.StatusCode.RESOURCE_EXHAUSTED,
-            "too many changes were not read: watch again",
+            "the watcher is too slow: watch again",
         )
 
 
@@ -402,7 +402,7 @@ async def test_an_answer_of_a_later_version_is_a_failed_pull(puller):
     agent.answer.slices.add(booking=node_pb2.Booking(allocation="a_1"), state=99)
     found = await pulled(puller, agent)
     assert isinstance(found, PullFailed)
-    assert found.message.endswith("slice a_1 is in state 99, which is not known here")
+    assert found.message.endswith("slice a_1 is in state 99, which is unknown here")
 
 
 async def test_an_answer_that_nobody_on_the_bus_would_read_is_a_failed_pull(puller):

@@ -219,7 +219,7 @@ async def test_with_a_secret_where_none_belongs(rig: Rig) -> None:
     texts = [told(each, environment=rig.environment(each, SLUICE_NATS_URL=url)) for each in SERVICES]
     environment = rig.environment("sluice_console", SLUICE_NATS_URL=url)
     texts.append(told("sluice_console", "doctor", "--no-cluster", environment=environment))
-    check(await asyncio.gather(*texts), rig, "must hold no user and no password")
+    check(await asyncio.gather(*texts), rig, "must not hold a user or a password")
 
 
 @pytest.mark.slow
@@ -233,6 +233,6 @@ async def test_with_a_secret_on_the_command_line_and_in_help(rig: Rig) -> None:
         told("sluice_console", "doctor", "--help", environment=environment),
         told("sluice_allocator", environment=traces),
     )
-    check([typed], rig, "must hold no user and no password")
+    check([typed], rig, "must not hold a user or a password")
     check([helped], rig, "--server")
-    check([traced], rig, "SLUICE_OTLP_ENDPOINT must hold no user and no password")
+    check([traced], rig, "SLUICE_OTLP_ENDPOINT must not hold a user or a password")

@@ -232,7 +232,7 @@ async def test_everybody_speaks_with_whom_he_should_and_with_nobody_else(rig: Ri
             code, text = await rig.ended("console", rig.files("inventory"), "simulate", "-f", str(pod))
             assert (code, "the certificate of this caller says inventory.sluice.internal" in text) == (1, True)
             code, text = await rig.ended("console", None, "simulate", "-f", str(pod))
-            assert (code, "we speak plain text; does it want TLS?" in text) == (1, True)
+            assert (code, "does it require TLS?" in text) == (1, True)
         await _impostors(rig, logged, serving)
 
 
@@ -271,7 +271,7 @@ async def _impostors(rig: Rig, logged: Callable[[], str], serving: str) -> None:
     impostor = _Impostor()
     foreign = Authority(rig.folder / "foreign").files("node", node_dns_name(OTHER))
     for shown, why in (
-        (rig.security(NODE), f"the server is not trusted: its certificate does not say {node_dns_name(OTHER)}"),
+        (rig.security(NODE), f"the server is not trusted: its certificate is not for {node_dns_name(OTHER)}"),
         (
             TransportSecurity(TlsIdentity(foreign.certificate, foreign.key, foreign.authority)),
             "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold",
@@ -317,8 +317,8 @@ async def test_who_cannot_be_who_he_should_be_does_not_start(rig: Rig) -> None:
     for (code, text), sentence in zip(
         outcomes,
         (
-            f"must say {node_dns_name(NODE)}, and says {node_dns_name(OTHER)}",
-            f"grpc_certificate_file: the certificate in {ended.certificate} has ended; it must be made anew",
+            f"must be for {node_dns_name(NODE)}, and is for {node_dns_name(OTHER)}",
+            f"grpc_certificate_file: the certificate in {ended.certificate} has expired; renew it",
             f"gRPC at {open_port['SLUICE_INVENTORY_GRPC_ADDRESS']} would be plain text beyond this machine",
         ),
         strict=True,

@@ -59,4 +59,4 @@ async def test_a_reader_that_was_stopped_goes_on_where_it_was(tmp_path: Path) ->
     readings = [line for line in lines if line.startswith(("Reading", "Observed"))]
     seen = [f"Observed {sequence}" for sequence in (first, second, third)]
     assert readings == ["ReadingStarted", seen[0], "ReadingCaughtUp", *seen[1:]]
-    assert not any("reads anew" in line for line in lines)
+    assert not any("reading restarts" in line for line in lines)

@@ -42,10 +42,10 @@ def invalid_gpu_policy_reason(gpu_policy: str) -> str | None:
         return None
     alone = next((link for link in links if link not in CHAINABLE), None)
     if alone is not None:
-        return f"{alone} stands alone; a chain is made of {', '.join(CHAINABLE)}"
+        return f"{alone} cannot be chained; a chain is made of {', '.join(CHAINABLE)}"
     twice = next((link for link in links if links.count(link) > 1), None)
     if twice is not None:
-        return f"{twice} is said twice"
+        return f"{twice} is listed twice"
     if "binpack" in links and "spread" in links:
         return "binpack and spread are opposites; one of them"
     return None

@@ -89,14 +89,14 @@ HINTS = {
     ),
     WaitReason.GROUP_INCOMPLETE: "It starts when as many pods have asked as sluice.dev/group-size says.",
     WaitReason.GROUP_NOT_FIT: "It starts when all pods of the group fit at once; fewer or smaller ones may start now.",
-    WaitReason.PLACE_BEING_FREED: "It starts when those who still have the place have left it.",
-    WaitReason.PLACE_PROMISED: "It starts when pods whose turn is before have their places, or when others end.",
-    WaitReason.QUEUE_FULL: "It gets its turn when others that wait have left; nothing has to be done.",
+    WaitReason.PLACE_BEING_FREED: "It starts when the pods that still hold the place have left it.",
+    WaitReason.PLACE_PROMISED: "It starts when the pods ahead of it have their places, or when others end.",
+    WaitReason.QUEUE_FULL: "It gets its turn when other waiting pods have left the queue; nothing has to be done.",
 }
 """One per reason. What happens by itself comes before what the pod's owner can do."""
 
 
-LATER = "A newer version of Sluice says this word; its page of reasons has what would help."
+LATER = "This reason is from a newer version of Sluice; see its page of reasons for what helps."
 """For a reason that this version does not know yet."""
 
 _WHATEVER_IS_FREE = frozenset(

@@ -68,7 +68,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError(f"larger than {TOML_BYTES_MAX} bytes")
     if long_path := _LONG_PATH.search(text):
         line = text.count("\n", 0, long_path.start()) + 1
-        raise ValueError(f"not TOML of ours: dots join more than {PATH_PARTS_MAX} names in line {line}")
+        raise ValueError(f"not accepted: dots join more than {PATH_PARTS_MAX} names in line {line}")
     try:
         return tomllib.loads(text)
     except ValueError as wrong:  # TOMLDecodeError, and Python's own limit on the digits of a number

@@ -57,7 +57,7 @@ class ProfileName:
             sign + name for sign, names in _ATTRIBUTES.findall(match["attributes"]) for name in names.split(",")
         ]
         if len(set(attributes)) != len(attributes):
-            raise ProfileNameError(text, "an attribute is said twice")
+            raise ProfileNameError(text, "an attribute is listed twice")
         return cls(slices, int(match["gb"]), compute_slices, tuple(attributes))
 
     def __str__(self) -> str:

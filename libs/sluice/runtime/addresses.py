@@ -10,7 +10,7 @@ import socket
 from ipaddress import ip_address
 from typing import Any
 
-EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # whoever listens there was told to
+EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # a configured choice
 
 
 def host_and_port(text: str) -> tuple[str, int]:

@@ -3,7 +3,7 @@ Runs a core: feeds it observations, results and ticks, and carries out its instr
 
 One task owns the core, so cores need no locks. It never decides, retries a write or reads a message. An exception
 anywhere ends the runner and with it the service, which its supervisor restarts: a core that has missed the result of
-one of its instructions must not go on.
+one of its instructions cannot continue.
 """
 
 import asyncio

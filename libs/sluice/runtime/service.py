@@ -1,7 +1,7 @@
 """
 The life of one service process: logging, traces, signals, an orderly end within a bounded time, an exit code.
 
-It knows no service. What a service is made of is put together in its `__main__`:
+Each service is assembled in its `__main__`:
 
     async def main(service: Service[AllocatorSettings]) -> None: ...
 

@@ -1,8 +1,8 @@
 """
 Settings of a service: one TOML file and the environment, read once, into one frozen object.
 
-The environment wins over the file. A key that nobody knows, or a value of the wrong type, ends the start with a
-sentence that names it: a setting that is silently ignored is worse than none. No other module reads the environment.
+The environment wins over the file. An unknown key or a value of the wrong type fails the start with a sentence
+that names it: no setting is silently ignored. No other module reads the environment.
 
 The file holds common fields at its top level and each service's own fields in a table of its name, so that one file
 can serve all services of a machine:
@@ -102,7 +102,7 @@ def holds_credentials(url: str) -> bool:
 
 
 _SHOWN = {
-    "nats_url": "say them by nats_user and nats_password_file",
+    "nats_url": "set nats_user and nats_password_file",
     "otlp_endpoint": "OTEL_EXPORTER_OTLP_HEADERS may hold a header for it",
 }
 """Address settings, with the right way to give credentials for each."""
@@ -129,7 +129,7 @@ def load(cls: type[S], *, service: str, config: Path | str | None = None, enviro
     for name, instead in _SHOWN.items():  # addresses are shown in logs and messages: secrets belong in files
         if holds_credentials(str(values.get(name, ""))):
             variable = _variable(service, name, common)
-            raise SettingsError(f"{variable} must hold no user and no password, for it is shown; {instead}")
+            raise SettingsError(f"{variable} must not hold a user or a password, because it is shown; {instead}")
     try:
         return cls(**values)
     except (ValueError, TypeError) as error:  # a rule over several fields, checked by the class itself
@@ -156,7 +156,7 @@ def _from_file(
             if key == service:
                 values |= _from_table(raw, f"{path}: [{service}]", fields, common)
         elif key in fields:
-            raise SettingsError(f"{path}: {key} belongs into the table [{service}]")
+            raise SettingsError(f"{path}: {key} belongs in the table [{service}]")
         else:
             near = _nearest(key, [*sorted(common), *SERVICES])
             raise SettingsError(f"{path}: there is no setting {shorten(key)}{near}")

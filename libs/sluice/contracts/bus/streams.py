@@ -79,7 +79,7 @@ SUBJECT_KINDS: tuple[SubjectKind, ...] = (
         (Role.POD_WATCHER, Role.OPERATOR),
         (Role.POD_WATCHER, Role.ALLOCATOR, *_PEOPLE),
         (m.SourceSynced,),
-        "that a source has published all it has",
+        "the sync marker of a source: it has published all it has",
     ),
     SubjectKind(
         "host",
@@ -95,7 +95,7 @@ SUBJECT_KINDS: tuple[SubjectKind, ...] = (
         (Role.ALLOCATOR,),
         (Role.ALLOCATOR, Role.NODE_AGENT, *_PEOPLE),
         (m.NodeOpened, m.NodeClosed, m.Grant, m.Revoke, m.Closed),
-        "the booked places of a node, which are the orders to its agent; `head` says for whom it was opened",
+        "the booked places of a node: the orders to its agent; `head` says for which agent run the node was adopted",
     ),
     SubjectKind(
         "binding",
@@ -143,7 +143,7 @@ SUBJECT_KINDS: tuple[SubjectKind, ...] = (
         (Role.NODE_AGENT, Role.POD_WATCHER, Role.OPERATOR),
         (Role.INVENTORY, Role.ALLOCATOR, Role.NODE_AGENT, Role.POD_WATCHER, *_PEOPLE),
         (m.NodeChanged, m.NodeRemoved),
-        "news of a node: where its agent answers, and that something changed; or that it is there no more",
+        "a node's announcement: its agent's endpoint, and that something changed; or its removal",
     ),
     SubjectKind(
         "inventory",
@@ -151,7 +151,7 @@ SUBJECT_KINDS: tuple[SubjectKind, ...] = (
         (Role.INVENTORY,),
         (Role.INVENTORY, Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
         (m.NodeInventory,),
-        "everything the agent knows of its node, as it was pulled",
+        "everything the agent knows of its node, as pulled",
     ),
     SubjectKind(
         "quota",
@@ -167,7 +167,7 @@ SUBJECT_KINDS: tuple[SubjectKind, ...] = (
         (Role.OPERATOR, Role.POD_WATCHER),
         (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
         (m.Cordoned, m.Uncordoned),
-        "what of a node not to use for new slices",
+        "the cordon of a node, or of some of its GPUs",
     ),
     SubjectKind(
         "lease",
@@ -175,7 +175,7 @@ SUBJECT_KINDS: tuple[SubjectKind, ...] = (
         (Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY),
         (Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY, *_PEOPLE),
         (m.LeaseHeld,),
-        "who works in a role: a hint, never the lock",
+        "the holder of a role: a hint, never the lock",
     ),
 )
 """Every subject kind."""

@@ -124,7 +124,7 @@ def host(node: NodeName) -> Address:
 
 
 def head(node: NodeName) -> Address:
-    """The head of a node's ledger: who adopted the node."""
+    """The head of a node's ledger: the boot and agent run it was adopted for."""
     return guarded("ledger", node, "head")
 
 

@@ -1,19 +1,19 @@
 """
-A fleet of simulated nodes as a person writes it (TOML), read strictly: every mistake names node, key, value and cure.
+Read a fleet of simulated nodes from TOML, strictly: every error names node, key, value and cure.
 
-Takes the text, not the file; `[node.faults]` is handed on as it is, because only the node agent knows its switches.
+Takes the text, not the file; `[node.faults]` is passed on unchecked, because only the node agent knows its switches.
 
     [[node]]
-    name = "gpu-1"                            # the only key that must be there
+    name = "gpu-1"                            # the only required key
     count = 4                                 # gpu-1-0 ... gpu-1-3
     pool = "training"                         # its label sluice.dev/pool
     cpu_cores = 64
     memory_mib = 524288
-    pods = 110                                # how many pods it takes
+    pods = 110                                # its limit of pods
     labels = { zone = "a" }
     taints = ["dedicated=training:NoSchedule"]
     resources = { "example.com/nic" = 4 }
-    modes = ["exclusive", "mps", "fractional"]  # how its agent can hand out devices, and
+    modes = ["exclusive", "mps", "fractional"]  # modes that its agent supports
     time_quota = false                        # whether it enforces time quotas
     timing = { create_ms = 150, destroy_ms = 100 }
     gpus = [

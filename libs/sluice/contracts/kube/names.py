@@ -36,7 +36,7 @@ CONDITION_READY = "sluice.dev/SliceReady"
 CRD_GPUS = "gpus.sluice.dev"
 CRD_GROUP, CRD_PLURAL = "sluice.dev", "gpus"
 
-# -- what a pod is told when it has its slice ---------------------------------------------------------------------
+# -- annotations on a pod that has its slice ------------------------------------------------------------------------
 
 GRANTED_DOMAIN = f"granted.{DOMAIN}"
 GRANTED_ALLOCATION = f"{GRANTED_DOMAIN}/allocation"

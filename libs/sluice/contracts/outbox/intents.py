@@ -1,11 +1,11 @@
 """
 What one core wants on the bus, under which guards, and in which order: everything but the sending.
 
-There are two ways of wanting:
+There are two ways to write:
 
-* `keep`: the last value of a subject shall be this message. Written again whenever it is found to be something else
-  (a rebuildable stream may forget what it acknowledged).
-* `commit`: write once, if nothing under the guard has changed since the core looked. Ends in exactly one `Settled`.
+* `keep`: make this message the last value of a subject, and write it again whenever the value differs (a rebuildable
+  stream may forget what it acknowledged).
+* `commit`: write once, if nothing under the guard has changed since the core read it. Ends in exactly one `Settled`.
 """
 
 from typing import Literal

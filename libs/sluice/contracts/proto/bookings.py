@@ -126,7 +126,7 @@ def share_from_proto(share: node_pb2.Share) -> Share | Undecodable:
     """The share in an answer, or why it is invalid (an unknown mode)."""
     mode = MODES_BACK.get(share.mode)
     if mode is None or mode == "exclusive":
-        return Undecodable(f"a share of mode {share.mode}, which is not known here")
+        return Undecodable(f"a share of mode {share.mode}, which is unknown here")
     return Share(
         mode=mode,
         uid=share.uid,

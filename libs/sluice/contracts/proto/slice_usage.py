@@ -48,7 +48,7 @@ def usage_from_proto(answer: agent_pb2.NodeUsage) -> NodeUsage | Undecodable:
     for each in answer.slices:
         mode = MODES_BACK.get(each.mode)
         if mode is None:
-            return Undecodable(f"the usage of {each.allocation} has mode {each.mode}, which is none that is known")
+            return Undecodable(f"the usage of {each.allocation} has mode {each.mode}, which is unknown")
         slices.append(
             SliceUsage(
                 allocation=AllocationId(each.allocation),

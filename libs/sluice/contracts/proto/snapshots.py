@@ -288,7 +288,7 @@ def _slice_from_proto(report: node_pb2.SliceReport) -> SliceReport | Undecodable
     if not report.HasField("booking"):
         return Undecodable("a slice has no booking")
     if state is None:
-        return Undecodable(f"slice {report.booking.allocation} is in state {report.state}, which is not known here")
+        return Undecodable(f"slice {report.booking.allocation} is in state {report.state}, which is unknown here")
     booking, counts = booking_from_proto(report.booking), devices_from_proto(report.counts)
     if isinstance(booking, Undecodable):
         return booking

@@ -37,7 +37,7 @@ def chosen_for(
     own = given.get(container.name)
     if claim is None:
         if own is not None:
-            why = "it says how, and nothing says what: the container asks for no GPU"
+            why = "it only says how to use a GPU, and the container asks for none"
             raise own.wrong(
                 RefusalReason.CONTRADICTION, why, f"for instance {container.name}.{SLUICE}/memory beside it"
             )

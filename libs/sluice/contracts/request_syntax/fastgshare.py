@@ -111,7 +111,7 @@ def _mode(given: SourceValues) -> Mode:
 
 def _refuse_unused(given: SourceValues, unused: SourceValue, mode: Mode) -> None:
     type_said = given.get("allocation_type")
-    why, allowed = f"it says nothing in mode {mode}", "leave it out, or another allocation_type"
+    why, allowed = f"it has no effect in mode {mode}", "leave it out, or another allocation_type"
     if type_said is None:
         why = f"{why}, which is meant without {FASTGSHARE}allocation_type"
         raise unused.wrong(RefusalReason.CONTRADICTION, why, allowed)
@@ -143,7 +143,7 @@ def _quotas(given: SourceValues) -> tuple[int, int]:
     limit = quotas[1] or 1000
     request = quotas[0] or limit
     if request > limit:
-        why = "what is sure cannot be more than what is allowed"
+        why = "the guaranteed part cannot exceed the limit"
         raise given[_QUOTAS[0]].contradicts(given[_QUOTAS[1]], why, "at most the limit")
     return request, limit
 

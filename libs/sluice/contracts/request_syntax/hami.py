@@ -92,7 +92,7 @@ def _vgpu_modes(written: SourceValue) -> tuple[str, ...]:
     named = values.names(written, "modes")
     for name in named:
         if name not in VGPU_MODES:
-            why = f"there is no such mode{did_you_mean(name, VGPU_MODES)}; a pod would wait for it for ever"
+            why = f"there is no such mode{did_you_mean(name, VGPU_MODES)}; a pod would wait for it without end"
             raise written.wrong(RefusalReason.INVALID_VALUE, why, "mig, hami-core, or both")
     return tuple(mode for mode in VGPU_MODES if mode in named) or VGPU_MODES
 

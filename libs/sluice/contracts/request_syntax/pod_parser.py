@@ -110,7 +110,7 @@ def _with_pod_options(request: PodRequest, given: _PodAnnotations, reader: "_Rea
     """The request with the pod's options."""
     first = next(iter((*given.pod.values(), *given.container_capabilities.values())), None)
     if first is not None and not request.claims:
-        why = "it says how, and nothing says what: the pod asks for no GPU"
+        why = "it only says how to use a GPU, and the pod asks for none"
         raise first.wrong(RefusalReason.CONTRADICTION, why, f"for instance {SLUICE}/memory beside it")
     if request.claims and given.hami and reader.words is None:
         stray, other = next(iter(given.hami.values())), reader.first_field

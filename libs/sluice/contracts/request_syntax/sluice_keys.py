@@ -77,7 +77,7 @@ def container_and_key(written: SourceValue, containers: Mapping[str, None]) -> t
     prefix, _, key = written.field.partition("/")
     container = prefix.removesuffix(SLUICE).removesuffix(".")
     if container == _GRANTED or container.endswith(f".{_GRANTED}"):
-        why = "what was granted is written by Sluice, never asked for; remove it"
+        why = "Sluice writes this key, it is never a request; remove it"
         raise written.wrong(RefusalReason.UNKNOWN_KEY, why, _listed(KEYS))
     if key not in KEYS:
         why = f"there is no such key{did_you_mean(key, KEYS, prefix=f'{shorten(prefix, 80)}/')}"
@@ -85,7 +85,7 @@ def container_and_key(written: SourceValue, containers: Mapping[str, None]) -> t
     if not container:
         return None, key
     if key in POD_KEYS:
-        why = "this is said of the whole pod, not of one container"
+        why = "this key is for the whole pod, not for one container"
         raise written.wrong(RefusalReason.UNKNOWN_KEY, why, f"{SLUICE}/{key}")
     if container not in containers:
         names = list(containers)
@@ -154,12 +154,12 @@ def _modes(given: SourceValues) -> tuple[tuple[Mode, ...], bool]:
     modes: list[Mode] = []
     for part in (each.strip() for each in text[:MODE_CHARACTERS_MAX].split(",")):
         if part == "auto":
-            raise written.wrong(RefusalReason.INVALID_VALUE, "auto is no part of a list", MODES_ALLOWED)
+            raise written.wrong(RefusalReason.INVALID_VALUE, "auto cannot be part of a list", MODES_ALLOWED)
         if part not in MODES:
             why = f"there is no mode {shorten(part, 30)!r}{did_you_mean(part, (*MODES, 'auto'))}"
             raise written.wrong(RefusalReason.INVALID_VALUE, why, MODES_ALLOWED)
         if MODES[part] in modes:
-            raise written.wrong(RefusalReason.INVALID_VALUE, f"{part} is there twice", MODES_ALLOWED)
+            raise written.wrong(RefusalReason.INVALID_VALUE, f"{part} is listed twice", MODES_ALLOWED)
         modes.append(MODES[part])
     return tuple(modes), False
 
@@ -182,7 +182,7 @@ def _check_shares(given: SourceValues, modes: tuple[Mode, ...]) -> None:
         return
     for key in _SHARES_EXCLUDE:
         if key in given:
-            why = "shares say it all: how much of how many GPUs"
+            why = "shares alone says how much of how many GPUs"
             raise given[key].contradicts(shares, why, f"one of {_listed(('shares', key))}")
     if modes != ("fractional",):
         why = "shares of GPUs are fractional"
@@ -198,7 +198,7 @@ def _check_modes(given: SourceValues, modes: tuple[Mode, ...]) -> None:
     auto = mode.field.endswith("/mode") and mode.raw == "auto"
     for key, served in _SERVES.items():
         if key in given and not auto and not any(each in served for each in modes):
-            why = f"it says nothing in mode {' or '.join(modes)}"
+            why = f"it has no effect in mode {' or '.join(modes)}"
             raise given[key].contradicts(mode, why, f"mode {' or '.join(served)}, or no {SLUICE}/{key}")
     if auto and "fractional" not in modes:
         for key in ("quota-request", "quota-limit"):
@@ -242,7 +242,7 @@ def _quotas(given: SourceValues) -> tuple[int, int]:
     request = _take(given, "quota-request", _part_of_time)
     limit = _take(given, "quota-limit", _part_of_time)
     if request is not None and limit is not None and request > limit:
-        why = "what is sure cannot be more than what is allowed"
+        why = "the guaranteed part cannot exceed the limit"
         raise given["quota-request"].contradicts(given["quota-limit"], why, "at most the limit")
     if limit is None:
         limit = 1000

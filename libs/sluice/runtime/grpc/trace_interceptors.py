@@ -15,7 +15,7 @@ from sluice.runtime.tracing.span_attributes import of_call
 
 T = TypeVar("T")
 
-NO_MESSAGE = "its answer is no message of ours"
+NO_MESSAGE = "its answer is not a message of Sluice"
 """gRPC returns None for an answer it cannot parse, without an error."""
 
 

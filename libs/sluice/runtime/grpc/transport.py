@@ -205,7 +205,7 @@ def _speaks_tls(address: str, security: TransportSecurity) -> bool:
     if security.identity is None and not security.plain_text and not is_loopback(address.rpartition(":")[0]):
         raise PlainTextError(
             f"gRPC at {address} would be plain text beyond this machine: set grpc_certificate_file, grpc_key_file and "
-            "grpc_ca_file, or grpc_plain_text = true where the network is nobody else's"
+            "grpc_ca_file, or grpc_plain_text = true on a network that only trusted processes reach"
         )
     return security.identity is not None
 
@@ -213,11 +213,11 @@ def _speaks_tls(address: str, security: TransportSecurity) -> bool:
 # -- failures in words --------------------------------------------------------------------------------------------
 
 _FAILURES = (
-    ("Hostname Verification Check failed", "its certificate does not say {name}"),
-    ("certificate has expired", "its certificate has ended"),
+    ("Hostname Verification Check failed", "its certificate is not for {name}"),
+    ("certificate has expired", "its certificate has expired"),
     ("certificate is not yet valid", "its certificate is not valid yet; is a clock wrong?"),
     ("unsupported certificate purpose", "its certificate is not one of a server"),
-    ("WRONG_VERSION_NUMBER", "it speaks plain text, and we were told to speak TLS"),
+    ("WRONG_VERSION_NUMBER", "it speaks plain text, and TLS is configured"),
     ("certificate signature failure", "its certificate is of an authority that grpc_ca_file does not hold"),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is of an authority that grpc_ca_file does not hold"),
 )
@@ -230,15 +230,13 @@ def why_untrusted(error: grpc.aio.AioRpcError, *, security: TransportSecurity, s
     """The TLS problem behind a failed call, in words; empty for every other failure."""
     details = error.details() or ""
     if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-        return f"the server does not let us: {details}"
+        return f"the server denies access: {details}"
     if error.code() is not grpc.StatusCode.UNAVAILABLE:
         return ""
     for words, ours in _FAILURES:
         if words in details:
             return f"the server is not trusted: {ours.format(name=server_name or 'its own address')}"
     if any(words in details for words in _CLOSED):
-        asked = (
-            "speak plain text; does it want TLS" if security.identity is None else "show a certificate; is it accepted"
-        )
-        return f"the server closed the connection at once, and we {asked}?"
+        asked = "does it require TLS" if security.identity is None else "does it accept our certificate"
+        return f"the server closed the connection at once: {asked}?"
     return ""

@@ -81,7 +81,7 @@ class BrokerLiveness:
         if not self._told and self._is_over:
             self._told = True
             self._log.error(
-                "connected, but the broker answers no write: nothing can be granted or given back until it does",
+                "connected, but the broker answers no write: nothing can be granted or released until it does",
                 for_s=round(self.lasts_s, 1),
                 remedy=broker_hint(clustered=clustered),
             )

@@ -85,7 +85,7 @@ class Client(_Client):
     def tasks(self) -> "list[asyncio.Task[None]]":
         """Its running tasks; `close` cancels these once, or not if it fails itself."""
         own = (self._reading_task, self._ping_interval_task, self._flusher_task, self._reconnection_task)
-        hearing = [each._wait_for_msgs_task for each in self._subs.values()]  # noqa: SLF001 - nobody else tells
+        hearing = [each._wait_for_msgs_task for each in self._subs.values()]  # noqa: SLF001 - no public API
         return [task for task in (*own, *hearing) if task is not None and not task.done()]
 
     async def close(self) -> None:

@@ -308,7 +308,7 @@ class Connection:
             self._shown = found
             self._client.options["tls"] = found.tls
             if found.trusts != shown.trusts and self._up.is_set():
-                self._log.info("connecting anew: others vouch for the broker now")
+                self._log.info("reconnecting: the broker's authorities have changed")
                 await self._client.force_reconnect()
 
     @contextlib.asynccontextmanager
@@ -375,7 +375,7 @@ class Connection:
             self._log.debug("connection trouble", error=repr(error))
         else:
             self._told.add(kind)
-            self._log.warning("the bus cannot be reached; it is tried again and again", why=why)
+            self._log.warning("the bus cannot be reached; retrying", why=why)
 
     async def _on_disconnected(self) -> None:
         self._up.clear()

@@ -27,13 +27,13 @@ _HAS_ENDED, _NOT_YET, _WRONG_PURPOSE, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 26, 6
 """Verification errors (OpenSSL, x509_vfy.h): CERT_HAS_EXPIRED ... HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH."""
 _OUR_CERTIFICATE = "the broker does not accept our certificate (nats_certificate_file): "
 _ALERTS = {
-    "CERTIFICATE_REQUIRED": "the broker wants a certificate of us: set nats_certificate_file and nats_key_file",
+    "CERTIFICATE_REQUIRED": "the broker requires a client certificate: set nats_certificate_file and nats_key_file",
     "UNKNOWN_CA": f"{_OUR_CERTIFICATE}it does not know its authority",
     "CERTIFICATE_EXPIRED": f"{_OUR_CERTIFICATE}it has ended",
-    "BAD_CERTIFICATE": f"{_OUR_CERTIFICATE}it is not good",
-    "CERTIFICATE_UNKNOWN": f"{_OUR_CERTIFICATE}it is not good",
+    "BAD_CERTIFICATE": f"{_OUR_CERTIFICATE}it is invalid",
+    "CERTIFICATE_UNKNOWN": f"{_OUR_CERTIFICATE}it is invalid",
     "UNSUPPORTED_CERTIFICATE": f"{_OUR_CERTIFICATE}it is not one of a client",
-    "ACCESS_DENIED": f"{_OUR_CERTIFICATE}it may not come in",
+    "ACCESS_DENIED": f"{_OUR_CERTIFICATE}access is denied",
 }
 """How a broker's TLS refuses us: the last words of OpenSSL's reasons (tried with nats-server 2.15.1)."""
 
@@ -72,7 +72,7 @@ def parse_server_urls(url: str) -> list[str]:
     """
     if holds_credentials(url):
         raise BusError(
-            "a NATS URL must hold no user and no password, for it is shown; set nats_user and nats_password_file"
+            "a NATS URL must not hold a user or a password, because it is shown; set nats_user and nats_password_file"
         )
     servers = [server.strip() for server in url.split(",")]
     for server in servers:
@@ -131,12 +131,12 @@ def _check_plain_text(client: Client, source: Credentials) -> None:
     if client._server_info.get("tls_required"):  # noqa: SLF001 - INFO has no public accessor; TLS is up by now
         return
     if source.tls is not None:
-        raise PlainTextBrokerError("the broker speaks plain text, and we were told to speak TLS (nats_ca_file)")
+        raise PlainTextBrokerError("the broker speaks plain text, and TLS is configured (nats_ca_file)")
     server = client._current_server  # noqa: SLF001 - `connected_url` is empty while connecting
     if server is None or not is_loopback(server.uri.hostname or ""):
         raise PlainTextBrokerError(
-            "the password would cross the network in plain text: the broker must speak TLS, and nats_ca_file say who "
-            "vouches for it"
+            "the password would cross the network in plain text: the broker must speak TLS, and nats_ca_file "
+            "name the authority that signs its certificate"
         )
 
 
@@ -157,10 +157,10 @@ def is_identity_error(error: Exception) -> bool:
 
 def _why_not_believed(error: ssl.SSLCertVerificationError) -> str:
     words = {
-        _HAS_ENDED: "its certificate has ended",
+        _HAS_ENDED: "its certificate has expired",
         _NOT_YET: "its certificate is not valid yet; is a clock wrong?",
         _WRONG_PURPOSE: "its certificate is not one of a server",
-        _OTHER_HOST: "its certificate does not say the name in nats_url",
-        _OTHER_ADDRESS: "its certificate does not say the address in nats_url",
+        _OTHER_HOST: "its certificate is not for the name in nats_url",
+        _OTHER_ADDRESS: "its certificate is not for the address in nats_url",
     }.get(error.verify_code, "its certificate is of an authority that nats_ca_file does not hold")
     return f"the broker is not trusted: {words}"

@@ -106,7 +106,7 @@ class NatsHistory:
                     messages = []
                 except ServiceUnavailableError as error:  # no responder for this reader
                     raise BusError(
-                        "the server ended the reading: HISTORY was made anew, or its reader forgotten"
+                        "the server ended the reading: HISTORY was recreated, or its consumer expired"
                     ) from error
                 finally:
                     _end_if_cancelled()

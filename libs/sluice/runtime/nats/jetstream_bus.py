@@ -134,7 +134,7 @@ class NatsBus:
             if error.err_code == OTHER_IN_FLIGHT:
                 self._recorder.unsettled(write, data, headers)
                 return await self._unknown(write)
-            self._log.error("the server cannot take a write", subject=write.subject, why=str(error))
+            self._log.error("the server cannot accept a write", subject=write.subject, why=str(error))
             if error.code < UNAVAILABLE:
                 raise BusError(str(error)) from error
             return await self._unknown(write)
@@ -214,7 +214,7 @@ class NatsBus:
         stream = Stream.HISTORY if subject.startswith(HISTORY_PREFIX) else stream_of("".join(kind))
         metrics.count(POISON, stream.value, read.fault)
         self._log.error(
-            "set aside: no message of ours",
+            "set aside: not a message of Sluice",
             subject=shorten(subject),
             sequence=sequence,
             why=read.why,

@@ -155,11 +155,11 @@ class Reader:
                             yield batch
                 except (TimeoutError, ApiError, BrokenReadingError) as error:
                     self._connection.check()
-                    self._log.warning("reads anew", why=str(error))
+                    self._log.warning("reading restarts", why=str(error))
                     await self._pause(self._until_pulls_end_s(error))
                 else:
                     self._connection.check()
-                    self._log.debug("reads anew", why=self._stop)
+                    self._log.debug("reading restarts", why=self._stop)
         finally:
             self._connection.off_change(on_change)
 
@@ -203,7 +203,7 @@ class Reader:
         async with self._inbox() as inbox:
             opened = await self._consumer.open()
             if opened.incarnation != incarnation:
-                self._stop = "the stream was made anew"
+                self._stop = "the stream was recreated"
                 return
             self._unread_since = None
             reading = _Position(self.stream, self._take, asyncio.get_running_loop().time())
@@ -321,7 +321,7 @@ class _Position:
         if acks or self._caught_up:
             self._came_at = now
         elif now - self._came_at > PENDING_MAX_S and not self.broken:
-            self.broken = "what was pending does not come: it has run out"
+            self.broken = "pending messages did not arrive: they have expired"
         return batch, acks
 
     def _heed(self, status: str, headers: dict[str, str]) -> None:

@@ -170,7 +170,7 @@ async def _make_durable(connection: Connection, node: NodeName, wanted: dict[str
 async def _check_life(connection: Connection, life: Incarnation) -> None:
     """Raises TimeoutError where BOOK was recreated meanwhile: what was read may be of the previous incarnation."""
     if await incarnation(connection, Stream.BOOK) != life:
-        raise TimeoutError("BOOK was made anew meanwhile")
+        raise TimeoutError("BOOK was recreated meanwhile")
 
 
 async def incarnation(connection: Connection, stream: Stream) -> Incarnation:
@@ -218,8 +218,8 @@ def _refuse_older(stream: Stream, info: dict[str, Any]) -> None:
     if last + 1 < first:
         raise BusError(
             f"the stream {stream} was made to begin at {first} and ends at {last}: a server of the cluster has kept "
-            "what it had while it was the only one. Stop the brokers, give all of them empty disks and start them; "
-            'what was in the stream is said again (docs/operations.md, "From one broker to three")'
+            "its data from when it was the only one. Stop the brokers, give all of them empty disks and start them; "
+            'what was in the stream is published again (docs/operations.md, "From one broker to three")'
         )
 
 

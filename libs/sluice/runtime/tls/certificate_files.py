@@ -119,7 +119,7 @@ class WatchedFiles(Generic[T]):
             self._no_good = str(error)
             self._again_at = time.monotonic() + RETRY_AFTER_CHECKS * self._look_s
             if self._no_good != told:
-                self._log.error("the new files are no good; the old ones stay in use", why=self._no_good)
+                self._log.error("the new files are invalid; the old ones stay in use", why=self._no_good)
         else:
             self._no_good = ""
             self._log.info("read again", found=str(self._value))
@@ -166,7 +166,7 @@ class CertificateFiles:
         missing = [name for name in self.names if name not in names]
         if missing:
             raise CertificateError(
-                f"{self._start} must say {', '.join(missing)}, and says {', '.join(names) or 'no DNS name'}"
+                f"{self._start} must be for {', '.join(missing)}, and is for {', '.join(names) or 'no DNS name'}"
             )
         ends = dt.datetime.fromtimestamp(ssl.cert_time_to_seconds(shown["notAfter"]), dt.UTC)
         return CertificateMaterial(certificate, key, authority, names, ends)
@@ -224,7 +224,7 @@ class CertificateFiles:
 
     def _why(self, error: ssl.SSLCertVerificationError) -> str:
         if error.verify_code == _HAS_ENDED:
-            return f"{self._start} has ended; it must be made anew"
+            return f"{self._start} has expired; renew it"
         if error.verify_code == _NOT_YET:
             return f"{self._start} is not valid yet; is the clock of this machine right?"
         return (

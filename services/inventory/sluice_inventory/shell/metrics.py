@@ -24,7 +24,7 @@ NODES = Metric(
 OLDEST = Metric(
     "sluice_inventory_oldest_answer_seconds",
     "gauge",
-    "Age of the oldest usable answer over all nodes.",
+    "The longest time that a node has given no usable answer.",
     (),
 )
 GPUS = Metric(

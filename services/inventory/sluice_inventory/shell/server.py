@@ -97,8 +97,8 @@ class InventoryServer(InventoryServiceServicer):
                     if (announcement := self._known(changed) or self._forgotten(changed)) is not None:
                         yield announcement
         except TooManyWatchersError:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch already")
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many changes were not read: watch again")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the limit of watchers is reached")
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the watcher is too slow: watch again")
 
     # -- from the core --------------------------------------------------------------------------------------------
 

@@ -356,7 +356,7 @@ def test_the_ask_is_refused_in_the_words_of_the_one_parser():
     assert denial(pod(annotations={"sluice.dev/priority": "1"})) == (
         422,
         (
-            "sluice.dev/priority = '1': it says how, and nothing says what: the pod asks for no GPU "
+            "sluice.dev/priority = '1': it only says how to use a GPU, and the pod asks for none "
             "(allowed: for instance sluice.dev/memory beside it)"
         ),
     )

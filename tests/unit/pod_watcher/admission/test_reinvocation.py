@@ -162,7 +162,7 @@ def test_an_ask_that_was_stored_by_hand_is_worth_no_more_than_its_keys():
     assert message_of(stored_as(nine)) == "nvidia.com/gpu = '9': out of range (allowed: a whole number from 0 to 8)"
     granted = {"main.granted.sluice.dev/ticket": "x"}
     forged = json.dumps({"version": 1, "first": "main", "annotations": granted})
-    assert "what was granted is written by Sluice, never asked for" in message_of(stored_as(forged))
+    assert "Sluice writes this key, it is never a request" in message_of(stored_as(forged))
 
 
 def test_a_stored_ask_that_sluice_would_not_write_is_denied_in_words():

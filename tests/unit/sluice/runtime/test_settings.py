@@ -137,7 +137,7 @@ def test_a_misspelt_key_of_the_file_is_not_silently_ignored(config):
 def test_a_key_at_the_wrong_place_of_the_file_is_told_its_place(config):
     """A person is told where it belongs, not that it does not exist."""
     path = config("workers = 1\n")
-    assert refusal(config=path) == f"{path}: workers belongs into the table [node-agent]"
+    assert refusal(config=path) == f"{path}: workers belongs in the table [node-agent]"
     path = config('[node-agent]\nnats_url = "x"\n')
     expected = f"{path}: [node-agent] nats_url belongs to the top of the file: it is common to all services"
     assert refusal(config=path) == expected

@@ -63,7 +63,7 @@ def test_a_container_says_it_for_itself_before_the_pod_does():
         ({KEY: "graphics"}, RESTRICTED, RefusalReason.INVALID_VALUE, "compute, utility, video, or all"),
         ({KEY: "x" * 300}, RequestLimits(), RefusalReason.TOO_LARGE, "too long"),
         ({f"other.{KEY}": "all"}, RequestLimits(), RefusalReason.UNKNOWN_CONTAINER, "other"),
-        ({f"side.{KEY}": "all"}, RequestLimits(), RefusalReason.CONTRADICTION, "nothing says what"),
+        ({f"side.{KEY}": "all"}, RequestLimits(), RefusalReason.CONTRADICTION, "it only says how to use a GPU"),
     ],
 )
 def test_what_cannot_be_given_is_refused_with_what_can(annotations, limits, reason, words):

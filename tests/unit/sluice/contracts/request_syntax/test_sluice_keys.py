@@ -176,8 +176,8 @@ def test_a_mistake_is_refused_with_field_value_and_what_would_be_right(annotatio
         ("sluice.dev/profil", "did you mean sluice.dev/profile?"),
         ("main.sluice.dev/gpu", "did you mean main.sluice.dev/gpus?"),
         ("mian.sluice.dev/gpus", "no container 'mian'; did you mean main?"),
-        ("main.granted.sluice.dev/visible-devices", "written by Sluice, never asked for"),
-        ("granted.sluice.dev/ticket", "written by Sluice, never asked for"),
+        ("main.granted.sluice.dev/visible-devices", "Sluice writes this key"),
+        ("granted.sluice.dev/ticket", "Sluice writes this key"),
     ],
 )
 def test_a_misspelt_key_names_the_nearest_one(field, words):

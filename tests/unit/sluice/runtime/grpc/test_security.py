@@ -88,11 +88,11 @@ async def test_who_may_not_ask_is_told_so(ours, who):
         with structlog.testing.capture_logs() as logged:
             answers = [await asked(address, security(ours.files("caller", name))) for _ in range(3)]
     assert len(set(answers)) == 1
-    assert answers[0].startswith("the server does not let us: /sluice.v1.AgentService/GetInventory may be called by ")
+    assert answers[0].startswith("the server denies access: /sluice.v1.AgentService/GetInventory may be called by ")
     assert answers[0].endswith(f"the certificate of this caller says {name}")
     # Also where the agent is, and not once a call.
     assert [entry["why"] for entry in logged if entry["event"] == "refused a call"] == [
-        answers[0].removeprefix("the server does not let us: ")
+        answers[0].removeprefix("the server denies access: ")
     ]
 
 
@@ -103,7 +103,7 @@ async def test_who_shows_no_good_certificate_is_not_let_in(ours, theirs, wrong):
     async with served(ours.files("node", NODE)) as address:
         if wrong == "plain text":
             answer = await asked(address, transport.LOOPBACK)
-            assert answer == "the server closed the connection at once, and we speak plain text; does it want TLS?"
+            assert answer == "the server closed the connection at once: does it require TLS?"
             return
         if wrong == "none":
             credentials = grpc.ssl_channel_credentials(good.authority.read_bytes())
@@ -123,7 +123,7 @@ async def test_who_shows_no_good_certificate_is_not_let_in(ours, theirs, wrong):
             "for servers": ours.files("wrong", INVENTORY, usages=(SERVER,)),
         }[wrong]
         answer = await asked(address, _Shameless.of(shown, good.authority))
-    assert answer == "the server closed the connection at once, and we show a certificate; is it accepted?"
+    assert answer == "the server closed the connection at once: does it accept our certificate?"
 
 
 class _Shameless(TlsIdentity):
@@ -154,13 +154,13 @@ class _Shameless(TlsIdentity):
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ("another node", f"the server is not trusted: its certificate does not say {NODE}"),
+        ("another node", f"the server is not trusted: its certificate is not for {NODE}"),
         ("foreign", "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold"),
         ("other name", "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold"),
-        ("ended", "the server is not trusted: its certificate has ended"),
+        ("ended", "the server is not trusted: its certificate has expired"),
         ("to come", "the server is not trusted: its certificate is not valid yet; is a clock wrong?"),
         ("for clients", "the server is not trusted: its certificate is not one of a server"),
-        ("plain text", "the server is not trusted: it speaks plain text, and we were told to speak TLS"),
+        ("plain text", "the server is not trusted: it speaks plain text, and TLS is configured"),
     ],
 )
 async def test_a_server_that_is_not_the_nodes_agent_is_not_believed(ours, theirs, tmp_path, wrong, why):
@@ -226,7 +226,7 @@ async def test_a_new_certificate_is_shown_without_a_restart(ours):
     """Certificates end; the agent of a node with running pods does not."""
     inventory = security(ours.files("inventory", INVENTORY))
     async with served(ours.files("node", OTHER)) as address:
-        assert "does not say" in await asked(address, inventory)
+        assert "is not for" in await asked(address, inventory)
         ours.files("node", NODE)
         assert await asked(address, inventory) == "gpu-1.example"
 
@@ -274,7 +274,7 @@ async def test_bad_files_change_nothing_but_the_log(ours, theirs):
     for spoil, why in (
         (lambda: files.certificate.write_bytes(b""), "has 0 bytes"),
         (lambda: files.certificate.write_bytes(other.certificate.read_bytes()), "vouches for"),
-        (lambda: ours.files("node", OTHER), f"must say {NODE}, and says {OTHER}"),
+        (lambda: ours.files("node", OTHER), f"must be for {NODE}, and is for {OTHER}"),
         (files.certificate.unlink, "cannot be read"),
     ):
         spoil()
@@ -282,7 +282,7 @@ async def test_bad_files_change_nothing_but_the_log(ours, theirs):
             assert identity.current() is first
             assert identity.current() is first
         (entry,) = [each for each in logged if each["log_level"] == "error"]
-        assert (entry["log_level"], entry["event"]) == ("error", "the new files are no good; the old ones stay in use")
+        assert (entry["log_level"], entry["event"]) == ("error", "the new files are invalid; the old ones stay in use")
         assert why in entry["why"]
     ours.files("node", NODE)
     assert identity.current() is not first
@@ -361,10 +361,10 @@ def test_what_a_certificate_says_is_read_at_the_start(ours):
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ("ended", "grpc_certificate_file: the certificate in .*ended.pem has ended; it must be made anew"),
+        ("ended", "grpc_certificate_file: the certificate in .*ended.pem has expired; renew it"),
         ("to come", "the certificate in .* is not valid yet; is the clock of this machine right"),
         ("foreign", r"the certificate in .* is not one that .*ca.crt \(grpc_ca_file\) vouches for: "),
-        ("other node", f"the certificate in .* must say {NODE}, and says {OTHER}$"),
+        ("other node", f"the certificate in .* must be for {NODE}, and is for {OTHER}$"),
         ("other key", "grpc_key_file: .*other.pem is not the key of the certificate in .*good.pem"),
         ("no key", "must hold a certificate and its key as PEM, the key without a password"),
         ("no certificate", "must hold a certificate and its key as PEM"),

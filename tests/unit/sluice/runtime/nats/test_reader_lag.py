@@ -60,7 +60,7 @@ def test_what_is_pending_and_does_not_come_ends_the_reading_but_nothing_does_onc
     position.absorb([], 10.0 + PENDING_MAX_S)
     assert position.broken == ""
     position.absorb([], 10.1 + PENDING_MAX_S)
-    assert "run out" in position.broken
+    assert "expired" in position.broken
 
     quiet = _Position(Stream.BOOK, take, 0.0)
     quiet.absorb([delivered(5, of_consumer=1, pending=0)], 1.0)
