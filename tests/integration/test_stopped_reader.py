@@ -1,4 +1,4 @@
-"""A service that was stopped, or got no time, goes on reading where it was: the broker was not silent, it was."""
+"""A service that was paused or starved continues its reading: the broker was not silent, the service was."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ def _lines(log: Path) -> list[str]:
 
 
 async def told(log: Path, line: str) -> list[str]:
-    """What the reader has printed, once this line is there."""
+    """The reader's output, once it contains this line."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             lines = _lines(log)
@@ -34,7 +34,7 @@ async def told(log: Path, line: str) -> list[str]:
 
 
 async def test_a_reader_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Every service of a node that swaps would read everything anew, again and again, just when it has no time."""
+    """Every service of a swapping node would reread everything repeatedly, just when it has no time."""
     async with Broker(tmp_path / "nats") as broker:
         bus = await NatsBus.connect(broker.url, name="writer")
         await ensured(bus)

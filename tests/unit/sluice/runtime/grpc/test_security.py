@@ -1,4 +1,4 @@
-"""gRPC with certificates: who is let in, who is believed, what a person reads when it fails, and new files at work."""
+"""gRPC with certificates: who may connect, which peers are trusted, errors for people, and rotated files."""
 
 import asyncio
 import time
@@ -25,12 +25,12 @@ HOUR_S = 3600
 
 
 def security(files: Files, *names: str) -> TransportSecurity:
-    """Of a process that looks at its files each time."""
+    """Of a process that checks its files at every use."""
     return TransportSecurity(TlsIdentity(files.certificate, files.key, files.authority, names, look_s=0))
 
 
 class _Agent(agent_pb2_grpc.AgentServiceServicer):
-    """An agent that has nothing to say."""
+    """An agent with an empty answer."""
 
     async def GetInventory(self, request, context):  # noqa: N802 - the method's name in the contract
         return node_pb2.NodeSnapshot(node=request.node)
@@ -41,14 +41,14 @@ class _Agent(agent_pb2_grpc.AgentServiceServicer):
 
 @asynccontextmanager
 async def served(files: Files | None, **more):
-    """An agent, and where."""
+    """An agent, and its address."""
     how = transport.LOOPBACK if files is None else security(files)
     async with transport.serve(_Agent().register, security=how, **more) as address:
         yield address
 
 
 async def asked(address: str, caller: TransportSecurity, server_name: str = NODE) -> str:
-    """What an agent answers: its node's name, or why it cannot be asked, in our words."""
+    """An agent's answer: its node's name, or the error in our words."""
     async with transport.channel(address, security=caller, server_name=server_name) as channel:
         try:
             answer = await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(
@@ -61,7 +61,7 @@ async def asked(address: str, caller: TransportSecurity, server_name: str = NODE
 
 @pytest.fixture
 def ours(tmp_path) -> Authority:
-    """The authority that everybody believes."""
+    """The trusted authority."""
     return Authority(tmp_path / "ours")
 
 
@@ -90,7 +90,7 @@ async def test_who_may_not_ask_is_told_so(ours, who):
     assert len(set(answers)) == 1
     assert answers[0].startswith("the server denies access: /sluice.v1.AgentService/GetInventory may be called by ")
     assert answers[0].endswith(f"the certificate of this caller says {name}")
-    # Also where the agent is, and not once a call.
+    # Also on the agent's side, and not once per call.
     assert [entry["why"] for entry in logged if entry["event"] == "refused a call"] == [
         answers[0].removeprefix("the server denies access: ")
     ]
@@ -98,7 +98,7 @@ async def test_who_may_not_ask_is_told_so(ours, who):
 
 @pytest.mark.parametrize("wrong", ["foreign", "ended", "for servers", "none", "plain text"])
 async def test_who_shows_no_good_certificate_is_not_let_in(ours, theirs, wrong):
-    """Neither does he learn anything, nor does he wait for it."""
+    """Such a client neither learns anything, nor waits for it."""
     good = ours.files("inventory", INVENTORY)
     async with served(ours.files("node", NODE)) as address:
         if wrong == "plain text":
@@ -116,7 +116,7 @@ async def test_who_shows_no_good_certificate_is_not_let_in(ours, theirs, wrong):
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             return
         foreign = theirs.files("inventory", INVENTORY)
-        # What we would refuse of ourselves at the start is shown all the same: by somebody who is not us.
+        # What we would refuse of ourselves at the start is shown all the same: by another process.
         shown = {
             "foreign": foreign,
             "ended": ours.files("ended", INVENTORY, age_days=826),
@@ -127,10 +127,10 @@ async def test_who_shows_no_good_certificate_is_not_let_in(ours, theirs, wrong):
 
 
 class _Shameless(TlsIdentity):
-    """Shows what it has, good or not."""
+    """Shows its certificate, valid or not."""
 
     def __post_init__(self) -> None:
-        """Look at nothing."""
+        """Skip the checks."""
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """As the files are."""
@@ -144,7 +144,7 @@ class _Shameless(TlsIdentity):
 
     @classmethod
     def of(cls, files: Files, authority: Path) -> TransportSecurity:
-        """With whom it believes."""
+        """With the authority it trusts."""
         return TransportSecurity(cls(files.certificate, files.key, authority))
 
 
@@ -164,7 +164,7 @@ class _Shameless(TlsIdentity):
     ],
 )
 async def test_a_server_that_is_not_the_nodes_agent_is_not_believed(ours, theirs, tmp_path, wrong, why):
-    """What it says would be booked as this node's; and a person must know which certificate to look at."""
+    """Its answer would be booked as this node's; and a person must know which certificate to check."""
     inventory = security(ours.files("inventory", INVENTORY))
     shown = {
         "another node": lambda: ours.files("other", OTHER),
@@ -195,7 +195,7 @@ async def test_a_server_that_is_away_is_not_called_a_stranger(ours):
     "address", ["0.0.0.0:0", "[::]:0", "10.1.2.3:9411", "gpu-1.example:9411", "127.0.0.1.example:1"]
 )
 async def test_nothing_is_said_in_plain_text_beyond_this_machine(address):
-    """A forgotten setting would open every node to everybody, and nobody would notice."""
+    """A forgotten setting would open every node to the network, unnoticed."""
     sentence = "would be plain text beyond this machine: set grpc_certificate_file, .* or grpc_plain_text = true"
     with pytest.raises(transport.PlainTextError, match=sentence):
         async with transport.serve(_Agent().register, address=address):
@@ -206,14 +206,14 @@ async def test_nothing_is_said_in_plain_text_beyond_this_machine(address):
 
 
 async def test_who_vouches_for_the_network_may_speak_plain_text():
-    """A network of containers on one machine has no strangers."""
+    """A network of containers on one machine is trusted."""
     how = TransportSecurity(plain_text=True)
     async with transport.serve(_Agent().register, address="0.0.0.0:0", security=how) as address:
         assert await asked(address.replace("0.0.0.0", "127.0.0.1"), how) == "gpu-1.example"
 
 
 async def test_a_unix_socket_needs_no_certificate(ours, tmp_path):
-    """Who may open the file may ask: people on the node, and its kubelet, have none."""
+    """File permissions decide: people on the node, and its kubelet, have no certificate."""
     address = f"unix:{tmp_path / 'a.sock'}"
     async with served(ours.files("node", NODE), address=address):
         assert await asked(address, transport.LOOPBACK) == "gpu-1.example"
@@ -223,7 +223,7 @@ async def test_a_unix_socket_needs_no_certificate(ours, tmp_path):
 
 
 async def test_a_new_certificate_is_shown_without_a_restart(ours):
-    """Certificates end; the agent of a node with running pods does not."""
+    """Certificates expire; the agent of a node with running pods goes on."""
     inventory = security(ours.files("inventory", INVENTORY))
     async with served(ours.files("node", OTHER)) as address:
         assert "is not for" in await asked(address, inventory)
@@ -245,7 +245,7 @@ async def test_a_new_certificate_ends_no_call(ours):
 
 
 async def test_a_connection_is_made_anew_after_a_while_and_no_call_is_lost(ours):
-    """Who has been let in must show his certificate again, or it would never end."""
+    """A client must show its certificate again, or its admission would never end."""
     inventory = security(ours.files("inventory", INVENTORY))
     seen = set()
     node = _Agent()
@@ -266,7 +266,7 @@ async def test_a_connection_is_made_anew_after_a_while_and_no_call_is_lost(ours)
 
 
 async def test_bad_files_change_nothing_but_the_log(ours, theirs):
-    """Half of a rotation, or a slip of the hand, must not cut a node off."""
+    """Half of a rotation, or a typo, must not cut a node off."""
     files = ours.files("node", NODE)
     identity = TlsIdentity(files.certificate, files.key, files.authority, (NODE,), look_s=0)
     first = identity.current()
@@ -290,7 +290,7 @@ async def test_bad_files_change_nothing_but_the_log(ours, theirs):
 
 
 async def test_a_new_certificate_that_is_not_valid_yet_is_shown_once_it_is(ours):
-    """The clock of who made it is ahead of ours: the old one must not be shown for ever, until it has ended."""
+    """Its issuer's clock is ahead of ours: the old one must not be shown until it has expired."""
     files = ours.files("node", NODE)
     identity = TlsIdentity(files.certificate, files.key, files.authority, (NODE,), look_s=0)
     first = identity.current()
@@ -306,12 +306,12 @@ async def test_a_new_certificate_that_is_not_valid_yet_is_shown_once_it_is(ours)
 
 
 def test_a_new_certificate_that_we_were_not_let_read_is_shown_when_we_are(ours):
-    """Who put it there as root sees what the log says, and gives it to the service's user."""
+    """An operator who installed it as root sees the log, and gives it to the service's user."""
     files = ours.files("node", NODE)
     reads = CertificateFiles(files.certificate, files.key, files.authority)
 
     def read() -> CertificateMaterial:
-        if not files.certificate.stat().st_mode & S_IRUSR:  # as it is for who is not root
+        if not files.certificate.stat().st_mode & S_IRUSR:  # as it is for a user other than root
             raise CertificateError(f"{files.certificate} cannot be read")
         return reads.read()
 
@@ -399,7 +399,7 @@ def test_files_that_are_no_good_are_one_sentence_at_the_start(ours, theirs, tmp_
 
 
 def test_half_of_the_settings_are_refused(ours):
-    """A process with a certificate and no authority would believe everybody."""
+    """A process with a certificate and no authority would trust every peer."""
     files = ours.files("node", NODE)
     with pytest.raises(CertificateError, match="grpc_ca_file must be set too: all three of them, or none"):
         security_from_settings(settings(certificate=files.certificate, key=files.key))
