@@ -68,7 +68,7 @@ def suggestions(name: str, here: tuple[GpuModel, ...] = ()) -> tuple[str, ...]:
     alike = [model.key for model in models if words and words <= set(_words_of(model))]
     if not alike:
         said = "".join(normalized_name(name).split())[:_SUGGESTED_CHARACTERS_MAX].translate(_ALIKE)
-        far = {model: min(_far(said, each) for each in _spellings(model)) for model in models}
+        far = {model: min(_distance(said, each) for each in _spellings(model)) for model in models}
         least = min((distance for distance, _ in far.values()), default=0)
         near = [model for model in models if far[model][0] == least <= max(1, len(said) // 4)] if said else []
         alike = [model.key for model in sorted(near, key=lambda model: (model not in here, far[model][1]))]
@@ -83,7 +83,7 @@ def _spellings(model: GpuModel) -> tuple[str, ...]:
     return tuple(dict.fromkeys(run.translate(_ALIKE) for run in runs))
 
 
-def _far(one: str, other: str) -> tuple[int, int]:
+def _distance(one: str, other: str) -> tuple[int, int]:
     """The edit distance, and the length of the common prefix, negated."""
     row = list(range(len(other) + 1))
     for at, char in enumerate(one, 1):

@@ -241,7 +241,7 @@ def _choices(wanted: Any) -> tuple[Any, ...]:
 
 def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: bool) -> Any:
     try:
-        return _sound(msgspec.convert(raw, field.type, strict=strict, dec_hook=_decode))
+        return _comparable(msgspec.convert(raw, field.type, strict=strict, dec_hook=_decode))
     except (msgspec.ValidationError, ValueError) as error:
         hidden = re.search(r"secret|token|password|credential", field.name) or holds_credentials(str(raw))
         shown = "" if hidden else f" is {shorten(repr(raw) if isinstance(raw, str) else toml_text_of(raw), SHOWN_MAX)}"
@@ -252,7 +252,7 @@ def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: 
         raise SettingsError(f"{where}{shown}: {shorten(str(error).replace('`', ''), SHOWN_MAX)}{right}") from error
 
 
-def _sound(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     """A comparable number: comparisons with NaN would neither break nor satisfy a rule."""
     if isinstance(value, float) and math.isnan(value):
         raise ValueError("Expected a number")

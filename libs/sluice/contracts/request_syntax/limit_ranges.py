@@ -58,7 +58,7 @@ def without_defaults(
         return tuple(containers)
     annotated = _annotated(annotations, [each.name for each in containers], first)
     written = {each.name: _of_owner(each, filled.get(each.name, {})) for each in containers}
-    asks = bool(annotated) or any(any(map(_is_some, amounts.values())) for amounts in written.values())
+    asks = bool(annotated) or any(any(map(_is_positive, amounts.values())) for amounts in written.values())
     return tuple(
         _kept(each, written[each.name], annotated=each.name in annotated, others_ask=asks) for each in containers
     )
@@ -85,11 +85,11 @@ def _kept(
     def stays(name: str, amount: object) -> bool:
         if not is_gpu_resource(name) or name in own:
             return True
-        if annotated or (own and not any(map(_is_some, own.values()))):
+        if annotated or (own and not any(map(_is_positive, own.values()))):
             return False
         if not own:
             return not others_ask
-        return _is_some(amount) and _completes(name, own)
+        return _is_positive(amount) and _completes(name, own)
 
     return replace(
         container,
@@ -107,7 +107,7 @@ def _completes(name: str, own: Iterable[str]) -> bool:
     return False
 
 
-def _is_some(amount: object) -> bool:
+def _is_positive(amount: object) -> bool:
     """Whether it is more than zero; invalid amounts are refused elsewhere."""
     size = parse_quantity(source_text_of(amount))
     return isinstance(size, NotANumber) or size != 0

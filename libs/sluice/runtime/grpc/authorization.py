@@ -17,7 +17,7 @@ from sluice.runtime import logs
 
 _SAN = "peer_dns"
 """DNS names in the subject alternative names (grpc, include/grpc/grpc_security_constants.h)."""
-_SAY_AGAIN_S = 60.0
+_LOG_AGAIN_S = 60.0
 """A repeated refusal is logged once in this time."""
 _SAID_MAX = 256
 
@@ -59,7 +59,7 @@ class AuthorizationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc
 
     def _say(self, reason: str, peer: str) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._said.get(reason, -_SAY_AGAIN_S) < _SAY_AGAIN_S:
+        if now - self._said.get(reason, -_LOG_AGAIN_S) < _LOG_AGAIN_S:
             return
         self._said.pop(reason, None)
         while len(self._said) >= _SAID_MAX:

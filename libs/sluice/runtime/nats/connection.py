@@ -107,7 +107,7 @@ class Connection:
     async def _connect(self, servers: list[str], source: CredentialSource) -> None:
         self._source, self._shown = source, source.current()
         if not isinstance(source, Credentials):
-            self._looking = asyncio.ensure_future(self._look())
+            self._looking = asyncio.ensure_future(self._watch_credentials())
         while not await self._has_connected(servers, source):
             await asyncio.sleep(RECONNECT_WAIT_S)
             self._client = Client()
@@ -292,7 +292,7 @@ class Connection:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _watch_credentials(self) -> None:
         """
         Use changed credential files at the next connection, until cancelled.
 
@@ -358,13 +358,13 @@ class Connection:
         elif isinstance(error, AuthorizationError) or _NOT_AUTHORIZED.search(str(error)):
             self._fail(f"{self.name}: the server does not accept these credentials")
         else:
-            self._tell_trouble(error)
+            self._log_problem(error)
             if self._connecting and is_identity_error(error):
                 self._refused.set()
                 # The client must get no further: a connection made while it is cancelled would leak.
                 await asyncio.get_running_loop().create_future()
 
-    def _tell_trouble(self, error: Exception) -> None:
+    def _log_problem(self, error: Exception) -> None:
         """Log each kind of problem once, until the bus is reached again."""
         about_identity = is_identity_error(error)
         why = explain_connect_error(error)

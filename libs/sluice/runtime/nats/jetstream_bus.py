@@ -193,7 +193,7 @@ class NatsBus:
     def _take(self, subject: str, sequence: int, message: Msg) -> Read:
         read = read_stored(subject, sequence, message.data)
         if read.why and (subject, sequence) not in self._set_aside:
-            self._tell_of(subject, sequence, read)
+            self._log_set_aside(subject, sequence, read)
         if self._traces is not None:
             stored_ns = stored_ns_of(message.reply) if self._traces.recording else 0
             self._traces.arrived(subject, sequence, read.request, message.headers, stored_ns)
@@ -201,7 +201,7 @@ class NatsBus:
             self._recorder.seen(read.entry)
         return read
 
-    def _tell_of(self, subject: str, sequence: int, read: Read) -> None:
+    def _log_set_aside(self, subject: str, sequence: int, read: Read) -> None:
         """
         Log once that a message was set aside, and count it: reading on must not hide it.
 

@@ -313,7 +313,7 @@ class _Position:
         acks: list[str] = []
         for message in messages:
             if status := status_of(message):
-                self._heed(status, message.headers or {})
+                self._handle_status(status, message.headers or {})
             elif not self.broken:
                 self.wanted -= 1
                 batch.extend(self._pass_on(message))
@@ -324,7 +324,7 @@ class _Position:
             self.broken = "pending messages did not arrive: they have expired"
         return batch, acks
 
-    def _heed(self, status: str, headers: dict[str, str]) -> None:
+    def _handle_status(self, status: str, headers: dict[str, str]) -> None:
         """Handle a status of the server. All but a heartbeat and an expired pull end the reading."""
         if status == "100":
             last = headers.get(LAST_CONSUMER, "")

@@ -209,13 +209,13 @@ def until_stopped(pid: int) -> None:
     Raises BrokerError when they still run after STOP_TIMEOUT_S.
     """
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while not all(_stands(thread) for thread in Path(f"/proc/{pid}/task").glob("*/stat")):
+    while not all(_is_stopped(thread) for thread in Path(f"/proc/{pid}/task").glob("*/stat")):
         if time.monotonic() > deadline:
             raise BrokerError(f"process {pid} still runs {STOP_TIMEOUT_S:g} s after SIGSTOP")
         time.sleep(STOPPED_POLL_S)
 
 
-def _stands(thread: Path) -> bool:
+def _is_stopped(thread: Path) -> bool:
     """Whether a thread is stopped, or has ended (the states of proc(5): T, Z, X)."""
     try:
         return thread.read_text().rpartition(")")[2].split()[0] in {"T", "Z", "X"}

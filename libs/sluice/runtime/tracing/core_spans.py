@@ -66,7 +66,7 @@ class CoreSpans:
         `doing` is each instruction with its request. Returns the span for instructions without a request.
         """
         if isinstance(event, Observed) and isinstance(event.entry.message, AllocationRequested):
-            self._heard_that_it_runs(event.entry)
+            self._already_runs(event.entry)
         writes = [each for each, request in doing if request and isinstance(each, Write)]
         for write in writes:
             self._begin(write, took_s)
@@ -77,8 +77,8 @@ class CoreSpans:
         ended_ns = time.time_ns()
         began_ns = ended_ns - int(took_s * _NS)
         if isinstance(event, Observed):
-            cause = self._took_in(event.entry, began_ns, doing=bool(doing))
-        for request, words in _words(writes):
+            cause = self._handled(event.entry, began_ns, doing=bool(doing))
+        for request, words in _published_about(writes):
             because = (cause,) if cause and cause[:35] != self._traces.at(request)[:35] else ()
             self._traces.past(
                 "decide",
@@ -94,9 +94,9 @@ class CoreSpans:
             self.signal(f"decided {kind}", request, ended_ns)
         return cause
 
-    def _heard_that_it_runs(self, entry: Entry) -> None:
+    def _already_runs(self, entry: Entry) -> None:
         """A source remembers a pod's binding; a process that just started reads it, too."""
-        if _ends_way(entry.message):
+        if _ends_start(entry.message):
             self._traces.runs(entry.subject.rpartition(".")[2])
 
     def _begin(self, write: Write, ago_s: float) -> None:
@@ -106,7 +106,7 @@ class CoreSpans:
             attributes = of_message(write.message) if self._traces.recording else NO_ATTRIBUTES
             self._traces.start(write.request, name, part, ago_s=ago_s, attributes=attributes)
 
-    def _took_in(self, entry: Entry, began_ns: int, *, doing: bool) -> str:
+    def _handled(self, entry: Entry, began_ns: int, *, doing: bool) -> str:
         """A message was handled: a span, when it had an effect."""
         arrival = self._traces.arrivals.take(entry)
         if arrival is None or entry.message is None:
@@ -177,7 +177,7 @@ class CoreSpans:
 
     def published(self, write: Write, *, unknown: bool) -> None:
         """The attempt is over; called inside its span."""
-        if not unknown and _ends_way(write.message):
+        if not unknown and _ends_start(write.message):
             self._traces.runs(write.request)
         if not self._traces.recording:
             return
@@ -187,14 +187,14 @@ class CoreSpans:
             self._attempts.pop(write.operation, None)
 
 
-def _ends_way(message: object) -> bool:
+def _ends_start(message: object) -> bool:
     """Whether it is the writer's last message of a request's start; later ones belong to the running pod's trace."""
     if isinstance(message, AllocationRequested):
         return message.held is not None
     return isinstance(message, SliceReady | Bound)
 
 
-def _words(writes: Sequence[Write]) -> Iterator[tuple[str, str]]:
+def _published_about(writes: Sequence[Write]) -> Iterator[tuple[str, str]]:
     """Each request with something to publish, with the message types; at most BECAUSE_MAX."""
     found: dict[str, list[str]] = {}
     for write in writes:
