@@ -82,7 +82,7 @@ def defaults_left_out(value: object) -> object:
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
-def test_words_of_earlier_versions_are_read_whole(version: Path):
+def test_messages_of_earlier_versions_are_read_whole(version: Path):
     """After an upgrade the bus is still understood, and no field of it is lost by a rename."""
     problems = set()
     for subject, data in lines(version):
@@ -214,7 +214,7 @@ def test_people_are_told_a_reason_that_is_newer_than_their_reader():
         msgspec.json.decode(data.replace(b"BrandNew", b"no word <b>"), type=Pending)
 
 
-def test_an_older_reader_needs_no_word_of_a_newer_schema():
+def test_an_older_reader_needs_no_message_of_a_newer_schema():
     """A misleading change raises SCHEMA; then the older reader sets the message aside instead of guessing."""
     data = lines(NEWEST)[0][1]
     later = msgspec.json.encode(json.loads(data) | {"schema": SCHEMA + 1})

@@ -20,13 +20,13 @@ def wrapped(message) -> Envelope:
     )
 
 
-def test_every_word_of_the_bus_is_documented_by_an_example():
+def test_every_message_of_the_bus_is_documented_by_an_example():
     """A message without an example would be missing from docs/events.md."""
     assert {type(example) for example in EXAMPLES} == {kind for noun in SUBJECT_KINDS for kind in noun.messages}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: type(e).__name__)
-def test_no_word_changes_on_its_way(example):
+def test_no_message_changes_on_its_way(example):
     """Encode and decode give the same message."""
     assert decode(encode(wrapped(example))) == wrapped(example)
 
@@ -49,7 +49,7 @@ def test_a_newer_schema_is_set_aside_and_says_so():
     )
 
 
-def test_an_unknown_word_is_set_aside():
+def test_an_unknown_message_is_set_aside():
     """A message type from the future stops nothing."""
     raw = json.loads(encode(wrapped(Released(request="p1", cause="c"))))
     raw["message"]["type"] = "Teleported"

@@ -226,7 +226,7 @@ def test_a_daemon_that_answers_without_end_fills_no_disk(tmp_path: Path, monkeyp
     assert [path.name for path in tmp_path.iterdir()] == ["control"]
 
 
-def test_what_a_daemons_program_leaves_behind_delays_nobody(tmp_path: Path):
+def test_what_a_daemons_program_leaves_behind_delays_nothing(tmp_path: Path):
     """A child that holds the output open is not waited for: the answer is complete."""
     control = tmp_path / "control"
     control.write_text(

@@ -90,7 +90,7 @@ def test_the_page_is_this_machines_unless_somebody_says_otherwise():
     assert is_local(usual.address)
 
 
-def test_nobody_else_opens_a_listener():
+def test_no_other_module_opens_a_listener():
     """No firewall knows of a port that is opened beside the settings."""
     found = set()
     for path in [*ROOT.glob("libs/**/*.py"), *ROOT.glob("services/**/*.py")]:

@@ -94,7 +94,7 @@ def test_a_gpu_given_whole_offers_nothing():
     assert found.created == {"7g.40gb": 1}
 
 
-def test_whose_each_slot_is_can_be_asked():
+def test_each_slot_has_its_owner():
     """Ours with owner and container, foreign ones without."""
     report = booked("a", ("1g.5gb", 6, 1))
     found = use(report, instances=(instance("1g.5gb", 6, 1, "a"), instance("3g.20gb", 0, 4, None)))
@@ -165,7 +165,7 @@ def test_a_quarantined_place_is_counted_once():
     assert (found.quarantined, found.slices_in_use) == (2, 3)
 
 
-def test_tenants_of_a_home_that_nobody_may_join_still_have_their_shares():
+def test_tenants_of_a_closed_shared_device_keep_their_shares():
     """Their MPS daemon is in trouble: as quarantined slices they would seem to be given up."""
     tenants = [shared(booked(name, ("3g.20gb", 4, 4))) for name in ("a", "b")]
     found = use(*tenants, instances=(instance("3g.20gb", 4, 4, "a"),), quarantined=(PlacementReport(start=4, size=4),))
@@ -198,7 +198,7 @@ def node(name: str, *, stale: bool = False, **gpu) -> NodeUse:
     return NodeUse(NodeName(name), inventory, gpu_uses(inventory.snapshot))
 
 
-def test_the_fleet_does_not_offer_what_nobody_can_make():
+def test_stale_nodes_and_unhealthy_gpus_offer_nothing():
     """Stale nodes and unhealthy GPUs are counted, and offer nothing."""
     total = fleet_use([node("a"), node("b"), node("c", stale=True), node("d", healthy=False)])
     assert (total.nodes, total.nodes_stale, total.gpus, total.gpus_unhealthy) == (4, 1, 4, 1)
@@ -215,7 +215,7 @@ def test_an_empty_fleet_has_nothing():
 # -- fixed layouts ----------------------------------------------------------------------------------------------------
 
 
-def test_of_a_fixed_layout_what_can_be_had_is_neither_foreign_nor_in_use():
+def test_a_free_instance_of_a_fixed_layout_is_neither_foreign_nor_in_use():
     """An administrator's GPUs would look full of foreign instances before the first pod comes."""
     free, taken = instance("3g.20gb", 0, 4, None), instance("2g.10gb", 4, 2, "a1")
     broken = msgspec.structs.replace(instance("1g.5gb", 6, 1, None), unusable="it has no compute instance")

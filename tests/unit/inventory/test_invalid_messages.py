@@ -40,7 +40,7 @@ def goes_on(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("address", "message"), CASES, ids=lambda value: type(value).__name__)
-def test_other_nodes_are_pulled_behind_a_word_that_makes_no_sense(address: Address, message: AnyMessage):
+def test_an_invalid_message_does_not_stop_pulls_of_other_nodes(address: Address, message: AnyMessage):
     """One agent's invalid message would otherwise make every node stale, and nothing would be granted."""
     for poison in [None, *nonsense(address, message, some=SOME)]:
         bench = scene()

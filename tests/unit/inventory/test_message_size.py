@@ -11,7 +11,7 @@ from sluice_inventory.core.events import PullSucceeded
 from sluice_inventory.shell.puller import NAME_MAX, SNAPSHOT_BYTES_MAX
 
 
-def test_a_node_with_the_longest_words_can_be_told_to_be_stale(bench: Bench):
+def test_a_node_with_the_longest_names_can_become_stale(bench: Bench):
     """A message too large for the bus ends the inventory, and no node would get anything new."""
     spare = SNAPSHOT_BYTES_MAX - len(msgspec.json.encode(snapshot(driver_version="")))
     largest = snapshot(driver_version="d" * spare)

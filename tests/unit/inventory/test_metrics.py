@@ -23,7 +23,7 @@ def pulled(bench, generation: int, **gpu) -> None:
     bench.feed(PullSucceeded(NODE, snapshot(generation, gpus=(gpu_report(**gpu),)), AT))
 
 
-def test_who_watches_sees_ill_gpus_and_lost_places(bench):
+def test_metrics_show_unhealthy_gpus_and_quarantined_places(bench):
     """Unhealthy GPUs, quarantined places and foreign instances are numbers by model."""
     fleet = FleetMetrics(bench.core, SimpleNamespace(monotonic=lambda: bench.now))
     bench.start_reading()
@@ -47,7 +47,7 @@ def test_who_watches_sees_ill_gpus_and_lost_places(bench):
     assert found["sluice_gpu_memory_slices", model, "foreign"] == 1
 
 
-def test_a_node_that_does_not_answer_is_stale_for_those_who_watch(bench):
+def test_metrics_show_a_silent_node_as_stale(bench):
     """Otherwise operators would not see that nothing new goes there."""
     fleet = FleetMetrics(bench.core, SimpleNamespace(monotonic=lambda: bench.now))
     bench.start_reading()

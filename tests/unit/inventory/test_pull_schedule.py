@@ -36,7 +36,7 @@ def pulled(bench: Bench) -> Bench:
 # -- reasons to pull ----------------------------------------------------------------------------------------------
 
 
-def test_a_new_node_is_pulled_and_told_to_the_allocator(bench):
+def test_a_new_node_is_pulled_and_published(bench):
     """An announcement leads to one pull, its answer to one message on the bus."""
     assert bench.hear(news()) == [ASK]
     assert answered(bench) == [bench.write(1, known())]
@@ -59,7 +59,7 @@ def test_a_change_on_the_node_is_pulled_at_once(bench):
     assert answered(bench, 2) == [bench.write(2, known(2), expected=102)]
 
 
-def test_repeated_news_cost_nothing(bench):
+def test_repeated_announcements_cost_nothing(bench):
     """An announcement of the pulled generation leads to nothing."""
     pulled(bench)
     assert bench.hear(news(1)) == []
@@ -74,7 +74,7 @@ def test_a_quiet_node_is_still_looked_at(bench):
     assert bench.core.view(NODE).inventory.observed_at == LATER
 
 
-def test_a_change_without_news_is_found_by_the_timer(bench):
+def test_a_change_without_an_announcement_is_found_by_the_timer(bench):
     """A lost announcement is made up for: what the timer's pull finds is written."""
     pulled(bench)
     assert bench.at(10.0) == [ASK]
@@ -102,7 +102,7 @@ def test_an_agent_that_moved_is_asked_at_its_new_address(bench):
     assert bench.hear(news(1, endpoint="127.0.0.1:7002")) == [Pull(NODE, "127.0.0.1:7002")]
 
 
-def test_news_during_a_pull_lead_to_another_one(bench):
+def test_an_announcement_during_a_pull_leads_to_another_one(bench):
     """A change after the agent answered is not missed; one pull of a node at a time."""
     assert bench.hear(news(1)) == [ASK]
     assert bench.hear(news(2)) == []
@@ -118,13 +118,13 @@ def test_an_answer_of_the_agent_before_is_not_taken_for_the_new_ones(bench):
     assert bench.core.view(NODE).inventory is None
 
 
-def test_a_word_about_another_node_than_its_subjects_is_not_believed(bench):
+def test_an_announcement_of_another_node_than_its_subjects_is_ignored(bench):
     """A node can announce only itself."""
     assert bench.observe(subjects.node(NODE), news(node=NodeName("gpu-2"))) == []
     assert bench.core.names() == []
 
 
-def test_news_that_cannot_be_read_stop_nothing(bench):
+def test_an_undecodable_announcement_stops_nothing(bench):
     """An undecodable announcement leaves what is known as it is."""
     pulled(bench)
     assert bench.observe(subjects.node(NODE), None) == []
@@ -196,7 +196,7 @@ def test_an_answer_older_than_the_news_it_was_asked_for_is_dropped(bench):
     assert bench.core.view(NODE).error == "127.0.0.1:7001 went back from generation 3 to 2"
 
 
-def test_an_answer_of_a_run_that_does_not_speak_on_the_bus_is_dropped(bench):
+def test_an_answer_of_an_unannounced_run_is_dropped(bench):
     """An agent that answers but cannot write to the bus must not make its node look usable."""
     assert bench.hear(news()) == [ASK]
     assert answered(bench, agent_run=RunId("agent-2")) == []
@@ -221,7 +221,7 @@ def test_failed_pulls_are_retried_with_growing_pauses_up_to_a_bound(bench):
     assert bench.at(now + 11.0) == [ASK]
 
 
-def test_news_do_not_hammer_a_node_that_fails(bench):
+def test_announcements_do_not_hammer_a_failing_node(bench):
     """While a node fails, announcements of the same agent wait for the pause; another agent is pulled at once."""
     assert bench.hear(news(1)) == [ASK]
     assert bench.feed(PullFailed(NODE, "away")) == []
@@ -269,7 +269,7 @@ def test_a_node_that_comes_back_is_fresh_again(bench):
     assert answered(bench, at=LATER) == [bench.write(3, known(observed_at=LATER), expected=103)]
 
 
-def test_a_node_nobody_tells_of_any_more_is_forgotten(bench):
+def test_a_node_that_is_neither_listed_nor_answers_is_forgotten(bench):
     """Neither on the bus nor answering: it must not take memory without end."""
     assert bench.hear(news()) == [ASK]
     assert bench.feed(PullFailed(NODE, "away")) == []
@@ -281,7 +281,7 @@ def test_a_node_nobody_tells_of_any_more_is_forgotten(bench):
     assert bench.core.names() == []
 
 
-def test_a_node_that_cannot_be_reached_is_not_forgotten_while_the_bus_tells_of_it(bench):
+def test_an_unreachable_node_is_kept_while_the_bus_lists_it(bench):
     """Unreachable alone removes nothing."""
     assert bench.hear(news()) == [ASK]
     assert bench.feed(PullFailed(NODE, "away")) == []

@@ -22,7 +22,7 @@ async def test_a_node_that_changes_often_waits_once():
         assert [await watcher.next(), await watcher.next()] == [A, B]
 
 
-async def test_a_watcher_that_does_not_read_is_told_so():
+async def test_a_watcher_that_does_not_read_is_ended():
     """More changed nodes than may be queued: it ends, and the others do not."""
     watchers = Watchers(watchers_max=2, pending_max=2)
     with watchers.watch(frozenset()) as slow, watchers.watch(frozenset({"c"})) as other:
@@ -44,7 +44,7 @@ async def test_a_waiting_watcher_is_woken():
             assert await waiting == A
 
 
-def test_watchers_who_left_make_room():
+def test_a_watcher_that_leaves_makes_room():
     """The limit counts current watchers."""
     watchers = Watchers(watchers_max=1, pending_max=1)
     with watchers.watch(frozenset()), pytest.raises(TooManyWatchersError), watchers.watch(frozenset()):

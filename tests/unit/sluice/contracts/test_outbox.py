@@ -399,7 +399,7 @@ def test_only_the_newest_of_what_shall_be_kept_is_written() -> None:
     assert desk.tell(WriteAccepted(FIRST, 1)) == [write(SECOND, SLICE, 1, word("three"))]
 
 
-def test_a_contested_word_is_reported_and_said_again_unless_forgotten() -> None:
+def test_a_contested_value_is_reported_and_written_again_unless_forgotten() -> None:
     """Two writers of one kind: the core decides whether to go on."""
     desk = Desk(entry(SLICE, 3, message=word("ready")), stream=Stream.STATE)
     desk.outbox.keep(SLICE, word("ready"))
@@ -412,7 +412,7 @@ def test_a_contested_word_is_reported_and_said_again_unless_forgotten() -> None:
     assert desk.see(entry(SLICE, 5)) == []
 
 
-def test_a_closing_word_is_said_once_and_forgotten() -> None:
+def test_a_closing_message_is_written_once_and_forgotten() -> None:
     """W5: when it has expired it is not repeated; the subject is free, and memory with it."""
     desk = Desk(stream=Stream.STATE)
     desk.outbox.keep(SLICE, word("gone"), ttl_s=60)
@@ -521,7 +521,7 @@ def test_an_answer_that_was_on_its_way_when_an_own_write_landed_is_not_taken_for
     assert desk.outbox.drain() == [write(OperationId("run-4"), SLICE, 2, word("warned"))]
 
 
-def test_what_a_life_before_has_said_is_said_again_for_a_look_does_not_prove_that_it_was_its_last_word() -> None:
+def test_a_direct_read_does_not_prove_that_a_value_of_an_earlier_run_is_the_last() -> None:
     """A lagging server shows an older message: the later one would stay on the bus, uncorrected."""
     desk = agent()
     desk.outbox.keep(SLICE, word("ready"))
@@ -538,7 +538,7 @@ def test_what_a_life_before_has_said_is_said_again_for_a_look_does_not_prove_tha
 
 
 @pytest.mark.parametrize("ttl_s", [None, 60])
-def test_a_word_that_has_the_number_which_an_older_one_expected_is_said_once_more(ttl_s: int | None) -> None:
+def test_a_write_on_a_reused_sequence_is_written_once_more(ttl_s: int | None) -> None:
     """
     STATE forgot its latest messages, and reuses their numbers; a copy of the older message in flight would land over
     the newer one, and its agent would never notice.
@@ -558,7 +558,7 @@ def test_a_word_that_has_the_number_which_an_older_one_expected_is_said_once_mor
     assert desk.tell(WriteAccepted(fourth, 8)) == []
 
 
-def test_a_closing_word_of_a_life_before_is_not_said_again() -> None:
+def test_a_closing_message_of_an_earlier_run_is_not_repeated() -> None:
     """All old closing messages would be repeated, with another TTL, whenever an agent starts."""
     desk = agent()
     desk.outbox.keep(SLICE, word("gone"), ttl_s=60)

@@ -276,7 +276,7 @@ async def test_readers_wait_while_the_core_is_behind(core, bus, running, make_st
     assert core.heard == [make_started(0)] * 100 + [make_started(1)]
 
 
-async def test_a_full_inbox_lets_nobody_in_until_there_is_room(core, bus, running, make_started):
+async def test_a_full_inbox_makes_producers_wait(core, bus, running, make_started):
     """The limit holds: producers wait."""
     async with running(events_max=10) as runner:
         runner._inbox.add([make_started(0)] * 10)

@@ -135,7 +135,7 @@ async def test_an_agent_writes_without_reading_any_stream(monkeypatch):
     await asyncio.wait((task,))
 
 
-async def test_nothing_of_a_reading_is_passed_on_before_who_asked_for_it_is_ready():
+async def test_a_reading_waits_until_its_reader_is_ready():
     """Pods would be requested before the limits of their namespaces are published."""
     broker = MemoryBroker()
     core, bus = _Keeper("run1"), broker.bus("keeper")

@@ -64,7 +64,7 @@ async def kept(bus: object, sleeps: int) -> tuple[Lease, list[float]]:
     return lease, clock.slept
 
 
-async def test_who_lost_the_broker_works_again_as_soon_as_it_is_back():
+async def test_a_holder_resumes_as_soon_as_the_broker_is_back():
     """Pods would wait a whole renewal longer after each restart of the broker."""
     lease, slept = await kept(LosingAnswers(MemoryBroker().bus("allocator", None), 2), 4)
     assert slept == [RETRY_S, RETRY_S, RENEWAL_S, RENEWAL_S]

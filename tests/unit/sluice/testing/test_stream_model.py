@@ -92,7 +92,7 @@ def test_a_place_is_booked_once() -> None:
     assert values.highest(NODE_1, 0) == second
 
 
-def test_expired_words_free_the_guard_and_not_more() -> None:
+def test_expired_messages_free_the_guard_and_no_more() -> None:
     """The guard steps back to the remaining entries."""
     values = StreamModel()
     stays = landed(put(values, "sluice.ledger.n1.a", NODE_1, 0))

@@ -34,7 +34,7 @@ def test_an_agents_rights_are_exactly_these() -> None:
     )
 
 
-def test_nobody_may_do_everything_or_delete_anything() -> None:
+def test_no_user_may_do_everything_or_delete_anything() -> None:
     """No bare wildcard, no deletion, purge or change of a stream, and an inbox per user."""
     for rights in EVERYBODY:
         assert not {">", "$JS.>", "$JS.API.>", "sluice.>", "hist.>"} & set(rights.publish)

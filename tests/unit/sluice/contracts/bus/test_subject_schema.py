@@ -16,14 +16,14 @@ KEYED = [(a, m) for a, m in WORDS if a.kind not in {"request", "host"}]
 """Messages that name their own object; for the other two only the subject does."""
 
 
-def test_every_word_that_is_recorded_belongs_where_it_stands():
+def test_every_recorded_message_belongs_to_its_subject():
     """A rule that is too narrow would set aside what our own services write."""
     assert [
         schema_violation(address, message) for address, message in WORDS if schema_violation(address, message)
     ] == []
 
 
-def test_no_word_belongs_to_another_noun():
+def test_no_message_belongs_to_another_kind():
     """An answer in place of an order is invalid."""
     for _, message in WORDS:
         for noun in SUBJECT_KINDS:
@@ -33,7 +33,7 @@ def test_no_word_belongs_to_another_noun():
 
 
 @pytest.mark.parametrize("at", [0, -1])
-def test_no_word_belongs_to_another_key(at: int):
+def test_no_message_belongs_to_another_key(at: int):
     """An order of another node, or an answer to another request, however well formed."""
     for address, message in KEYED:
         key = list(address.key)

@@ -61,7 +61,7 @@ def test_a_term_means_what_the_scheduler_takes_it_to_mean(term, selector, namesp
     assert needs(affinity=apart(**term)).apart == (expected,)
 
 
-def test_a_term_whose_selector_is_null_keeps_nobody_out() -> None:
+def test_a_term_with_a_null_selector_keeps_no_pod_out() -> None:
     """Null matches no pod, and an empty selector every pod."""
     assert needs(affinity=apart()).apart == ()
     beside = {"podAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, "labelSelector": None}]}}
@@ -123,7 +123,7 @@ def test_what_the_api_server_would_refuse_is_refused_by_its_field(spec, field) -
     assert field in found.field
 
 
-def test_a_demand_that_nobody_here_can_look_at_is_told() -> None:
+def test_an_unsupported_requirement_is_warned_of() -> None:
     """Labels of namespaces are unknown: a warning says what is used instead."""
     by_team = apart(labelSelector={}, namespaceSelector={"matchLabels": {"team": "ml"}})
     (told,) = unknown_demands({"affinity": by_team})

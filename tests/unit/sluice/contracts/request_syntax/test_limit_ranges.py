@@ -75,7 +75,7 @@ def test_the_neighbour_of_a_container_that_asks_gets_nothing_by_default():
     assert asked(default={GPU: "1"}, name="side", annotations=said, others=(ContainerRequest("main"),)) == {}
 
 
-def test_what_somebody_wrote_stays_without_the_word_of_the_plugin():
+def test_a_written_request_stays_without_the_plugins_annotation():
     """A request must not be lost where there is no LimitRange."""
     container = ContainerRequest("main", limits={GPU: "1"})
     assert without_defaults({"sluice.dev/profile": "1g.5gb"}, (container,), first="main") == (container,)

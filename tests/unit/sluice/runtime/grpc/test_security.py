@@ -81,7 +81,7 @@ async def test_an_agent_is_asked_by_who_may(ours):
 
 
 @pytest.mark.parametrize("who", ["allocator", "node", "stranger"])
-async def test_who_may_not_ask_is_told_so(ours, who):
+async def test_a_caller_without_the_right_gets_the_reason(ours, who):
     """A certificate of ours is not a right to everything."""
     name = {"allocator": dns_name(Caller.ALLOCATOR), "node": OTHER, "stranger": "example.internal"}[who]
     async with served(ours.files("node", NODE)) as address:
@@ -97,7 +97,7 @@ async def test_who_may_not_ask_is_told_so(ours, who):
 
 
 @pytest.mark.parametrize("wrong", ["foreign", "ended", "for servers", "none", "plain text"])
-async def test_who_shows_no_good_certificate_is_not_let_in(ours, theirs, wrong):
+async def test_a_client_without_a_valid_certificate_is_refused(ours, theirs, wrong):
     """Such a client neither learns anything, nor waits for it."""
     good = ours.files("inventory", INVENTORY)
     async with served(ours.files("node", NODE)) as address:
@@ -205,7 +205,7 @@ async def test_nothing_is_said_in_plain_text_beyond_this_machine(address):
             pass
 
 
-async def test_who_vouches_for_the_network_may_speak_plain_text():
+async def test_plain_text_is_allowed_on_a_network_declared_trusted():
     """A network of containers on one machine is trusted."""
     how = TransportSecurity(plain_text=True)
     async with transport.serve(_Agent().register, address="0.0.0.0:0", security=how) as address:

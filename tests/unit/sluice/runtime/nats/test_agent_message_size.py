@@ -36,7 +36,7 @@ def of_size(message: AnyMessage, field: str, size_bytes: int) -> bytes:
         pytest.param(subjects.node(NODE), news(), "endpoint", id="node"),
     ],
 )
-def test_a_long_word_of_an_agent_is_set_aside(prefix: str, address: Address, message: AnyMessage, field: str):
+def test_a_long_message_of_an_agent_is_set_aside(prefix: str, address: Address, message: AnyMessage, field: str):
     """The allocator quotes it in its own message, which the bus then refuses: every allocator would end, repeatedly."""
     subject = prefix + address.subject
     largest = read_stored(subject, 7, of_size(message, field, AGENTS_WORD_BYTES_MAX))
@@ -46,7 +46,7 @@ def test_a_long_word_of_an_agent_is_set_aside(prefix: str, address: Address, mes
     assert found.why == found.entry.why == "128001 bytes is over the limit of 128000 for what agents say"
 
 
-def test_a_word_of_a_service_may_be_larger():
+def test_a_message_of_a_service_may_be_larger():
     """It quotes agents, and must not be limited like one."""
     closed = Closed(revision=1, allocation=A1, request=R1, node=NODE, cause="")
     found = read_stored(subjects.ledger(NODE, A1).subject, 7, of_size(closed, "cause", AGENTS_WORD_BYTES_MAX * 2))

@@ -77,7 +77,7 @@ async def test_a_process_that_was_stopped_does_not_blame_the_broker():
     assert [line["for_s"] for line in lines] == [REPORT_AFTER_S]
 
 
-def test_time_in_which_nobody_listened_is_nobodys_silence():
+def test_time_in_which_the_process_was_paused_is_not_silence():
     """A late check extends the deadline; one that is far too late restarts it."""
     deadline = AwakeDeadline(4.0, 100.0)
     assert deadline.due == 100.0 + CHECK_EVERY_S

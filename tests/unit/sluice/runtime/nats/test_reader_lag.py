@@ -31,7 +31,7 @@ def delivered(sequence: int, *, of_consumer: int, pending: int):
     return SimpleNamespace(subject=f"sluice.x.{sequence}", reply=reply, headers=None, data=b"x")
 
 
-def test_who_watches_sees_how_far_a_reader_is_behind(counts):
+def test_metrics_show_how_far_a_reader_is_behind(counts):
     """A service that cannot keep up would only be noticed by waiting pods."""
     position = _Position(Stream.BOOK, take, 0.0)
     assert position.behind is None

@@ -17,7 +17,7 @@ def systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_chosen_port_goes_to_nobody_who_asks_for_any(systems: Path):
+def test_a_chosen_port_is_not_given_to_a_program_that_asks_for_any(systems: Path):
     """Another program's connection had a service's port, and the service failed to start meanwhile."""
     systems.write_text("10100\t29999\n")
     chosen = free_ports(50)

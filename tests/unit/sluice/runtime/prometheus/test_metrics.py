@@ -47,7 +47,7 @@ async def page(counts):
 GET = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
-async def test_whoever_watches_sees_what_was_counted_and_what_is():
+async def test_the_page_shows_counters_and_current_values():
     """Alerts need them: counters, current gauges of a core, and times by their bounds."""
     counts = MetricRegistry()
     counts.count(WORDS, "a")
@@ -88,7 +88,7 @@ async def test_a_scraper_gets_the_format_that_it_asks_for():
 
 
 @pytest.mark.parametrize("kind", ["application/openmetrics-text;version=next", "text/plain;version=x;escaping=values"])
-async def test_who_asks_for_a_version_that_is_none_gets_the_page(kind):
+async def test_a_scraper_with_an_invalid_version_gets_the_page(kind):
     """Such a scraper would be disconnected, and each time leave a traceback in the log."""
     counts = MetricRegistry()
     counts.count(WORDS, "a")
@@ -115,7 +115,7 @@ async def test_nothing_else_is_served(asked, status):
 
 
 @pytest.mark.parametrize("asked", [b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 10_000, b"GET /metrics HTTP/1.1\r\n"])
-async def test_who_asks_without_end_or_not_to_the_end_is_hung_up_on(asked, monkeypatch):
+async def test_a_slow_or_endless_client_is_disconnected(asked, monkeypatch):
     """A slow or endless client cannot hold memory or connections of a service."""
     monkeypatch.setattr(http_page, "WITHIN_S", 0.2)
     async with page(MetricRegistry()) as address:

@@ -116,7 +116,7 @@ def test_a_decision_about_who_waits_names_what_freed_the_place(book, spans):
     assert [f"{link.context.trace_id:032x}" for link in decide.links] == [trace_id("other")]
 
 
-def test_words_that_lead_to_nothing_are_no_spans(book, spans):
+def test_messages_without_an_effect_are_no_spans(book, spans):
     """Every process reads others' messages; a trace shows which one acted on them."""
     turns = CoreSpans(book)
     book.arrived("sluice.request.r1", 1, "r1", {"traceparent": root_traceparent("r1")})
