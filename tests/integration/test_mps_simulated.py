@@ -10,7 +10,6 @@ from factories.gpus.mps import H1, H2, LIMITS, TENANT, Place, mps_place, refusal
 
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_node_agent.core.instructions import StartMps
-from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 from sluice_node_agent.simulated.mps_program import HARDWARE_VARIABLE
 

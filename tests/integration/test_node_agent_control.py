@@ -48,7 +48,7 @@ def _service(folder, run="run1", **changes):
 
 RELEASED = (
     "slice a1 is gone, and its place is free",
-    "slice a1 is being tried again, and stays quarantined until nothing holds it",
+    "slice a1 is being retried, and stays quarantined until nothing holds it",
 )
 """The operator's answer; the second also where that takes longer than the operator is kept waiting."""
 

@@ -12,7 +12,7 @@ from sluice_console.core.web.board import Board
 from sluice_console.shell.cli_options import EXIT_USAGE
 from sluice_console.shell.errors import CommandError
 from sluice_console.shell.web import hub as hub_module
-from sluice_console.shell.web import server, stream
+from sluice_console.shell.web import stream
 from sluice_console.shell.web.hub import Hub
 from sluice_console.shell.web.listen_address import host_and_port, listen, url_of
 from sluice_console.shell.web.sidecar import take

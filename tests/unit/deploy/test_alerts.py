@@ -29,7 +29,10 @@ SAID = {
         CERTIFICATES,
         "test_who_watches_sees_that_nobody_can_ask_it_and_when_its_certificate_ends",
     ),
-    "a service ends again and again": ("tests/e2e/test_wrong_setups.py", "test_a_data_folder_that_cannot_be_written"),
+    "a service ends again and again": (
+        "tests/e2e/failures/test_wrong_setups.py",
+        "test_a_data_folder_that_cannot_be_written",
+    ),
     "a node's agent is away": (FLEET, "test_metrics_show_a_silent_node_as_stale"),
     "a node answers and is not opened": (DOCTOR, "test_a_node_that_is_not_open_is_named"),
     "the broker is away": (RUNNING, "test_what_cannot_be_looked_at_is_not_called_well"),

@@ -170,7 +170,7 @@ def test_a_stored_ask_that_sluice_would_not_write_is_denied_in_words():
     cure = "(allowed: leave it out: Sluice writes it when the pod is created)"
     nothing = '{"version":1,"first":"main"}'
     assert message_of(stored_as(nothing)) == (
-        f"sluice.dev/request = {nothing!r}: it asks for no GPU, and the pod would wait for ever {cure}"
+        f"sluice.dev/request = {nothing!r}: it requests no GPU, so the pod would wait forever {cure}"
     )
     other = '{"version":1,"first":"main","resources":{"gone":{"nvidia.com/gpu":"1"}}}'
     written = '{"first":"main","resources":{"gone":{"nvidia.com/gpu":"1"}},"version":1}'
@@ -178,5 +178,5 @@ def test_a_stored_ask_that_sluice_would_not_write_is_denied_in_words():
     for text in ("", "[]", '{"version":2,"first":"main"}', '{"version":1,"first":"main","more":1}', "{" * 9999):
         message = message_of(stored_as(text))
         assert message.startswith("sluice.dev/request = ")
-        assert "not what Sluice stores there" in message
+        assert "not in the form that Sluice stores" in message
         assert message.endswith(cure)

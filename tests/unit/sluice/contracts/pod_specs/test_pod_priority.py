@@ -6,7 +6,6 @@ from sluice.contracts.pod_specs import (
     NO_PRIORITY,
     PodPriority,
     PriorityClass,
-    read_priority,
     read_priority_class,
     unknown_class,
     with_priority_class,
