@@ -224,7 +224,7 @@ def test_in_a_home_that_is_out_of_use_a_share_does_not_grow(empty, mig):
 
     why = refused(bench, memory_mib=2500)
     assert why.reason is AdjustReason.NOT_NOW
-    assert "is out of use now" in why.message
+    assert "is unavailable" in why.message
     assert shares_of(adjusted(bench, memory_mib=2000)) == [2000]
 
 
@@ -240,7 +240,7 @@ def test_in_a_home_that_is_out_of_use_a_share_does_not_grow(empty, mig):
         ({"memory_mib": 2**62}, "memory_mib", "from 1 to"),
         ({"sm_partition": 101}, "sm_partition", "from 1 to 100"),
         ({"quota_limit_permille": 1001}, "quota_limit_permille", "from 1 to 1000"),
-        ({"quota_limit_permille": 500}, "quota_limit_permille", "cannot be more than the allowed part"),
+        ({"quota_limit_permille": 500}, "quota_limit_permille", "cannot exceed the quota limit of"),
     ],
 )
 def test_a_value_that_means_nothing_is_named(bench, values, field, words):
@@ -294,7 +294,7 @@ def test_what_is_so_already_says_whether_it_is_carried_out(bench):
     """Asking again is how anybody finds out that it is done."""
     bench.bound("p1", mps(4000))
     assert refused(bench, memory_mib=4000) == AdjustRefused(
-        AdjustReason.UNCHANGED, "container 'main' has exactly that already"
+        AdjustReason.UNCHANGED, "container 'main' already has exactly that"
     )
     grant = adjusted(bench, memory_mib=9000)
     assert refused(bench, memory_mib=9000).under_way
@@ -330,7 +330,7 @@ def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
         assert wrong.reason is AdjustReason.NOT_NOW
         return wrong.message
 
-    sentence = "node-a was removed: its Node object was deleted; ask again when its node agent has spoken"
+    sentence = "node-a was removed: its Node object was deleted; retry when its node agent has reported"
     assert is_refused() == sentence  # its head is being closed
     assert bench.observe(subjects.node(NODE), news) == []
     assert "is not open" in is_refused()  # its agent has spoken, and the head's end may still land

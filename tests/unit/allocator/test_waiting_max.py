@@ -53,8 +53,8 @@ def test_who_comes_when_too_many_wait_is_told_so(narrow: Bench):
     (pending,) = (write.message for write in writes)
     assert pending.reasons[0].reason is WaitReason.QUEUE_FULL
     assert pending.message == (
-        "2 requests wait already, as many as may; this one is looked at in its turn when others have a place "
-        "or are withdrawn (1 in all stand outside; the limit is the allocator's waiting_max)"
+        "the queue is full: 2 requests wait, and 1 more outside of it; this one enters it in its turn when others "
+        "have a place or are withdrawn (the limit is the allocator's waiting_max)"
     )
     stands = how_it_stands(narrow.allocator.desk, RequestId("late"))
     assert stands is not None
@@ -69,7 +69,7 @@ def test_a_job_that_is_kept_outside_is_told_so_and_goes_on_being_told(narrow: Be
     for narrow.now in range(5, 60, 5):
         assert told(narrow.land_all(narrow.handle(Ticked()))) == {}
     stands = [how_it_stands(narrow.allocator.desk, RequestId(name)) for name in ("j0", "j1")]
-    assert all(each is not None and "as many as may" in each.message for each in stands)
+    assert all(each is not None and "the queue is full" in each.message for each in stands)
 
     writes = withdraw(narrow, "w1")
     for narrow.now in range(60, 90, 5):

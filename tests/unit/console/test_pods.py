@@ -145,7 +145,7 @@ def test_a_pod_that_is_being_moved_is_shown_with_what_it_has(make):
 def test_a_promised_pod_waits_until_those_before_it_have_left(make):
     """`is being made` for as long as somebody else's training runs reads like a node that hangs."""
     grant = msgspec.structs.replace(make.grant(), after=("other_1",))
-    why = "its place on gpu-1 is booked and waits for default/other to end"
+    why = "its place on gpu-1 is reserved and waits for default/other to end"
     pending = Pending(request=make.request, request_revision=1, message=why, reasons=())
     pod = only(make.world(request=make.asked(), ledger=grant, waiting=pending))
     assert (pod.state, pod.message) == ("waiting", f"waits: {why}")

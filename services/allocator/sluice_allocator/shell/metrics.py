@@ -19,73 +19,71 @@ from sluice_allocator.shell.demand import pending_devices
 REQUESTS = Metric(
     "sluice_requests",
     "gauge",
-    "Requests by what became of them: asked (by a living source), bound, refused (no hardware could), rejected (nobody "
-    "understands them), waiting (told why).",
+    "Requests by state: asked (their source wants them), bound, refused (no hardware could serve them), rejected (not "
+    "valid), waiting (with a published reason).",
     ("state",),
 )
-WAITING = Metric(
-    "sluice_requests_waiting", "gauge", "Requests that wait, by the first reason that they were told.", ("reason",)
-)
+WAITING = Metric("sluice_requests_waiting", "gauge", "Requests that wait, by the first of their reasons.", ("reason",))
 QUEUE = Metric(
     "sluice_queue_requests",
     "gauge",
-    "Requests in the queue, by the mode and profile that they ask for.",
+    "Requests in the queue, by requested mode and profile.",
     ("mode", "profile"),
 )
 QUEUE_OUTSIDE = Metric(
-    "sluice_queue_outside", "gauge", "Requests outside of the queue: too many wait (SLUICE_ALLOCATOR_WAITING_MAX).", ()
+    "sluice_queue_outside", "gauge", "Requests outside the full queue (SLUICE_ALLOCATOR_WAITING_MAX).", ()
 )
 QUEUE_WAIT = Metric(
     "sluice_queue_first_waits_seconds",
     "gauge",
-    "How long the first in its turn has waited in this process, by mode and profile.",
+    "How long the request at the head of the queue has waited in this process, by mode and profile.",
     ("mode", "profile"),
 )
 NODES = Metric(
     "sluice_nodes",
     "gauge",
-    "Nodes by state: open (used), unopened (its ledger is being written), stale (its agent does not answer), removed, "
-    "cordoned; one node may be in several.",
+    "Nodes by state: open (in use), unopened (ledger being written), stale (agent does not answer), removed, cordoned; "
+    "a node may be in several.",
     ("state",),
 )
-SLICES = Metric("sluice_slices", "gauge", "Slices by the last word of their agents.", ("state",))
-GRANTS = Metric("sluice_ledger_entries", "gauge", "Entries of the ledger by kind: Grant, Revoke, Closed.", ("kind",))
+SLICES = Metric("sluice_slices", "gauge", "Slices by the last status that their agents published.", ("state",))
+GRANTS = Metric("sluice_ledger_entries", "gauge", "Ledger entries by kind: Grant, Revoke, Closed.", ("kind",))
 WORKS = Metric(
     "sluice_allocator_works",
     "gauge",
-    "1 where this process decides, 0 where it stands by. More than one at once does no harm: guards decide.",
+    "1 if this allocator is active, 0 if on standby. Two active ones do no harm: guarded writes decide.",
     (),
 )
 STREAMS_KNOWN = Metric(
-    "sluice_allocator_settled", "gauge", "1 while both streams are known whole; nothing is decided before.", ()
+    "sluice_allocator_settled", "gauge", "1 once both streams are read completely; nothing is decided before.", ()
 )
 
 PENDING_DEVICES = Metric(
     "sluice_pending_devices",
     "gauge",
-    "Devices that are waited for in the queue, by the model and the profile that would serve; any where several would, "
-    "whole for whole GPUs, share for shares. For who scales the fleet.",
+    "Devices that queued requests wait for, by model and profile (any: several would serve; whole: a whole GPU; share: "
+    "a share). For autoscalers.",
     ("model", "profile"),
 )
 LEAKED = Metric(
     "sluice_leaked_slices",
     "gauge",
-    "Slices that agents have and the ledger has not (hardware minus ledger), on nodes that answer. 0, but for the "
-    "moment between a slice's last word and the next pull.",
+    "Slices on hardware without a ledger entry, on nodes that answer. Above 0 only between a slice's last status and "
+    "the next inventory pull.",
     (),
 )
 DECISIONS = Metric(
     "sluice_decisions_total",
     "counter",
-    "What was decided of requests, as often as it was said: granted, promised, waits, refused, revoked, evicted; and "
-    "the first reason.",
+    "Published decisions about requests by outcome (granted, promised, waits, refused, revoked, evicted) and first "
+    "reason.",
     ("outcome", "reason"),
 )
 PHASE_SECONDS = Metric(
     "sluice_request_phase_seconds",
     "histogram",
-    "How long each phase of a request took, from word to word: place (asked to granted), make (to ready), bind (to "
-    "bound), serve (all of it); revoke, unmake, release, give_back (all of it).",
+    "Duration of each phase of a request, from message to message: place (asked to granted), make (to ready), bind (to "
+    "bound), serve (all three); revoke, unmake, release, give_back (all three).",
     ("phase",),
     (*SECONDS, 300.0, 1000.0, 3000.0, 10_000.0),
 )

@@ -231,7 +231,7 @@ def test_an_id_that_is_there_cannot_arrive_again(waits):
     first = [arrive(0, "other", profile="7g.40gb")] * waits
     lines = [*first, arrive(0, "a", profile="1g.5gb"), arrive(1, "a", profile="1g.5gb")]
 
-    with pytest.raises(WorkloadError, match=r'arrive\.id = "a": is there already'):
+    with pytest.raises(WorkloadError, match=r'arrive\.id = "a": is in use'):
         simulated(fleet_of(), lines)
 
 

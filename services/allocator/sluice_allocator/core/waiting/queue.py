@@ -166,8 +166,8 @@ class WaitingQueue:
         """Why somebody is kept outside."""
         inside, outside = len(self), len(self._outside)
         message = (
-            f"{inside} requests wait already, as many as may; this one is looked at in its turn when others have a "
-            f"place or are withdrawn ({outside} in all stand outside; the limit is the allocator's waiting_max)"
+            f"the queue is full: {inside} requests wait, and {outside} more outside of it; this one enters it in "
+            "its turn when others have a place or are withdrawn (the limit is the allocator's waiting_max)"
         )
         return NoPlace(message, (ReasonCount(reason=WaitReason.QUEUE_FULL, count=outside, of="requests"),))
 
