@@ -1,4 +1,4 @@
-"""What the allocator may be told."""
+"""The allocator's settings."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,54 +11,54 @@ from sluice_allocator.placement_file import PlacementFileError, parse_placement,
 
 
 class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
-    """The tunables of `Rules`, and how this process shares the work with its replicas."""
+    """The tunables of `Rules`, and how this process shares work with its replicas."""
 
     max_gpus_per_node: int = 8
     pods_per_node_max: int | None = None
-    """So many pods with slices are put on one node at most (docs/policies.md); unset: as many as there is room for."""
+    """Most pods with slices on one node (docs/policies.md); unset: no limit but the room there is."""
     orphan_grace_s: float = 30.0
     removed_grace_s: float = 30.0
-    """How long the agent of a removed node may still say that it lives. It looks every five seconds."""
+    """How long the agent of a removed node may still prove that it runs. It checks every five seconds."""
     closing_ttl_s: int = 4 * 3600
     lease_ttl_s: int = 3
     always_active: bool = False
-    """Work without holding the lease. Correct (the guards decide, not the lease), but replicas then compete."""
+    """Work without the lease. Safe (guarded writes decide, not the lease), but replicas then compete."""
     tick_s: float = 0.5
     group_patience_s: float = 60.0
     """See `Rules.group_patience_s`."""
     preemption: bool = True
-    """Evict pods that say `preemptible` for requests of higher priority (docs/preemption.md)."""
+    """Evict pods marked `preemptible` for requests of higher priority (docs/preemption.md)."""
     eviction_patience_s: float = 120.0
     eviction_gone_s: float = 1200.0
     """See `Rules.eviction_patience_s` and `Rules.eviction_gone_s`."""
     grpc_address: str = "127.0.0.1:0"
-    """Where people ask; port 0 takes any free one, and the lease says which."""
+    """Where the gRPC service listens; port 0 takes any free one, which the lease publishes."""
     health_address: str = ""
-    """Where `grpc.health.v1` answers, in plain text, for probes that know no TLS; `host:port`, empty for nowhere."""
+    """Where `grpc.health.v1` answers in plain text, for probes without TLS; `host:port`, empty for none."""
     placement: Path | None = None
-    """Pools, policies, weights, and what may be made where (TOML; `docs/policies.md`)."""
+    """Pools, policies, weights, and allowed profiles (TOML; `docs/policies.md`)."""
     hami_device_config: Path | None = None
     """HAMi's `device-config.yaml`, or the ConfigMap that holds it."""
     hami_node_config: Path | None = None
     """The `config.json` of HAMi's device plugin (`nodeconfig`), or the ConfigMap that holds it."""
 
     promise_after_s: float = 300.0
-    """Who has waited for so long is promised a place, together with whoever is on it now (`docs/queue.md`)."""
+    """A request that waited this long gets a reservation on a place that others still use (`docs/queue.md`)."""
     promises_percent: int = 10
-    """At most so many of the GPUs of each model are promised at once (always one); 0: none are."""
+    """Most GPUs of each model reserved at once, in percent (always at least one); 0: none."""
     move_cooldown_s: float = 600.0
-    """A pod that may be moved stays where it is for at least so long (`docs/moving.md`)."""
+    """A movable pod stays in its place for at least this long (`docs/moving.md`)."""
     moves_per_minute: int = 6
-    """At most so many pods are moved in a minute, all together; 0: none."""
+    """Most pods moved per minute, over the fleet; 0: none."""
     defragment: bool = False
-    """Move movable pods so that larger requests fit. Otherwise that is only proposed."""
+    """Move movable pods so that larger requests fit. If false, moves are only proposed."""
     defragment_arrivals: int = 20
-    """At most one pod is moved to make room for so many requests that came."""
+    """At most one pod is moved to make room per this many arrived requests."""
     waiting_max: int = 200_000
-    """So many requests wait in the queue; more are told so, and looked at in their turn when there is room."""
+    """Most requests inside the queue; the others wait outside with QueueFull until there is room."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that would stop the allocator from working."""
+        """Refuse values that would stop the allocator from working."""
         self._refuse_nodes_for_nobody()
         if self.closing_ttl_s < 1 or self.lease_ttl_s < 1:
             raise ValueError("closing_ttl_s and lease_ttl_s must be whole seconds, at least 1")
@@ -87,7 +87,7 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError(f"pods_per_node_max = {self.pods_per_node_max}: must be at least 1, or unset for no limit")
 
     def rules(self, placing: PlacingRules) -> Rules:
-        """The part that the core takes, with what the files about places say."""
+        """The core's rules, with those from the placement files."""
         return Rules(
             max_gpus_per_node=self.max_gpus_per_node,
             orphan_grace_s=self.orphan_grace_s,
@@ -108,7 +108,7 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
         )
 
     def placing(self) -> tuple[PlacingRules, tuple[str, ...]]:
-        """What the files about places say, and what in HAMi's files means nothing here. Raises SettingsError."""
+        """The rules from the placement files, and warnings about unused keys of HAMi's. Raises SettingsError."""
         try:
             hami = read_hami(self.hami_device_config, self.hami_node_config)
             text = "" if self.placement is None else read_text(self.placement)
