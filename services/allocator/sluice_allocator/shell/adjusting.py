@@ -26,7 +26,7 @@ class Adjuster:
         self._waiting: dict[int, asyncio.Future[Outcome]] = {}
 
     async def ask(self, change: Change, *, offer: Callable[[AdjustAsked], Awaitable[None]]) -> Outcome:
-        """The outcome of a change; `offer` gives the core an event. Raises TimeoutError when it is not known in time."""
+        """The outcome of a change; `offer` gives the core an event. Raises TimeoutError when it is late."""
         number = next(self._numbers)
         waiting: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting[number] = waiting
