@@ -214,7 +214,7 @@ def test_a_share_on_a_gpu_of_which_only_the_name_is_known_does_not_grow(empty, m
 
 @pytest.mark.parametrize("mig", [True, False])
 def test_in_a_home_that_is_out_of_use_a_share_does_not_grow(empty, mig):
-    """Somebody may be there whom journal and ledger have forgotten: nobody counts what he uses."""
+    """A process may be there that journal and ledger have forgotten: what it uses is not counted."""
     known = gpu_report("node-a", 0, model="a30-24gb", mig=mig)
     bench = with_gpus(empty, known)
     bench.bound("p1", replace(fractional(10, 2400), profile="1g.6gb" if mig else None))
@@ -252,7 +252,7 @@ def test_a_value_that_means_nothing_is_named(bench, values, field, words):
 
 
 def test_a_share_of_memory_has_nothing_else(bench):
-    """An mps share would be given a bound of SMs that nobody counted."""
+    """An mps share would be given a bound of SMs that no one counted."""
     bench.bound("p1", mps())
     wrong = refused(bench, sm_partition=50)
     assert (wrong.reason, wrong.field) == (AdjustReason.INVALID_VALUE, "sm_partition")
@@ -281,7 +281,7 @@ def test_which_container_is_meant_must_be_clear(empty):
 
 def test_who_has_no_slice_is_told_so(bench):
     """An order for a slice that is not there, or is being taken away, would bring it back."""
-    assert refused(bench, "nobody", memory_mib=5).reason is AdjustReason.NOT_FOUND
+    assert refused(bench, "unknown", memory_mib=5).reason is AdjustReason.NOT_FOUND
     bench.granted("p1", mps())  # not made yet
     assert refused(bench, memory_mib=5000).reason is AdjustReason.NOT_BOUND
     bench.bound("p2", mps())
@@ -317,7 +317,7 @@ def test_a_node_that_is_not_open_is_changed_by_nobody(bench):
 
 @pytest.mark.parametrize("memory_mib", [9000, 1000], ids=["larger", "smaller"])
 def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
-    """A change would be told as booked that nobody carries out; and it would land on a node that is open for nobody."""
+    """A change would be reported as booked that no agent carries out; and it would land on a closed node."""
     bench.bound("p1", mps(4000))
     news = bench.allocator.desk.world.news[NODE]
     removed = NodeRemoved(node=NODE, cause="its Node object was deleted")
@@ -344,7 +344,7 @@ def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
 
 
 def test_on_a_node_whose_inventory_is_gone_nothing_is_changed(bench):
-    """A removal that is forgotten leaves slices on a node of which nobody speaks: no change is carried out there."""
+    """A removal that is forgotten leaves slices on a node that has no agent: no change is carried out there."""
     bench.bound("p1", mps(4000))
     allocation, grant = next(iter(bench.allocator.desk.world.ledger.items()))
     binding = bench.allocator.desk.world.bindings[RequestId("p1")]

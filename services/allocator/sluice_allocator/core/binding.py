@@ -75,7 +75,7 @@ def _containers(desk: Desk, grant: Grant, slice_: SliceReady) -> Iterator[Contai
 
 
 def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[AllocationId, LedgerEntry]) -> None:
-    """Update a bound request: its strings and warnings follow the slice (a reboot changes them); a lost slice ends it."""
+    """Update a bound request: its strings and warnings follow the slice (a reboot changes them); losing it ends it."""
     entry = entries.get(binding.allocation)
     if isinstance(entry, Grant):
         again = bound_of(desk, binding.allocation, entry, binding.revision + 1)

@@ -1,4 +1,4 @@
-"""HAMi's own configuration files are read as they are: what means something here holds, the rest is told."""
+"""HAMi's own configuration files are read as they are: keys with a meaning here apply, the rest get a warning."""
 
 import contextlib
 import json
