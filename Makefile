@@ -63,7 +63,7 @@ endif
 kube-kills: setup # Bring PODS=N pods to a fake cluster while the pod-watcher is killed KILLS=n times
 	report=$$(mktemp); code=0; \
 	KUBE_KILLS_PODS=$(PODS) KUBE_KILLS_KILLS=$(KILLS) KUBE_KILLS_REPORT=$$report \
-	$(BIN)/pytest -q tests/e2e/test_kubernetes_kills.py || code=$$?; \
+	$(BIN)/pytest -q tests/e2e/failures/test_kubernetes_kills.py || code=$$?; \
 	cat $$report; rm -f $$report; exit $$code
 
 check: setup ##test: Lint, types, import contracts, generated files, manifests; changes nothing
@@ -131,8 +131,9 @@ generate: proto docs golden ##maintain: Generate what is made from the code: gRP
 proto: setup # Generate the gRPC code from proto/
 	$(BIN)/python tools/proto.py
 
-docs: setup # Generate docs/events.md and docs/json.md from the code
+docs: setup # Generate docs/events.md, docs/json.md and the drawings of docs/images from the code
 	$(BIN)/python tools/docs.py
+	$(BIN)/python tools/drawings.py
 
 golden: setup # Record what this version writes on the bus (docs/evolution.md)
 	$(BIN)/python tools/golden.py

@@ -13,9 +13,9 @@ HEAD = """# Alerts
 
 Generated from `deploy/kubernetes/components/metrics/rules.yaml` by `make docs`; do not edit.
 
-One heading for each alert that the component `metrics` brings ([install.md](install.md)): what it says, what to do, and
-when it comes. [operations.md](operations.md#when-something-fails) has the same by what fails, with what `sluice doctor`
-and the logs say of it; [metrics.md](metrics.md) has the metrics.
+The alerts of the component `metrics` ([install.md](install.md)). Their expressions are in that file; the metrics are in
+[metrics.md](metrics.md), further failures in [operations.md](operations.md#when-something-fails). A clock that is far
+off (`sluice doctor`: `clocks`) has no alert of its own: use `node_timex_offset_seconds`, and run chrony or ntpd.
 """
 
 
@@ -37,8 +37,6 @@ def alerts_page() -> str:
 
 def _parts() -> Iterator[str]:
     for alert in alerts():
-        said, severity, after = alert["annotations"], alert["labels"]["severity"], alert.get("for")
+        texts, severity, after = alert["annotations"], alert["labels"]["severity"], alert.get("for")
         yield f"## {alert['alert']}\n"
-        yield f"{said['summary']}\n"
-        yield f"**To do** {said['description']}\n"
-        yield f"A {severity}, {f'after {after}' if after else 'at once'}:\n\n```promql\n{alert['expr']}\n```\n"
+        yield f"({severity}{f', after {after}' if after else ''}) {texts['summary']} {texts['description']}\n"

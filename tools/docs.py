@@ -1,5 +1,5 @@
 """
-Generates docs/{events,json,metrics,invariants,alerts,models}.md, docs/json-schema.json and the dashboard from the code.
+Generates docs/{events,json,metrics,invariants,alerts,models,settings}.md, the table of protocol.md and the dashboard.
 
 `--check` fails when one is out of date.
 
@@ -18,11 +18,13 @@ import msgspec
 from alerts_page import alerts_page
 from dashboard import dashboard
 from invariants_page import page as invariants
+from invariants_page import protocol
 from json_page import page as json_page
 from json_page import schemas
 from message_examples import example_of
 from metrics_page import page as metrics
 from models_page import page as models
+from settings_page import page as settings
 
 from sluice.contracts.bus.streams import STREAMS, SUBJECT_KINDS, SubjectKind
 from sluice.contracts.messages import Envelope
@@ -119,8 +121,10 @@ def main() -> int:
         (DOCS / "json-schema.json", schemas()),
         (DOCS / "metrics.md", metrics()),
         (DOCS / "invariants.md", invariants()),
+        (DOCS / "protocol.md", protocol()),
         (DOCS / "alerts.md", alerts_page()),
         (DOCS / "models.md", models()),
+        (DOCS / "settings.md", settings()),
         (DASHBOARD, dashboard()),
     ):
         found = page.read_text() if page.exists() else ""

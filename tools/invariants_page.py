@@ -1,12 +1,14 @@
 """
-The page docs/invariants.md: what the simulator's judges hold to, and the bugs that prove that they can.
+The page docs/invariants.md, and the table of cases in docs/protocol.md.
 
-It tells what tests/simulation declares, and decides nothing.
+Both repeat what tests/simulation declares: invariants, planted bugs, cases and recorded runs.
 """
 
+import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -14,62 +16,68 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from simulation.invariants import CASES, ELSEWHERE, LAWS, PLANTED, PLAYED, RULES, Case  # noqa: E402
-from simulation.record import Record  # noqa: E402
-from simulation.variants import Variant  # noqa: E402
+from simulation.harness.cases import CASES, Case  # noqa: E402
+from simulation.harness.invariants import ELSEWHERE, PLANTED, PLAYED, RULES  # noqa: E402
+from simulation.harness.record import Record  # noqa: E402
+from simulation.plans.variants import Variant  # noqa: E402
+from simulation.planted.bug import PlantedBug  # noqa: E402
 
-RECORDS = ROOT / "tests" / "simulation" / "records"
+SIMULATION = ROOT / "tests" / "simulation"
+RECORDS = SIMULATION / "records"
 DAY_S = 86_400
+PROTOCOL = ROOT / "docs" / "protocol.md"
+BEGIN, END = "<!-- generated: cases -->", "<!-- end -->"
+WHOLE = ("PLANTED", "BUGS", "PLAYED")
+"""Constants that have bugs of every kind."""
 
 HEAD = """# Invariants, and the bugs that prove them
 
 Generated from `tests/simulation` by `make docs`; do not edit.
 
-What must hold at every instant, and what once all is calm. The judges share no code with what they judge. A violation
-begins with the name of its rule. The numbers are those of the list of invariants that the tests began with; what has
-none was added later.
-"""
-RUNS = """
-## Runs that were recorded
+Each invariant must hold at every instant, or once all is calm, in every simulated run. Its judge shares no code with
+what it judges. A violation begins with the invariant's id. Numbers are the first ones; the others came later.
 
-What one and the same source has played: each file of `tests/simulation/records` has the SHA-256 of all that decides how
-a seed goes. While that is the same, `--record` with the file says what was played, and plays nothing. CI plays 2,000
-others at each change, always the same. What earlier runs found, and what became of it: `tests/simulation/README.md`.
+A planted bug replaces a rule of the system by the simpler one that somebody might write instead. Its invariants must
+catch it within 100 seeds (`tests/simulation/selftests/test_planted.py`), in a run that passes without it. Bugs with a
+star are too rare for chance: a schedule or a kept plan plays them. What a user would lose to each is beside it in
+`tests/simulation/planted`; the interleavings that they stand for are the [cases of the protocol](protocol.md#cases).
+
+| id | statement | judged in | planted bugs |
+|---|---|---|---|"""
+UNNAMED = """
+These have no id of their own in a violation:
+
+| id | judged by |
+|---|---|"""
+RUNS = """
+## Recorded runs
+
+Each file of `tests/simulation/records` is one run, with the SHA-256 of all that decides how a seed goes. While that is
+unchanged, `--record` with the file prints the run and plays nothing. CI plays 2,000 other seeds at each change.
 
 | seeds | from | events | days of virtual time | violations | source |
 |---|---|---|---|---|---|"""
-BUGS = """
-## Planted bugs
-
-Each replaces a rule of the system by the simpler one that somebody might write instead. It must be caught by one of its
-rules within 100 seeds (`tests/simulation/test_planted.py`), in a run that passes without it; those with a star are too
-rare for chance, and a schedule plays them.
-
-| planted | what a user loses | caught by |
-|---|---|---|"""
-TOLD = """
-## Cases of the protocol
-
-Each *case* of [protocol.md](protocol.md), and the planted bugs, or the test, that would not survive it.
-
-| case | planted |
-|---|---|"""
+TABLE = """| id | rule | case | planted bug | played in |
+|---|---|---|---|---|"""
 
 
 def page() -> str:
-    """The whole page."""
-    told = (_case(case) for case in (*CASES, *LAWS))
-    return "\n".join([HEAD, *_rules(), RUNS, *_runs(), BUGS, *_bugs(), TOLD, *told, ""])
+    """The page of invariants."""
+    elsewhere = (f"| {number} | {says} |" for number, says in ELSEWHERE)
+    return "\n".join([HEAD, *_rules(), UNNAMED, *elsewhere, RUNS, *_runs(), ""])
+
+
+def protocol() -> str:
+    """The page of the protocol as it is, with the table of its cases made again."""
+    before, rest = PROTOCOL.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n" + "\n".join([TABLE, *(_case(case) for case in CASES), END]) + after
 
 
 def _rules() -> Iterator[str]:
-    yield "| rule | what it says | judged in | bugs planted for it |\n|---|---|---|---|"
     for rule in RULES:
-        count = sum(rule.name in bug.caught_by for bug in PLANTED)
-        yield f"| {rule.name} | {rule.says} | `{rule.judged_in}` | {count or 'none'} |"
-    yield "\nWithout a name of their own in a violation:\n\n| number | how it is judged |\n|---|---|"
-    for number, says in ELSEWHERE:
-        yield f"| {number} | {says} |"
+        bugs = [bug.name + "*" * (bug in PLAYED) for bug in PLANTED if rule.name in bug.caught_by]
+        yield f"| {rule.name} | {rule.says} | `{rule.judged_in}` | {', '.join(bugs)} |"
 
 
 def _runs() -> Iterator[str]:
@@ -87,11 +95,59 @@ def _kind(variant: Variant) -> str:
     return ", ".join([*chosen, *without]) or "plain"
 
 
-def _bugs() -> Iterator[str]:
-    for bug in PLANTED:
-        star = "*" if bug in PLAYED else ""
-        yield f"| {bug.name}{star} | {bug.loses} | {', '.join(bug.caught_by)} |"
-
-
 def _case(case: Case) -> str:
-    return f"| {case.words} | {', '.join(case.bugs) or f'`{case.test}`'} |"
+    places = [f"`{case.test}`"] if case.test else _unique(place for name in case.bugs for place in _played_in(name))
+    return f"| {case.id} | {case.rule} | {case.words} | {', '.join(case.bugs)} | {', '.join(places)} |"
+
+
+def _played_in(name: str) -> list[str]:
+    """Where the bug of this name is played on purpose, or that random seeds find it."""
+    (bug,) = (bug for bug in PLANTED if bug.name == name)
+    places = [f"`{path}`" for path in _schedules().get(name, [])]
+    return places or (["seeds"] if bug not in PLAYED else [])
+
+
+@cache
+def _schedules() -> dict[str, list[str]]:
+    """The kept plans and schedules that play each bug, by its name."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((SIMULATION / "kept").glob("*.json")):
+        found.setdefault(msgspec.json.decode(path.read_bytes())["catches"], []).append(f"kept/{path.name}")
+    for path in sorted((SIMULATION / "schedules").rglob("test_*.py")):
+        for name in _named(ast.parse(path.read_text(encoding="utf-8")), _constants()):
+            found.setdefault(name, []).append(str(path.relative_to(SIMULATION)))
+    return found
+
+
+def _named(tree: ast.Module, constants: dict[str, list[str]]) -> set[str]:
+    """Names of bugs that a module plays: by their text, by a constant, or by a family in a decorator."""
+    names = {bug.name for bug in PLANTED}
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    decorators = [each for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for each in node.decorator_list]
+    families = {node.id for each in decorators for node in ast.walk(each) if isinstance(node, ast.Name)}
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    played = [
+        name for constant in used for name in constants.get(constant, []) if _single(constant) or constant in families
+    ]
+    return (texts & names) | set(played)
+
+
+@cache
+def _constants() -> dict[str, list[str]]:
+    """Names of the bugs that each constant of the simulator's modules has: one, or a family."""
+    found: dict[str, list[str]] = {}
+    for module in tuple(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("simulation."):
+            for constant, value in vars(module).items():
+                bugs = value if isinstance(value, tuple) else (value,)
+                if constant not in WHOLE and bugs and all(isinstance(bug, PlantedBug) for bug in bugs):
+                    found[constant] = [bug.name for bug in bugs]
+    return found
+
+
+def _single(constant: str) -> bool:
+    return len(_constants()[constant]) == 1
+
+
+def _unique(places: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(places))

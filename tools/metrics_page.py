@@ -5,9 +5,9 @@ from types import ModuleType
 
 import sluice_allocator.shell.metrics
 import sluice_inventory.shell.metrics
+import sluice_node_agent.shell.agent_metrics
 import sluice_node_agent.shell.hami_metrics
-import sluice_node_agent.shell.metrics
-import sluice_node_agent.shell.quota_metrics
+import sluice_node_agent.shell.quota.metrics
 import sluice_pod_watcher.shell.metrics
 from sluice.runtime.prometheus import runtime_metrics
 from sluice.runtime.prometheus.metrics import Metric
@@ -16,8 +16,8 @@ PARTS: tuple[tuple[str, ModuleType], ...] = (
     ("Every service", runtime_metrics),
     ("The allocator", sluice_allocator.shell.metrics),
     ("The inventory", sluice_inventory.shell.metrics),
-    ("The node agent", sluice_node_agent.shell.metrics),
-    ("Time quotas, by the node agent", sluice_node_agent.shell.quota_metrics),
+    ("The node agent", sluice_node_agent.shell.agent_metrics),
+    ("Time quotas, by the node agent", sluice_node_agent.shell.quota.metrics),
     ("The pod-watcher and its webhook", sluice_pod_watcher.shell.metrics),
 )
 
@@ -25,36 +25,27 @@ HEAD = """# Metrics
 
 Generated from the code by `make docs`; do not edit.
 
-Each service shows what it counts at `/metrics`, as Prometheus reads it, where `SLUICE_METRICS_ADDRESS` (or its own
-spelling, `SLUICE_ALLOCATOR_METRICS_ADDRESS` for instance) names an address, `127.0.0.1:9430` say. Without it nothing is
-served. It is plain HTTP and tells numbers (an agent's also names of pods); one GET per connection, 16 at once, 5 s for
-each. In a cluster the component `metrics` ([install.md](install.md)) sets the address, lets Prometheus in, and brings
-the alerts;
-[operations.md](operations.md#when-something-fails) says what to do about each.
+Each service serves Prometheus metrics over plain HTTP at `/metrics` of `SLUICE_METRICS_ADDRESS` (`127.0.0.1:9430`, for
+example); if unset, none. In a cluster the component `metrics` ([install.md](install.md)) sets the address, lets
+Prometheus in and adds the [alerts](alerts.md). The component `dashboard` has a Grafana dashboard; without it, import
+`deploy/kubernetes/components/dashboard/sluice.json`.
 
-Counters begin at 0 with each process and are absent before the first count. A label never holds a request, a node or
-a text from outside; profiles and GPU models are labels. Only agents label their own GPUs and slices, by UUID and by
-pod, as gauges of the present. So the number of series does not grow with the work.
-`core` is the service whose core it is. Several allocators (or
-inventories) show the same fleet: take the `max`, not the `sum`. Besides these there are the usual `process_...`
-(memory, processor time, files). Names end in their unit; a `_ratio` is 0 to 1.
-
-What is now (gauges) is read from the core when somebody asks. Of 100,000 requests that takes the allocator some 20 ms,
-the pod-watcher some 60 ms: every 15 s is often enough.
-
-The component `dashboard` brings all of it as a Grafana dashboard ([alerts.md](alerts.md) has the alerts); its file
-`deploy/kubernetes/components/dashboard/sluice.json` can be imported by hand, too.
+- `_total` is a counter, which starts with the process and is absent before its first count. The rest are gauges, unless
+  noted.
+- Labels never hold a request or any text from outside, so the number of series is bounded. Only agents label by GPU
+  UUID and pod, for what is there now.
+- Several allocators or inventories report the same fleet: take `max`, not `sum`.
+- `core` is the service. The usual `process_...` metrics are served, too.
+- At 100,000 requests a scrape costs the allocator 20 ms and the pod-watcher 60 ms: every 15 s is enough.
+- At most 16 connections at once, one GET each, 5 s.
 """
 
 FOOT = """## Under HAMi's names
 
-For dashboards that are there already, the node agent shows these too where `SLUICE_NODE_AGENT_HAMI_METRICS` is `true`.
-Names, labels and units are HAMi's (its metrics reference); those that end in `_ratio` are 0 to 100, but for
-`hami_node_gpu_memory_allocated_ratio`. `device_uuid` is the physical GPU's; `container_index` counts the containers
-that have devices.
-
-| metric | kind | labels | what |
-|---|---|---|---|"""
+With `SLUICE_NODE_AGENT_HAMI_METRICS=true` the node agent also exports these, for existing dashboards, with the labels
+and units of HAMi's metrics reference: `_ratio` is 0 to 100, but 0 to 1 in `hami_node_gpu_memory_allocated_ratio`;
+`device_uuid` is the physical GPU; `container_index` counts containers with devices; a core ratio of 0 is no bound.
+"""
 
 
 def metrics_of(module: ModuleType) -> list[Metric]:
@@ -64,16 +55,18 @@ def metrics_of(module: ModuleType) -> list[Metric]:
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_parts(), FOOT, *map(_row, metrics_of(sluice_node_agent.shell.hami_metrics)), ""])
+    hami = ", ".join(f"`{metric.name}`" for metric in metrics_of(sluice_node_agent.shell.hami_metrics))
+    return "\n".join([HEAD, *_parts(), FOOT, f"{hami}.\n"])
 
 
 def _parts() -> Iterator[str]:
     for title, module in PARTS:
-        yield f"## {title}\n\n| metric | kind | labels | what |\n|---|---|---|---|"
+        yield f"## {title}\n\n| metric and labels | what |\n|---|---|"
         yield from map(_row, metrics_of(module))
         yield ""
 
 
 def _row(metric: Metric) -> str:
-    labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
+    labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""
+    kind = "Histogram: " if metric.kind == "histogram" else ""
+    return f"| `{metric.name}{labels}` | {kind}{metric.help} |"

@@ -23,6 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "tools" / "readability.toml"
 PACKAGES = re.compile(r"^(services/[\w-]+/\w+|libs/sluice)/")
+WORD = re.compile(r"[A-Za-z0-9]")
 SHOWN = 5
 """Places that are listed for a count above its ceiling."""
 
@@ -47,6 +48,7 @@ def counted(config: dict[str, Any]) -> Places:
     places: Places = defaultdict(list)
     names(config["names"], trees, places)
     words(config["words"], files, trees, places)
+    pages(config["pages"], files, places)
     return places
 
 
@@ -118,6 +120,23 @@ def _docstrings(node: ast.AST) -> list[ast.Expr]:
     if not isinstance(body, list):
         return []
     return [one for one in body if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)]
+
+
+# -- pages ------------------------------------------------------------------------------------------------------------
+
+
+def pages(config: dict[str, Any], files: list[str], places: Places) -> None:
+    """Words of all pages under docs/, and lines of some pages, beyond what they may have."""
+    docs = [path for path in files if path.startswith("docs/") and path.endswith(".md")]
+    every = [path for path in docs for token in (ROOT / path).read_text().split() if WORD.search(token)]
+    if beyond := every[config["words_max"] :]:
+        places[f"pages: words under docs/ beyond {config['words_max']}"] = beyond
+    for path in files:
+        if path in config["lines_max"]:
+            lines = (ROOT / path).read_text().splitlines()
+            most = config["lines_max"][path]
+            if beyond := lines[most:]:
+                places[f"pages: lines of {path} beyond {most}"] = [f"{path}:{most}"] * len(beyond)
 
 
 # -- ceilings ---------------------------------------------------------------------------------------------------------

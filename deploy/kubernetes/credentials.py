@@ -31,12 +31,12 @@ from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
 from sluice.contracts.rpc_permissions import dns_name, node_dns_name
 from sluice.runtime.nats_server.users import User, authorization
-from sluice_console.shell.security.authorities import (
+from sluice_console.shell.security.certificate_authority import (
     AS_CLIENT,
     AS_SERVER,
     USAGES,
     CredentialsError,
-    Pair,
+    KeyPair,
     kept_pair,
     new_authority,
 )
@@ -113,7 +113,7 @@ def _for_grpc(names: Sequence[str], kept: Mapping[str, Mapping[str, bytes]], now
     of_nodes = {}
     for name in names:
         # One file for both, for one key of a Secret is all that can be shown to one node.
-        both = Pair(old[name], old[name]) if name in old else None
+        both = KeyPair(old[name], old[name]) if name in old else None
         pair = kept_pair(both, authority, (node_dns_name(NodeName(name)),), (AS_SERVER,), now)
         of_nodes[name] = pair.certificate if pair is both else pair.certificate + pair.key
     size_bytes = sum(len(value) for value in of_nodes.values())
@@ -159,13 +159,15 @@ def _password(kept: bytes | None) -> str:
 # -- certificates -------------------------------------------------------------------------------------------------
 
 
-def kept_authority(kept: Mapping[str, bytes], name: str, now: dt.datetime) -> Pair:
+def kept_authority(kept: Mapping[str, bytes], name: str, now: dt.datetime) -> KeyPair:
     """The existing authority, else a new one, which running processes do not trust yet."""
-    return Pair(kept["ca.crt"], kept["ca.key"]) if "ca.crt" in kept and "ca.key" in kept else new_authority(name, now)
+    return (
+        KeyPair(kept["ca.crt"], kept["ca.key"]) if "ca.crt" in kept and "ca.key" in kept else new_authority(name, now)
+    )
 
 
-def _pair(kept: Mapping[str, bytes]) -> Pair | None:
-    return Pair(kept["tls.crt"], kept["tls.key"]) if "tls.crt" in kept and "tls.key" in kept else None
+def _pair(kept: Mapping[str, bytes]) -> KeyPair | None:
+    return KeyPair(kept["tls.crt"], kept["tls.key"]) if "tls.crt" in kept and "tls.key" in kept else None
 
 
 # -- manifests ----------------------------------------------------------------------------------------------------

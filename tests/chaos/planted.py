@@ -10,32 +10,32 @@ from collections.abc import Callable
 
 from sluice.contracts.bus.events import Entry
 from sluice.runtime.lease import Lease
-from sluice_console.core.plan import SERVICES
-from sluice_node_agent.device.hardware_file import HardwareFile
-from sluice_node_agent.device.simulated import SimulatedGpus
+from sluice_console.core.process_plan import SERVICES
+from sluice_node_agent.simulated.backend import SimulatedBackend
+from sluice_node_agent.simulated.hardware_file import HardwareFile
 
 
 def _cleans_up_at_start() -> None:
     """A new life of the agent destroys the instances that it finds, under living pods."""
-    was = SimulatedGpus.__init__
+    was = SimulatedBackend.__init__
 
-    def clean(self: SimulatedGpus, file: HardwareFile, **more: int) -> None:
+    def clean(self: SimulatedBackend, file: HardwareFile, **more: int) -> None:
         with file.changing() as hardware:
             for gpu in hardware.gpus:
                 gpu.instances = []
         was(self, file, **more)  # type: ignore[arg-type]
 
-    SimulatedGpus.__init__ = clean  # type: ignore[method-assign,assignment]
+    SimulatedBackend.__init__ = clean  # type: ignore[method-assign,assignment]
 
 
 def _instance_left() -> None:
     """The driver says that it has destroyed instances, and has not."""
 
-    def nothing(_self: SimulatedGpus, *_: object) -> None:
+    def nothing(_self: SimulatedBackend, *_: object) -> None:
         return
 
-    SimulatedGpus.destroy_compute_instance = nothing  # type: ignore[method-assign,assignment]
-    SimulatedGpus.destroy_gpu_instance = nothing  # type: ignore[method-assign,assignment]
+    SimulatedBackend.destroy_compute_instance = nothing  # type: ignore[method-assign,assignment]
+    SimulatedBackend.destroy_gpu_instance = nothing  # type: ignore[method-assign,assignment]
 
 
 def _standby_ends() -> None:

@@ -26,10 +26,10 @@ from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import Broker, Launch, NatsServer, NatsServerConfig, server_binary
 from sluice.runtime.nats_server.process import ServerProcess as BrokerProcess
-from sluice_console.core.plan import Wanted, launches
-from sluice_console.shell import tether
-from sluice_console.shell.data_directory import lock_data_directory, power_switch, short_mps_dir
-from sluice_node_agent.shell import places
+from sluice_console.core.process_plan import SystemSpec, launches
+from sluice_console.shell.process import die_with_parent
+from sluice_console.shell.process.data_directory import lock_data_directory, power_switch, short_mps_dir
+from sluice_node_agent.shell import paths
 
 NODES = ("n1", "n2", "n3")
 ALLOCATORS = 2
@@ -125,7 +125,7 @@ class System:
             self._stack.enter_context(small_disks([self.journal(node) for node in NODES]))
         await self._start_brokers()
         (inventory_port,) = free_ports(1)
-        wanted = Wanted(
+        wanted = SystemSpec(
             nodes=NODES,
             fleet_file=str(fleet),
             pods_dir=str(self.pods),
@@ -208,12 +208,12 @@ class System:
 
     def device_log(self, node: str) -> Path:
         """Where a machine's states are logged."""
-        file = places.hardware_path(self.data, node)
+        file = paths.hardware_path(self.data, node)
         return file.with_name(f"{file.name}.log")
 
     def tickets(self, node: str) -> Path:
         """Where a node's tickets are."""
-        return places.tickets_directory(self.data, node)
+        return paths.tickets_directory(self.data, node)
 
     async def _stop(self) -> None:
         for process in self.services.values():
@@ -253,7 +253,7 @@ class System:
 
     def journal(self, node: str) -> Path:
         """The folder of an agent's journal."""
-        return places.agent_directory(self.data, node)
+        return paths.agent_directory(self.data, node)
 
     def server(self, name: str) -> NatsServer:
         """A broker by its name."""
@@ -306,7 +306,7 @@ def _launch(before: Sequence[str]) -> Launch:
     """Starts a server as the library does, behind these words; and it does not outlive us."""
 
     async def launch(config: Path, log: Path) -> BrokerProcess:
-        tied = (sys.executable, "-S", tether.__file__, str(os.getpid()))
+        tied = (sys.executable, "-S", die_with_parent.__file__, str(os.getpid()))
         with log.open("ab") as out:
             return await asyncio.create_subprocess_exec(
                 *tied,

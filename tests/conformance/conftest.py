@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from factories.buses import MemoryRig, NatsRig, Rig, SharedClusterRig, ensured
-from factories.containers import ContainerLaunch, why_not
+from factories.broker.bus_rigs import MemoryRig, NatsRig, Rig, SharedClusterRig, ensured
+from factories.broker.containers import ContainerLaunch, why_not
 from factories.images import build_image, remove_image
+from nvml.backends import DeviceRig, NvmlRig, SimulatedRig, fleet
 from nvml.build import Built, NoCompilerError, build
-from nvml.rigs import DeviceRig, NvmlRig, SimulatedRig, fleet
 
 from sluice.runtime.nats_server.process import Broker, Launch, launch_process
 

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from nvml.rigs import XID
+from nvml.backends import XID
 
 from sluice_node_agent.device.port import (
     DeviceError,

@@ -8,7 +8,7 @@ import random
 
 import pytest
 from judges.layouts import Layouts
-from nvml.rigs import DeviceRig
+from nvml.backends import DeviceRig
 from nvml.tables import CATALOG
 
 from sluice.mig.catalog import mig_models

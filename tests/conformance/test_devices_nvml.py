@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from factories.nvml import ALWAYS, DOUBLE_BIT_ECC, NvmlMachine, child_environment
+from factories.gpus.nvml import ALWAYS, DOUBLE_BIT_ECC, NvmlMachine, child_environment
 from nvml.build import build
 
 from sluice.contracts.gpu_reports import model_from_report
 from sluice.mig.catalog import mig_models
-from sluice_node_agent.device.nvml import NvmlGpus
+from sluice_node_agent.device.nvml.backend import NvmlBackend
 from sluice_node_agent.device.port import (
     BackendError,
     DeviceError,
@@ -41,9 +41,9 @@ CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 CHILD = """
 import json, sys
 import pynvml
-from sluice_node_agent.device.nvml import NvmlGpus
+from sluice_node_agent.device.nvml.backend import NvmlBackend
 from sluice_node_agent.device.processes import Processes
-gpus = NvmlGpus(Processes())
+gpus = NvmlBackend(Processes())
 (report,) = gpus.read()
 gi_id = gpus.create_gpu_instance(report.uuid, 9, 4, 4)
 uuid = gpus.create_compute_instance(report.uuid, gi_id)
@@ -92,7 +92,7 @@ def test_what_a_killed_agent_made_is_found_by_the_next(nvml_library, tmp_path):
         child.send_signal(signal.SIGKILL)
         child.wait(CHILD_S)
     with machine.loaded():
-        backend = NvmlGpus(machine.processes)
+        backend = NvmlBackend(machine.processes)
         try:
             (found,) = backend.read_gpu(gpu).instances
             assert (found.gi_id, found.profile, found.start, found.uuid) == (gi_id, "3g.20gb", 4, uuid)
@@ -168,9 +168,9 @@ def test_a_driver_that_cannot_be_used_at_all_is_said_in_one_sentence(nvml_librar
     machine.fault("init_error", code)
     with machine.loaded():
         with pytest.raises(BackendError, match=words):
-            NvmlGpus(machine.processes)
+            NvmlBackend(machine.processes)
         machine.fault("init_error", 0)
-        NvmlGpus(machine.processes).close()
+        NvmlBackend(machine.processes).close()
 
 
 def test_a_driver_that_does_not_tell_names_has_the_same_profiles(tmp_path, nvml_library):
@@ -181,7 +181,7 @@ def test_a_driver_that_does_not_tell_names_has_the_same_profiles(tmp_path, nvml_
         machine = NvmlMachine(built, tmp_path)
         machine.add_gpu("a100-40gb")
         with machine.loaded():
-            backend = NvmlGpus(machine.processes)
+            backend = NvmlBackend(machine.processes)
             try:
                 (report,) = backend.read()
                 gi_id = backend.create_gpu_instance(report.uuid, 9, 4, 4)
@@ -348,7 +348,7 @@ def gb10(nvml_library, tmp_path):
 
 @contextmanager
 def _opened(machine):
-    backend = NvmlGpus(machine.processes)
+    backend = NvmlBackend(machine.processes)
     try:
         yield backend
     finally:
@@ -413,7 +413,7 @@ def test_a_gpu_that_tells_no_errors_is_served_all_the_same(nvml_library, tmp_pat
     ]
     machine.set_events(0, supported=False)
     with machine.loaded():
-        backend = NvmlGpus(machine.processes)
+        backend = NvmlBackend(machine.processes)
         try:
             assert backend.troubled(0.01) == ()
             machine.xid(1, 79)
@@ -430,7 +430,7 @@ def test_gpus_that_are_none_of_its_own_do_not_count(nvml_library, tmp_path):
     machine = NvmlMachine(nvml_library, tmp_path)
     uuids = [machine.add_gpu("a100-40gb") for _ in range(4)]
     with machine.loaded():
-        backend = NvmlGpus(machine.processes, uuids=uuids[1:3])
+        backend = NvmlBackend(machine.processes, uuids=uuids[1:3])
         try:
             assert [report.uuid for report in backend.read()] == uuids[1:3]
         finally:
@@ -444,7 +444,7 @@ def test_gpus_behind_a_switch_are_all_close(nvml_library, tmp_path):
     for gpu in range(3):
         machine.link_to_switch(gpu, 18)
     with machine.loaded():
-        backend = NvmlGpus(machine.processes)
+        backend = NvmlBackend(machine.processes)
         try:
             assert backend.read()[0].links == {uuids[1]: 1800, uuids[2]: 1800}
         finally:
@@ -458,7 +458,7 @@ def test_an_mps_server_serves_as_many_as_the_driver_says(nvml_library, tmp_path)
         machine.add_gpu("a100-40gb", mig=False)
         machine.set_versions("590.10.01", cuda)
         with machine.loaded():
-            backend = NvmlGpus(machine.processes)
+            backend = NvmlBackend(machine.processes)
             try:
                 assert backend.driver_version() == "590.10.01"
                 assert backend.read()[0].mps_clients_max == clients
@@ -569,7 +569,7 @@ def test_pynvml_is_left_as_it_was_found(nvml_library, tmp_path):
     machine = NvmlMachine(nvml_library, tmp_path)
     machine.add_gpu("a100-40gb")
     with machine.loaded():
-        NvmlGpus(machine.processes).close()
+        NvmlBackend(machine.processes).close()
     assert pynvml.nvmlLib is None
     assert pynvml._nvmlGetFunctionPointer_cache == {}
     assert str(nvml_library.for_children) not in Path("/proc/self/maps").read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from factories.buses import (
+from factories.broker.bus_rigs import (
     NODE,
     OTHER_NODE,
     Rig,

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from factories.buses import NatsRig, place, raw, say
+from factories.broker.bus_rigs import NatsRig, place, raw, say
 
 from sluice.contracts.bus.events import Stream
 from sluice.runtime.bus import BusError

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from factories.buses import NatsRig, Rig, eventually
+from factories.broker.bus_rigs import NatsRig, Rig, eventually
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId

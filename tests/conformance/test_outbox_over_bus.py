@@ -1,7 +1,7 @@
 """The outbox over a real bus: writes whose answers are lost are settled, and what is kept is put back."""
 
 import pytest
-from factories.buses import Clerk, LosingAnswers, MemoryRig, Rig, at_work, eventually, place, say, word
+from factories.broker.bus_rigs import Clerk, LosingAnswers, MemoryRig, Rig, at_work, eventually, place, say, word
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Ticked, Write

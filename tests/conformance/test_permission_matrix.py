@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from factories.raw_nats import raw_nats
+from factories.broker.raw_nats import raw_nats
 
 from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import SUBJECT_KINDS, Role

@@ -11,7 +11,7 @@ from pathlib import Path
 import nats
 import pytest
 import pytest_asyncio
-from factories.buses import NODE, OTHER_NODE, order, place, say, watching
+from factories.broker.bus_rigs import NODE, OTHER_NODE, order, place, say, watching
 from nats.js.errors import ServerError
 
 from sluice.contracts.bus import subjects

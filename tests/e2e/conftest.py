@@ -15,11 +15,11 @@ import pytest
 from factories.processes import kill_with_children
 
 from sluice_console.core.documents import PodDocument
-from sluice_console.core.gpus import gpus_document
-from sluice_console.core.pods import pods_document
-from sluice_console.shell.connect import connected
-from sluice_console.shell.live import NotAnsweringError, following
-from sluice_console.shell.running import Running
+from sluice_console.core.fleet.gpus import gpus_document
+from sluice_console.core.fleet.pods import pods_document
+from sluice_console.shell.live.connect import connected
+from sluice_console.shell.live.live_fleet import NotAnsweringError, following
+from sluice_console.shell.live.running_systems import RunningSystem
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -48,7 +48,7 @@ class Up:
             "SLUICE_NODE_AGENT_QUOTA_LIBRARY": "off",
         }
         self.process: psutil.Popen | None = None
-        self.running: Running | None = None
+        self.running: RunningSystem | None = None
 
     def start(self, *options: str, data: bool = True) -> None:
         """Start it without waiting."""
@@ -59,14 +59,14 @@ class Up:
             # In a group of its own, for it may be stopped: see `done` in test_run.py.
             self.process = psutil.Popen(command, env=self.environment, stdout=log, stderr=log, process_group=0)
 
-    async def ready(self) -> Running:
+    async def ready(self) -> RunningSystem:
         """How to reach it, once it says that it is ready."""
         async with asyncio.timeout(READY_WITHIN_S):
             while "ready: " not in self.said():
                 assert self.process.poll() is None, self.said()
                 await asyncio.sleep(0.05)
         (pointer,) = (self.runtime / "sluice").glob("*.json")
-        self.running = msgspec.json.decode(pointer.read_bytes(), type=Running)
+        self.running = msgspec.json.decode(pointer.read_bytes(), type=RunningSystem)
         return self.running
 
     def said(self) -> str:
@@ -134,14 +134,14 @@ class Watching:
     async def until(self, condition, what: str, within_s: float = 20.0):
         """What `condition(pods by name, gpus)` returns once it is true."""
 
-        def look(world):
-            pods = {pod.name or pod.origin: pod for pod in pods_document(world).pods}
-            return condition(pods, gpus_document(world).gpus)
+        def look(fleet_state):
+            pods = {pod.name or pod.origin: pod for pod in pods_document(fleet_state).pods}
+            return condition(pods, gpus_document(fleet_state).gpus)
 
         try:
             return await self.live.until(look, within_s=within_s, what=what)
         except NotAnsweringError as error:
-            pods = pods_document(self.live.world).pods
+            pods = pods_document(self.live.fleet_state).pods
             error.add_note("\n".join(f"{pod.namespace}/{pod.name} {pod.state}: {pod.message}" for pod in pods))
             raise
 

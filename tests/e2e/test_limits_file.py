@@ -31,9 +31,9 @@ def set_to(path, gpus: int) -> None:
     draft.rename(path)
 
 
-def quota_of(world) -> QuotaSet | None:
+def quota_of(fleet_state) -> QuotaSet | None:
     """What the bus says of the namespace."""
-    return world.at("quota", QuotaSet, "research")
+    return fleet_state.at("quota", QuotaSet, "research")
 
 
 async def test_limits_in_a_file_outlive_the_broker_and_are_changed_there_alone(up, tmp_path):
@@ -66,24 +66,26 @@ async def test_limits_in_a_file_outlive_the_broker_and_are_changed_there_alone(u
             assert (refused.returncode, refused.stdout) == (2, "")
             assert f"{what} is in the limits file of the pod-watcher 'folder': change it there" in refused.stderr
 
-        first = watching.live.world.incarnation
+        first = watching.live.fleet_state.incarnation
         up.process.send_signal(signal.SIGSTOP)  # so that the broker is not started again before its store is gone
         up.child("nats-server").kill()
         shutil.rmtree(up.data_dir / "nats")
         up.process.send_signal(signal.SIGCONT)
-        await watching.until(lambda _pods, _gpus: watching.live.world.incarnation != first, "the broker's new life")
+        await watching.until(
+            lambda _pods, _gpus: watching.live.fleet_state.incarnation != first, "the broker's new life"
+        )
         said = await watching.live.until(quota_of, within_s=20, what="the limits to be said again")
         assert said.total.gpus == 1
         after = await watching.bound(has)
         assert (after.allocation, after.containers) == (before.allocation, before.containers)
         assert await waits() == (has, waiting)
-        assert watching.live.world.at("cordon", Cordoned, "gpu-2").why == "fans"
+        assert watching.live.fleet_state.at("cordon", Cordoned, "gpu-2").why == "fans"
 
         set_to(limits, 2)
         await watching.bound(waiting)
         limits.write_text("")
         await watching.live.until(
-            lambda world: quota_of(world) is None and world.at("cordon", Cordoned, "gpu-2") is None,
+            lambda fleet_state: quota_of(fleet_state) is None and fleet_state.at("cordon", Cordoned, "gpu-2") is None,
             within_s=20,
             what="the limits to be lifted",
         )

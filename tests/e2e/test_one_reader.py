@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from factories.webhook_cluster import webhook_cluster
+from factories.cluster.webhook_cluster import webhook_cluster
 
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.admission import Asked, read_stored
+from sluice_pod_watcher.admission import ResolvedRequest, read_stored
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -37,7 +37,7 @@ async def answer_of_the_webhook(kube, pod):
     if request is None:
         return "nothing", "", reply.warnings
     asked = read_stored(request, reply.body["spec"], RequestLimits())
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, ResolvedRequest)
     return given(asked.pod.claims), "", reply.warnings
 
 

@@ -5,10 +5,10 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from factories.cluster_scenes import Scene, scene_on, user_pod
-from factories.cluster_system import ClusterSystem, whole_on
-from factories.kubernetes import Cluster, Json
-from factories.pod_cgroups import IGNORES_TERM, PodCgroups, pod_cgroups
+from factories.cluster.cluster_system import ClusterSystem, whole_on
+from factories.cluster.kubernetes import Cluster, Json
+from factories.cluster.pod_cgroups import IGNORES_TERM, PodCgroups, pod_cgroups
+from factories.cluster.scenes import Scene, scene_on, user_pod
 from fake_kube.server import FakeKube
 
 NODE = "gpu-1"

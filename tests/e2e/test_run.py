@@ -16,9 +16,9 @@ import pytest
 from factories.processes import heeding_ctrl_c
 
 from sluice.contracts.messages import AllocationRequested
-from sluice_console.shell.connect import connected
-from sluice_console.shell.live import NotAnsweringError, following
-from sluice_console.shell.running import Running
+from sluice_console.shell.live.connect import connected
+from sluice_console.shell.live.live_fleet import NotAnsweringError, following
+from sluice_console.shell.live.running_systems import RunningSystem
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -85,10 +85,10 @@ async def free(up, *, tidy=True):
     """Nobody asks, nothing is booked, and nothing is on any GPU."""
     async with connected(up.running.nats_url) as bus, following(bus) as live:
         await live.until(
-            lambda world: (
-                not world.bookings()
-                and not any(True for _ in world.of("request", AllocationRequested))
-                and all(not gpu.instances for each in world.inventories().values() for gpu in each.snapshot.gpus)
+            lambda fleet_state: (
+                not fleet_state.bookings()
+                and not any(True for _ in fleet_state.of("request", AllocationRequested))
+                and all(not gpu.instances for each in fleet_state.inventories().values() for gpu in each.snapshot.gpus)
             ),
             within_s=FREE_WITHIN_S,
             what="every slice to be free",
@@ -192,10 +192,12 @@ async def only_left(up, count):
     """So many slices are booked, and stay so for longer than it takes to notice a lock that is let go."""
     async with connected(up.running.nats_url) as bus, following(bus) as live:
         await live.until(
-            lambda world: len(world.bookings()) == count, within_s=FREE_WITHIN_S, what=f"{count} to be left"
+            lambda fleet_state: len(fleet_state.bookings()) == count, within_s=FREE_WITHIN_S, what=f"{count} to be left"
         )
         with pytest.raises(NotAnsweringError):
-            await live.until(lambda world: len(world.bookings()) != count, within_s=3, what="another number")
+            await live.until(
+                lambda fleet_state: len(fleet_state.bookings()) != count, within_s=3, what="another number"
+            )
 
 
 ON_TERMINAL = (
@@ -327,10 +329,10 @@ async def test_a_drain_ends_the_command(shared, tmp_path):
     await free(shared)
 
 
-def embedded_of(up) -> Running | None:
+def embedded_of(up) -> RunningSystem | None:
     """The system that a run has started, if there is one."""
     found = [*(up.runtime / "sluice").glob("*.json")]
-    return msgspec.json.decode(found[0].read_bytes(), type=Running) if found else None
+    return msgspec.json.decode(found[0].read_bytes(), type=RunningSystem) if found else None
 
 
 async def test_where_nothing_runs_a_run_brings_its_own_system_and_the_last_one_takes_it_away(up):

@@ -7,8 +7,8 @@ import sys
 
 import psutil
 import pytest
-from factories.desk import short_folder
-from factories.nvml import NvmlMachine
+from factories.agent_driver import short_folder
+from factories.gpus.nvml import NvmlMachine
 from nvml.build import NoCompilerError, build
 
 pytestmark = pytest.mark.timeout(90)

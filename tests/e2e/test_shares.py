@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sluice_console.shell.agents import snapshots
-from sluice_console.shell.power_off import power_off
+from sluice_console.shell.live.agent_snapshots import snapshots
+from sluice_console.shell.process.power_off import power_off
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -195,7 +195,7 @@ async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_t
     await shares.watching.empty()
     assert has_ended(other.daemon.pid)
     assert not [*(up.data_dir / "mps").glob("*/*")]
-    news = shares.watching.live.world.news()
+    news = shares.watching.live.fleet_state.news()
     found = await snapshots({node: message.endpoint for node, message in news.items()})
     assert not [report for node in found for gpu in node.gpus for report in (*gpu.daemons, *gpu.instances)]
 
@@ -233,7 +233,7 @@ async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_
     shares.ask("two", mode="fractional", sizes='sluice.dev/sm-partition: "20"\n    sluice.dev/memory: "4Gi"')
     _, second_home = await shares.bound("two")
     before, home = await shares.bound("one")
-    agent = shares.agent(shares.watching.live.world.bindings()[before.request].node)
+    agent = shares.agent(shares.watching.live.fleet_state.bindings()[before.request].node)
     with tenant(up, before) as answer:
         assert "error" not in answer()
         agent.kill()

@@ -18,11 +18,11 @@ import pytest
 
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import Cordoned
-from sluice_console.core.adjusting import Sizes
-from sluice_console.shell.adjust import adjust
-from sluice_console.shell.cordon import Target, cordon, uncordon
-from sluice_console.shell.look import explain, world_at
-from sluice_console.shell.power_off import power_off
+from sluice_console.core.operate.resize import SizeChange
+from sluice_console.shell.inspect.look_up import explain, fleet_state_at
+from sluice_console.shell.operate.adjust import adjust
+from sluice_console.shell.operate.cordon import CordonTarget, cordon, uncordon
+from sluice_console.shell.process.power_off import power_off
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -179,8 +179,8 @@ class Here:
         for file in self.up.pods_dir.iterdir():
             file.unlink()
         url = self.up.running.nats_url
-        for (node,), _ in (await world_at(url)).of("cordon", Cordoned):  # what is followed may be a moment behind
-            await typed(uncordon(url, Target(node), form="text", run=RUN))
+        for (node,), _ in (await fleet_state_at(url)).of("cordon", Cordoned):  # what is followed may be a moment behind
+            await typed(uncordon(url, CordonTarget(node), form="text", run=RUN))
         await self.watching.until(
             lambda pods, gpus: not pods and all(not gpu.instances for gpu in gpus), "everything to be given back"
         )
@@ -272,10 +272,10 @@ async def test_a_drain_asks_first_and_a_wrong_name_changes_nothing(here):
     known = "there is no node gpu-9; known: gpu-1.example.internal, gpu-2, gpu-3"
     assert (wrong.returncode, known in wrong.stderr) == (4, True)
     url = here.up.running.nats_url
-    code, _, said = await typed(cordon(url, Target(bound.node, ("7",)), form="text", run=RUN))
+    code, _, said = await typed(cordon(url, CordonTarget(bound.node, ("7",)), form="text", run=RUN))
     assert (code, "has no GPU '7'" in said) == (4, True)
     for node in A100:
-        code, said, _ = await typed(cordon(url, Target(node), form="text", run=RUN))
+        code, said, _ = await typed(cordon(url, CordonTarget(node), form="text", run=RUN))
         assert (code, f"{node} is cordoned\n" in said) == (0, True)
     here.put("late", profile="1g.5gb")
     await here.waiting("late", "4 x NVIDIA A100-SXM4-40GB: cordoned")
@@ -394,7 +394,7 @@ async def test_a_share_grows_as_far_as_it_was_told_and_shrinks_again(here):
     assert (refused.returncode, bool(said)) == (6, True), refused.stdout
     most = int(said[1])
     assert most > 4096
-    url, sizes = here.up.running.nats_url, Sizes(memory=str(most))
+    url, sizes = here.up.running.nats_url, SizeChange(memory=str(most))
     would = await typed(adjust(url, "serve", "", sizes, dry_run=True, form="text"))
     done = await typed(adjust(url, "serve", "", sizes, dry_run=False, form="text"))
     felt = (

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from factories.workloads import arrive, as_text, depart, fleet_of
+from factories.scheduling.workloads import arrive, as_text, depart, fleet_of
 from judges.answers import over_commits, read_answers
 
 from sluice.mig.catalog import catalog

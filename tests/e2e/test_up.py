@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from sluice_console.shell.agents import snapshots
+from sluice_console.shell.live.agent_snapshots import snapshots
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -60,7 +60,7 @@ async def test_a_pod_in_the_folder_gets_a_slice_and_gives_it_back(up):
         up.remove("by-profile")
         up.remove("two-containers")
         await watching.empty()
-        news = watching.live.world.news()
+        news = watching.live.fleet_state.news()
         found = await snapshots({node: message.endpoint for node, message in news.items()})
         assert {str(snapshot.node) for snapshot in found} == set(running.nodes)
         assert not [place for snapshot in found for gpu in snapshot.gpus for place in gpu.instances]
@@ -126,13 +126,13 @@ async def test_a_wiped_broker_loses_no_slice(up):
     async with up.watching() as watching:
         up.add("whole-gpu")
         before = await watching.bound("whole-gpu")
-        first = watching.live.world.incarnation
+        first = watching.live.fleet_state.incarnation
         up.process.send_signal(signal.SIGSTOP)  # so that the broker is not started again before its store is gone
         broker = up.child("nats-server")
         broker.kill()
         shutil.rmtree(up.data_dir / "nats")
         up.process.send_signal(signal.SIGCONT)
-        await watching.until(lambda pods, gpus: watching.live.world.incarnation != first, "the broker's new life")
+        await watching.until(lambda pods, gpus: watching.live.fleet_state.incarnation != first, "the broker's new life")
         after = await watching.bound("whole-gpu")
         assert (after.request, after.allocation) == (before.request, before.allocation)
         assert after.containers == before.containers

@@ -15,7 +15,7 @@ from typing import Any
 
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from sluice_console.shell.security import authorities
+from sluice_console.shell.security import certificate_authority
 
 SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 _PROGRAM = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "credentials.py"
@@ -39,7 +39,7 @@ def days(count: float) -> dt.timedelta:
     return dt.timedelta(days=count)
 
 
-_LASTS = days(authorities.SERVER_DAYS)
+_LASTS = days(certificate_authority.SERVER_DAYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Authority:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         # Older than what it signs, so that of an ended certificate it is the certificate that has ended.
-        self.pair = authorities.new_authority(name, dt.datetime.now(dt.UTC) - days(2000))
+        self.pair = certificate_authority.new_authority(name, dt.datetime.now(dt.UTC) - days(2000))
 
     def files(
         self,
@@ -78,7 +78,9 @@ class Authority:
         lasts: dt.timedelta = _LASTS,
     ) -> Files:
         """A certificate made `age_days` ago, written over what `label` had before; its key is in the same file."""
-        made = authorities.issue(self.pair, names, usages, dt.datetime.now(dt.UTC) - days(age_days), lasts=lasts)
+        made = certificate_authority.issue(
+            self.pair, names, usages, dt.datetime.now(dt.UTC) - days(age_days), lasts=lasts
+        )
         both, authority = self._folder / f"{label}.pem", self._folder / "ca.crt"
         authority.write_bytes(self.pair.certificate)
         draft = both.with_suffix(".draft")

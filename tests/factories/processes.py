@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from sluice.runtime.nats_server.process import until_stopped
-from sluice_console.shell import tether
+from sluice_console.shell.process import die_with_parent
 
 STOP_WITHIN_S = 10.0
 SWITCHED_OFF_WITHIN_S = 20.0
@@ -50,7 +50,7 @@ class Process:
     def start(self) -> None:
         """Begin another life. It ends with the thread that called, so call from one that stays."""
         assert not self.runs, f"{self.name} runs already"
-        command = (sys.executable, "-S", tether.__file__, str(os.getpid()), *self.command)
+        command = (sys.executable, "-S", die_with_parent.__file__, str(os.getpid()), *self.command)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             # In a group of its own: where one is stopped in an orphaned group, the kernel may send all of it SIGHUP.

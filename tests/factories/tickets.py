@@ -3,7 +3,7 @@
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import Booking, ContainerDevices
 from sluice_node_agent.core.instructions import MakeTicket
-from sluice_node_agent.core.records import TicketRecord
+from sluice_node_agent.core.journal_records import TicketRecord
 
 
 def make_ticket(

@@ -32,13 +32,13 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_console.core.documents import PodDocument, StepDocument, StoryDocument
-from sluice_console.core.waterfall import PartDocument, SpanDocument, WaterfallDocument
+from sluice_console.core.history.waterfall import PartDocument, SpanDocument, WaterfallDocument
 from sluice_console.core.web.board import Board
-from sluice_console.shell.web.addresses import listen
 from sluice_console.shell.web.app import make_app
 from sluice_console.shell.web.hub import Hub
-from sluice_console.shell.web.serving import serving
-from sluice_console.shell.web.usages import Ask, Usages, ask_agent
+from sluice_console.shell.web.listen_address import listen
+from sluice_console.shell.web.server import serving
+from sluice_console.shell.web.usage import Ask, Usages, ask_agent
 
 CHROMIUM = Path("/usr/bin/chromium")
 CHROMIUM_OPTIONS = (

@@ -8,9 +8,10 @@ change calls for, then the webhooks with `reinvocationPolicy: IfNeeded` for whic
 import secrets
 
 import aiohttp
-from fake_kube import limits, pod_defaults, priorities, webhooks
+from fake_kube import webhooks
 from fake_kube.errors import Json, forbidden
-from fake_kube.patches import clone
+from fake_kube.kinds import limits_and_quotas, pod_defaults, priority_classes
+from fake_kube.requests.patch_formats import clone
 from fake_kube.store import Store
 from fake_kube.webhooks import Asked, Routes
 
@@ -76,9 +77,9 @@ class Admission:
 
     def _built_in(self, pod: Json, suffix: str) -> None:
         pod_defaults.fill(pod["spec"])
-        limits.fill(pod, self._store.listed("limitranges", pod["metadata"]["namespace"]))
+        limits_and_quotas.fill(pod, self._store.listed("limitranges", pod["metadata"]["namespace"]))
         pod_defaults.inject(pod, suffix)
-        priorities.resolve(pod, self._store.listed("priorityclasses.scheduling.k8s.io", ""))
+        priority_classes.resolve(pod, self._store.listed("priorityclasses.scheduling.k8s.io", ""))
         self._runtime_class(pod)
 
     def _runtime_class(self, pod: Json) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import yaml
-from fake_kube.access import User
 from fake_kube.errors import ApiError, Json
-from fake_kube.targets import Target
+from fake_kube.rbac import User
+from fake_kube.resource_types import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from fake_kube.errors import ApiError
+from fake_kube.resource_types import Target
 from fake_kube.store import Backup
-from fake_kube.targets import Target
 
 if TYPE_CHECKING:
     from fake_kube.server import FakeKube

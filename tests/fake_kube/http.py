@@ -11,15 +11,16 @@ from dataclasses import dataclass
 
 import msgspec
 from aiohttp import web
-from fake_kube import discovery, selectors, tables, targets
-from fake_kube.access import Access, User, Wish
+from fake_kube import resource_types
 from fake_kube.calls import Call
 from fake_kube.errors import ApiError, Json, no_such_page
 from fake_kube.faults import Faults
+from fake_kube.rbac import Access, User, Wish
+from fake_kube.requests import discovery, selectors, tables
+from fake_kube.requests.verbs import Verbs
+from fake_kube.requests.watch import Query, Watch
+from fake_kube.resource_types import Resource, Target
 from fake_kube.store import Store
-from fake_kube.targets import Resource, Target
-from fake_kube.verbs import Verbs
-from fake_kube.watching import Query, Watch
 
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """As a real server's limit on a request."""
@@ -150,7 +151,7 @@ class Front:
         if request.method == "GET" and (told := discovery.document(request.path, self._resources())) is not None:
             return _reply(200, told)
         watched = request.query.get("watch", "") in {"true", "1"}
-        target = targets.parse(request.path, request.method, watch=watched, resources=self._resources())
+        target = resource_types.parse(request.path, request.method, watch=watched, resources=self._resources())
         if target is None or not target.verb:
             raise no_such_page()
         named = selectors.name_in(request.query.get("fieldSelector", "")) if target.verb in {"list", "watch"} else ""

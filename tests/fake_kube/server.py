@@ -15,21 +15,21 @@ from typing import Self, TypeVar
 
 import yaml
 from aiohttp import web
-from fake_kube import certificates, targets
-from fake_kube.access import MASTERS, Access, User, service_account
+from fake_kube import certificates, resource_types
 from fake_kube.admission import Admission
 from fake_kube.calls import stamp
-from fake_kube.controllers import Controllers
-from fake_kube.crds import DEFINITIONS
+from fake_kube.components.controllers import Controllers
+from fake_kube.components.nodes import Nodes
 from fake_kube.errors import Json
-from fake_kube.event_rules import CORE_EVENTS
 from fake_kube.faults import Faults
 from fake_kube.http import Front
-from fake_kube.nodes import Nodes
+from fake_kube.kinds.crds import DEFINITIONS
+from fake_kube.kinds.events import CORE_EVENTS
+from fake_kube.rbac import MASTERS, Access, User, service_account
+from fake_kube.requests.verbs import Verbs
+from fake_kube.requests.watch import Lister
+from fake_kube.resource_types import Resource
 from fake_kube.store import Backup, Store
-from fake_kube.targets import Resource
-from fake_kube.verbs import Verbs
-from fake_kube.watching import Lister
 from fake_kube.webhooks import Condition, Routes
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class FakeKube:
 
     def resources(self) -> list[Resource]:
         """All that is served now."""
-        return [*targets.BUILT_IN, CORE_EVENTS, *self._custom]
+        return [*resource_types.BUILT_IN, CORE_EVENTS, *self._custom]
 
     def _main(self) -> None:
         try:
@@ -214,4 +214,4 @@ class FakeKube:
 
     def _definitions(self, resource: str) -> None:
         if resource == DEFINITIONS:
-            self._custom = [targets.from_definition(each) for each in self.store.listed(DEFINITIONS)]
+            self._custom = [resource_types.from_definition(each) for each in self.store.listed(DEFINITIONS)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from factories.kubernetes import MERGE, Cluster, Stream, pod
+from factories.cluster.kubernetes import MERGE, Cluster, Stream, pod
 from fake_kube.server import FakeKube
 
 PODS = "/api/v1/namespaces/default/pods"

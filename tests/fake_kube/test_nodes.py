@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from factories.kubernetes import Cluster, Json, add, pinned, pod, remove
+from factories.cluster.kubernetes import Cluster, Json, add, pinned, pod, remove
 from fake_kube.server import FakeKube
 
 from sluice.contracts.kube.names import ENV_TICKET, ENV_VISIBLE_DEVICES, granted, granted_field_path

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from fake_kube.applying import Owners, apply
 from fake_kube.errors import ApiError, Json
-from fake_kube.patches import json_patch, merge_patch, strategic_merge
+from fake_kube.requests.patch_formats import json_patch, merge_patch, strategic_merge
+from fake_kube.requests.server_side_apply import Owners, apply
 
 
 @pytest.mark.parametrize(

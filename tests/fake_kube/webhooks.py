@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
-from fake_kube import selectors
-from fake_kube.access import User
 from fake_kube.errors import ApiError, Json
-from fake_kube.patches import json_patch
+from fake_kube.rbac import User
+from fake_kube.requests import selectors
+from fake_kube.requests.patch_formats import json_patch
+from fake_kube.resource_types import Target
 from fake_kube.store import Store
-from fake_kube.targets import Target
 
 CONFIGURATIONS = "mutatingwebhookconfigurations.admissionregistration.k8s.io"
 DEFAULT_TIMEOUT_S = 10

@@ -6,29 +6,29 @@ import json
 from contextlib import suppress
 
 import msgspec
-from factories.admission import container, gpu, pod, review_of
+from factories.cluster.admission import container, gpu, pod, review_of
 from fuzz.checking import Target
 from fuzz.memory_files import in_memory
 
-from sluice.contracts.admission.asks import decode_stored
+from sluice.contracts.admission.stored_request import decode_stored
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.bus.events import Ticked
 from sluice.contracts.ids import RunId
 from sluice.contracts.reasons import Refusal
 from sluice.runtime.errors import ServiceError
-from sluice_pod_watcher.admission import AdmissionRules, NotAReview
-from sluice_pod_watcher.core.cluster.cluster import Cluster
+from sluice_pod_watcher.admission import AdmissionConfig, MalformedReview
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import ListingEnded, ListingStarted, NodeSeen, OtherPodSeen, PodSeen
-from sluice_pod_watcher.core.cluster.rules import ClusterRules
-from sluice_pod_watcher.shell.identity_file import IdentityFile
+from sluice_pod_watcher.core.cluster.watcher import ClusterWatcher
+from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
 from sluice_pod_watcher.shell.kube import client as kube_client
 from sluice_pod_watcher.shell.kube import credentials, reflector
 from sluice_pod_watcher.shell.kube.client import KubeError
-from sluice_pod_watcher.shell.kube.watching import offer_only, room_only
-from sluice_pod_watcher.shell.webhook import sources
+from sluice_pod_watcher.shell.kube.informers import node_capacity_only, pod_usage_only
+from sluice_pod_watcher.shell.webhook import cert_sources
 from sluice_pod_watcher.shell.webhook.handlers import answer_to
 
-_RULES = AdmissionRules()
+_RULES = AdmissionConfig()
 _STORED = (
     b'{"version":1,"first":"main","annotations":{"sluice.dev/profile":"1g.5gb"},'
     b'"resources":{"main":{"nvidia.com/gpu":"1"}}}'
@@ -37,7 +37,7 @@ _STORED = (
 
 def _review(data: bytes) -> str:
     found = answer_to(data, _RULES)
-    if isinstance(found, NotAReview):
+    if isinstance(found, MalformedReview):
         return found.why
     sent = json.loads(msgspec.json.encode(found.as_review()))["response"]
     if "patch" in sent:
@@ -68,9 +68,9 @@ def _heard(data: bytes) -> None:
     if line.type == "ERROR":
         msgspec.json.decode(line.object, type=reflector._Failure)
         return
-    core = Cluster(RunId("w0"), ClusterRules())
+    core = ClusterWatcher(RunId("w0"), ClusterConfig())
     told = [ListingStarted(what) for what in ("nodes", "others", "pods")]
-    for read, event in ((offer_only, NodeSeen), (room_only, OtherPodSeen), (reflector.as_it_is, PodSeen)):
+    for read, event in ((node_capacity_only, NodeSeen), (pod_usage_only, OtherPodSeen), (reflector.as_it_is, PodSeen)):
         with suppress(msgspec.ValidationError):  # each kind is read by its own reader only
             found = read(line.object)
             reflector._version_in(found)
@@ -118,7 +118,7 @@ class _AtAPath(IdentityFile):
 
 
 def _certificates(data: bytes) -> None:
-    sources._decoded(data.decode("utf-8", "replace"))
+    cert_sources._decoded(data.decode("utf-8", "replace"))
 
 
 _POD = pod(
@@ -188,6 +188,6 @@ TARGETS: tuple[Target, ...] = (
         "kept certificates",
         _certificates,
         [b'{"generations":[]}'],
-        (sources.CertificateUnavailableError,),
+        (cert_sources.CertificateUnavailableError,),
     ),
 )

@@ -13,36 +13,36 @@ from message_examples import EXAMPLES
 from sluice.contracts.ids import HomeId, NodeName
 from sluice.contracts.messages import Grant
 from sluice_node_agent.core.events import FoundTicket
-from sluice_node_agent.core.floor import Floor
-from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.instructions import MakeTicket
-from sluice_node_agent.core.quota import wire
-from sluice_node_agent.core.records import (
+from sluice_node_agent.core.journal_records import (
     DeviceRecord,
-    Forgotten,
-    HomeRecord,
+    ForgottenTombstone,
     MpsLimits,
     NodeRecord,
+    SharedDeviceRecord,
     SliceRecord,
     TicketRecord,
     Tombstone,
-    Warm,
+    WarmRecord,
 )
-from sluice_node_agent.core.witnesses import judge
-from sluice_node_agent.csi.mounting import mounted_below
-from sluice_node_agent.device.hardware_file import HardwareFile, HardwareFileError
-from sluice_node_agent.device.mps_control import answers_in, limits_in, numbers_in
-from sluice_node_agent.device.mps_home import HomeDirectory, MpsError
-from sluice_node_agent.device.mps_log import ControlLog
-from sluice_node_agent.device.preflight import version_of
-from sluice_node_agent.device.preflight_tickets import file_system_of
+from sluice_node_agent.core.quota import wire
+from sluice_node_agent.core.recovery.discovered import Discovered
+from sluice_node_agent.core.recovery.ticket_proofs import verify_ticket
+from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.csi.mounts import mounted_below
+from sluice_node_agent.device.mps.control import answers_in, limits_in, numbers_in
+from sluice_node_agent.device.mps.control_log import ControlLog
+from sluice_node_agent.device.mps.home_directory import HomeDirectory, MpsError
 from sluice_node_agent.device.processes import Processes
-from sluice_node_agent.shell.journal_lines import DamagedError, Lines, pack, read_lines
-from sluice_node_agent.shell.journal_told import read_note
-from sluice_node_agent.shell.ticket_document import pack as pack_ticket
-from sluice_node_agent.shell.ticket_document import unpack
+from sluice_node_agent.preflight.findings import version_of
+from sluice_node_agent.preflight.tickets import file_system_of
+from sluice_node_agent.shell.journal.lines import DamagedError, Lines, pack, read_lines
+from sluice_node_agent.shell.journal.watermark import read_note
+from sluice_node_agent.shell.tickets.document import pack as pack_ticket
+from sluice_node_agent.shell.tickets.document import unpack
+from sluice_node_agent.simulated.hardware_file import HardwareFile, HardwareFileError
 
-_HOME = HomeRecord(
+_HOME = SharedDeviceRecord(
     home="h1", gpu="GPU-1", profile="3g.20gb", start=0, size=4, namespace="x", uid=7, phase="making", boot_id="b",
     limits=MpsLimits(active_thread_percentage=30, memory_mib=4096),
 )  # fmt: skip
@@ -52,8 +52,8 @@ _RECORDS = (
     SliceRecord(booking=_BOOKING, revision=1, phase="ready", devices=(), boot_id="b", ticket="t"),
     Tombstone(allocation="a1", request="r", revision=2, cause="pod gone"),
     _HOME,
-    Warm(gpu="GPU-1", gi_id=3, profile="1g.5gb", start=0, size=1, boot_id="b"),
-    Forgotten(allocation="a1"),
+    WarmRecord(gpu="GPU-1", gi_id=3, profile="1g.5gb", start=0, size=1, boot_id="b"),
+    ForgottenTombstone(allocation="a1"),
 )
 
 _TICKET = TicketRecord(
@@ -63,7 +63,7 @@ _TICKET = TicketRecord(
     devices=tuple(DeviceRecord(step="made", gi_id=3, uuid="MIG-1") for _ in _BOOKING.devices),
     counts=_BOOKING.devices,
 )
-_FLOOR = Floor(boot_id="b")
+_FLOOR = NodeState(boot_id="b")
 
 
 def _journal(data: bytes) -> None:
@@ -92,7 +92,7 @@ def _ticket_record(data: bytes) -> None:
     """As if another version had written it: the checksum is right, what is in the record is not."""
     record = unpack(b'{"record":%s,"checksum":"%08x"}' % (data, zlib.crc32(data)))
     if isinstance(record, TicketRecord):
-        judge(FoundTicket("t", record), NodeName("n1"), _FLOOR, Found())
+        verify_ticket(FoundTicket("t", record), NodeName("n1"), _FLOOR, Discovered())
         assert unpack(pack_ticket(MakeTicket(1, "t", record, ()))) == record, "it says something else once rewritten"
 
 

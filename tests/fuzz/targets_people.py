@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from factories.placement_files import GEOMETRIES, NODES, WHOLE
+from factories.scheduling.placement_files import GEOMETRIES, NODES, WHOLE
 from fuzz.checking import Target
 from fuzz.memory_files import in_memory
 
@@ -19,11 +19,11 @@ from sluice.contracts.toml_tables import TableError
 from sluice.mig.profile_name import ProfileName, ProfileNameError
 from sluice.runtime.settings import CommonSettings, SettingsError, load
 from sluice_allocator.hami_files import parse_device_config, parse_node_config
-from sluice_allocator.offline.asks import PolicyError, parse_policies
+from sluice_allocator.offline.pod_requests import PolicyError, parse_policies
 from sluice_allocator.offline.workload import WorkloadError, read_workload
 from sluice_allocator.placement_file import PlacementFileError, parse_placement
 from sluice_console.core.bench.load import LoadError, replayed
-from sluice_console.core.web.asking import denied, host_name, is_address
+from sluice_console.core.web.request_check import denied, host_name, is_address
 
 _ROOT = Path(__file__).resolve().parents[2]
 _EXAMPLES = _ROOT / "examples"

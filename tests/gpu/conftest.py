@@ -78,10 +78,10 @@ def hardware_report(request: pytest.FixtureRequest) -> HardwareReport:
 @pytest.fixture(scope="session")
 def backend(hardware_report: HardwareReport, request: pytest.FixtureRequest) -> Iterator[object]:
     """Our NVML backend. That it cannot begin on a machine with a GPU is a failure, not a reason to skip."""
-    from sluice_node_agent.device.nvml import NvmlGpus  # noqa: PLC0415 - needs nvidia-ml-py: only where there is a GPU
+    from sluice_node_agent.device.nvml.backend import NvmlBackend  # noqa: PLC0415 - needs nvidia-ml-py: only where there is a GPU
     from sluice_node_agent.device.processes import Processes  # noqa: PLC0415
 
-    gpus = NvmlGpus(Processes())
+    gpus = NvmlBackend(Processes())
     request.config.stash[_LOOKED] = True
     yield gpus
     gpus.close()

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-OUTCOMES = {"passed": "holds", "failed": "does NOT hold", "skipped": "not looked at", "error": "could not be looked at"}
+OUTCOMES = {"passed": "passed", "failed": "FAILED", "skipped": "skipped", "error": "error"}
 
 
 @dataclass(slots=True)
@@ -43,18 +43,18 @@ class HardwareReport:
 
     def markdown(self, title: str) -> str:
         """The report as a page."""
-        lines = [f"# {title}", "", "Written by `tests/gpu`. What was seen on a machine with this GPU."]
+        lines = [f"# {title}", "", "Written by `tests/gpu`: observed on a machine with this GPU."]
         for section, facts in sorted(self.facts.items(), key=lambda each: _rank(each[0])):
-            lines += ["", f"## {section}", "", "| what | seen |", "|---|---|"]
+            lines += ["", f"## {section}", "", "| what | observed |", "|---|---|"]
             lines += [f"| {_cell(what)} | {_cell(value)} |" for what, value in facts.items()]
-        lines += ["", "## Other than in the catalog", ""]
+        lines += ["", "## Differences from the catalog", ""]
         if self.differences:
             lines += ["| GPU | what | device | catalog | contradicts |", "|---|---|---|---|---|"]
             columns = ("gpu", "what", "device", "catalog", "contradicts")
             lines += ["| " + " | ".join(_cell(each[column]) for column in columns) + " |" for each in self.differences]
         else:
-            lines += ["Nothing."]
-        lines += ["", "## Checks", "", "| check | outcome | why |", "|---|---|---|"]
+            lines += ["None."]
+        lines += ["", "## Checks", "", "| check | outcome | reason |", "|---|---|---|"]
         lines += [
             f"| {_cell(name)} | {OUTCOMES[check['outcome']]} | {_cell(check['why'])} |"
             for name, check in self.checks.items()

@@ -4,8 +4,8 @@ import json
 
 import msgspec
 import pytest
-from factories.allocator import gpu_report
-from gpu.comparing import compare
+from factories.scheduling.allocator import gpu_report
+from gpu.catalog_check import compare
 from gpu.hardware_report import HardwareReport
 
 from sluice.contracts.messages import PlacementReport
@@ -65,4 +65,4 @@ def test_a_report_says_what_was_seen_what_differs_and_what_failed(tmp_path):
     page = as_markdown.read_text()
     assert "| SMs seen at 25 % | 34 |" in page
     assert "| 0 | SMs | 130 | 132 | yes |" in page
-    assert "| test_two | does NOT hold | it \\| broke |" in page
+    assert "| test_two | FAILED | it \\| broke |" in page

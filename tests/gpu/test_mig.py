@@ -14,7 +14,7 @@ from gpu.hardware_report import HardwareReport
 from sluice.contracts.ids import HomeId
 from sluice.contracts.messages import GpuReport, PlacementReport, ProfileReport
 from sluice_node_agent.core.instructions import StartMps, StopMps
-from sluice_node_agent.core.records import MpsLimits
+from sluice_node_agent.core.journal_records import MpsLimits
 from sluice_node_agent.device.port import DifferentError, InUseError, NotFoundError
 from sluice_node_agent.device.processes import Processes
 
@@ -80,7 +80,7 @@ def test_an_instance_in_use_is_not_destroyed(backend, place, made, hardware_repo
     with Client({"CUDA_VISIBLE_DEVICES": uuid}) as tenant:
         seen = tenant.ask("open")
         assert "error" not in seen, seen
-        hardware_report.fact("MIG", f"SMs that a process sees on {profile.name}", seen["sms"])
+        hardware_report.fact("MIG", f"SMs visible to a process on {profile.name}", seen["sms"])
         assert seen["sms"] == profile.multiprocessors
         with pytest.raises(InUseError):
             backend.destroy_compute_instance(gpu.uuid, gi_id, uuid)
@@ -88,7 +88,7 @@ def test_an_instance_in_use_is_not_destroyed(backend, place, made, hardware_repo
 
 def test_mps_runs_inside_an_instance(made, hardware_report: HardwareReport) -> None:
     """Shares on a GPU with MIG live in an instance: without this they cannot be."""
-    from sluice_node_agent.device.mps import MpsDaemons  # noqa: PLC0415
+    from sluice_node_agent.device.mps.daemons import MpsDaemons  # noqa: PLC0415
 
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:

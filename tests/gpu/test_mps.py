@@ -21,8 +21,8 @@ from sluice.contracts.ids import HomeId
 from sluice.contracts.messages import GpuReport
 from sluice_node_agent.core.events import MpsSeen
 from sluice_node_agent.core.instructions import SetMpsLimits, StartMps, StopMps, TerminateMpsClients, WatchMps
-from sluice_node_agent.core.records import MpsLimits
-from sluice_node_agent.device.mps_home import MpsError
+from sluice_node_agent.core.journal_records import MpsLimits
+from sluice_node_agent.device.mps.home_directory import MpsError
 from sluice_node_agent.device.port import DeviceError
 from sluice_node_agent.device.processes import Processes
 
@@ -80,7 +80,7 @@ def start(daemons, gpu: GpuReport, home: str) -> Home:
 @pytest.fixture(scope="module")
 def daemons(hardware_report: HardwareReport) -> Iterator[object]:
     """Our shell over the real control binary, in a folder with a short name (unix sockets allow 107 bytes)."""
-    from sluice_node_agent.device.mps import MpsDaemons  # noqa: PLC0415 - the skip comes first
+    from sluice_node_agent.device.mps.daemons import MpsDaemons  # noqa: PLC0415 - the skip comes first
 
     control = shutil.which(CONTROL)
     hardware_report.fact("MPS", f"{CONTROL} is there", control is not None)
@@ -148,7 +148,7 @@ def test_two_tenants_get_what_they_were_promised_and_no_more(
         ):
             hardware_report.fact("MPS", f"SMs seen at {percent} % ({name})", seen["sms"])
             hardware_report.fact("MPS", f"SMs of the context's affinity at {percent} %", seen["affinity_sms"])
-            hardware_report.fact("MPS", f"SMs that a kernel ran on at {percent} %", client.ask("run"))
+            hardware_report.fact("MPS", f"SMs used by a kernel at {percent} %", client.ask("run"))
             hardware_report.fact("MPS", f"memory in MiB seen at {percent} %", seen["memory_mib"])
             said = [int(seen[key]) for key in ("sms", "affinity_sms") if seen[key] is not None]
             allowed = math.ceil(quiet_gpu.multiprocessors * percent / 100) + ROUNDING_SMS
@@ -160,7 +160,7 @@ def test_two_tenants_get_what_they_were_promised_and_no_more(
         beyond = larger.ask("take", mib=LIMITS.memory_mib)
         assert beyond.get("error") == CUDA_ERROR_OUT_OF_MEMORY, beyond
         kinds = {holder.pid: holder.kind for holder in backend.processes(quiet_gpu.uuid, quiet_gpu.uuid)}
-        hardware_report.fact("MPS", "processes that NVML lists, by kind", sorted(kinds.values()))
+        hardware_report.fact("MPS", "processes listed by NVML, by kind", sorted(kinds.values()))
         assert "mps" in kinds.values()
     until(home.clients, lambda pids: not pids, "the tenants to be gone")
 
@@ -198,10 +198,10 @@ def test_one_tenant_is_put_out_and_the_other_goes_on(home: Home, hardware_report
             put_out = TerminateMpsClients(1, home.order.home, (leaving.pid,))
             home.daemons.terminate_clients(put_out)
             answer = leaving.ask("take", mib=16)
-            hardware_report.fact("MPS", "what a tenant that was put out is told", answer.get("name", "nothing"))
+            hardware_report.fact("MPS", "error of a terminated client", answer.get("name", "nothing"))
             assert "error" in answer
             listed = leaving.pid in home.clients()
-            hardware_report.fact("MPS", "a tenant that was put out is listed until it ends", listed)
+            hardware_report.fact("MPS", "a terminated client is listed until it ends", listed)
             home.daemons.terminate_clients(put_out)  # an agent asks again as long as the process is there
             assert staying.pid in home.clients(), "the daemon answers as before"
             assert "error" not in staying.ask("take", mib=16)
@@ -211,7 +211,7 @@ def test_one_tenant_is_put_out_and_the_other_goes_on(home: Home, hardware_report
 
 def test_a_restarted_agent_finds_the_daemon_and_disturbs_nobody(home: Home) -> None:
     """Each restart of an agent would end all its tenants."""
-    from sluice_node_agent.device.mps import MpsDaemons  # noqa: PLC0415
+    from sluice_node_agent.device.mps.daemons import MpsDaemons  # noqa: PLC0415
 
     with Client(home.variables) as tenant:
         assert "error" not in tenant.ask("open")
@@ -247,7 +247,7 @@ def test_a_killed_daemon_is_noticed_and_cleaned_away(
             os.kill(home.pid, signal.SIGKILL)
             until(home.is_gone, bool, "the death to be noticed")
             answer = tenant.ask("take", mib=16)
-            hardware_report.fact("MPS", "what a tenant can do once its daemon was killed", answer)
+            hardware_report.fact("MPS", "a tenant's allocation after its daemon was killed", answer)
     finally:
         home.stop()
     assert not (daemons.root / "h2").exists()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from gpu.hardware_report import HardwareReport
-from quota.building import CannotBuildError, NoCompilerError, build_library
+from quota.compiled import CannotBuildError, NoCompilerError, build_library
 from quota.rig import Lines
 
 from sluice.contracts.messages import GpuReport
@@ -81,7 +81,7 @@ def test_tenants_get_the_time_that_they_were_promised(
     requests: tuple[float, ...], quiet_gpu: GpuReport, library: Path, folder: Path, hardware_report: HardwareReport
 ) -> None:
     """A greedy neighbour would take a tenant's time."""
-    from sluice_node_agent.shell.quota_server import QuotaServer  # noqa: PLC0415 - the skip comes first
+    from sluice_node_agent.shell.quota.server import QuotaServer  # noqa: PLC0415 - the skip comes first
 
     server = QuotaServer("h1")
     server.start()
@@ -112,7 +112,7 @@ def test_an_uncontended_process_loses_next_to_nothing(
     quiet_gpu: GpuReport, library: Path, folder: Path, hardware_report: HardwareReport
 ) -> None:
     """Every fractional pod would pay for neighbours that it does not have."""
-    from sluice_node_agent.shell.quota_server import QuotaServer  # noqa: PLC0415
+    from sluice_node_agent.shell.quota.server import QuotaServer  # noqa: PLC0415
 
     found: dict[bool, float] = {}
     server = QuotaServer("h1")
@@ -128,7 +128,7 @@ def test_an_uncontended_process_loses_next_to_nothing(
     finally:
         server.stop()
     percent = 100 * (1 - found[True] / found[False])
-    hardware_report.fact("time quota", "percent that an uncontended process loses", round(percent, 3))
+    hardware_report.fact("time quota", "percent lost by an uncontended process", round(percent, 3))
     assert percent < ERROR_PERCENT
 
 
@@ -145,7 +145,7 @@ def test_the_driver_has_what_the_library_stands_in_front_of(library: Path, hardw
     done = subprocess.run([sys.executable, "-I", "-S", "-c", script, *names], capture_output=True, text=True,
                           timeout=60, check=True)  # fmt: skip
     missing = done.stdout.split()
-    hardware_report.fact("time quota", "functions that this driver does not have", missing)
+    hardware_report.fact("time quota", "functions missing in this driver", missing)
     assert not {"cuLaunchKernel", "cuLaunchKernel_ptsz", "cuLaunchKernelEx", "cuGraphLaunch", "cuMemAlloc_v2"} & {
         *missing
     }

@@ -21,7 +21,7 @@ def test_a_look_is_short_and_an_idle_gpu_does_nothing(backend, quiet_gpu, hardwa
     for _ in range(LOOKS):
         (use,) = backend.uses(gpu, (gpu,))
     took_s = (time.monotonic() - began) / LOOKS
-    hardware_report.fact("usage", "one look at a whole GPU takes (ms)", round(took_s * 1000, 2))
+    hardware_report.fact("usage", "time of one sample (ms)", round(took_s * 1000, 2))
     assert took_s < LOOK_MAX_S
     time.sleep(1.0)  # nothing is waited for: this is the time that the next look is about
     (use,) = backend.uses(gpu, (gpu,))
@@ -48,12 +48,12 @@ def test_what_a_process_does_is_told(backend, quiet_gpu, hardware_report: Hardwa
 
         use = work_and_look()
         if use.busy_percent is None and use.sm_percent is None:
-            hardware_report.fact("usage", "busy: percent", "not told by this driver")
+            hardware_report.fact("usage", "busy: percent", "not reported by this driver")
         else:
             use = until(work_and_look, lambda seen: (seen.busy_percent or 0) > 0, "the work to be seen")
             hardware_report.fact("usage", "at work: busy, SMs (percent)", f"{use.busy_percent}, {use.sm_percent}")
         assert use.memory_mib >= before + CLIENT_MIB
-        hardware_report.fact("usage", "at work: processes that are told", len(use.processes))
+        hardware_report.fact("usage", "at work: processes reported", len(use.processes))
         if "gvisor" in platform.version().lower() or platform.release().startswith("4.4.0"):
             pytest.skip("in this sandbox the driver knows processes by ids of the host")
         (own,) = [each for each in use.processes if each.pid == client.pid]

@@ -3,12 +3,12 @@
 import time
 from dataclasses import dataclass, field
 
-from factories.admission import taken
-from factories.cluster_scenes import user_pod
+from factories.cluster.admission import taken
+from factories.cluster.scenes import user_pod
 from ha.system import System
 
 from sluice.contracts.messages import Bound
-from sluice_console.core.world import World
+from sluice_console.core.fleet.fleet_state import FleetState
 
 BOUND_WITHIN_S = 60.0
 GONE_WITHIN_S = 60.0
@@ -55,8 +55,8 @@ class Pods:
         """Its slice, once it has one. Raises NotAnsweringError."""
         subject = f"sluice.binding.{self.uids[name]}"
 
-        def look(world: World) -> Bound | None:
-            found = world.values.get(subject)
+        def look(fleet_state: FleetState) -> Bound | None:
+            found = fleet_state.values.get(subject)
             return found if isinstance(found, Bound) else None
 
         what = f"{name} to be bound; logs in {self.system.logs}"
@@ -65,7 +65,7 @@ class Pods:
     async def all_gone(self) -> None:
         """Nothing is booked any more, and nothing is asked for."""
 
-        def look(world: World) -> bool:
-            return not world.bookings() and not world.bindings()
+        def look(fleet_state: FleetState) -> bool:
+            return not fleet_state.bookings() and not fleet_state.bindings()
 
         await self.system.live.until(look, within_s=GONE_WITHIN_S, what=f"all to go; logs in {self.system.logs}")

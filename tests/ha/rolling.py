@@ -20,7 +20,7 @@ from factories.system import violations_at
 from ha.pods import Pods
 from ha.system import NEXT_VERSION, TWICE, System
 
-from sluice_console.core.plan import SERVICES
+from sluice_console.core.process_plan import SERVICES
 
 PAUSE_S = 0.35
 """Between two pods, on average."""

@@ -14,8 +14,8 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Self
 
-from factories.buses import ensured
-from factories.kubernetes import Cluster
+from factories.broker.bus_rigs import ensured
+from factories.cluster.kubernetes import Cluster
 from factories.processes import Process, own_environment, switch_off
 from fake_kube.server import FakeKube
 
@@ -24,10 +24,10 @@ from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import LeaseHeld
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
-from sluice_console.core.plan import SERVICES
-from sluice_console.core.world import World
-from sluice_console.shell.data_directory import lock_data_directory, power_switch, short_mps_dir
-from sluice_console.shell.live import LiveWorld, following
+from sluice_console.core.fleet.fleet_state import FleetState
+from sluice_console.core.process_plan import SERVICES
+from sluice_console.shell.live.live_fleet import LiveFleet, following
+from sluice_console.shell.process.data_directory import lock_data_directory, power_switch, short_mps_dir
 
 NEXT_VERSION = Path(__file__).with_name("next_version.py")
 READY_WITHIN_S = 60.0
@@ -66,7 +66,7 @@ class System:
         self._program = (str(program),) if program is not None else ("-m",)
         self._stack, self._ending = ExitStack(), AsyncExitStack()
         self.cluster: Cluster
-        self.live: LiveWorld
+        self.live: LiveFleet
         self.bus: NatsBus
 
     # -- its life -----------------------------------------------------------------------------------------------------
@@ -116,10 +116,10 @@ class System:
         self.live = await self._ending.enter_async_context(following(self.bus))
         await self.live.until(self._is_ready, within_s=READY_WITHIN_S, what=f"the system to be ready\n{self.folder}")
 
-    def _is_ready(self, world: World) -> bool:
-        pulled = world.inventories()
+    def _is_ready(self, fleet_state: FleetState) -> bool:
+        pulled = fleet_state.inventories()
         fresh = all(node in pulled and not pulled[node].stale for node in self.nodes)
-        return fresh and not world.unopened(list(self.nodes)) and "sluice.source.cluster" in world.values
+        return fresh and not fleet_state.unopened(list(self.nodes)) and "sluice.source.cluster" in fleet_state.values
 
     def _add(self, name: str, service: str, variables: Mapping[str, str]) -> None:
         prefix = f"SLUICE_{service.upper().replace('-', '_')}_"

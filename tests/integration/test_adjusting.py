@@ -7,7 +7,7 @@ from functools import partial
 
 import grpc
 import pytest
-from factories.allocator import Bench, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, claim, gpu_report, snapshot, working_allocator
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
@@ -18,7 +18,7 @@ from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
 from sluice.runtime.grpc import transport
 from sluice.testing.memory_bus import MemoryBroker
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, LeaseChanged
-from sluice_allocator.shell.adjusting import Adjuster
+from sluice_allocator.shell.resize import ShareResizer
 from sluice_allocator.shell.server import AllocatorServer
 
 NODE = NodeName("node-a")
@@ -40,7 +40,7 @@ class Shell:
     def __init__(self, bench: Bench, *, within_s: float = 10.0) -> None:
         """Nothing lands yet."""
         self.bench = bench
-        self.adjuster = Adjuster(within_s=within_s)
+        self.adjuster = ShareResizer(within_s=within_s)
         self.lands = True
         self.waiting: list[Write] = []
 

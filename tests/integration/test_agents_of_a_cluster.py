@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from factories.buses import NODE, View, ensured, eventually, place, say, watching
+from factories.broker.bus_rigs import NODE, View, ensured, eventually, place, say, watching
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.nats_permissions import permissions_of

@@ -12,11 +12,11 @@ from fake_kube.server import FakeKube
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.core.cluster.events import Event, PodGone, PodSeen
-from sluice_pod_watcher.shell.kube.certificates import SecretStore
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.reflector import Reflector
+from sluice_pod_watcher.shell.kube.webhook_certificates import SecretStore
 from sluice_pod_watcher.shell.metrics import KUBE_TROUBLES, KUBE_WATCHES
-from sluice_pod_watcher.shell.webhook.stores import StoreUnavailableError
+from sluice_pod_watcher.shell.webhook.cert_stores import StoreUnavailableError
 
 (ALERT,) = [each["expr"] for each in alerts() if each["alert"] == "SluiceApiServerAway"]
 

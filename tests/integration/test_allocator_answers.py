@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
-from factories.allocator import Bench, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, claim, gpu_report, snapshot, working_allocator
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream

@@ -11,7 +11,7 @@ MEASURES = """
 import asyncio, sys
 from pathlib import Path
 from sluice.runtime.nats_server.process import Broker
-from sluice_console.shell.bench.ceiling import launch_tied
+from sluice_console.shell.bench.bare_broker import launch_tied
 
 async def measure():
     async with Broker(Path(sys.argv[1]), launch=launch_tied) as broker:

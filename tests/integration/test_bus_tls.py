@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 import structlog
-from factories.bus_tls import HOST, TlsBroker, tls_broker
+from factories.broker.tls_broker import HOST, TlsBroker, tls_broker
 from factories.credentials import SERVER, Authority
 
 from sluice.contracts.bus.events import Stream

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import msgspec
 import pytest
-from factories.kubelet_node import NODE, KubeletNode, can_connect, daemon_home, eventually, in_time
+from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, daemon_home, eventually, in_time
 
 from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.messages import ContainerDevices

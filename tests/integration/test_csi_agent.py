@@ -3,8 +3,8 @@
 import signal
 
 import pytest
-from factories.desk import Desk, daemons_below
-from factories.kubelet_node import NODE, KubeletNode, can_connect, eventually, in_time
+from factories.agent_driver import AgentDriver, daemons_below
+from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, eventually, in_time
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
@@ -79,7 +79,7 @@ async def test_a_pods_container_reaches_its_share_through_its_volume(node, tmp_p
         try:
             await bus.ensure_streams()
             number = _start(node, broker.url, node.roles)
-            desk = Desk(bus, node.folder)
+            desk = AgentDriver(bus, node.folder)
             news = await desk.open(NodeName(NODE))
             booking = await _grant(desk, "a1_R_1", share=Share(mode="mps", uid=0, memory_mib=4096))
             word = await desk.ready(NodeName(NODE), "a1_R_1")

@@ -16,8 +16,8 @@ from typing import Any
 
 import deploy_check
 import pytest
-from factories.cluster_system import SERVICE
-from factories.watcher_process import watcher
+from factories.cluster.cluster_system import SERVICE
+from factories.cluster.watcher_process import watcher
 from fake_kube.server import FakeKube
 
 LIMIT_S = 60

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from factories.buses import ensured
+from factories.broker.bus_rigs import ensured
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
@@ -34,11 +34,11 @@ from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.service import EXIT_CONFIG, Service
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.memory_bus import MemoryBroker
-from sluice_pod_watcher.core.events import FolderListed, FolderUnlistable, HostsKnown
+from sluice_pod_watcher.core.folder.events import FolderListed, FolderUnlistable, HostsKnown
 from sluice_pod_watcher.settings import PodWatcherSettings
-from sluice_pod_watcher.shell.folder import ManifestFolder
-from sluice_pod_watcher.shell.folder_app import serve_on
-from sluice_pod_watcher.shell.identity_file import IdentityFile
+from sluice_pod_watcher.shell.folder.app import serve_on
+from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
+from sluice_pod_watcher.shell.folder.manifest_folder import ManifestFolder
 
 WAIT_S = 15.0
 POD = """\
@@ -154,7 +154,7 @@ async def watching(site: Site, run: str) -> AsyncIterator[None]:
     clock = SystemClock()
     service = Service("pod-watcher", RunId(run), settings, clock, RequestTraces())
     bus = site.broker.bus("pod-watcher")
-    folder = ToldFolder(site.pods, clock, settings.rules().file_bytes_max)
+    folder = ToldFolder(site.pods, clock, settings.config().file_bytes_max)
     folder.unlistable = site.unlistable
     with IdentityFile(site.data / "pods") as identities:
         running = asyncio.create_task(serve_on(bus, service, folder, identities, HOSTS))

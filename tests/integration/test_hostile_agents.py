@@ -15,8 +15,8 @@ from sluice.runtime.bus import BusError
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.security import LOOPBACK
-from sluice_console.shell import agents
-from sluice_console.shell.usages import ask_agents
+from sluice_console.shell.inspect.usage import ask_agents
+from sluice_console.shell.live import agent_snapshots
 from sluice_inventory.core.events import Pull, PullFailed
 from sluice_inventory.shell.puller import Puller
 
@@ -65,11 +65,11 @@ async def test_an_answer_that_is_no_message_is_a_failed_pull():
 
 async def test_who_asks_agents_for_a_person_is_told_of_an_answer_that_is_no_message(monkeypatch):
     """`sluice usage` and `sluice demo` would end with a traceback, for one node of many."""
-    monkeypatch.setattr(agents, "trusted", lambda: LOOPBACK)
+    monkeypatch.setattr(agent_snapshots, "trusted", lambda: LOOPBACK)
     async with agent(NOT_OURS) as endpoint:
         assert await ask_agents({NODE: endpoint}, LOOPBACK) == {NODE: "INTERNAL: its answer is no message of ours"}
         with pytest.raises(BusError, match="its answer is no message of ours"):
-            await agents.snapshots({NODE: endpoint})
+            await agent_snapshots.snapshots({NODE: endpoint})
 
 
 def _unknown_state() -> bytes:

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 import structlog
 from aiohttp import web
-from factories.buses import eventually
+from factories.broker.bus_rigs import eventually
 from factories.credentials import CLIENT, SERVER, Authority
 
 from sluice.runtime.errors import ServiceError

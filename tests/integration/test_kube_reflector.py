@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from factories.kubernetes import Cluster, pod
+from factories.cluster.kubernetes import Cluster, pod
 from fake_kube.server import ADMIN, FakeKube
 from structlog.testing import capture_logs
 

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
-from factories.kubernetes import MERGE, Cluster, pod
+from factories.cluster.kubernetes import MERGE, Cluster, pod
 from fake_kube.server import FakeKube
 from msgspec.structs import replace
 
@@ -42,7 +42,7 @@ from sluice.runtime.errors import ServiceError
 from sluice.runtime.lease import Lease
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.memory_bus import MemoryBroker
-from sluice_pod_watcher.core.cluster.rules import ClusterRules
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.shell.kube.app import watch_by_lease, watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
 
@@ -86,7 +86,7 @@ class Scene:
 
     async def watch(self) -> None:
         """Start a pod-watcher."""
-        rules = ClusterRules(retry_initial_s=0.1, condition_interval_s=0.2, tell_after_s=self.tell_after_s)
+        config = ClusterConfig(retry_initial_s=0.1, condition_interval_s=0.2, tell_after_s=self.tell_after_s)
         api = await KubeApi.connect(self.cluster.kubeconfig)
         run = RunId(f"w{next(self._runs)}")
 
@@ -96,7 +96,7 @@ class Scene:
                     self.broker.bus(str(run)),
                     api,
                     run=run,
-                    rules=rules,
+                    config=config,
                     clock=SystemClock(),
                     traces=RequestTraces(),
                     resync_s=self.resync_s,

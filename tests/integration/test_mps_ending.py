@@ -8,10 +8,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories.mps import GPU, H1, Place, mps_place, refusal_of, start_order, stop_order, until
+from factories.gpus.mps import GPU, H1, Place, mps_place, refusal_of, start_order, stop_order, until
 
 from sluice.contracts.ids import HomeId
-from sluice_node_agent.device.mps import MpsDaemons
+from sluice_node_agent.device.mps.daemons import MpsDaemons
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 

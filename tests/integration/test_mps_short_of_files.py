@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from factories.descriptors import no_descriptor_left
-from factories.mps import H1, Place, PodProcesses, mps_place, refusal_of, start_order, stop_order
+from factories.gpus.mps import H1, Place, PodProcesses, mps_place, refusal_of, start_order, stop_order
 
-from sluice_node_agent.device.mps_control import MpsProcess
-from sluice_node_agent.device.mps_ending import Ending
-from sluice_node_agent.device.mps_home import MpsError
+from sluice_node_agent.device.mps.control import MpsProcess
+from sluice_node_agent.device.mps.home_directory import MpsError
+from sluice_node_agent.device.mps.termination import HomeTermination
 from sluice_node_agent.device.processes import Processes
 
 LOOKED_AT = pytest.mark.parametrize("file", ["comm", "stat", "cgroup", "environ", "cmdline", "home.json"])
@@ -115,10 +115,10 @@ def test_who_cannot_be_looked_at_has_not_ended(
     process = MpsProcess(pid, started_at, is_server=False)
     refuse("stat")
     with pytest.raises(MpsError, match="Too many open files"):
-        Ending(place.processes).await_end((process,), 0.1)
+        HomeTermination(place.processes).await_end((process,), 0.1)
     monkeypatch.undo()
     earlier = replace(process, started_at=started_at - 1)
-    assert Ending(place.processes).await_end((process, earlier), 0.1) == (process,)
+    assert HomeTermination(place.processes).await_end((process, earlier), 0.1) == (process,)
 
 
 def test_an_agent_that_cannot_look_at_itself_does_not_go_on(place: Place, refuse: Callable[[str], None]) -> None:

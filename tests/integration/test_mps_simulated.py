@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from factories.mps import H1, H2, LIMITS, TENANT, Place, mps_place, refusal_of, stop_order, until
+from factories.gpus.mps import H1, H2, LIMITS, TENANT, Place, mps_place, refusal_of, stop_order, until
 
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_node_agent.core.instructions import StartMps
-from sluice_node_agent.device.hardware_file import HardwareFile
-from sluice_node_agent.device.mps_stand_in import HARDWARE_VARIABLE
-from sluice_node_agent.device.simulated import SimulatedGpus
+from sluice_node_agent.simulated.backend import SimulatedBackend
+from sluice_node_agent.simulated.hardware_file import HardwareFile
+from sluice_node_agent.simulated.mps_program import HARDWARE_VARIABLE
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 FLEET = """
@@ -42,7 +42,7 @@ def hardware(place: Place) -> HardwareFile:
 
 def test_a_home_inside_a_mig_instance_is_on_its_device(place: Place, hardware: HardwareFile) -> None:
     """What runs in an instance must keep it from being destroyed, and must vanish when the home does."""
-    backend = SimulatedGpus(hardware)
+    backend = SimulatedBackend(hardware)
     gpu = backend.read()[0].uuid
     gi_id = backend.create_gpu_instance(gpu, 19, 0, 1)
     device = backend.create_compute_instance(gpu, gi_id)
@@ -75,7 +75,7 @@ def test_no_home_on_a_device_that_is_not_there(place: Place, hardware: HardwareF
 
 def test_homes_that_come_and_go_at_once_keep_the_hardware_whole(place: Place, hardware: HardwareFile) -> None:
     """Daemons and the agent write the same file: a lost update is a process that nobody sees."""
-    backend = SimulatedGpus(hardware)
+    backend = SimulatedBackend(hardware)
     gpu = backend.read()[1].uuid
     deadline = time.monotonic() + 60
     for home in (H1, H2):

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories.mps import PATIENCE_S, Client, mps_processes, short_directory, until
+from factories.gpus.mps import PATIENCE_S, Client, mps_processes, short_directory, until
 
-from sluice_node_agent.device import mps_stand_in
-from sluice_node_agent.device.mps_stand_in_server import CLIENTS_MAX
+from sluice_node_agent.simulated import mps_program
+from sluice_node_agent.simulated.mps_server import CLIENTS_MAX
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         """Make the directories."""
-        self.control = mps_stand_in.install(self.path / "bin")
+        self.control = mps_program.install(self.path / "bin")
         self.pipe, self.log = self.path / "pipe", self.path / "log"
         self.pipe.mkdir()
         self.log.mkdir()
@@ -271,15 +271,15 @@ def test_a_path_that_no_socket_can_have_is_refused(bench: Bench) -> None:
 def test_every_node_of_a_process_may_install_it_at_once(tmp_path: Path) -> None:
     """An agent of many simulated nodes opens each in a thread; it would end at its start."""
     with ThreadPoolExecutor(16) as threads:
-        paths = set(threads.map(lambda _: mps_stand_in.install(tmp_path / "bin"), range(200)))
-    assert paths == {tmp_path / "bin" / mps_stand_in.CONTROL_NAME}
+        paths = set(threads.map(lambda _: mps_program.install(tmp_path / "bin"), range(200)))
+    assert paths == {tmp_path / "bin" / mps_program.CONTROL_NAME}
     assert os.access(paths.pop(), os.X_OK)
     assert len(list((tmp_path / "bin").iterdir())) == 1, "a draft is left"
 
 
 def test_it_runs_without_being_installed_and_without_this_project(bench: Bench) -> None:
     """It is started thousands of times: an import of anything but the standard library would show."""
-    program = (sys.executable, "-I", "-S", mps_stand_in.__file__)
+    program = (sys.executable, "-I", "-S", mps_program.__file__)
     assert bench.run("-d", program=program) == (0, "", "")
     assert bench.run(program=program, lines="get_default_active_thread_percentage\n") == (0, "100.0\n", "")
     assert bench.run("-x", program=program)[0] == 1

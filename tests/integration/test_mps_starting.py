@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories.mps import (
+from factories.gpus.mps import (
     GPU,
     H1,
     H2,
@@ -27,11 +27,11 @@ from factories.mps import (
 )
 
 from sluice.contracts.ids import HomeId
-from sluice_node_agent.core.events import FoundHome
+from sluice_node_agent.core.events import FoundMpsHome
 from sluice_node_agent.core.instructions import WatchMps
-from sluice_node_agent.core.records import MpsLimits
-from sluice_node_agent.device.mps import MpsDaemons
-from sluice_node_agent.device.mps_stand_in import SWITCHES_VARIABLE
+from sluice_node_agent.core.journal_records import MpsLimits
+from sluice_node_agent.device.mps.daemons import MpsDaemons
+from sluice_node_agent.simulated.mps_program import SWITCHES_VARIABLE
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
@@ -154,7 +154,7 @@ def test_tenants_are_served_on_when_the_agent_is_killed(place: Place) -> None:
     pid, started_at = map(int, _killed_agent(place).split())
     client = place.client()
     assert client.hear()["served"]
-    assert place.reborn().found() == (FoundHome(H1, GPU, GPU, "team-a", TENANT, pid, started_at),)
+    assert place.reborn().found() == (FoundMpsHome(H1, GPU, GPU, "team-a", TENANT, pid, started_at),)
     wider = MpsLimits(active_thread_percentage=50, memory_mib=4000)
     assert place.daemons.start(start_order(limits=wider)) == (pid, started_at)
     assert client.allocate(1000) == {"held_mib": 1000}
@@ -167,8 +167,8 @@ def _killed_agent(place: Place, runs: int = 1000) -> str:
 import os, signal, sys
 from pathlib import Path
 from sluice_node_agent.core.instructions import StartMps
-from sluice_node_agent.core.records import MpsLimits
-from sluice_node_agent.device.mps import MpsDaemons
+from sluice_node_agent.core.journal_records import MpsLimits
+from sluice_node_agent.device.mps.daemons import MpsDaemons
 from sluice_node_agent.device.processes import Processes
 
 runs = 0

@@ -5,13 +5,13 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from factories.mps import H1, STRANGER, Place, mps_place, refusal_of, start_order, until
+from factories.gpus.mps import H1, STRANGER, Place, mps_place, refusal_of, start_order, until
 
 from sluice_node_agent.core.events import MpsSeen
 from sluice_node_agent.core.instructions import SetMpsLimits, TerminateMpsClients
-from sluice_node_agent.core.records import MpsLimits
-from sluice_node_agent.device import mps_log
-from sluice_node_agent.device.mps import MpsError
+from sluice_node_agent.core.journal_records import MpsLimits
+from sluice_node_agent.device.mps import control_log
+from sluice_node_agent.device.mps.daemons import MpsError
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
@@ -102,7 +102,7 @@ def test_questions_do_not_fill_the_disk(place: Place, monkeypatch: pytest.Monkey
     """The daemon logs each question; asked every few seconds, that is a full disk in some weeks."""
     running = place.daemons.start(start_order())
     log = place.root / H1 / "log" / "control.log"
-    monkeypatch.setattr(mps_log, "LOG_MAX_BYTES", 2000)
+    monkeypatch.setattr(control_log, "LOG_MAX_BYTES", 2000)
     for _ in range(12):
         assert place.seen(running).alive
     assert log.stat().st_size < 4000

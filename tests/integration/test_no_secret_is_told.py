@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from factories.bus_tls import TlsBroker, tls_broker
+from factories.broker.tls_broker import TlsBroker, tls_broker
 from factories.credentials import Authority
 
 from sluice.contracts.bus.nats_permissions import certificate_name, permissions_of

@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import msgspec
 import pytest
-from factories.desk import Desk, kill, pull, running, start_agent
+from factories.agent_driver import AgentDriver, kill, pull, running, start_agent
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
@@ -21,9 +21,9 @@ from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.memory_bus import MemoryBroker
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.app import run_agents
-from sluice_node_agent.shell.hardware_command import change_hardware
-from sluice_node_agent.shell.journal import JournalError
-from sluice_node_agent.shell.sites import SiteError
+from sluice_node_agent.shell.commands.hardware_command import change_hardware
+from sluice_node_agent.shell.journal.journal import JournalError
+from sluice_node_agent.shell.nodes.node_backend import NodeBackendError
 
 N1, N2 = NodeName("n1.example"), NodeName("n2")
 FLEET = """
@@ -54,7 +54,7 @@ def _service(settings, run="run1"):
 async def test_agents_of_one_process_make_slices_and_answer_the_pull(settings):
     """A user on either node gets a slice; the inventory sees what is there, and whose it is."""
     broker = MemoryBroker()
-    desk = Desk(broker.bus("desk"), settings.data_dir)
+    desk = AgentDriver(broker.bus("desk"), settings.data_dir)
     async with running(_service(settings), broker):
         news = await desk.open(N1)
         await desk.open(N2)
@@ -81,7 +81,7 @@ async def test_agents_of_one_process_make_slices_and_answer_the_pull(settings):
 async def test_a_reboot_under_a_running_agent_makes_standing_slices_again(settings, capsys):
     """A rebooted node comes back by itself, with new UUIDs and tickets."""
     broker = MemoryBroker()
-    desk = Desk(broker.bus("desk"), settings.data_dir)
+    desk = AgentDriver(broker.bus("desk"), settings.data_dir)
     async with running(_service(settings), broker):
         first = await desk.open(N1)
         await desk.grant(N1, "a1", (0, "3g.20gb", 4, 4))
@@ -98,7 +98,7 @@ async def test_a_reboot_under_a_running_agent_makes_standing_slices_again(settin
 async def test_a_tenant_that_runs_on_keeps_its_place_until_it_ends(settings, capsys):
     """A place is free only when the process on it is gone, as a person can see with the hardware command."""
     broker = MemoryBroker()
-    desk = Desk(broker.bus("desk"), settings.data_dir)
+    desk = AgentDriver(broker.bus("desk"), settings.data_dir)
     command = ["hardware", "--data", str(settings.data_dir), N1]
     async with running(_service(settings), broker):
         await desk.open(N1)
@@ -117,7 +117,7 @@ async def test_a_tenant_that_runs_on_keeps_its_place_until_it_ends(settings, cap
 async def test_a_second_agent_and_wrong_settings_are_refused_in_one_sentence(settings):
     """A mistake in starting an agent is told, and harms nothing."""
     broker = MemoryBroker()
-    desk = Desk(broker.bus("desk"), settings.data_dir)
+    desk = AgentDriver(broker.bus("desk"), settings.data_dir)
     async with running(_service(settings), broker):
         await desk.open(N1)
         with pytest.raises(ExceptionGroup) as refused:
@@ -125,7 +125,7 @@ async def test_a_second_agent_and_wrong_settings_are_refused_in_one_sentence(set
                 await second
         assert refused.group_contains(JournalError, match="another agent of node")
     for wrong in ({"nodes": ("n9",)}, {"fleet_file": None}, {"fleet_file": settings.data_dir / "none.toml"}):
-        with pytest.raises(SiteError):
+        with pytest.raises(NodeBackendError):
             await run_agents(
                 _service(msgspec.structs.replace(settings, **wrong)), lambda node: None, Health(SystemClock())
             )
@@ -152,7 +152,7 @@ async def test_a_killed_agent_goes_on_where_it_was_over_a_real_broker(settings, 
     async with Broker(tmp_path / "nats") as broker:
         bus = await NatsBus.connect(broker.url, name="desk")
         await bus.ensure_streams()
-        desk = Desk(bus, settings.data_dir)
+        desk = AgentDriver(bus, settings.data_dir)
         process = await _start(settings, broker.url)
         try:
             run = (await desk.open(N1)).agent_run

@@ -7,7 +7,7 @@ import stat
 
 import grpc
 import pytest
-from factories.desk import Desk, pull, running, short_folder
+from factories.agent_driver import AgentDriver, pull, running, short_folder
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
@@ -18,9 +18,9 @@ from sluice.runtime.grpc import transport
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.memory_bus import MemoryBroker
-from sluice_node_agent.device.hardware_file import Process
 from sluice_node_agent.settings import NodeAgentSettings
-from sluice_node_agent.shell.places import agent_directory, control_socket
+from sluice_node_agent.shell.paths import agent_directory, control_socket
+from sluice_node_agent.simulated.hardware_file import Process
 
 NODE = NodeName("n1")
 FLEET = """
@@ -101,7 +101,7 @@ async def _quarantine(desk, *, owner="", kind="compute"):
 
 async def test_a_quarantined_slice_is_released_over_the_socket(folder):
     """An operator who ended the process that held a slice gets its place back at once, not at the next try."""
-    desk = Desk((broker := MemoryBroker()).bus("desk"), folder)
+    desk = AgentDriver((broker := MemoryBroker()).bus("desk"), folder)
     async with running(_service(folder, back_off_first_s=900.0, back_off_max_s=900.0, quarantine_after=1), broker):
         await _quarantine(desk)
         with desk.hardware(NODE).changing() as hardware:
@@ -113,7 +113,7 @@ async def test_a_quarantined_slice_is_released_over_the_socket(folder):
 
 async def test_holders_that_the_operator_vouches_for_do_not_hold(folder):
     """A process that only looks like one of the tenant's does not keep the place for ever."""
-    desk = Desk((broker := MemoryBroker()).bus("desk"), folder)
+    desk = AgentDriver((broker := MemoryBroker()).bus("desk"), folder)
     async with running(_service(folder), broker):
         await _quarantine(desk, owner="pod-a1", kind="file")
         assert await _release(folder, "a1") == RELEASED[1]
@@ -124,7 +124,7 @@ async def test_holders_that_the_operator_vouches_for_do_not_hold(folder):
 
 async def test_what_cannot_be_released_is_refused_in_words(folder):
     """A typing error releases nothing, and says what is wrong with it."""
-    desk = Desk((broker := MemoryBroker()).bus("desk"), folder)
+    desk = AgentDriver((broker := MemoryBroker()).bus("desk"), folder)
     wrong = (
         ("a9", NODE, grpc.StatusCode.NOT_FOUND, "has no slice 'a9'"),
         ("a1", "n2", grpc.StatusCode.NOT_FOUND, "this agent is of node n1, not of 'n2'"),
@@ -149,7 +149,7 @@ async def test_the_socket_is_for_its_owner_and_outlives_no_agent(folder):
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     broker = MemoryBroker()
-    desk = Desk(broker.bus("desk"), folder)
+    desk = AgentDriver(broker.bus("desk"), folder)
     async with running(_service(folder), broker):
         news = await desk.open(NODE)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -170,7 +170,7 @@ async def test_a_folder_too_deep_for_a_socket_costs_only_the_socket(folder, caps
     deep.mkdir()
     (deep / "fleet.toml").write_text(FLEET)
     broker = MemoryBroker()
-    desk = Desk(broker.bus("desk"), deep)
+    desk = AgentDriver(broker.bus("desk"), deep)
     async with running(_service(deep), broker):
         await desk.open(NODE)
         await desk.grant(NODE, "a1", PLACE)
@@ -183,7 +183,7 @@ async def test_a_folder_too_deep_for_a_socket_costs_only_the_socket(folder, caps
 async def test_health_says_everything_that_is_wrong_with_a_node(folder):
     """A person, or a probe, reads why a node does not work, and which of its GPUs does not."""
     broker = MemoryBroker()
-    desk = Desk(broker.bus("desk"), folder)
+    desk = AgentDriver(broker.bus("desk"), folder)
     address = f"unix:{control_socket(folder, NODE)}"
     async with running(_service(folder), broker):
         await desk.until(subjects.node(NODE), lambda news: news.agent_run)
@@ -202,7 +202,7 @@ async def test_health_says_everything_that_is_wrong_with_a_node(folder):
 async def test_a_lost_journal_is_told_to_people(folder):
     """Who looks at a node reads that its journal was rebuilt from what was found."""
     broker = MemoryBroker()
-    desk = Desk(broker.bus("desk"), folder)
+    desk = AgentDriver(broker.bus("desk"), folder)
     async with running(_service(folder), broker):
         run = (await desk.open(NODE)).agent_run
         await desk.grant(NODE, "a1", PLACE)

@@ -3,21 +3,21 @@
 import asyncio
 
 import pytest
-from factories.desk import Desk, daemons_below, kill, pull, runs, short_folder, start_agent
-from factories.nvml import NvmlMachine
+from factories.agent_driver import AgentDriver, daemons_below, kill, pull, runs, short_folder, start_agent
+from factories.gpus.nvml import NvmlMachine
 from nvml.build import NoCompilerError, build
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Share
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
-from sluice_node_agent.device.mps_stand_in import install
+from sluice_node_agent.simulated.mps_program import install
 
 NODE = NodeName("gpu-1.example")
 EXCLUSIVE_PROCESS = 3
 
 
-class NvmlDesk(Desk):
+class NvmlDesk(AgentDriver):
     """A desk before an agent of this machine."""
 
     def __init__(self, bus, data_dir, uuids):

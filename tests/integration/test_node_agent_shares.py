@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories.desk import Desk, daemons_below, kill, pull, runs, short_folder, start_agent
-from factories.mps import Client
+from factories.agent_driver import AgentDriver, daemons_below, kill, pull, runs, short_folder, start_agent
+from factories.gpus.mps import Client
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName
@@ -44,7 +44,7 @@ class Machine:
         """Nothing runs yet."""
         self.folder = folder
         self.broker = broker
-        self.desk = Desk(bus, folder)
+        self.desk = AgentDriver(bus, folder)
         self.process = None
         self.run = ""
         self.endpoint = ""

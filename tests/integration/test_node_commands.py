@@ -7,7 +7,7 @@ import os
 import sys
 
 import pytest
-from factories.desk import Desk, kill, running, short_folder, start_agent
+from factories.agent_driver import AgentDriver, kill, running, short_folder, start_agent
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
@@ -18,10 +18,10 @@ from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.memory_bus import MemoryBroker
-from sluice_node_agent.device.hardware_file import HardwareFile
 from sluice_node_agent.settings import NodeAgentSettings
-from sluice_node_agent.shell.hardware_command import change_hardware
-from sluice_node_agent.shell.places import hardware_path
+from sluice_node_agent.shell.commands.hardware_command import change_hardware
+from sluice_node_agent.shell.paths import hardware_path
+from sluice_node_agent.simulated.hardware_file import HardwareFile
 
 NODE = NodeName("n1")
 FLEET = """
@@ -50,7 +50,7 @@ async def desk(data):
     )  # fmt: skip
     broker = MemoryBroker()
     service = Service("node-agent", RunId("run"), settings, SystemClock(), RequestTraces())
-    desk = Desk(broker.bus("desk"), data)
+    desk = AgentDriver(broker.bus("desk"), data)
     async with running(service, broker):
         await desk.open(NODE)
         yield desk
@@ -175,7 +175,7 @@ async def test_a_killed_agents_node_is_shown_from_journal_and_devices(data, tmp_
     async with Broker(tmp_path / "nats") as broker:
         bus = await NatsBus.connect(broker.url, name="desk")
         await bus.ensure_streams()
-        desk = Desk(bus, data)
+        desk = AgentDriver(bus, data)
         process = await start_agent(data, SLUICE_NATS_URL=broker.url, SLUICE_NODE_AGENT_FLEET_FILE=data / "fleet.toml")
         try:
             await desk.open(NODE)

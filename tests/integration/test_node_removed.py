@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from factories.cluster_scenes import Scene, scene_on, user_pod
-from factories.cluster_system import ClusterSystem, whole_on
-from factories.kubernetes import Cluster
+from factories.cluster.cluster_system import ClusterSystem, whole_on
+from factories.cluster.kubernetes import Cluster
+from factories.cluster.scenes import Scene, scene_on, user_pod
 from fake_kube.server import FakeKube
 
 from sluice.contracts.messages import Closed, NodeClosed, NodeOpened, NodeRemoved
@@ -46,7 +46,7 @@ def pod_on(name: str, node: str) -> dict[str, Any]:
 
 def closed_with_node(scene: Scene) -> list[str]:
     """Allocations that were closed without a word of an agent."""
-    return [message.allocation for _, message in scene.live.world.of("ledger", Closed) if message.removed]
+    return [message.allocation for _, message in scene.live.fleet_state.of("ledger", Closed) if message.removed]
 
 
 async def test_a_deleted_node_gives_up_what_it_held_and_takes_it_back_when_it_returns(system, server) -> None:
@@ -62,8 +62,8 @@ async def test_a_deleted_node_gives_up_what_it_held_and_takes_it_back_when_it_re
         system.agent_of(GONE).kill()
         server.fake.nodes.remove(GONE)
         await scene.until(lambda: closed_with_node(scene) == [lost.allocation], "the grants to be closed")
-        assert isinstance(scene.live.world.at("node", NodeRemoved, GONE), NodeRemoved)
-        assert scene.live.world.at("ledger", NodeClosed, GONE, "head") is not None
+        assert isinstance(scene.live.fleet_state.at("node", NodeRemoved, GONE), NodeRemoved)
+        assert scene.live.fleet_state.at("ledger", NodeClosed, GONE, "head") is not None
         condition = await scene.until(
             lambda: _is_told(scene, "lost", "was removed: its Node object was deleted"), "the pod's owner to be told"
         )
@@ -74,8 +74,10 @@ async def test_a_deleted_node_gives_up_what_it_held_and_takes_it_back_when_it_re
 
         server.fake.nodes.add(GONE, cpu="64", memory="512Gi")
         system.agent_of(GONE).start()
-        await scene.until(lambda: scene.live.world.at("ledger", NodeOpened, GONE, "head"), "the node to be open again")
-        head = scene.live.world.at("ledger", NodeOpened, GONE, "head")
+        await scene.until(
+            lambda: scene.live.fleet_state.at("ledger", NodeOpened, GONE, "head"), "the node to be open again"
+        )
+        head = scene.live.fleet_state.at("ledger", NodeOpened, GONE, "head")
         assert head is not None
         assert head.adopted == (lost.allocation,)
 
@@ -94,10 +96,10 @@ async def test_an_operator_removes_a_node_whose_agent_is_gone_and_no_other(syste
         )
 
         system.agent_of(GONE).kill()
-        await scene.until(lambda: scene.live.world.inventories()[GONE].stale, "its silence to be noticed")
+        await scene.until(lambda: scene.live.fleet_state.inventories()[GONE].stale, "its silence to be noticed")
         careful = await asyncio.to_thread(system.sluice, "node", "remove", GONE)
         assert (careful.returncode, "7g.40gb at 0" in careful.stdout) == (EXIT_USAGE, True), careful
-        assert scene.live.world.at("node", NodeRemoved, GONE) is None
+        assert scene.live.fleet_state.at("node", NodeRemoved, GONE) is None
         done = await asyncio.to_thread(system.sluice, "node", "remove", GONE, "--yes")
         assert (done.returncode, done.stdout.splitlines()[-1]) == (
             0,
@@ -106,7 +108,7 @@ async def test_an_operator_removes_a_node_whose_agent_is_gone_and_no_other(syste
         shown = await asyncio.to_thread(system.sluice, "gpus")
         assert GONE not in shown.stdout
         system.agent_of(GONE).start()
-        await scene.until(lambda: GONE in scene.live.world.inventories(), "the node to be shown again")
+        await scene.until(lambda: GONE in scene.live.fleet_state.inventories(), "the node to be shown again")
 
 
 async def _is_told(scene: Scene, name: str, what: str) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 import pytest_asyncio
-from factories.cluster_system import SERVICE, install
-from factories.kubernetes import Cluster
-from factories.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
+from factories.cluster.cluster_system import SERVICE, install
+from factories.cluster.kubernetes import Cluster
+from factories.cluster.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
 from fake_kube import certificates
 from fake_kube.server import FakeKube
 

@@ -4,14 +4,14 @@ import base64
 
 import pytest
 import pytest_asyncio
-from factories.cluster_system import install
-from factories.kubernetes import Cluster
+from factories.cluster.cluster_system import install
+from factories.cluster.kubernetes import Cluster
 from fake_kube.server import FakeKube
 
-from sluice_pod_watcher.shell.kube.certificates import ConfiguredBundle, SecretStore
 from sluice_pod_watcher.shell.kube.client import KubeApi
-from sluice_pod_watcher.shell.webhook.keeper import NotPublishedError
-from sluice_pod_watcher.shell.webhook.stores import Kept, StoreUnavailableError
+from sluice_pod_watcher.shell.kube.webhook_certificates import ConfiguredBundle, SecretStore
+from sluice_pod_watcher.shell.webhook.cert_rotator import NotPublishedError
+from sluice_pod_watcher.shell.webhook.cert_stores import StoredCertificates, StoreUnavailableError
 
 NAMESPACE, SECRET = "sluice-system", "sluice-webhook-tls"
 CONFIGURATION = "mutatingwebhookconfigurations.admissionregistration.k8s.io"
@@ -94,7 +94,7 @@ async def test_an_api_server_that_is_away_is_an_outage_and_no_empty_store(site):
     with pytest.raises(NotPublishedError, match="no answer"):
         await site.publisher.publish("CA")
     site.kube.faults.away(on=False)
-    assert await site.store.load() == Kept("", kept.version)
+    assert await site.store.load() == StoredCertificates("", kept.version)
 
 
 # -- the caBundle -------------------------------------------------------------------------------------------------

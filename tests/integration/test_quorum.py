@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from factories.buses import ensured, eventually
+from factories.broker.bus_rigs import ensured, eventually
 from structlog.testing import capture_logs
 
 from sluice.contracts.bus import subjects
@@ -19,8 +19,8 @@ from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.runtime_metrics import SILENT
-from sluice_console.shell import streams
-from sluice_console.shell.doctor import Look, doctor
+from sluice_console.shell.doctor.doctor import DoctorOptions, doctor
+from sluice_console.shell.operate import streams
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 LOST_QUORUM_S, ELECTION_S, ROUNDS = 10.0, 9.0, 4
@@ -62,7 +62,7 @@ async def findings(url: str, capsys) -> list[dict[str, str]]:
     """What the doctor says."""
     capsys.readouterr()
     await doctor(
-        Look(server=url, bus=True, inventory="", kubeconfig=None, in_cluster=False, cluster=False), form="json"
+        DoctorOptions(server=url, bus=True, inventory="", kubeconfig=None, in_cluster=False, cluster=False), form="json"
     )
     return json.loads(capsys.readouterr().out)["findings"]
 

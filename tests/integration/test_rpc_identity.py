@@ -33,7 +33,7 @@ from sluice.runtime.grpc.security import TlsIdentity, TransportSecurity
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import Broker
-from sluice_console.shell.usages import ask_agents
+from sluice_console.shell.inspect.usage import ask_agents
 
 NODE, OTHER = NodeName("gpu-1.example.internal"), NodeName("gpu-2")
 FLEET = """

@@ -26,11 +26,11 @@ from sluice.runtime.nats.credential_files import credentials_from_settings
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 from sluice.runtime.settings import CommonSettings, load
-from sluice_console.shell import security_commands as typed
-from sluice_console.shell.security import authorities
-from sluice_console.shell.security.authorities import CredentialsError
-from sluice_console.shell.security.folder import KeyFolder
-from sluice_console.shell.security.installation import Installation, Where
+from sluice_console.shell.commands import security as typed
+from sluice_console.shell.security import certificate_authority
+from sluice_console.shell.security.certificate_authority import CredentialsError
+from sluice_console.shell.security.installation import Installation, InstallationOptions
+from sluice_console.shell.security.key_folder import KeyFolder
 
 NODE, LATER = NodeName("gpu-1.example"), NodeName("gpu-2")
 
@@ -48,7 +48,7 @@ class Rig:
         """Nothing is made yet."""
         self.root = root
         self.port = free_ports(1)[0]
-        self.where = Where(f"127.0.0.1:{self.port}")
+        self.where = InstallationOptions(f"127.0.0.1:{self.port}")
         text = ""
 
         class Plan(NatsServerConfig):
@@ -212,12 +212,12 @@ def test_certificates_are_renewed_when_they_are_due(tmp_path: Path) -> None:
     """Neither too late, nor all of them at each call: each renewal is a file to bring somewhere."""
     now = dt.datetime.now(dt.UTC)
     folder = KeyFolder(tmp_path / "made")
-    Installation(folder, now).create(["localhost"], [NODE], Where(), given=None, force=False)
+    Installation(folder, now).create(["localhost"], [NODE], InstallationOptions(), given=None, force=False)
     pem = folder.root / "allocator" / "bus.pem"
     first = pem.read_bytes()
     Installation(folder, now).renew(everything=False)
     assert pem.read_bytes() == first
-    late = now + dt.timedelta(days=authorities.SERVER_DAYS - authorities.RENEW_DAYS + 1)
+    late = now + dt.timedelta(days=certificate_authority.SERVER_DAYS - certificate_authority.RENEW_DAYS + 1)
     Installation(folder, late).renew(everything=False)
     second = pem.read_bytes()
     assert second != first
@@ -230,20 +230,20 @@ def test_ones_own_authority_signs_everything(tmp_path: Path) -> None:
     own, other = Authority(tmp_path / "own", "ours").pair, Authority(tmp_path / "other", "other").pair
     now = dt.datetime.now(dt.UTC)
     installation = Installation(KeyFolder(tmp_path / "made"), now)
-    leaf = authorities.issue(own, ("a.example",), (authorities.AS_CLIENT,), now)
+    leaf = certificate_authority.issue(own, ("a.example",), (certificate_authority.AS_CLIENT,), now)
     for given, why in (
-        (authorities.Pair(own.certificate, other.key), "--authority-key: this is not the key"),
+        (certificate_authority.KeyPair(own.certificate, other.key), "--authority-key: this is not the key"),
         (leaf, "CA is false"),
-        (authorities.Pair(b"nonsense", own.key), "no certificate"),
-        (authorities.Pair(own.certificate, b"nonsense"), "no PEM key"),
+        (certificate_authority.KeyPair(b"nonsense", own.key), "no certificate"),
+        (certificate_authority.KeyPair(own.certificate, b"nonsense"), "no PEM key"),
     ):
         with pytest.raises(CredentialsError, match=why):
-            installation.create(["localhost"], [], Where(), given=given, force=False)
+            installation.create(["localhost"], [], InstallationOptions(), given=given, force=False)
     assert not (tmp_path / "made").exists()
-    installation.create(["localhost"], [NODE], Where(), given=own, force=False)
+    installation.create(["localhost"], [NODE], InstallationOptions(), given=own, force=False)
     for name, names in (("broker/tls.pem", ("localhost",)), (f"nodes/{NODE}/rpc.pem", (node_dns_name(NODE),))):
         pem = (tmp_path / "made" / name).read_bytes()
-        assert authorities.is_good(authorities.Pair(pem, pem), own, names, now)
+        assert certificate_authority.is_good(certificate_authority.KeyPair(pem, pem), own, names, now)
 
 
 @pytest.mark.parametrize("node", ["gpu_1", "a b", 'x", permissions: "', "..", "a..b", "x" * 64])

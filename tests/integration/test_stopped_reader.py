@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from factories import reading_process
-from factories.buses import ensured, place, say, word
+from factories.broker import book_reader
+from factories.broker.bus_rigs import ensured, place, say, word
 from factories.processes import Process, own_environment
 
 from sluice.runtime.nats.jetstream_bus import NatsBus
@@ -40,8 +40,8 @@ async def test_a_reader_that_was_stopped_goes_on_where_it_was(tmp_path: Path) ->
         await ensured(bus)
         first = await say(bus, place("a"), 0, word(place("a"), "a"))
         log = tmp_path / "reader.log"
-        path = str(Path(reading_process.__file__).parent.parent)
-        command = (sys.executable, "-m", reading_process.__name__, broker.url)
+        path = str(Path(book_reader.__file__).parent.parent)
+        command = (sys.executable, "-m", book_reader.__name__, broker.url)
         reader = Process("reader", command, own_environment() | {"PYTHONPATH": path}, log)
         reader.start()
         try:

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from factories.desk import Desk, running
+from factories.agent_driver import AgentDriver, running
 from factories.web_page import asked, page
 
 from sluice.contracts.bus import subjects
@@ -16,10 +16,10 @@ from sluice.runtime.grpc.security import LOOPBACK
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.memory_bus import MemoryBroker
-from sluice_console.core.usages import usages_document
-from sluice_console.shell.usages import ask_agents
+from sluice_console.core.fleet.usage import usages_document
+from sluice_console.shell.inspect.usage import ask_agents
 from sluice_node_agent.settings import NodeAgentSettings
-from sluice_node_agent.shell.hardware_command import change_hardware
+from sluice_node_agent.shell.commands.hardware_command import change_hardware
 
 N1 = NodeName("n1.example")
 FLEET = '[[node]]\nname = "n1.example"\ngpus = [{ model = "NVIDIA H100 80GB HBM3", count = 1 }]\n'
@@ -46,7 +46,7 @@ async def _usage(endpoint, holds):
 async def test_who_asks_is_told_what_a_slice_is_used_for(settings, capsys):
     """Its owner would be believed whatever he says, and a slice that stands idle would be found by nobody."""
     broker = MemoryBroker()
-    desk = Desk(broker.bus("desk"), settings.data_dir)
+    desk = AgentDriver(broker.bus("desk"), settings.data_dir)
     async with running(Service("node-agent", RunId("run1"), settings, SystemClock(), RequestTraces()), broker):
         news = await desk.open(N1)
         await desk.grant(N1, "a1", (0, "3g.40gb", 4, 4))

@@ -4,18 +4,18 @@ import asyncio
 import json
 
 import pytest
-from factories.buses import eventually
+from factories.broker.bus_rigs import eventually
 from factories.web_page import node_values, page, uuid_of, waiting_values, watching
 
 from sluice.runtime.bus import BusError
 from sluice_console.core.web.board import Board
-from sluice_console.shell.failing import CommandError
-from sluice_console.shell.typed import EXIT_USAGE
+from sluice_console.shell.cli_options import EXIT_USAGE
+from sluice_console.shell.errors import CommandError
 from sluice_console.shell.web import hub as hub_module
-from sluice_console.shell.web import serving, stream
-from sluice_console.shell.web.addresses import host_and_port, listen, url_of
-from sluice_console.shell.web.beside import take
+from sluice_console.shell.web import server, stream
 from sluice_console.shell.web.hub import Hub
+from sluice_console.shell.web.listen_address import host_and_port, listen, url_of
+from sluice_console.shell.web.sidecar import take
 
 GPU = f"gpu/gpu-0/{uuid_of(0, 0)}"
 
@@ -224,7 +224,7 @@ async def test_a_server_that_ends_ends_its_streams():
 
 async def test_who_connects_and_says_nothing_is_put_out(monkeypatch):
     """Open connections are a limited good."""
-    monkeypatch.setattr(serving, "ASK_WITHIN_S", 0.1)
+    monkeypatch.setattr(server, "ASK_WITHIN_S", 0.1)
     async with page() as here:
         reader, writer = await asyncio.open_connection(here.host, here.port)
         writer.write(b"GET / HTTP/1.1\r\nHost: local")
@@ -236,7 +236,7 @@ async def test_who_connects_and_says_nothing_is_put_out(monkeypatch):
 
 async def test_who_begins_a_second_question_and_does_not_end_it_is_put_out(monkeypatch):
     """So that nobody keeps everybody else out by connections that were good once."""
-    monkeypatch.setattr(serving, "ASK_WITHIN_S", 0.3)
+    monkeypatch.setattr(server, "ASK_WITHIN_S", 0.3)
     async with page() as here:
         reader, writer = await asyncio.open_connection(here.host, here.port)
         question = f"GET /healthz HTTP/1.1\r\nHost: localhost:{here.port}\r\n"
@@ -253,7 +253,7 @@ async def test_who_begins_a_second_question_and_does_not_end_it_is_put_out(monke
 
 async def test_more_connections_than_may_be_are_closed(monkeypatch):
     """Nobody can use up the files that this process may open."""
-    monkeypatch.setattr(serving, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
     async with page() as here:
         open_ones = [await asyncio.open_connection(here.host, here.port) for _ in range(2)]
         reader, third = await asyncio.open_connection(here.host, here.port)

@@ -12,9 +12,9 @@ from starlette.types import ASGIApp
 
 from sluice_console.core.web.board import Board
 from sluice_console.shell.web import hub as hub_module
-from sluice_console.shell.web import serving, stream
-from sluice_console.shell.web.addresses import listen
+from sluice_console.shell.web import server, stream
 from sluice_console.shell.web.hub import Hub
+from sluice_console.shell.web.listen_address import listen
 
 LARGE = b"x" * 16 * 2**20
 """More than the kernel holds of one connection for both sides."""
@@ -39,7 +39,7 @@ class Asked:
 @pytest.fixture
 def asking(monkeypatch) -> Callable:
     """Asks a server with a short bound for the answer of `app`."""
-    monkeypatch.setattr(serving, "TAKE_WITHIN_S", TAKE_WITHIN_S)
+    monkeypatch.setattr(server, "TAKE_WITHIN_S", TAKE_WITHIN_S)
     monkeypatch.setattr(stream, "TAKE_WITHIN_S", TAKE_WITHIN_S)
 
     @asynccontextmanager
@@ -48,7 +48,7 @@ def asking(monkeypatch) -> Callable:
         with socket.socket() as here:
             asked = Asked(here)
 
-            class Seen(serving.BoundedProtocol):
+            class Seen(server.BoundedProtocol):
                 def connection_lost(self, exc):
                     super().connection_lost(exc)
                     asked.ended.set()
@@ -57,10 +57,10 @@ def asking(monkeypatch) -> Callable:
                     super()._look()
                     asked.looked.set()
 
-            monkeypatch.setattr(serving, "BoundedProtocol", Seen)
+            monkeypatch.setattr(server, "BoundedProtocol", Seen)
             here.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVES_BYTES)
             here.setblocking(False)
-            async with serving.serving(app, hub, taken):
+            async with server.serving(app, hub, taken):
                 loop = asyncio.get_running_loop()
                 await loop.sock_connect(here, taken.getsockname())
                 await loop.sock_sendall(here, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -86,7 +86,7 @@ async def test_who_never_reads_his_stream_is_put_out_with_his_connection(asking,
     async def always(_):
         return b"data: " + bytes(64 * 1024) + b"\n\n"
 
-    monkeypatch.setattr(hub_module.Client, "next", always)
+    monkeypatch.setattr(hub_module.BrowserClient, "next", always)
     hub = Hub(Board())
     async with asking(stream.EventStream(hub, hub.join(), {}), hub) as asked:
         async with asyncio.timeout(ENDS_WITHIN_S):
@@ -99,7 +99,7 @@ async def test_who_reads_slowly_gets_everything(asking):
     async with asking(Response(LARGE), Hub(Board())) as asked:
         came = 0
         async with asyncio.timeout(ENDS_WITHIN_S):
-            for _ in range(3 * serving.LOOKS):
+            for _ in range(3 * server.LOOKS):
                 asked.looked.clear()
                 await asked.looked.wait()
                 came += len(await asked.take(RECEIVES_BYTES))

@@ -9,19 +9,19 @@ from datetime import timedelta
 import aiohttp
 import pytest
 import structlog
-from factories.admission import container, gpu, pod, review_of
+from factories.cluster.admission import container, gpu, pod, review_of
 
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
-from sluice_pod_watcher.admission import AdmissionRules
-from sluice_pod_watcher.shell.http_server import Address
+from sluice_pod_watcher.admission import AdmissionConfig
+from sluice_pod_watcher.shell.http_server import ListenAddress
 from sluice_pod_watcher.shell.webhook import handlers
-from sluice_pod_watcher.shell.webhook.generations import CertificateRules
+from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
+from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher
+from sluice_pod_watcher.shell.webhook.cert_sources import CertificateUnavailableError, RotatingCertificates
+from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore
 from sluice_pod_watcher.shell.webhook.handlers import ServingLimits
-from sluice_pod_watcher.shell.webhook.keeper import CertificateKeeper, NobodyToTell
 from sluice_pod_watcher.shell.webhook.server import listening, serve_webhook
-from sluice_pod_watcher.shell.webhook.sources import CertificateUnavailableError, RotatingCertificates
-from sluice_pod_watcher.shell.webhook.stores import MemoryStore
 from sluice_pod_watcher.shell.webhook.tls import new_context
 
 ASKS = review_of(pod(annotations={"sluice.dev/memory": "4Gi"}))
@@ -57,14 +57,14 @@ class Caller:
 
 
 @contextlib.asynccontextmanager
-async def webhook(rules=None, source=None, **limits):
+async def webhook(config=None, source=None, **limits):
     """A webhook on a random port, with its first certificate."""
     context = new_context()
-    certificates = RotatingCertificates(MemoryStore(), ("127.0.0.1", "localhost"), CertificateRules())
-    keeper = CertificateKeeper(context, source or certificates, NobodyToTell(), SystemClock())
+    certificates = RotatingCertificates(MemoryStore(), ("127.0.0.1", "localhost"), CertificateConfig())
+    keeper = CertificateRotator(context, source or certificates, NoBundlePublisher(), SystemClock())
     await keeper.refresh()
-    address = Address("127.0.0.1", 0)
-    how = rules or AdmissionRules()
+    address = ListenAddress("127.0.0.1", 0)
+    how = config or AdmissionConfig()
     async with (
         listening(how, context, keeper, address, limits=ServingLimits(**limits)) as port,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=BOUND_S)) as session,
@@ -138,7 +138,7 @@ async def test_a_defect_of_ours_is_told_without_its_insides(monkeypatch):
         raise RuntimeError("secret-of-another-pod")
 
     async with webhook() as caller:
-        monkeypatch.setattr(handlers, "review", broken)
+        monkeypatch.setattr(handlers, "review_pod", broken)
         assert await caller.post() == (500, "the webhook failed; its log says why")
         monkeypatch.undo()
         assert (await caller.post())[0] == 200
@@ -226,7 +226,7 @@ async def test_a_new_certificate_does_not_cut_open_connections():
     certificates = RotatingCertificates(
         MemoryStore(),
         ("127.0.0.1",),
-        CertificateRules(validity=timedelta(days=2), renew_before=timedelta(days=1), overlap=timedelta(0)),
+        CertificateConfig(validity=timedelta(days=2), renew_before=timedelta(days=1), overlap=timedelta(0)),
     )
 
     class Changing:
@@ -238,7 +238,7 @@ async def test_a_new_certificate_does_not_cut_open_connections():
         async def refresh(self, now, *, published):
             self.round += 1
             names = ("127.0.0.1", f"round-{self.round}.example")
-            renewed = RotatingCertificates(certificates.store, names, certificates.rules)
+            renewed = RotatingCertificates(certificates.store, names, certificates.config)
             return await renewed.refresh(now, published=published)
 
     async with webhook(source=Changing()) as caller:
@@ -265,15 +265,15 @@ async def test_it_serves_until_it_is_told_to_stop_and_then_lets_go_of_its_port()
         async def refresh(self, now, *, published):
             raise CertificateUnavailableError("the Secret cannot be read")
 
-    keeper = CertificateKeeper(context, Nothing(), NobodyToTell(), SystemClock())
+    keeper = CertificateRotator(context, Nothing(), NoBundlePublisher(), SystemClock())
     async with webhook() as caller:
-        taken = Address("127.0.0.1", caller.port)
+        taken = ListenAddress("127.0.0.1", caller.port)
         with pytest.raises(ExceptionGroup) as failed:
-            await serve_webhook(AdmissionRules(), context, keeper, taken)
+            await serve_webhook(AdmissionConfig(), context, keeper, taken)
         (error,) = failed.value.exceptions
         assert isinstance(error, ServiceError)
         assert str(error).startswith(f"the webhook cannot listen on 127.0.0.1:{caller.port}: ")
-    serving = asyncio.create_task(serve_webhook(AdmissionRules(), context, keeper, taken))
+    serving = asyncio.create_task(serve_webhook(AdmissionConfig(), context, keeper, taken))
     async with asyncio.timeout(BOUND_S):
         while True:
             try:

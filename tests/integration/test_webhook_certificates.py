@@ -9,16 +9,16 @@ import pytest
 
 from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.shell.metrics import CERTIFICATE_ENDS, WEBHOOK_READY
-from sluice_pod_watcher.shell.webhook.generations import CertificateRules, Generations, with_new
-from sluice_pod_watcher.shell.webhook.keeper import REFRESH_S, RETRY_S, CertificateKeeper, NotPublishedError
-from sluice_pod_watcher.shell.webhook.making import make_generation
-from sluice_pod_watcher.shell.webhook.sources import MountedCertificates, RotatingCertificates
-from sluice_pod_watcher.shell.webhook.stores import MemoryStore, StoreUnavailableError
+from sluice_pod_watcher.shell.webhook.ca import make_generation
+from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig, Generations, with_new
+from sluice_pod_watcher.shell.webhook.cert_rotator import REFRESH_S, RETRY_S, CertificateRotator, NotPublishedError
+from sluice_pod_watcher.shell.webhook.cert_sources import MountedCertificates, RotatingCertificates
+from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore, StoreUnavailableError
 from sluice_pod_watcher.shell.webhook.tls import UnusableCertificateError, new_context, show
 
 NAME = "sluice-webhook.sluice-system.svc"
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-RULES = CertificateRules()
+RULES = CertificateConfig()
 
 
 class Wall:
@@ -77,7 +77,7 @@ class Failing(MemoryStore):
 def keeper_of(store, cluster, wall, names=(NAME,)):
     """One replica of the webhook, and the context that it shows."""
     context = new_context()
-    return CertificateKeeper(context, RotatingCertificates(store, names, RULES), cluster, wall), context
+    return CertificateRotator(context, RotatingCertificates(store, names, RULES), cluster, wall), context
 
 
 def presented(context, bundle, name=NAME):
@@ -302,7 +302,7 @@ async def test_other_names_make_a_new_certificate_at_once():
 def test_rules_that_would_leave_a_gap_are_refused():
     """A certificate that ends before its successor is shown is an outage with a date."""
     with pytest.raises(ValueError, match="each must be less than the next"):
-        CertificateRules(overlap=timedelta(days=31))
+        CertificateConfig(overlap=timedelta(days=31))
     with pytest.raises(ValueError, match="at least one name"):
         make_generation((), START, RULES.validity)
 
@@ -329,7 +329,7 @@ async def test_a_store_lets_only_one_of_two_writers_win():
 async def test_a_mounted_certificate_is_shown_and_followed(tmp_path):
     """cert-manager renews the files; a webhook that reads them once serves an ended certificate."""
     cluster, wall, context = Cluster(), Wall(datetime.now(UTC)), new_context()
-    keeper = CertificateKeeper(context, MountedCertificates(tmp_path), cluster, wall)
+    keeper = CertificateRotator(context, MountedCertificates(tmp_path), cluster, wall)
     await keeper.refresh()
     assert keeper.why_not_ready() == f"there is no certificate yet: {tmp_path / 'tls.crt'}: No such file or directory"
     for _ in range(2):

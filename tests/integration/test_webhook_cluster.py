@@ -7,11 +7,11 @@ The API server is the fake, which calls webhooks over TLS and judges their patch
 import secrets
 
 import pytest
-from factories.admission import gpu
-from factories.webhook_cluster import webhook_cluster
+from factories.cluster.admission import gpu
+from factories.cluster.webhook_cluster import webhook_cluster
 
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.admission import Asked, read_stored
+from sluice_pod_watcher.admission import ResolvedRequest, read_stored
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def test_an_unmodified_pod_is_stored_gated_and_ready_to_be_told_its_slice(
     resources = found["spec"]["containers"][0].get("resources", {})
     assert not [name for part in resources.values() for name in part if "/" in name]
     asked = read_stored(found["metadata"]["annotations"]["sluice.dev/request"], found["spec"], RequestLimits())
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, ResolvedRequest)
     assert [claim.container for claim in asked.pod.claims] == ["main"]
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from factories.kubernetes import Cluster
+from factories.cluster.kubernetes import Cluster
 from fake_kube.server import FakeKube
 
 from sluice.contracts.kube.names import LABEL_IGNORE

@@ -1,7 +1,7 @@
 """The bind patch: what opens a gate in one write, and what a server refuses."""
 
 import pytest
-from factories.kubernetes import MERGE, STRATEGIC, Cluster, Json, add, named, pinned, pod, remove, test
+from factories.cluster.kubernetes import MERGE, STRATEGIC, Cluster, Json, add, named, pinned, pod, remove, test
 
 from sluice.contracts.kube.names import GATE, granted
 

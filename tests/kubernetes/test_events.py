@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from factories.kubernetes import APPLY, MERGE, Cluster, Json, pod
+from factories.cluster.kubernetes import APPLY, MERGE, Cluster, Json, pod
 
 MOMENT = datetime(2026, 11, 21, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 

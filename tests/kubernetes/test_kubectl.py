@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from factories.kubernetes import STRATEGIC, Cluster, pod
+from factories.cluster.kubernetes import STRATEGIC, Cluster, pod
 
 from sluice.contracts.kube.names import CONDITION_READY
 

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from factories.cluster_scenes import Scene, distinct, scene_on, user_pod
-from factories.cluster_system import ClusterSystem, whole_on
-from factories.kubernetes import Cluster, Json
-from factories.seen import Described, Said, described_in
+from factories.cluster.cluster_system import ClusterSystem, whole_on
+from factories.cluster.described_pods import Described, Said, described_in
+from factories.cluster.kubernetes import Cluster, Json
+from factories.cluster.scenes import Scene, distinct, scene_on, user_pod
 
 from sluice.contracts.messages import AllocationRequested
-from sluice_console.core.pods import pods_document
+from sluice_console.core.fleet.pods import pods_document
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 NODES = ("gpu-1", "gpu-2")
@@ -94,12 +94,12 @@ def _why_evicted(scene: Scene, name: str) -> list[str]:
 
 def _asks(scene: Scene) -> list[str]:
     """The pods of the namespace for which somebody has asked."""
-    asked = [message for _, message in scene.live.world.of("request", AllocationRequested)]
+    asked = [message for _, message in scene.live.fleet_state.of("request", AllocationRequested)]
     return sorted(each.name for each in asked if each.namespace == scene.namespace)
 
 
 def _booked(scene: Scene) -> list[str]:
-    return sorted(each.name for _, each in scene.live.world.bookings() if each.namespace == scene.namespace)
+    return sorted(each.name for _, each in scene.live.fleet_state.bookings() if each.namespace == scene.namespace)
 
 
 # -- jobs -----------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ async def test_nobody_of_a_job_asks_before_kueue_has_let_it_in(at, reader: Reade
 
 def _answer(scene: Scene, name: str) -> str:
     """What the allocator says of a pod, as the bus has it."""
-    listed = pods_document(scene.live.world).pods
+    listed = pods_document(scene.live.fleet_state).pods
     return next((each.message for each in listed if (each.namespace, each.name) == (scene.namespace, name)), "")
 
 

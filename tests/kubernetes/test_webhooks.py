@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from factories.kubernetes import STRATEGIC, Cluster, Json, add, pod
+from factories.cluster.kubernetes import STRATEGIC, Cluster, Json, add, pod
 from fake_kube import certificates
 
 PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

@@ -9,7 +9,7 @@ know what the words mean.
 from collections.abc import Callable
 from itertools import count
 
-from simulation.clockwork import Clockwork
+from simulation.world.virtual_clock import VirtualClock
 
 from sluice.contracts.bus.events import Entry, Stream, Write, WriteAccepted, WriteRefused, stream_of
 from sluice.contracts.bus.subjects import Address
@@ -24,7 +24,7 @@ OTHERS = ""
 class Bus:
     """The streams, who reads them, and who hears of everything at once: the judge."""
 
-    def __init__(self, clockwork: Clockwork) -> None:
+    def __init__(self, clockwork: VirtualClock) -> None:
         """Start without messages and readers."""
         self.clockwork = clockwork
         self.values = StreamModel(0.0)

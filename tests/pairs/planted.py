@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 from pairs.plan import Comes, Goes, Plan, PodSpec
 from pairs.worlds import draw_plan
-from simulation.planting import Planted
+from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import Claim, Grant
 from sluice_allocator.core import allocator, requests
@@ -97,7 +97,7 @@ PATIENT = Plan(
 BUGS = (
     (
         PATIENT,
-        Planted(
+        PlantedBug(
             name="never is ignored",
             loses="a pod, to one that said it only waits",
             caught_by=("never preempts",),
@@ -106,7 +106,7 @@ BUGS = (
     ),
     (
         draw_plan(21),
-        Planted(
+        PlantedBug(
             name="promises counted for ever",
             loses="every promise: the limit of its model is used up by one that is over",
             caught_by=("promises counted",),
@@ -115,7 +115,7 @@ BUGS = (
     ),
     (
         BEHIND_A_JOB,
-        Planted(
+        PlantedBug(
             name="alike in a job",
             loses="a place: a pod behind one of a running job gets no reservation and evicts no pod",
             caught_by=("promised nothing",),
@@ -124,7 +124,7 @@ BUGS = (
     ),
     (
         NO_PLACE_FOR_TWO,
-        Planted(
+        PlantedBug(
             name="woken by itself",
             loses="a processor: a job without a place is tried without end",
             caught_by=("spins",),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
-from factories.allocator import gpu_report, snapshot
+from factories.scheduling.allocator import gpu_report, snapshot
 from pairs.agent import Agent
 from pairs.bus import Bus
 from pairs.ending import is_over
@@ -33,7 +33,7 @@ from pairs.rest import Rest
 from pairs.source import Source
 from pairs.waiting import Waiting
 from pairs.worlds import draw_plan
-from simulation.clockwork import Clockwork, EndlessError
+from simulation.world.virtual_clock import EndlessError, VirtualClock
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream
@@ -108,7 +108,7 @@ class World:
     def __init__(self, plan: Plan, *, told: bool = False) -> None:
         """All is there, and the allocators have just been started."""
         self.plan = plan
-        self.clockwork = Clockwork(Random(f"{plan.seed} order"))
+        self.clockwork = VirtualClock(Random(f"{plan.seed} order"))
         self.bus = Bus(self.clockwork)
         self.snapshots = {node: _snapshot(plan, node, (), 1) for node in _nodes(plan)}
         self.judge = Judge(self.bus, self.snapshots, is_told=told)

@@ -4,7 +4,7 @@ import pytest
 from pairs.plan import Plan
 from pairs.planted import BUGS
 from pairs.run import run_plan, run_seed
-from simulation.planting import Planted, planted
+from simulation.planted.bug import PlantedBug, planted
 
 SEEDS = 40
 CHUNK = 5
@@ -24,7 +24,7 @@ def test_nobody_waits_for_nothing_or_has_a_place_twice_where_two_allocators_work
 
 
 @pytest.mark.parametrize(("plan", "bug"), BUGS, ids=[bug.name.replace(" ", "-") for _, bug in BUGS])
-def test_a_bug_that_was_mended_is_found_when_it_comes_back(plan: Plan, bug: Planted):
+def test_a_bug_that_was_mended_is_found_when_it_comes_back(plan: Plan, bug: PlantedBug):
     """It is planted, and the judge sees it in a world in which nothing is wrong without it."""
     with planted(bug):
         found = run_plan(plan)

@@ -1,7 +1,7 @@
 """
 What the running system costs: start-up and memory of each process, and the time from a manifest to its slice.
 
-Measures and prints; asserts nothing (a busy machine is no defect). `--write` puts the figures into docs/performance.md.
+Measures and prints; asserts nothing (a busy machine is no defect). `--write` puts figures into tests/perf/figures.md.
 Everything is real: `sluice up` with its processes, a real nats-server with fsync on every decision, real gRPC; only the
 devices are simulated, and instant.
 """
@@ -164,7 +164,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--gpus", type=int, default=8)
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args()
     section = report(measure(options.nodes, options.gpus))
     sys.stdout.write(f"{machine()}\n\n{section}\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 UP_TIMEOUT_S = 60.0
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
+DOCUMENT = Path(__file__).resolve().parent / "figures.md"
 
 FLEET = """
 [[node]]
@@ -58,7 +58,7 @@ def end_in_order() -> None:
 
 
 def write_section(name: str, section: str) -> None:
-    """Put figures between their marks in docs/performance.md."""
+    """Put figures between their marks in tests/perf/figures.md."""
     text = DOCUMENT.read_text(encoding="utf-8")
     begin, end = f"<!-- measured: {name} -->", "<!-- end -->"
     if begin not in text:

@@ -1,7 +1,7 @@
 """What nodes may be like, and what may become of them: small fleets of a few models, and every change of facts."""
 
 import msgspec
-from factories.allocator import gpu_report, snapshot
+from factories.scheduling.allocator import gpu_report, snapshot
 from hypothesis import strategies as st
 from judges.placements import BoardTruth, NodeTruth, is_to_be_had, profile_of, taken_from_us, why_not_together
 

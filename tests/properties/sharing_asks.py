@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from factories.allocator import gpu_report, snapshot
+from factories.scheduling.allocator import gpu_report, snapshot
 from hypothesis import strategies as st
 
 from sluice.contracts.messages import Amounts, Claim, Leeway, NodeSnapshot, PodGroup

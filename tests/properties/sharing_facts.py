@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from factories.allocator import FOLDER, ready_of
+from factories.scheduling.allocator import FOLDER, ready_of
 from properties.sharing_asks import PodAsk
 from properties.small_bus import Process, SmallBus, until_calm
 

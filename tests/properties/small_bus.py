@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import count
 
-from factories.allocator import INCARNATION
+from factories.scheduling.allocator import INCARNATION
 
 from sluice.contracts.bus.events import (
     Entry,

@@ -1,27 +1,27 @@
 """
 Any order of events around the token scheduler of a home: sizes, processes, asks, lies, deaths and the clock.
 
-Unlike the seeded processes of `simulation/tokens.py`, what happens here has no plan: hypothesis chooses each event, and
-makes a failing order as short as it can. `judges/tokens.py` judges every step.
+Unlike the seeded processes of `simulation/world/token_world.py`, what happens here has no plan: hypothesis
+chooses each event, and makes a failing order as short as it can. `judges/tokens.py` judges every step.
 """
 
-from factories.tokens import HELLO, JudgedScheduler
+from factories.gpus.token_scheduler import HELLO, JudgedScheduler
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from sluice_node_agent.core.quota import wire
+from sluice_node_agent.core.quota.config import QuotaConfig
 from sluice_node_agent.core.quota.events import (
-    Arrived,
+    ConnectionClosed,
+    ConnectionOpened,
     Disconnect,
-    Event,
-    Left,
-    Said,
+    MessageReceived,
+    QuotaEvent,
     Send,
     TenantRemoved,
     TenantSet,
     TimerDue,
 )
-from sluice_node_agent.core.quota.rules import QuotaRules
 from sluice_node_agent.core.quota.scheduler import TokenScheduler
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -37,12 +37,12 @@ class TokenMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0
         self.last = 0
-        self.home = JudgedScheduler(TokenScheduler(QuotaRules(), 1, 0))
+        self.home = JudgedScheduler(TokenScheduler(QuotaConfig(), 1, 0))
         self.connections: list[int] = []
         self.tokens: dict[int, int] = {}
         """What each process was given last."""
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: QuotaEvent) -> None:
         """An event, and what comes of it."""
         for each in self.home.tell(event, self.now):
             match each:
@@ -76,9 +76,9 @@ class TokenMachine(RuleBasedStateMachine):
         """A process connects, and says hello."""
         self.last += 1
         self.connections.append(self.last)
-        self.tell(Arrived(self.last, name))
+        self.tell(ConnectionOpened(self.last, name))
         if self.last in self.connections:
-            self.tell(Said(self.last, HELLO))
+            self.tell(MessageReceived(self.last, HELLO))
 
     @precondition(lambda self: self.connections)
     @rule(data=st.data())
@@ -86,7 +86,7 @@ class TokenMachine(RuleBasedStateMachine):
         """A process ends, whatever it holds."""
         connection = self.some(data)
         self.connections.remove(connection)
-        self.tell(Left(connection))
+        self.tell(ConnectionClosed(connection))
 
     @precondition(lambda self: self.connections)
     @rule(data=st.data(), ahead=st.booleans(), wanted=st.sampled_from([0, 1, 3_000, 10**12]))
@@ -95,7 +95,7 @@ class TokenMachine(RuleBasedStateMachine):
         connection = self.some(data)
         self.last += 1
         ahead_of = self.tokens.get(connection, 0) if ahead else 0
-        self.tell(Said(connection, wire.Ask(self.last, wanted, ahead_of)))
+        self.tell(MessageReceived(connection, wire.Ask(self.last, wanted, ahead_of)))
 
     @precondition(lambda self: self.tokens and self.connections)
     @rule(data=st.data())
@@ -103,7 +103,7 @@ class TokenMachine(RuleBasedStateMachine):
         """A process gives back what it was given last; some lie about what they hold."""
         connection = self.some(data)
         token = self.tokens.get(connection) or data.draw(st.sampled_from(sorted(self.tokens.values())))
-        self.tell(Said(connection, wire.GiveBack(token, data.draw(st.sampled_from([0, 10**15])))))
+        self.tell(MessageReceived(connection, wire.GiveBack(token, data.draw(st.sampled_from([0, 10**15])))))
 
     @rule(pause=PAUSES_US)
     def time_passes(self, pause: int) -> None:

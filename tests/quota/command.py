@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from quota.building import CannotBuildError, NoCompilerError, build
+from quota.compiled import CannotBuildError, NoCompilerError, build
 from quota.judge import Span, between
-from quota.measuring import after_kill_ms, overhead_percent, round_trip_us
+from quota.overhead import after_kill_ms, overhead_percent, round_trip_us
 from quota.rig import Rig
 from quota.scenarios import NOTHING, SCENARIOS, Scenario
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from quota.building import Built, NoCompilerError, build
+from quota.compiled import Built, NoCompilerError, build
 from quota.rig import Rig
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from quota.building import ROOT, Built
+from quota.compiled import ROOT, Built
 from quota.judge import Judge
 
 ANSWER_WITHIN_S = 30.0

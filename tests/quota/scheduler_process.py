@@ -15,7 +15,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from sluice_node_agent.shell.quota_server import QuotaServer
+from sluice_node_agent.shell.quota.server import QuotaServer
 
 
 def main() -> int:

@@ -5,8 +5,8 @@ import shutil
 import subprocess
 
 import pytest
-from quota.building import Built
 from quota.command import _judge
+from quota.compiled import Built
 from quota.judge import Span
 from quota.rig import Rig, until
 from quota.scenarios import SCENARIOS

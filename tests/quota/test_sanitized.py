@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from quota.building import Built, CannotBuildError, NoCompilerError, build
+from quota.compiled import Built, CannotBuildError, NoCompilerError, build
 from quota.rig import Rig
 
 OPTIONS = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 from deploy_check import KUBERNETES
-from factories.admission import answer, container, env_of, from_grant, pod, sent_patch
-from factories.admission import patched as patched_pod
+from factories.cluster.admission import answer, container, env_of, from_grant, pod, sent_patch
+from factories.cluster.admission import patched as patched_pod
 from security.controls import Control, patched
 
 from sluice.contracts.kube.names import GATE
@@ -16,11 +16,11 @@ from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, parse_pod
 from sluice.contracts.request_syntax.sluice_keys import KEYS
-from sluice_node_agent.core import making
-from sluice_node_agent.core.records import MpsLimits
-from sluice_node_agent.csi.places import NoTarget, PurePath, target_of
-from sluice_node_agent.device.mps_control import limits_in
-from sluice_node_agent.device.mps_home import HomeDirectory, HomeOwner
+from sluice_node_agent.core.journal_records import MpsLimits
+from sluice_node_agent.core.slices import create
+from sluice_node_agent.csi.kubelet_paths import NoTarget, PurePath, target_of
+from sluice_node_agent.device.mps.control import limits_in
+from sluice_node_agent.device.mps.home_directory import HomeDirectory, HomeOwner
 
 ASKS = {"sluice.dev/profile": "1g.5gb"}
 
@@ -120,7 +120,7 @@ def _strangers_server() -> None:
     record = _Plain({"namespace": "red", "uid": 1, "profile": "3g.20gb", "phase": "making"})
     home = _Plain({"record": record, "failures": 0, "trouble": ""})
     rules = _Plain({"quarantine_after": 3})
-    why = making._why_not_in(grant, "red", home, _Plain({"devices": None}), rules)
+    why = create._why_not_in(grant, "red", home, _Plain({"devices": None}), rules)
     assert "cannot join" in why, "two users share one MPS server"
 
 
@@ -144,37 +144,37 @@ CONTROLS = (
     Control(
         "devices are not chosen by hand",
         _all_gpus,
-        patched("sluice.contracts.admission.judging.problems_of_env", lambda *_, **__: ()),
+        patched("sluice.contracts.admission.validation.validate_env", lambda *_, **__: ()),
     ),
     Control(
-        "images see no GPU without an ask",
+        "images see no GPU without a request",
         _image,
-        patched("sluice_pod_watcher.admission.editing.sees_all_gpus", lambda *_: False),
+        patched("sluice_pod_watcher.admission.mutate.sees_all_gpus", lambda *_: False),
     ),
     Control(
-        "no host path into ours",
+        "no host path into Sluice's directories",
         _host_directory,
-        patched("sluice.contracts.admission.judging.problems_of_volumes", lambda *_: ()),
+        patched("sluice.contracts.admission.validation.validate_volumes", lambda *_: ()),
     ),
     Control(
         "no host IPC with a share",
         _host_ipc,
-        patched("sluice.contracts.admission.by_hand.problems_of_privileges", lambda *_: ()),
+        patched("sluice.contracts.admission.reserved_fields.validate_host_namespaces", lambda *_: ()),
     ),
     Control(
         "no privileged tenants",
         _privileged,
-        patched("sluice.contracts.admission.by_hand.problems_of_privileged", lambda *_: ()),
+        patched("sluice.contracts.admission.reserved_fields.validate_security_context", lambda *_: ()),
     ),
     Control(
-        "grants are written by Sluice alone",
+        "only Sluice writes grants",
         _forged_grant,
-        patched("sluice.contracts.admission.by_hand.problems_of_grants", lambda *_: ()),
+        patched("sluice.contracts.admission.reserved_fields.validate_granted_annotations", lambda *_: ()),
     ),
     Control(
-        "gates are set by Sluice alone",
+        "only Sluice sets gates",
         _gate_by_hand,
-        patched("sluice.contracts.admission.by_hand.problems_of_marks", lambda *_: ()),
+        patched("sluice.contracts.admission.reserved_fields.validate_marks", lambda *_: ()),
     ),
     Control(
         "annotations are known keys",
@@ -187,7 +187,9 @@ CONTROLS = (
         patched("security.controls_of_pods.ManifestLimits", lambda: _WIDE),
     ),
     Control(
-        "volumes have one place", _path_of_a_volume, patched("sluice_node_agent.csi.places.is_pod_uid", lambda _: True)
+        "volumes have one place",
+        _path_of_a_volume,
+        patched("sluice_node_agent.csi.kubelet_paths.is_pod_uid", lambda _: True),
     ),
     Control(
         "admission fails closed",
@@ -204,19 +206,19 @@ CONTROLS = (
     Control(
         "one namespace and user per daemon",
         _strangers_server,
-        patched("sluice_node_agent.core.making._why_not_in", lambda *_: ""),
+        patched("sluice_node_agent.core.slices.create._why_not_in", lambda *_: ""),
     ),
     Control(
-        "a daemon's directory is its tenants' alone",
+        "only its tenants see a daemon's directory",
         _pipe_directory,
         patched(
-            "sluice_node_agent.device.mps_home.HomeDirectory.prepare",
+            "sluice_node_agent.device.mps.home_directory.HomeDirectory.prepare",
             lambda home, _: home.pipe.mkdir(parents=True, mode=0o755),
         ),
     ),
     Control(
         "limits are read back from the server",
         _memory_limit,
-        patched("sluice_node_agent.device.mps_control.Limits.mismatch", lambda *_: ""),
+        patched("sluice_node_agent.device.mps.control.ServerLimits.mismatch", lambda *_: ""),
     ),
 )

@@ -21,10 +21,10 @@ from sluice.runtime.grpc.security import LOOPBACK
 from sluice.runtime.nats.wire_format import read_stored
 from sluice.runtime.nats_server.users import DENY_ALL, CertifiedUser, authorization
 from sluice.runtime.settings import CommonSettings, SettingsError, load
-from sluice_console.core.web.asking import denied
-from sluice_node_agent.device import preflight_others
-from sluice_node_agent.device.preflight import version_of
-from sluice_node_agent.shell.journal_lines import DamagedError, Lines, read_lines
+from sluice_console.core.web.request_check import denied
+from sluice_node_agent.preflight import environment
+from sluice_node_agent.preflight.findings import version_of
+from sluice_node_agent.shell.journal.lines import DamagedError, Lines, read_lines
 
 NODE, OTHER = NodeName("gpu-1"), NodeName("gpu-2")
 
@@ -115,7 +115,7 @@ def _flipped_bit() -> None:
 
 
 def _toolkit() -> None:
-    floors = preflight_others.TOOLKIT_FLOORS
+    floors = environment.TOOLKIT_FLOORS
     assert any(version_of("1.17.7") < version_of(floor) and level == "problem" for floor, _, level in floors), (
         "a container toolkit with a known way out is no finding"
     )
@@ -186,19 +186,19 @@ _EVERYBODY = dict.fromkeys(ALLOWED_CALLERS, frozenset(Caller))
 
 CONTROLS = (
     Control(
-        "an agent writes of its own node alone",
+        "an agent writes only about its own node",
         _agents_rights,
         patched("sluice.contracts.bus.nats_permissions._agent_publish", lambda _: ["sluice.>", "$JS.>"]),
     ),
     Control(
-        "no answer to an agent is another's word",
+        "no reply to an agent passes for another's message",
         _agents_account,
         patched(
             "security.controls_of_services._agent", lambda: replace(permissions_of(Role.NODE_AGENT, NODE), alone=False)
         ),
     ),
     Control(
-        "words stand where they belong",
+        "messages match their subjects",
         _another_nodes_word,
         patched("sluice.runtime.nats.wire_format.schema_violation", lambda *_: ""),
     ),
@@ -209,25 +209,25 @@ CONTROLS = (
     ),
     Control("callers have rights", _caller, patched("sluice.contracts.rpc_permissions.ALLOWED_CALLERS", _EVERYBODY)),
     Control(
-        "the page answers its own site alone",
+        "the page answers its own site only",
         _another_site,
-        patched("sluice_console.core.web.asking.is_address", lambda _: True),
+        patched("sluice_console.core.web.request_check.is_address", lambda _: True),
     ),
     Control("messages have a size", _large_message, patched("sluice.contracts.bus.codec.MESSAGE_BYTES_MAX", 10**9)),
     Control(
-        "no secret in what is shown",
+        "no secret in any output",
         _secret_in_an_address,
         patched("sluice.runtime.settings.holds_credentials", lambda _: False),
     ),
     Control(
-        "a journal is believed as it was written",
+        "a damaged journal is not trusted",
         _flipped_bit,
-        patched("sluice_node_agent.shell.journal_lines.zlib.crc32", lambda *_: 7),
+        patched("sluice_node_agent.shell.journal.lines.zlib.crc32", lambda *_: 7),
     ),
     Control(
-        "known ways out of containers are told",
+        "known container escapes are reported",
         _toolkit,
-        patched("sluice_node_agent.device.preflight_others.TOOLKIT_FLOORS", ()),
+        patched("sluice_node_agent.preflight.environment.TOOLKIT_FLOORS", ()),
     ),
     Control(
         "services have no privileges",
@@ -239,7 +239,7 @@ CONTROLS = (
         "the network is closed", _closed_network, _changed("podSelector: {}", "podSelector: {matchLabels: {a: b}}")
     ),
     Control(
-        "packages are what was pinned",
+        "packages are pinned",
         _pins,
         patched("security.controls_of_services._lock", lambda path: path.read_text().replace("--hash=sha256:", "# ")),
     ),

@@ -16,14 +16,14 @@ from sluice.runtime.clock import SystemClock
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.health import Health
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice_node_agent.device import mps_control
-from sluice_node_agent.device.mps_control import MpsControl
-from sluice_node_agent.device.mps_home import HomeDirectory, MpsError
+from sluice_node_agent.device.mps import control as mps_control
+from sluice_node_agent.device.mps.control import MpsControl
+from sluice_node_agent.device.mps.home_directory import HomeDirectory, MpsError
 from sluice_node_agent.device.processes import Processes
-from sluice_node_agent.shell import journal
-from sluice_node_agent.shell.journal import Journal
+from sluice_node_agent.shell.journal import journal
+from sluice_node_agent.shell.journal.journal import Journal
 from sluice_pod_watcher.shell import health as http_health
-from sluice_pod_watcher.shell.http_server import Address, ConnectionLimits
+from sluice_pod_watcher.shell.http_server import ConnectionLimits, ListenAddress
 
 BOUND_S = 20.0
 READY = b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -148,7 +148,7 @@ async def probed(monkeypatch):
     async def well():
         return ""
 
-    async with http_health.serving_health(Address("127.0.0.1", 0), well) as port:
+    async with http_health.serving_health(ListenAddress("127.0.0.1", 0), well) as port:
         yield port
 
 

@@ -10,7 +10,7 @@ import pytest
 from sluice.runtime.settings import load
 from sluice_allocator.settings import AllocatorSettings
 from sluice_console.__main__ import web_command
-from sluice_console.shell.web.beside import take
+from sluice_console.shell.web.sidecar import take
 from sluice_inventory.settings import InventorySettings
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_pod_watcher.settings import PodWatcherSettings
@@ -38,13 +38,13 @@ LISTENERS = {
 }
 """Every setting that says where somebody listens. The control sockets are files in a folder of their owner's."""
 OPENERS = {
-    "services/console/sluice_console/shell/web/addresses.py": "--listen of `sluice web`, --web of `sluice up`",
+    "services/console/sluice_console/shell/web/listen_address.py": "--listen of `sluice web`, --web of `sluice up`",
     "libs/sluice/runtime/addresses.py": "what listens everywhere, for those below that were told to",
     "libs/sluice/runtime/prometheus/http_page.py": "metrics_address",
     "libs/sluice/runtime/nats_server/free_ports.py": "free ports of the loopback, for the broker of `sluice up`",
     "libs/sluice/runtime/grpc/transport.py": "grpc_address, health_address, and Unix sockets",
-    "services/node-agent/sluice_node_agent/device/mps_stand_in_daemon.py": "Unix sockets of the stand-in for MPS",
-    "services/node-agent/sluice_node_agent/shell/quota_sockets.py": "Unix sockets of the time quota",
+    "services/node-agent/sluice_node_agent/simulated/mps_daemon.py": "Unix sockets of the stand-in for MPS",
+    "services/node-agent/sluice_node_agent/shell/quota/sockets.py": "Unix sockets of the time quota",
     "services/pod-watcher/sluice_pod_watcher/shell/http_server.py": "webhook_address, watch_health_address",
 }
 """Every module that opens a listener."""

@@ -8,8 +8,8 @@ import structlog
 
 from sluice.runtime.settings import CommonSettings, load
 from sluice.runtime.tls.secret_permissions import warn_if_open
-from sluice_node_agent.shell.journal import Journal
-from sluice_pod_watcher.shell.identity_file import IdentityFile
+from sluice_node_agent.shell.journal.journal import Journal
+from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
 
 
 def modes(folder):

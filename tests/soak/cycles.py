@@ -127,7 +127,7 @@ def in_use(times: int) -> Callable[[Rig], None]:
             return held.is_gone
 
         rig.until(is_gone, f"{held.allocation} is gone after {times} times IN_USE")
-        if times > rig.rules.quarantine_after and not rig.has_struck and "SliceQuarantined" not in said:
+        if times > rig.config.quarantine_after and not rig.has_struck and "SliceQuarantined" not in said:
             raise rig.failure(f"{held.allocation} was in use {times} times and nobody was told: {said}")
         rig.finish(held)
 

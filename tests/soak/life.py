@@ -28,22 +28,22 @@ from sluice.runtime.clock import SystemClock
 from sluice.runtime.core_runner import CoreRunner
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_node_agent.core.agent import Agent
+from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import AgentStarted
-from sluice_node_agent.core.records import Record
-from sluice_node_agent.core.rules import Rules
-from sluice_node_agent.device.mps import MpsDaemons
+from sluice_node_agent.core.journal_records import Record
+from sluice_node_agent.device.mps.daemons import MpsDaemons
 from sluice_node_agent.device.port import GpuBackend
-from sluice_node_agent.shell.hands import Hands
-from sluice_node_agent.shell.journal import Journal
-from sluice_node_agent.shell.marks import Marks
-from sluice_node_agent.shell.tickets import Tickets
+from sluice_node_agent.shell.journal.journal import Journal
+from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
+from sluice_node_agent.shell.runner.executors import StepExecutors
+from sluice_node_agent.shell.tickets.tickets import Tickets
 
 Side = Literal["before", "torn", "after"]
 TICK_S = 0.02
 STRIKE_WAIT_S = 30.0
 """How long a step that was stopped waits for the driver's word, far above what it needs."""
 EXIT_FAILED = 70
-QUICK = Rules(
+QUICK = AgentConfig(
     closing_ttl_s=600,
     tombstone_ttl_s=1200,
     back_off_first_s=0.02,
@@ -166,7 +166,7 @@ def run_life(
     place: Place,
     channel: Channel,
     run: str,
-    rules: Rules,
+    config: AgentConfig,
     make: Callable[[], tuple[Any, Any]],
     strike: Strike | None,
 ) -> NoReturn:
@@ -181,7 +181,7 @@ def run_life(
             logs.configure(service="node-agent", run=run, level="warning", form="json", stream=log)
             try:
                 backend, mps = make()
-                asyncio.run(_live(place, channel, RunId(run), rules, backend, mps, strike))
+                asyncio.run(_live(place, channel, RunId(run), config, backend, mps, strike))
                 code = 0
             except ChannelClosedError:
                 code = 0
@@ -196,7 +196,7 @@ async def _live(
     place: Place,
     channel: Channel,
     run: RunId,
-    rules: Rules,
+    config: AgentConfig,
     backend: GpuBackend,
     mps: MpsDaemons,
     strike: Strike | None,
@@ -205,14 +205,14 @@ async def _live(
     bus = PipeBus(channel)
     journal = StrikingJournal(place, channel)
     journal.arm(strike)
-    core = Agent(place.node, run, rules)
+    core = Agent(place.node, run, config)
     stop = loop.create_future()
     ear = _Ear(channel, bus, journal, core, stop)
     journal.missed = functools.partial(loop.call_soon, ear.take)
-    marks = Marks(place.tickets.parent / "marks", backend.boot_id())
+    marks = OwnershipMarks(place.tickets.parent / "marks", backend.boot_id())
     started = _what_is_there(backend, journal, Tickets(place.tickets), marks, mps)
     gpus = ThreadPoolExecutor(max(1, len(started.gpus)), thread_name_prefix="gpu")
-    async with Hands(backend, journal, Tickets(place.tickets), marks, gpus, mps=mps) as hands:
+    async with StepExecutors(backend, journal, Tickets(place.tickets), marks, gpus, mps=mps) as step_executors:
         runner: CoreRunner[Any] = CoreRunner(
             name="soak",
             core=core,
@@ -220,7 +220,7 @@ async def _live(
             clock=SystemClock(),
             traces=RequestTraces(),
             ledger=place.node,
-            execute=hands.executors(),
+            execute=step_executors.executors(),
             tick_s=TICK_S,
         )
         await runner.offer(started)
@@ -278,7 +278,7 @@ class _Ear:
 
 
 def _what_is_there(
-    backend: GpuBackend, journal: Journal, tickets: Tickets, marks: Marks, mps: MpsDaemons
+    backend: GpuBackend, journal: Journal, tickets: Tickets, marks: OwnershipMarks, mps: MpsDaemons
 ) -> AgentStarted:
     gpus = backend.read()
     problem = journal.problem
@@ -292,7 +292,7 @@ def _what_is_there(
         journal_problem=problem,
         driver_version=backend.driver_version(),
         tickets=tickets.names(),
-        witnesses=tickets.read(),
+        found_tickets=tickets.read(),
         modes=("exclusive", "mps", "fractional"),
         mps_root=str(mps.root),
         homes=mps.found(),

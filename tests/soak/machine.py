@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
-from sluice_node_agent.device.hardware_file import HardwareFile, Instance, Process
 from sluice_node_agent.device.port import GpuBackend
-from sluice_node_agent.device.simulated import SimulatedGpus
+from sluice_node_agent.simulated.backend import SimulatedBackend
+from sluice_node_agent.simulated.hardware_file import HardwareFile, Instance, Process
 
 NODE = "n1"
 FIRST_PID = 5_000_000
@@ -84,7 +84,7 @@ class Machine(Protocol):
 
 
 class SimulatedMachine:
-    """The hardware file of `sluice_node_agent.device.simulated`."""
+    """The hardware file of `sluice_node_agent.simulated.backend`."""
 
     name = "simulated"
 
@@ -97,7 +97,7 @@ class SimulatedMachine:
 
     def backend(self) -> GpuBackend:
         """Simulated GPUs, instant."""
-        return SimulatedGpus(self._file)
+        return SimulatedBackend(self._file)
 
     def environment(self) -> dict[str, str]:
         """The stand-in of the MPS daemon enters its processes in the file."""

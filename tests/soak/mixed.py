@@ -1,13 +1,13 @@
 """
 The bulk of the soak: slices of all kinds come and go on all GPUs at once, by dice, with kills in between.
 
-Places are drawn so that they fit by the judge's own tables (`tests/simulation/tables.py`), not by the allocator: here
-only the agent is on trial.
+Places are drawn so that they fit by the judge's own tables (`tests/simulation/judges/gpu_tables.py`), not by the
+allocator: here only the agent is on trial.
 """
 
 from dataclasses import dataclass, field
 
-from simulation.tables import A100, Span, fits_in, overlap
+from simulation.judges.gpu_tables import A100, Span, fits_in, overlap
 from soak.broker import Held
 from soak.cycles import rig_whole, share, sliced, whole
 from soak.life import Strike

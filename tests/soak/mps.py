@@ -17,9 +17,9 @@ from soak import judge
 from soak.life import Place
 from soak.outcome import SoakFailureError
 
-from sluice_node_agent.device.mps import MpsDaemons
-from sluice_node_agent.device.mps_stand_in import SWITCHES_VARIABLE, install
+from sluice_node_agent.device.mps.daemons import MpsDaemons
 from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.simulated.mps_program import SWITCHES_VARIABLE, install
 
 TIMEOUT_S = 60.0
 """For each call, on a machine where everything waits for everything."""

@@ -10,19 +10,19 @@ import uuid
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from factories.nvml import NvmlMachine, _ok
+from factories.gpus.nvml import NvmlMachine, _ok
 from nvml.build import build
 from soak.machine import NODE, Found, FoundGpu, fleet
 
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
-from sluice_node_agent.device.nvml import NvmlGpus
+from sluice_node_agent.device.nvml.backend import NvmlBackend
 from sluice_node_agent.device.port import GpuBackend
 
 EXCLUSIVE_PROCESS = 3
 """nvmlComputeMode_t."""
 
 
-class BootedNvml(NvmlGpus):
+class BootedNvml(NvmlBackend):
     """The backend as it is, on a machine that can reboot without this kernel."""
 
     boot = ""

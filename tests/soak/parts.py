@@ -148,7 +148,7 @@ def mixed(run: Run) -> None:
 
 
 def _bulk(run: Run, rig: Rig, upto: int) -> None:
-    rig.rules = FORGETFUL
+    rig.config = FORGETFUL
     rig.restart(orderly=True)
     said_at = 0.0
     number = 0
@@ -156,8 +156,8 @@ def _bulk(run: Run, rig: Rig, upto: int) -> None:
         number += 1
         rig.broker.weather = 0.1 if number % 3 == 0 else 0.0
         warm = KEEP_WARM_S if number % 4 >= 2 else 0.0
-        if rig.rules.keep_warm_s != warm:
-            rig.rules = replace(rig.rules, keep_warm_s=warm)
+        if rig.config.keep_warm_s != warm:
+            rig.config = replace(rig.config, keep_warm_s=warm)
             rig.restart(orderly=True)
         Mix(rig, shares=SHARES, kills=KILLS if number % 2 else 0.0).run(min(BATCH, upto - run.counts.cycles))
         if time.monotonic() > said_at + SAY_EVERY_S:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 from soak.life import name_of
 
-from sluice_node_agent.core.events import FoundHome
+from sluice_node_agent.core.events import FoundMpsHome
 from sluice_node_agent.core.instructions import StopMps
-from sluice_node_agent.core.records import Record
-from sluice_node_agent.device.mps import MpsDaemons
-from sluice_node_agent.device.simulated import SimulatedGpus
-from sluice_node_agent.shell.journal import Journal
-from sluice_node_agent.shell.tickets import Tickets
+from sluice_node_agent.core.journal_records import Record
+from sluice_node_agent.device.mps.daemons import MpsDaemons
+from sluice_node_agent.shell.journal.journal import Journal
+from sluice_node_agent.shell.tickets.tickets import Tickets
+from sluice_node_agent.simulated.backend import SimulatedBackend
 
 
 def _ticket_left() -> None:
@@ -24,7 +24,7 @@ def _ticket_left() -> None:
 
 def _instance_left() -> None:
     """The compute instance is destroyed and its GPU instance forgotten: it holds its slices for ever."""
-    SimulatedGpus.destroy_gpu_instance = lambda *_: None  # type: ignore[method-assign]
+    SimulatedBackend.destroy_gpu_instance = lambda *_: None  # type: ignore[method-assign]
 
 
 def _daemon_left() -> None:
@@ -34,13 +34,13 @@ def _daemon_left() -> None:
 
 def _mode_left() -> None:
     """The GPU stays in mode EXCLUSIVE_PROCESS when its home is gone: the next tenant gets one process."""
-    was = SimulatedGpus.set_exclusive_process
+    was = SimulatedBackend.set_exclusive_process
 
-    def only_on(self: SimulatedGpus, gpu: str, *, exclusive: bool) -> None:
+    def only_on(self: SimulatedBackend, gpu: str, *, exclusive: bool) -> None:
         if exclusive:
             was(self, gpu, exclusive=True)  # type: ignore[arg-type]
 
-    SimulatedGpus.set_exclusive_process = only_on  # type: ignore[method-assign,assignment]
+    SimulatedBackend.set_exclusive_process = only_on  # type: ignore[method-assign,assignment]
 
 
 def _intent_not_saved() -> None:
@@ -57,7 +57,7 @@ def _cleans_up_at_start() -> None:
     """A new life ends the daemons that it finds, under live tenants."""
     was = MpsDaemons.found
 
-    def clean(self: MpsDaemons) -> tuple[FoundHome, ...]:
+    def clean(self: MpsDaemons) -> tuple[FoundMpsHome, ...]:
         for home in was(self):
             self.stop(StopMps(token=0, home=home.home, pid=home.pid, started_at=home.started_at))
         return ()

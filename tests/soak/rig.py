@@ -29,7 +29,7 @@ from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import DeviceGrant, SliceGone, SliceReady
 from sluice.runtime.bus import Reading
-from sluice_node_agent.core.rules import Rules
+from sluice_node_agent.core.config import AgentConfig
 
 PATIENCE_S = 120.0
 """How long anything may take on a busy machine; what takes milliseconds when all is well."""
@@ -49,7 +49,7 @@ class Rig:
     place: Place
     dice: Random
     counts: Counts
-    rules: Rules = QUICK
+    config: AgentConfig = QUICK
     rest_s: float = 20.0
     """How long the node may differ from the ledger before it is a leak; a busy machine needs some of it."""
     broker: Broker = field(init=False)
@@ -112,7 +112,7 @@ class Rig:
         if self._channel is not None:
             self._channel.close()
         run = f"soak-{self.counts.lives}"
-        run_life(self.place, theirs, run, self.rules, self._make, strike)
+        run_life(self.place, theirs, run, self.config, self._make, strike)
 
     def _make(self) -> tuple[Any, Any]:
         return self.machine.backend(), make_mps(self.place, self.root, self.machine.environment())

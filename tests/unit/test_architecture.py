@@ -75,6 +75,7 @@ def test_every_import_contract_is_kept():
         ("pure", "services/pod-watcher/sluice_pod_watcher/core/planted.py", "from sluice.runtime import logs"),
         ("nats", "services/console/sluice_console/shell/planted.py", "from nats.aio.client import Client"),
         ("nvml", "services/node-agent/sluice_node_agent/shell/planted.py", "import pynvml"),
+        ("simulated", "services/node-agent/sluice_node_agent/device/planted.py", "import sluice_node_agent.simulated"),
         ("kubernetes", "services/allocator/sluice_allocator/shell/planted.py", "import kubernetes.client"),
         ("retry", "services/inventory/sluice_inventory/shell/planted.py", "import stamina"),
     ],

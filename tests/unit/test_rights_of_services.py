@@ -19,11 +19,11 @@ from sluice_allocator.core.world import World
 from sluice_inventory.core.inventory import WRITES as INVENTORY_WRITES
 from sluice_inventory.shell.app import READS as INVENTORY_READS
 from sluice_node_agent.core.agent import WRITES as AGENT_WRITES
-from sluice_pod_watcher.core.cluster.cluster import READS as CLUSTER_READS
-from sluice_pod_watcher.core.limits import READS as LIMITS_READS
-from sluice_pod_watcher.core.limits import WRITES as LIMITS_WRITES
-from sluice_pod_watcher.core.voice import WRITES as POD_WATCHER_WRITES
-from sluice_pod_watcher.core.watcher import READS as FOLDER_READS
+from sluice_pod_watcher.core.cluster.watcher import READS as CLUSTER_READS
+from sluice_pod_watcher.core.folder.watcher import READS as FOLDER_READS
+from sluice_pod_watcher.core.limits_source import READS as LIMITS_READS
+from sluice_pod_watcher.core.limits_source import WRITES as LIMITS_WRITES
+from sluice_pod_watcher.core.publisher import WRITES as POD_WATCHER_WRITES
 
 NODE = NodeName("gpu-1.example")
 POD_WATCHER_READS = (*CLUSTER_READS, *FOLDER_READS, *LIMITS_READS)

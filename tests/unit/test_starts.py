@@ -9,7 +9,7 @@ SERVICES = (
     "sluice_allocator.shell.app",
     "sluice_inventory.shell.app",
     "sluice_node_agent.shell.app",
-    "sluice_pod_watcher.shell.folder_app",
+    "sluice_pod_watcher.shell.folder.app",
 )
 NOT_FOR_SERVICES = ("aiohttp", "rich", "pygments", "cyclopts", "kubernetes", "opentelemetry.sdk", "cryptography")
 NOT_FOR_A_COMMAND = ("asyncio", "nats", "grpc", "structlog", "google.protobuf", "msgspec", "sluice.contracts")

@@ -60,35 +60,43 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What every service may be told. A service's own settings extend this."""
 
     nats_url: str = "nats://127.0.0.1:4222"
+    """Address of the broker: `nats://` or `tls://`. It may not hold a user or a password, because logs show it."""
     nats_user: str = ""
-    """Its user on the bus, where the broker has users; a node's agent is always its node's."""
+    """User on the bus, where the broker has users. A node agent is always the user of its node."""
     nats_password_file: Path | None = None
-    """Holds the password. Read again when it changes, for the next connection."""
+    """File with the password of that user. Read again when it changes, for the next connection."""
     nats_ca_file: Path | None = None
-    """Certificates (PEM) of who may vouch for the broker. With it the connection must be TLS."""
+    """CA certificates (PEM) that the broker's certificate is checked against. If set, the connection must be TLS."""
     nats_certificate_file: Path | None = None
-    """Its certificate (PEM) on the bus, where the broker knows its users by certificates."""
+    """Client certificate (PEM) for the bus, where the broker maps certificates to users. Read again when it changes."""
     nats_key_file: Path | None = None
-    """The certificate's key (PEM); may be the same file. These three are read again when they change."""
+    """Key of that certificate (PEM); may be the same file."""
     grpc_certificate_file: Path | None = None
-    """Its certificate (PEM) for gRPC, as server and as client. With it everything but Unix sockets is TLS."""
+    """
+    Certificate (PEM) for gRPC, as server and as client. If set, everything but Unix sockets is TLS. Read again when
+    it changes.
+    """
     grpc_key_file: Path | None = None
-    """The certificate's key (PEM); may be the same file. All three are read again when they change."""
+    """Key of that certificate (PEM); may be the same file."""
     grpc_ca_file: Path | None = None
-    """Certificates (PEM) of who may vouch for those it speaks gRPC with."""
+    """CA certificates (PEM) that gRPC peers are checked against."""
     grpc_plain_text: bool = False
-    """Speak gRPC without certificates beyond the loopback too, where the network is nobody else's."""
+    """Allow gRPC without certificates beyond the loopback, on a trusted network."""
     history_mib: Annotated[int, msgspec.Meta(ge=HISTORY_MIB_MIN)] = HISTORY_BYTES_MAX // MIB
-    """What HISTORY may take of the broker's disk, for who declares the streams (docs/sizing.md)."""
+    """
+    Size of the stream HISTORY on the broker's disk in MiB, for the process that declares the streams
+    (docs/sizing.md).
+    """
     data_dir: Path = Path("/var/lib/sluice")
-    """Where a service keeps what must survive it."""
+    """Directory for state that survives a restart, such as the agent's journal."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe level that is logged."""
     log_format: Literal["auto", "json", "text"] = "auto"
-    """`auto` is text when stderr is a terminal, JSON otherwise."""
+    """`auto` is text if stderr is a terminal, otherwise JSON."""
     otlp_endpoint: str = ""
-    """OTLP/HTTP base URL for traces; empty sends none."""
+    """OTLP/HTTP base URL for traces; empty sends none. Headers go into `OTEL_EXPORTER_OTLP_HEADERS`."""
     metrics_address: str = ""
-    """Where metrics are served as Prometheus reads them (HOST:PORT), over plain HTTP; empty serves none."""
+    """Address (`host:port`) of the Prometheus metrics, plain HTTP; empty serves none."""
 
 
 def holds_credentials(url: str) -> bool:

@@ -14,48 +14,58 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
     """The tunables of `Rules`, and how this process shares work with its replicas."""
 
     max_gpus_per_node: int = 8
+    """Refuse requests that no node with this many GPUs could hold; 1 to 64."""
     pods_per_node_max: int | None = None
-    """Most pods with slices on one node (docs/policies.md); unset: no limit but the room there is."""
+    """Most pods with slices on one node (docs/policies.md); unset is no limit."""
     orphan_grace_s: float = 30.0
+    """How long a grant without a request survives after its source has listed everything."""
     removed_grace_s: float = 30.0
-    """How long the agent of a removed node may still prove that it runs. It checks every five seconds."""
+    """How long the grants of a removed node stay open, so that its agent can still report."""
     closing_ttl_s: int = 4 * 3600
+    """
+    How long final messages (such as a closed grant) stay on the bus. Far above any pause of a process.
+    """
     lease_ttl_s: int = 3
+    """A standby takes over this long after the leader stops, in whole seconds."""
     always_active: bool = False
-    """Work without the lease. Safe (guarded writes decide, not the lease), but replicas then compete."""
+    """Work without the lease. Correct, because writes are guarded, but replicas then compete."""
     tick_s: float = 0.5
+    """Interval of the timer; at most 10."""
     group_patience_s: float = 60.0
-    """See `Rules.group_patience_s`."""
+    """A gang that gets no further for this long gives back every place that is not bound yet."""
     preemption: bool = True
-    """Evict pods marked `preemptible` for requests of higher priority (docs/preemption.md)."""
+    """Evict `preemptible` pods for requests of higher priority (docs/preemption.md)."""
     eviction_patience_s: float = 120.0
+    """Give up an eviction that was not carried out (a disruption budget, for example) after this many seconds."""
     eviction_gone_s: float = 1200.0
-    """See `Rules.eviction_patience_s` and `Rules.eviction_gone_s`."""
+    """Stop waiting for an evicted pod whose slice is still there after this many seconds."""
     grpc_address: str = "127.0.0.1:0"
-    """Where the gRPC service listens; port 0 takes any free one, which the lease publishes."""
+    """Address of the gRPC API. Port 0 is any free port; the lease publishes it."""
     health_address: str = ""
-    """Where `grpc.health.v1` answers in plain text, for probes without TLS; `host:port`, empty for none."""
+    """Address (`host:port`) of `grpc.health.v1` in plain text, for probes; empty serves none."""
     placement: Path | None = None
-    """Pools, policies, weights, and allowed profiles (TOML; `docs/policies.md`)."""
+    """TOML file with pools, policies, weights and allowed profiles (docs/policies.md)."""
     hami_device_config: Path | None = None
     """HAMi's `device-config.yaml`, or the ConfigMap that holds it."""
     hami_node_config: Path | None = None
-    """The `config.json` of HAMi's device plugin (`nodeconfig`), or the ConfigMap that holds it."""
+    """`config.json` of HAMi's device plugin, or the ConfigMap that holds it."""
 
     promise_after_s: float = 300.0
-    """A request that waited this long gets a reservation on a place that others still use (`docs/queue.md`)."""
+    """
+    A request that has waited this long, and is first of its shape, gets a reservation (docs/queue.md).
+    """
     promises_percent: int = 10
-    """Most GPUs of each model reserved at once, in percent (always at least one); 0: none."""
+    """Most GPUs of each model reserved at once, in percent (at least one GPU); 0 reserves none."""
     move_cooldown_s: float = 600.0
-    """A movable pod stays in its place for at least this long (`docs/moving.md`)."""
+    """A movable pod stays in place at least this long between moves (docs/moving.md)."""
     moves_per_minute: int = 6
-    """Most pods moved per minute, over the fleet; 0: none."""
+    """Most pods moved in a minute; 0 moves none."""
     defragment: bool = False
-    """Move movable pods so that larger requests fit. If false, moves are only proposed."""
+    """Move movable pods so that larger requests fit. Otherwise such moves are only proposed."""
     defragment_arrivals: int = 20
-    """At most one pod is moved to make room per this many arrived requests."""
+    """Move at most one pod to make room per this many arriving requests."""
     waiting_max: int = 200_000
-    """Most requests inside the queue; the others wait outside with QueueFull until there is room."""
+    """Most requests in the queue. Further ones wait outside it (`QueueFull`) and enter in their turn."""
 
     def __post_init__(self) -> None:
         """Refuse values that would stop the allocator from working."""

@@ -1,7 +1,7 @@
 """
 The `sluice` command: what can be typed by people who use the fleet, and how errors end.
 
-What its operators type is in `sluice_console.shell.operator_commands`. A command imports what it needs when it is
+What its operators type is in `sluice_console.shell.commands.operate`. A command imports what it needs when it is
 typed: all of it takes longer to load than most commands take to run.
 """
 
@@ -18,20 +18,30 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from sluice.runtime.version import sluice_version
-from sluice_console.core.visible import visible
-from sluice_console.shell import bench_command, completion, look_commands, operator_commands, run_command
-from sluice_console.shell.failing import CommandError
-from sluice_console.shell.typed import EXIT_FAILED, EXIT_USAGE, AsJson, Documented, Server, UsageError, form_of, run
+from sluice_console.core.output.sanitize import sanitize
+from sluice_console.shell.cli_options import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    AsJson,
+    Documented,
+    Server,
+    UsageError,
+    form_of,
+    run,
+)
+from sluice_console.shell.commands import bench, completion, inspect, operate
+from sluice_console.shell.commands import run as run_command
+from sluice_console.shell.errors import CommandError
 
 app = App(
     name="sluice",
     help="Slices of GPUs on demand. `sluice demo` shows it; `sluice up` runs it on this machine.",
     version=sluice_version,
 )
-look_commands.add_to(app)
-operator_commands.add_to(app)
+inspect.add_to(app)
+operate.add_to(app)
 run_command.add_to(app)
-bench_command.add_to(app)
+bench.add_to(app)
 completion.add_to(app)
 
 
@@ -58,8 +68,8 @@ def up_command(
     ] = "",
 ) -> int:
     """Run everything on this machine: broker, services, GPUs (simulated by --fleet), web page. Until Ctrl-C."""
-    from sluice_console.shell.system import Options
-    from sluice_console.shell.up import up
+    from sluice_console.shell.process.system import SystemOptions
+    from sluice_console.shell.process.up import up
 
     for name, value in (("--processes", processes), ("--allocators", allocators), ("--closing-ttl-s", closing_ttl_s)):
         if value is not None and value < 1:
@@ -70,14 +80,14 @@ def up_command(
             "sluice up: --fleet FILE simulates GPUs; this machine's own need --data DIR, which keeps what is on them\n"
         )
         return EXIT_USAGE
-    options = Options(fleet, pods, data, processes, allocators, closing_ttl_s, limits_file=limits)
+    options = SystemOptions(fleet, pods, data, processes, allocators, closing_ttl_s, limits_file=limits)
     return run(up(options, page=web))
 
 
 @app.command(name="demo")
 def demo_command() -> int:
     """Show in half a minute what Sluice does: four simulated A100, real services, nothing left behind."""
-    from sluice_console.shell.demo import demo
+    from sluice_console.shell.demo.demo import demo
 
     return run(demo())
 
@@ -99,8 +109,8 @@ def web_command(
     ] = (),
 ) -> int:
     """Serve the live map of the fleet as a web page (docs/web.md). Until Ctrl-C."""
-    from sluice_console.shell.running import server_url
-    from sluice_console.shell.web.command import web
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.web.serve import web
 
     return run(web(server_url(server), listen, host))
 
@@ -141,9 +151,9 @@ def simulate_command(
     -f touches nothing: 0 all would be bound now, 5 one would wait, 6 one would be refused. --fleet, --workload and
     --out run the allocator's own code on virtual time, without a cluster.
     """
-    from sluice_console.shell.running import server_url
-    from sluice_console.shell.simulate import Run, become_simulation
-    from sluice_console.shell.simulate_live import simulate
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.simulate.live import simulate
+    from sluice_console.shell.simulate.offline import OfflineRun, become_simulation
 
     offline = (fleet, workload, out)
     if file is not None and all(each is None for each in (*offline, placement, policy)) and not no_queue and not seed:
@@ -157,7 +167,7 @@ def simulate_command(
         and workload is not None
         and out is not None
     ):
-        become_simulation(Run(fleet, workload, out, placement, policy, queue=not no_queue, seed=seed))
+        become_simulation(OfflineRun(fleet, workload, out, placement, policy, queue=not no_queue, seed=seed))
     sys.stderr.write(
         "sluice simulate: needs either -f FILE [--admission FILE] [--server URL] [--json], "
         "or --fleet, --workload and --out\n"
@@ -174,11 +184,11 @@ def doctor_command(
         Path | None, Parameter(help="Look at this cluster too; otherwise that of KUBECONFIG.")
     ] = None,
     in_cluster: Annotated[
-        bool, Parameter(negative="", help="Look at the cluster that kubectl finds by itself.")
+        bool, Parameter(negative="", help="DoctorOptions at the cluster that kubectl finds by itself.")
     ] = False,
-    no_bus: Annotated[bool, Parameter(negative="", help="Look at the cluster only.")] = False,
+    no_bus: Annotated[bool, Parameter(negative="", help="DoctorOptions at the cluster only.")] = False,
     no_cluster: Annotated[
-        bool, Parameter(negative="", help="Look at the bus only, also when KUBECONFIG is set.")
+        bool, Parameter(negative="", help="DoctorOptions at the bus only, also when KUBECONFIG is set.")
     ] = False,
     json: AsJson = False,
     output: Documented = None,
@@ -188,8 +198,8 @@ def doctor_command(
 
     0 nothing must be fixed, 1 something must, 2 something could not be looked at.
     """
-    from sluice_console.shell.doctor import Look, doctor
-    from sluice_console.shell.web.addresses import NotAnAddressError, host_and_port
+    from sluice_console.shell.doctor.doctor import DoctorOptions, doctor
+    from sluice_console.shell.web.listen_address import NotAnAddressError, host_and_port
 
     if no_cluster and (kubeconfig is not None or in_cluster):
         sys.stderr.write("sluice doctor: --no-cluster contradicts --kubeconfig and --in-cluster\n")
@@ -199,7 +209,7 @@ def doctor_command(
             host_and_port(inventory)
         except NotAnAddressError as error:
             raise UsageError(f"--inventory {error}") from error
-    look = Look(
+    look = DoctorOptions(
         server=server,
         bus=not no_bus,
         inventory=inventory,
@@ -234,11 +244,11 @@ def adjust_command(
 
     0: it is booked, or would be; 4: there is no such pod; 6: it stays as it is, and why.
     """
-    from sluice_console.core.adjusting import Sizes
-    from sluice_console.shell.adjust import adjust
-    from sluice_console.shell.running import server_url
+    from sluice_console.core.operate.resize import SizeChange
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.operate.adjust import adjust
 
-    sizes = Sizes(memory, sm_partition, quota_request, quota_limit)
+    sizes = SizeChange(memory, sm_partition, quota_request, quota_limit)
     return run(adjust(server_url(server), pod, container, sizes, dry_run=dry_run, form=form_of(output, json=json)))
 
 
@@ -277,7 +287,7 @@ def _code_of(words: Sequence[str] | None) -> int | str | None:
     except CycloptsError:
         return EXIT_USAGE  # cyclopts has said what is wrong
     except CommandError as error:
-        sys.stderr.write(f"sluice: {visible(str(error))}\n")
+        sys.stderr.write(f"sluice: {sanitize(str(error))}\n")
         return error.exit_code
     except UnicodeEncodeError as error:  # what is typed elsewhere than in UTF-8 can be a path, and no word for others
         sys.stderr.write(f"sluice: {error.object!r}: must be UTF-8 text; is the terminal set to something else?\n")

@@ -8,21 +8,29 @@ class InventorySettings(CommonSettings, frozen=True, kw_only=True):
     """The tunables of `InventoryConfig`, and what is served."""
 
     grpc_address: str = "127.0.0.1:9410"
-    """Where people and programs ask: `host:port` (port 0: any free one) or `unix:path`."""
+    """Address of the gRPC API: `host:port` (port 0 is any free one) or `unix:path`."""
     health_address: str = ""
-    """Where `grpc.health.v1` answers, in plain text, for probes that know no TLS; `host:port`, empty for nowhere."""
+    """Address (`host:port`) of `grpc.health.v1` in plain text, for probes; empty serves none."""
     pull_interval_s: float = 15.0
+    """How often a node without changes is pulled."""
     pull_timeout_s: float = 3.0
-    """How long one pull may take."""
+    """Time limit of one pull."""
     stale_after_s: float = 30.0
+    """A node without a usable answer for this long is stale. Above interval plus timeout."""
     retry_first_s: float = 0.5
+    """Pause after a failed pull; it doubles."""
     retry_max_s: float = 10.0
+    """Longest pause between pulls of a node that fails."""
     pulls_max: int = 64
+    """Most pulls in flight, one per node."""
     retries_max: int = 16
+    """How many of these may go to nodes whose last pull failed."""
     watchers_max: int = 64
+    """Most clients that watch the fleet."""
     watch_pending_max: int = 4096
-    """Nodes that may have changed without a watcher having been told; more than that, and it has to start again."""
+    """Changed nodes that may be pending for one watcher; beyond it the watcher has to start again."""
     tick_s: float = 0.5
+    """Interval of the timer; at most 10."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that would stop the inventory from working."""

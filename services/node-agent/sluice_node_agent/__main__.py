@@ -12,11 +12,11 @@ def main() -> int:
     """Run until told to stop, or carry out one command on the node. Returns the exit code."""
     words = sys.argv[1:]
     if words[:1] == ["hardware"]:
-        from sluice_node_agent.shell.hardware_command import change_hardware  # noqa: PLC0415 - not for the service
+        from sluice_node_agent.shell.commands.hardware_command import change_hardware  # noqa: PLC0415 - not for the service
 
         return change_hardware(words)
     if words and words != ["--version"]:
-        from sluice_node_agent.shell.node_command import run_command  # noqa: PLC0415 - not for the service
+        from sluice_node_agent.shell.commands.node_command import run_command  # noqa: PLC0415 - not for the service
 
         return run_command(words)
     return _serve(words)

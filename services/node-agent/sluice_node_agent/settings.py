@@ -6,8 +6,8 @@ from typing import Literal
 
 from sluice.contracts.ids import NodeName
 from sluice.runtime.settings import TICK_MAX_S, CommonSettings
-from sluice_node_agent.core.rules import Rules
-from sluice_node_agent.device.fixed_gpus import fixed_gpus
+from sluice_node_agent.core.config import AgentConfig
+from sluice_node_agent.device.fixed_layout_selector import parse_selector
 
 MPS_OFF = "off"
 """As `mps_control`: hand out no shares."""
@@ -21,64 +21,77 @@ _NODE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 
 
 class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
-    """Which nodes this process serves, with which devices, and the tunables of `Rules`."""
+    """Which nodes this process serves, with which devices, and the tunables of `AgentConfig`."""
 
     nodes: tuple[str, ...] = ()
-    """On a real node just this one; a process may serve many simulated ones. None named means all of the fleet."""
+    """
+    Node names served by this process. On a real node its own name; empty serves all simulated nodes of the fleet
+    file.
+    """
     fleet_file: Path | None = None
-    """The fleet of simulated nodes. Without one, the GPUs are those of this machine, through NVML."""
+    """Fleet file of simulated nodes. Unset uses this machine's GPUs through NVML."""
     grpc_address: str = "127.0.0.1:0"
-    """Where the inventory pulls; port 0 takes any free one, and the bus says which."""
+    """Address that the inventory pulls from. Port 0 is any free port; the bus publishes it."""
     health_address: str = ""
-    """Where `grpc.health.v1` answers, in plain text, for probes that know no TLS; `host:port`, empty for nowhere."""
+    """Address (`host:port`) of `grpc.health.v1` in plain text, for probes; empty serves none."""
     mps_control: str = ""
     """
-    The MPS control program, as a path or a name on PATH; `off` hands out no shares. Empty is `nvidia-cuda-mps-control`
-    where it is found, and on simulated nodes a stand-in.
+    MPS control program, a path or a name on PATH; `off` offers no shares. Empty finds `nvidia-cuda-mps-control`,
+    and uses a stand-in on simulated nodes.
     """
     mps_dir: Path | None = None
     """
-    Where MPS daemons keep their sockets and logs; `mps` in the data folder when not said. Their paths end up in Unix
-    sockets, which take 107 bytes.
+    Directory of the MPS daemons' sockets and logs; default `mps` in the data directory. Socket paths are limited to
+    107 bytes.
     """
     kubelet_root: Path | None = None
     """
-    The kubelet's directory (its --root-dir, mostly /var/lib/kubelet). With it the pods of this node get their tickets
-    in a volume, whose driver runs as `role` says. Without it there is no kubelet here: tickets stay in the data folder.
+    The kubelet's `--root-dir`, mostly `/var/lib/kubelet`. If set, pods get their tickets in a CSI volume
+    (docs/csi.md).
     """
     pods_dir: Path = Path("/run/sluice/pods")
-    """Where the directories are that pods' volumes show. Best on a tmpfs; nothing in it is kept over a reboot."""
+    """Directory shown by the pods' volumes. Best on a tmpfs: nothing in it survives a reboot."""
     role: Literal["all", "agent", "csi"] = "all"
     """
-    What runs in this process: the agent and the driver of the volume, or one of them. Apart, pods can still start and
-    end while the agent cannot run.
+    Run the agent and the CSI driver in one process, or one of them. Apart, pods can start and end while the agent
+    cannot run.
     """
     fixed_layout: tuple[str, ...] = ()
     """
-    The GPUs whose MIG layout is an administrator's: their instances are handed out, and none is made or destroyed.
-    `all`, a node's name, `<node>:<index>`, or GPU UUIDs; names of other nodes say nothing here, so one list does for a
-    cluster. Of simulated nodes the fleet file says it (`layout`).
+    GPUs whose MIG layout an administrator owns (docs/fixed-layouts.md): `all`, a node name, `<node>:<index>` or GPU
+    UUIDs. Entries for other nodes are ignored.
     """
     quota_library: str = ""
     """
-    The client library of the time quota (libsluice-quota.so), an absolute path. With it fractional shares are held to
-    their time; without one, or with `off`, their SMs are summed up instead (docs/time-quota.md). Empty is the image's,
-    where it has one.
+    Absolute path of the time quota's client library, `libsluice-quota.so` (docs/time-quota.md); `off` sums up SMs
+    instead. Empty is the image's own.
     """
     keep_warm_s: float = 0.0
+    """
+    Keep an idle GPU instance this long for the next grant of the same profile and place; 0 keeps none.
+    """
     watch_mps_s: float = 5.0
+    """How often each MPS daemon is checked."""
     closing_ttl_s: int = 4 * 3600
+    """How long final messages (such as a slice that is gone) stay on the bus."""
     tombstone_ttl_s: float = 8 * 3600
+    """How long the journal remembers a slice that is gone. Longer than `closing_ttl_s`."""
     back_off_first_s: float = 0.5
+    """Pause after the first failed attempt to destroy a slice; it doubles."""
     back_off_max_s: float = 30.0
+    """Longest pause between two such attempts. They never end."""
     quarantine_after: int = 5
+    """Failed attempts to destroy a slice until it is quarantined."""
     remake_retry_s: float = 30.0
+    """Pause before a lost slice that could not be created again is retried."""
     read_devices_s: float = 10.0
+    """How often each GPU is read for changes from outside (foreign instances, health)."""
     usage_every_s: float = 30.0
-    """How often it is looked at what slices are used for; 0 never. GPUs without slices are not looked at."""
+    """How often the usage of slices is sampled (0.2 to 600); 0 never."""
     hami_metrics: bool = False
-    """Show metrics under HAMi's names, too, for dashboards that are there already (docs/metrics.md)."""
+    """Also export metrics under HAMi's names (docs/metrics.md)."""
     tick_s: float = 0.5
+    """Interval of the timer; at most 10."""
 
     def __post_init__(self) -> None:
         """Refuse what would stop the agent from working."""
@@ -130,13 +143,13 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
         if self.fixed_layout and self.fleet_file is not None:
             raise ValueError("fixed_layout is for real GPUs; of simulated ones the fleet file says it (layout = [...])")
         try:
-            fixed_gpus(self.fixed_layout, NodeName(""))
+            parse_selector(self.fixed_layout, NodeName(""))
         except ValueError as error:
             raise ValueError(f"fixed_layout: {error}") from None
 
-    def rules(self) -> Rules:
+    def config(self) -> AgentConfig:
         """The part that the core takes."""
-        return Rules(
+        return AgentConfig(
             closing_ttl_s=self.closing_ttl_s,
             tombstone_ttl_s=self.tombstone_ttl_s,
             back_off_first_s=self.back_off_first_s,

@@ -4,14 +4,14 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from sluice.contracts.admission.rules import ENV_ALLOWED, HOST_DIRECTORIES
+from sluice.contracts.admission.config import ENV_ALLOWED, HOST_DIRECTORIES
 from sluice.contracts.driver_capabilities import CAPABILITIES
 from sluice.contracts.ids import SourceName, is_token
 from sluice.runtime.addresses import host_and_port
 from sluice.runtime.settings import CommonSettings
-from sluice_pod_watcher.admission import AdmissionRules
-from sluice_pod_watcher.core.cluster.rules import CLUSTER, ClusterRules
-from sluice_pod_watcher.core.rules import FOLDER, Rules
+from sluice_pod_watcher.admission import AdmissionConfig
+from sluice_pod_watcher.core.cluster.config import CLUSTER, ClusterConfig
+from sluice_pod_watcher.core.folder.config import FOLDER, FolderConfig
 
 Role = Literal["folder", "watch", "webhook", "all"]
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -24,71 +24,101 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
 
     role: Role = "folder"
     """
-    `folder` reads manifests from a folder; `watch` follows the pods of a cluster; `webhook` judges pods at admission;
-    `all` is `watch` and `webhook` in one process.
+    `folder` reads manifests from a folder, `watch` follows the pods of a cluster, `webhook` is the admission
+    webhook, `all` is `watch` and `webhook`.
     """
     source: str = ""
-    """For whom it asks; empty is `folder` or `cluster`. Two of them on one bus need two names: each source withdraws
-    what it does not list."""
+    """
+    Name of this source of requests; empty is `folder` or `cluster`. Two of a kind on one bus need two names,
+    because a source withdraws what it does not list.
+    """
     max_gpus_per_node: int = 8
+    """Refuse requests that no node with this many GPUs could hold; 1 to 64."""
     driver_capabilities: tuple[str, ...] = CAPABILITIES
-    """What containers may choose of the driver, by `sluice.dev/driver-capabilities` or their own variable. Compute and
-    utility cannot be left out: every container with a GPU has them."""
+    """Driver capabilities that containers may choose. `compute` and `utility` are always included."""
     closing_ttl_s: int = 4 * 3600
+    """How long final messages (such as a withdrawn request) stay on the bus."""
     tick_s: float = 0.5
+    """Interval of the timer; 0.01 to 1."""
     limits_file: Path | None = None
-    """Limits of namespaces, and nodes not to use (docs/quotas.md): said on the bus by who follows pods. It may be
-    missing; unset, nothing of the kind is said."""
+    """TOML file with quotas of namespaces and cordoned nodes (docs/quotas.md). The file may be missing."""
 
     # -- folder ---------------------------------------------------------------------------------------------------
     pods_dir: Path | None = None
-    """The folder of Pod manifests (`*.yaml`, `*.yml`, `*.json`; no sub-folders). It must exist."""
+    """
+    `folder`: directory of pod manifests (`*.yaml`, `*.yml`, `*.json`; no sub-directories). Required, and must
+    exist.
+    """
     fleet_file: Path | None = None
-    """Tells what simulated nodes have besides GPUs."""
+    """`folder`: fleet file; what simulated nodes have besides GPUs."""
     relist_s: float = 5.0
+    """`folder`: how often the directory is listed, whatever the file system reports."""
     gone_grace_s: float = 1.0
+    """`folder`: how long a pod must be missing, or its file broken, before it counts."""
 
     # -- watch, webhook -------------------------------------------------------------------------------------------
     kubeconfig: Path | None = None
-    """How to reach the API server; unset is the service account of the pod that this runs in."""
+    """`watch`, `webhook`: kubeconfig of the API server; unset uses the pod's service account."""
 
     # -- watch ----------------------------------------------------------------------------------------------------
     lease_ttl_s: int = 5
-    """How long after a crash of the one that works another takes over; whole seconds."""
+    """`watch`: a standby takes over this long after the leader stops, in whole seconds, 1 to 300."""
     resync_s: float = 300.0
-    """Everything is listed anew after about this long."""
+    """`watch`: how often everything is listed again."""
     mirror_gpus: bool = True
-    """Whether `kubectl get gpus` shows the fleet."""
+    """`watch`: mirror the fleet into `kubectl get gpus`."""
     evict_lost: bool = True
-    """Whether a pod whose slice was lost is evicted, if a controller makes it anew."""
+    """`watch`: evict a pod whose slice was lost, if a controller recreates it."""
     evict_retry_s: float = 10.0
-    """The pause after an eviction that a disruption budget has blocked; it doubles up to a minute."""
+    """`watch`: pause after an eviction that a disruption budget blocked; it doubles up to a minute."""
     unscheduled_after_s: float = 60.0
+    """
+    `watch`: a pod that the scheduler has not placed this long after its gate opened counts as failed
+    (`NotStarted`); 0 never.
+    """
     start_after_s: float = 1800.0
+    """
+    `watch`: a placed pod that has started no container this long after its gate opened is given up; 0
+    never.
+    """
     node_removed_after_s: float = 300.0
+    """
+    `watch`: remove a node whose Node object has been absent this long and whose agent does not answer.
+    """
     watch_health_address: str = ""
-    """Where `/healthz` and `/readyz` of the watch are served, as plain HTTP (`0.0.0.0:8081`); empty serves none."""
+    """`watch`: address of `/healthz` and `/readyz`, plain HTTP (`0.0.0.0:8081`); empty serves none."""
 
     # -- webhook --------------------------------------------------------------------------------------------------
     webhook_address: str = "127.0.0.1:8443"
-    """Where HTTPS is served: `host:port`; no host is every address, port 0 any free one."""
+    """`webhook`: address of the HTTPS server; no host is every address, port 0 any free one."""
     certificate_dir: Path | None = None
-    """A folder with `tls.crt` and `tls.key`, as cert-manager mounts them. Then no certificate is made here, no caBundle
-    is written, and this role does not speak to the API server."""
+    """
+    `webhook`: directory with `tls.crt` and `tls.key`, as cert-manager mounts them. If set, the webhook makes no
+    certificate, writes no caBundle and does not call the API server.
+    """
     namespace: str = "sluice-system"
-    """Where the webhook's Service and Secret are. Pods there are never touched."""
+    """`webhook`: namespace of its Service and Secret. Pods there are never touched."""
     webhook_service: str = "sluice-webhook"
-    """The Service by which API servers come: what the certificate is for."""
+    """`webhook`: Service that API servers call; the certificate is for its name."""
     tls_secret: str = "sluice-webhook-tls"  # noqa: S105 - the name of an object
-    """The Secret that keeps the certificates. It must be there; empty is fine."""
+    """`webhook`: Secret with the certificates. It must exist, and may be empty."""
     webhook_configuration: str = "sluice"
-    """The MutatingWebhookConfiguration whose caBundle is written."""
+    """`webhook`: MutatingWebhookConfiguration whose caBundle is written."""
     exempt_namespaces: tuple[str, ...] = ("kube-system", "sluice-system", "sluice-nodes")
+    """`webhook`: namespaces whose pods are never touched."""
     runtime_class: str = ""
+    """`webhook`: RuntimeClass for GPU pods that name none; it must exist. Empty sets none."""
     allow_privileged: bool = False
+    """`webhook`: allow pods with slices to be privileged or to use `hostPID`. Such a pod sees every GPU of its node."""
     default_mode: str = ""
+    """
+    `webhook`: mode of containers that name none: `exclusive`, `mps`, `fractional` or `auto`. Empty leaves them as
+    they are.
+    """
     env_allowed: tuple[str, ...] = ENV_ALLOWED
+    """`webhook`: `NVIDIA_` variables that a pod may set. All others are refused."""
     host_directories: tuple[str, ...] = HOST_DIRECTORIES
+    """`webhook`: host directories that no GPU pod may mount, nor anything above or below them."""
 
     def __post_init__(self) -> None:
         """Refuse what would stop the pod-watcher from working. Raises ValueError with one sentence."""
@@ -98,7 +128,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         address_of(self.webhook_address, "webhook_address")
         if self.watch_health_address:
             address_of(self.watch_health_address, "watch_health_address")
-        self.admission_rules()
+        self.admission_config()
 
     def _check_numbers(self) -> None:
         if not 1 <= self.max_gpus_per_node <= 64:
@@ -142,9 +172,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         if self.role == "webhook" and self.limits_file is not None:
             raise ValueError("limits_file is read by who follows pods; role = 'webhook' does not")
 
-    def rules(self) -> Rules:
+    def config(self) -> FolderConfig:
         """What the core of a folder takes."""
-        return Rules(
+        return FolderConfig(
             source=SourceName(self.source or FOLDER),
             max_gpus_per_node=self.max_gpus_per_node,
             driver_capabilities=self.driver_capabilities,
@@ -153,9 +183,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             closing_ttl_s=self.closing_ttl_s,
         )
 
-    def cluster_rules(self) -> ClusterRules:
+    def cluster_config(self) -> ClusterConfig:
         """What the core of a cluster takes."""
-        return ClusterRules(
+        return ClusterConfig(
             source=SourceName(self.source or CLUSTER),
             max_gpus_per_node=self.max_gpus_per_node,
             driver_capabilities=self.driver_capabilities,
@@ -168,9 +198,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             mirror_gpus=self.mirror_gpus,
         )
 
-    def admission_rules(self) -> AdmissionRules:
+    def admission_config(self) -> AdmissionConfig:
         """What admission takes. Raises ValueError."""
-        return AdmissionRules(
+        return AdmissionConfig(
             max_gpus_per_node=self.max_gpus_per_node,
             driver_capabilities=self.driver_capabilities,
             default_mode=self.default_mode,

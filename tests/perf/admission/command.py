@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     end_in_order()
     parser = argparse.ArgumentParser(prog="tests/perf/admission", description=__doc__)
     parser.add_argument("--rounds", type=int, default=2000)
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     found = in_process(options.rounds)
     wire = asyncio.run(over_tls(options.rounds, at_once=50))

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
-from factories.admission import Json, container, gpu, pod, review_of
+from factories.cluster.admission import Json, container, gpu, pod, review_of
 
 from sluice.runtime.clock import SystemClock
-from sluice_pod_watcher.admission import AdmissionRules, NotAReview
-from sluice_pod_watcher.shell.http_server import Address
-from sluice_pod_watcher.shell.webhook.generations import CertificateRules
+from sluice_pod_watcher.admission import AdmissionConfig, MalformedReview
+from sluice_pod_watcher.shell.http_server import ListenAddress
+from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
+from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher
+from sluice_pod_watcher.shell.webhook.cert_sources import RotatingCertificates
+from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore
 from sluice_pod_watcher.shell.webhook.handlers import answer_to
-from sluice_pod_watcher.shell.webhook.keeper import CertificateKeeper, NobodyToTell
 from sluice_pod_watcher.shell.webhook.server import listening
-from sluice_pod_watcher.shell.webhook.sources import RotatingCertificates
-from sluice_pod_watcher.shell.webhook.stores import MemoryStore
 from sluice_pod_watcher.shell.webhook.tls import new_context
 
-RULES = AdmissionRules(default_mode="auto", runtime_class="nvidia")
+RULES = AdmissionConfig(default_mode="auto", runtime_class="nvidia")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def in_process(rounds: int) -> list[Times]:
         for _ in range(rounds):
             begin, cpu_begin = time.perf_counter(), time.thread_time()
             response = answer_to(body, RULES)
-            if isinstance(response, NotAReview):
+            if isinstance(response, MalformedReview):
                 raise SystemExit(f"{what}: {response.why}")
             msgspec.json.encode(response.as_review())
             cpu.append((time.thread_time() - cpu_begin) * 1000)
@@ -81,13 +81,13 @@ async def over_tls(rounds: int, at_once: int) -> list[Times]:
     """The first kind through the server on the loopback: one connection, and `at_once` of them together."""
     body = json.dumps(kinds()["a profile, one container"]).encode()
     context = new_context()
-    source = RotatingCertificates(MemoryStore(), ("127.0.0.1",), CertificateRules())
-    keeper = CertificateKeeper(context, source, NobodyToTell(), SystemClock())
+    source = RotatingCertificates(MemoryStore(), ("127.0.0.1",), CertificateConfig())
+    keeper = CertificateRotator(context, source, NoBundlePublisher(), SystemClock())
     await keeper.refresh()
     if keeper.expires is None or keeper.expires < datetime.now(UTC):
         raise SystemExit(keeper.why_not_ready())
     trust = ssl.create_default_context(cadata=keeper.bundle)
-    async with listening(RULES, context, keeper, Address("127.0.0.1", 0)) as port:
+    async with listening(RULES, context, keeper, ListenAddress("127.0.0.1", 0)) as port:
         alone = await _connection(port, trust, body, rounds)
         many = await asyncio.gather(*(_connection(port, trust, body, rounds // at_once) for _ in range(at_once)))
     together = [each for one in many for each in one]

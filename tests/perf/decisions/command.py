@@ -137,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--most", type=int, default=SIZES[-1], help="leave out larger fleets")
     parser.add_argument("--waiting", type=int, default=WAITING, help="pods that wait")
     parser.add_argument("--scenes", nargs="*", default=list(SCENES), choices=list(SCENES))
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     if options.most < SIZES[0]:
         parser.error(f"--most {options.most}: the smallest fleet has {SIZES[0]} GPUs")

@@ -29,7 +29,7 @@ from sluice.contracts.messages import (
 from sluice.runtime.gc_freeze import collect_rarely, freeze_old_objects
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.rules import Rules
-from sluice_allocator.offline.perfect import PerfectCluster
+from sluice_allocator.offline.perfect_cluster import PerfectCluster
 
 BATCHES = 10
 PODS_PER_BATCH = 200

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 import msgspec
-from factories.allocator import FOLDER, gpu_report, snapshot
+from factories.scheduling.allocator import FOLDER, gpu_report, snapshot
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed
@@ -31,7 +31,7 @@ from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import Event, Instruction
 from sluice_allocator.core.placement import Asking, Place, find_place
 from sluice_allocator.core.rules import Rules
-from sluice_allocator.offline.perfect import PerfectCluster
+from sluice_allocator.offline.perfect_cluster import PerfectCluster
 
 GPUS_PER_NODE = 8
 ZONES = 2

@@ -46,7 +46,7 @@ def thresholds(small: Following, large: Following, again: Restart) -> list[Thres
         Threshold(
             "a change of our pods, 1,000 against 10", large.ours.cpu_us / small.ours.cpu_us, "at most", RATIO, "x", 2
         ),
-        Threshold("everything listed anew, CPU", large.relist.cpu_s, "at most", RESYNC_CPU_S, "s", 2),
+        Threshold("everything listed again, CPU", large.relist.cpu_s, "at most", RESYNC_CPU_S, "s", 2),
         Threshold("longest turn once it has begun, CPU", max(steps), "at most", TURN_MS, "ms", 1),
         Threshold("longest turn of a restart among 10,000, CPU", again.turn_ms, "at most", RESTART_TURN_MS, "ms", 1),
         Threshold("restart with 10,000 that wait, CPU", again.cpu_s, "at most", RESTART_CPU_S, "s", 2),
@@ -75,7 +75,7 @@ def report(small: Following, large: Following, again: Restart) -> str:
         f"| memory at its highest until then | {few.peak_mib:.0f} MiB | {many.peak_mib:.0f} MiB |",
         f"| idle, CPU of one core | {_percent(small.idle):.2f} % | {_percent(large.idle):.2f} % |",
         f"| {BEATS_PER_S} heartbeats/s, CPU | {_percent(small.beats):.1f} % | {_percent(large.beats):.1f} % |",
-        f"| everything listed anew, CPU | {small.relist.cpu_s:.2f} s | {large.relist.cpu_s:.2f} s |",
+        f"| everything listed again, CPU | {small.relist.cpu_s:.2f} s | {large.relist.cpu_s:.2f} s |",
         f"| {3 * EVENTS:,} events, on the wire | {small.watch_mib:.0f} MiB | {large.watch_mib:.0f} MiB |",
         "",
         "| event | CPU, small | events/s, small | CPU, large | events/s, large | longest turn, large |",
@@ -84,10 +84,10 @@ def report(small: Following, large: Following, again: Restart) -> str:
         _row("change of others' pods, as fast as it goes", small.others, large.others),
         _row("change of our pods, as fast as it goes", small.ours, large.ours),
         "",
-        "| killed and started again while 10,000 pods wait | |",
+        "| killed and restarted while 10,000 pods wait | |",
         "|---|---|",
         f"| a pod that is created meanwhile has its patch after | {again.first_bound_s:.1f} s |",
-        f"| all that wait were said again after | {again.synced_s:.1f} s |",
+        f"| all that wait were published again after | {again.synced_s:.1f} s |",
         f"| CPU | {again.cpu_s:.2f} s |",
         f"| longest turn, CPU | {again.turn_ms:.0f} ms ({again.longest_what}) |",
         "",
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests/perf/kubernetes", description=__doc__)
     parser.add_argument("--idle-s", type=float, default=IDLE_S)
     parser.add_argument("--events", type=int, default=EVENTS)
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     small = asyncio.run(follow(SMALL, options.idle_s, options.events))
     large = asyncio.run(follow(LARGE, options.idle_s, options.events))

@@ -19,7 +19,7 @@ import msgspec
 import yaml
 from aiohttp import web
 from fake_kube import certificates
-from fake_kube.patches import json_patch
+from fake_kube.requests.patch_formats import json_patch
 
 Json = dict[str, Any]
 OURS, OTHERS = "sluice.dev/managed=true", "sluice.dev/managed!=true"

@@ -22,15 +22,15 @@ from sluice.runtime import logs
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice_pod_watcher.core.cluster.cluster import Cluster
-from sluice_pod_watcher.core.cluster.rules import ClusterRules
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.watcher import ClusterWatcher
 from sluice_pod_watcher.shell.kube import app
 from sluice_pod_watcher.shell.kube.client import KubeApi
 
 LOOK_S = 0.02
 
 
-class Counted(Cluster):
+class Counted(ClusterWatcher):
     """The core, and how long it takes."""
 
     seen: ClassVar[Counter[str]] = Counter()
@@ -85,12 +85,12 @@ async def report() -> None:
 
 async def main(url: str, kubeconfig: Path, run: RunId) -> None:
     """Watch until the input ends."""
-    app.Cluster = Counted  # type: ignore[misc]  # the one in use is made by watch_cluster
-    rules = ClusterRules(mirror_gpus=False)
+    app.ClusterWatcher = Counted  # type: ignore[misc]  # the one in use is made by watch_cluster
+    config = ClusterConfig(mirror_gpus=False)
     bus = await NatsBus.connect(url, name="pod-watcher")
     api = await KubeApi.connect(kubeconfig)
     Counted.looked_at.set()
-    watch = app.watch_cluster(bus, api, run=run, rules=rules, clock=SystemClock(), traces=RequestTraces())
+    watch = app.watch_cluster(bus, api, run=run, config=config, clock=SystemClock(), traces=RequestTraces())
     working = [asyncio.create_task(each) for each in (watch, lag())]
     asking = asyncio.create_task(report())
     try:

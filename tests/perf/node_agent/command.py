@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     end_in_order()
     parser = argparse.ArgumentParser(prog="tests/perf/node_agent", description=__doc__)
     parser.add_argument("--idle-s", type=float, default=IDLE_S)
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     part = parts.measure()
     making, idle = asyncio.run(process.measure(options.idle_s))

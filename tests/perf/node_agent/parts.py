@@ -7,16 +7,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from factories.desk import short_folder
+from factories.agent_driver import short_folder
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import Booking, DeviceGrant
 from sluice_node_agent.core.instructions import StartMps, StopMps
-from sluice_node_agent.core.records import DeviceRecord, MpsLimits, SliceRecord
-from sluice_node_agent.device.mps import MpsDaemons
-from sluice_node_agent.device.mps_stand_in import install
+from sluice_node_agent.core.journal_records import DeviceRecord, MpsLimits, SliceRecord
+from sluice_node_agent.device.mps.daemons import MpsDaemons
 from sluice_node_agent.device.processes import Processes
-from sluice_node_agent.shell.journal import Journal
+from sluice_node_agent.shell.journal.journal import Journal
+from sluice_node_agent.simulated.mps_program import install
 
 RECORDS = 500
 DAEMONS = 20

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
-from factories.desk import Desk, kill, short_folder, start_agent
+from factories.agent_driver import AgentDriver, kill, short_folder, start_agent
 
 from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.ids import NodeName
@@ -69,7 +69,7 @@ class Running:
     folder: Path
     url: str
     bus: NatsBus
-    desk: Desk
+    desk: AgentDriver
     process: psutil.Process
     bookings: list[Booking] = field(default_factory=list)
     """What was made last."""
@@ -119,7 +119,7 @@ async def running() -> AsyncIterator[Running]:
                 SLUICE_NODE_AGENT_NODES=NODE,
             )
             try:
-                desk = Desk(bus, folder)
+                desk = AgentDriver(bus, folder)
                 await desk.open(NODE)
                 yield Running(folder, broker.url, bus, desk, psutil.Process(process.pid))
             finally:

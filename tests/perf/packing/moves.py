@@ -190,7 +190,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--pods", type=int, default=10_000)
     parser.add_argument("--gpus", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     keys = [(mix, seed, way) for mix in MIXES for seed in range(options.seeds) for way in WAYS]
     with ProcessPoolExecutor(options.jobs) as pool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from factories.allocator import FOLDER, gpu_report, snapshot
+from factories.scheduling.allocator import FOLDER, gpu_report, snapshot
 from perf.packing.mixes import COMPUTE_SLICES, MIXES, SLICES_PER_GPU, Arrival, arrivals
 from perf.packing.ours import GPUS_PER_NODE
 
@@ -27,7 +27,7 @@ from sluice.contracts.messages import (
 )
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.rules import Rules
-from sluice_allocator.offline.perfect import PerfectCluster
+from sluice_allocator.offline.perfect_cluster import PerfectCluster
 
 LARGEST = "7g.40gb"
 LIFETIME_S = 3600.0

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--few-seeds", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     folder = Path(os.environ.get("TRACE_DIR", ""))
     if "TRACE_DIR" not in os.environ or not (folder / "openb_node_list_gpu_node.csv").exists():

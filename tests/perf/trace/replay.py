@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from factories.allocator import FOLDER, gpu_report, snapshot
+from factories.scheduling.allocator import FOLDER, gpu_report, snapshot
 from judges.layouts import Layouts
 from perf.trace.openb import TraceNode, TracePod
 

@@ -231,7 +231,7 @@ def main(arguments: Sequence[str]) -> int:
     end_in_order()
     parser = argparse.ArgumentParser(prog="tests/perf/web", description=__doc__)
     parser.add_argument("--changes", type=int, default=10, help="of each of three nodes")
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     if not CHROMIUM.exists():
         sys.stderr.write(f"the page is not measured: {WHY_NO_CHROMIUM}\n")

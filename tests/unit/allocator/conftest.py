@@ -1,7 +1,7 @@
 """What every allocator test starts from."""
 
 import pytest
-from factories.allocator import Bench, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, gpu_report, snapshot, working_allocator
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from sluice.contracts.messages import (
     Share,
     SliceReport,
 )
-from sluice_console.core.world import World
+from sluice_console.core.fleet.fleet_state import FleetState
 
 NODE = NodeName("gpu-1.example.internal")
 GPU = GpuUuid("GPU-aaaaaaaa-0000")
@@ -147,7 +147,7 @@ class Builder:
         """The agent's news."""
         return NodeChanged(node=NODE, endpoint="127.0.0.1:1", boot_id="boot", agent_run=RUN, generation=3, gpus=())
 
-    def world(self, **values: AnyMessage) -> World:
+    def fleet_state(self, **values: AnyMessage) -> FleetState:
         """A world by noun: the subject follows from the noun and the fixed names above."""
         tails = {
             "request": REQUEST,
@@ -160,7 +160,7 @@ class Builder:
             "inventory": "gpu-1_example_internal",
         }
         kinds = {"head": "ledger"}
-        return World({f"sluice.{kinds.get(noun, noun)}.{tails[noun]}": value for noun, value in values.items()})
+        return FleetState({f"sluice.{kinds.get(noun, noun)}.{tails[noun]}": value for noun, value in values.items()})
 
 
 @pytest.fixture

@@ -10,12 +10,11 @@ from metrics_page import PARTS, metrics_of, page
 from unit.deploy.queries import METRICS, named, problems_of
 
 ROOT = Path(__file__).parents[3]
-OPERATIONS = ROOT / "docs/operations.md"
-DOCTOR = "tests/unit/console/test_doctor_bus.py"
+DOCTOR = "tests/unit/console/doctor/test_doctor_bus.py"
 RUNNING = "tests/e2e/test_doctor.py"
 FLEET = "tests/unit/inventory/test_metrics.py"
 AGENT = "tests/unit/node_agent"
-MEASURED = "tests/unit/allocator/test_measured.py"
+MEASURED = "tests/unit/allocator/shell/test_decision_counter.py"
 CERTIFICATES = "tests/integration/test_webhook_certificates.py"
 API_SERVER = "tests/integration/test_kube_reflector.py"
 SAID = {
@@ -30,9 +29,12 @@ SAID = {
         CERTIFICATES,
         "test_who_watches_sees_that_nobody_can_ask_it_and_when_its_certificate_ends",
     ),
-    "a service ends again and again": ("tests/e2e/test_wrong_setups.py", "test_a_data_folder_that_cannot_be_written"),
+    "a service ends again and again": (
+        "tests/e2e/failures/test_wrong_setups.py",
+        "test_a_data_folder_that_cannot_be_written",
+    ),
     "a node's agent is away": (FLEET, "test_a_node_that_does_not_answer_is_stale_for_those_who_watch"),
-    "a node answers and is not opened": (DOCTOR, "test_a_node_that_is_not_open_is_named"),
+    "a node answers and is not adopted": (DOCTOR, "test_a_node_that_is_not_open_is_named"),
     "the broker is away": (RUNNING, "test_what_cannot_be_looked_at_is_not_called_well"),
     "the broker has no quorum": (
         "tests/integration/test_quorum.py",
@@ -46,7 +48,7 @@ SAID = {
     "a message cannot be read": (DOCTOR, "test_a_message_that_nobody_can_read_is_named_with_how_to_remove_it"),
     "a GPU is ill or lost": (FLEET, "test_who_watches_sees_ill_gpus_and_lost_places"),
     "a slice is quarantined": (FLEET, "test_who_watches_sees_ill_gpus_and_lost_places"),
-    "somebody else's instances": (FLEET, "test_who_watches_sees_ill_gpus_and_lost_places"),
+    "foreign instances": (FLEET, "test_who_watches_sees_ill_gpus_and_lost_places"),
     "an MPS daemon is down or in fault": (
         f"{AGENT}/test_daemons_down.py",
         "test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told",
@@ -62,20 +64,20 @@ SAID = {
     ),
     "the API server throttles": (API_SERVER, "test_a_server_that_is_busy_says_when_to_come_again"),
     "two allocators work at once": (
-        "tests/unit/allocator/test_metrics.py",
+        "tests/unit/allocator/shell/test_metrics.py",
         "test_a_node_that_may_not_be_used_is_not_counted_as_open",
     ),
     "more pods wait than the queue keeps": (
-        "tests/unit/allocator/test_waiting_max.py",
+        "tests/unit/allocator/queue/test_queue_limit.py",
         "test_who_comes_when_too_many_wait_is_told_so",
     ),
-    "a slice is in nobody's books": (MEASURED, "test_a_slice_that_the_ledger_does_not_know_is_a_leak"),
+    "a slice is not in the ledger": (MEASURED, "test_a_slice_that_the_ledger_does_not_know_is_a_leak"),
     "slices stand idle": (
-        "tests/unit/console/test_usages.py",
+        "tests/unit/console/fleet/test_usage.py",
         "test_those_that_have_idled_longest_come_first_and_no_others_come",
     ),
     "pods wait for long": (
-        "tests/unit/allocator/test_metrics.py",
+        "tests/unit/allocator/shell/test_metrics.py",
         "test_who_watches_sees_who_waits_for_what_and_how_long",
     ),
     "a device refuses steps again and again": (f"{AGENT}/test_usage.py", "test_refusals_are_counted_by_step_and_kind"),
@@ -83,20 +85,55 @@ SAID = {
         "tests/unit/sluice/runtime/nats/test_reader_lag.py",
         "test_who_watches_sees_how_far_a_reader_is_behind",
     ),
-    "a service thinks too slowly": (
+    "a core is slow": (
         "tests/unit/sluice/runtime/prometheus/test_metrics.py",
         "test_whoever_watches_sees_what_was_counted_and_what_is",
     ),
     "a clock is far off": (DOCTOR, "test_a_clock_that_is_off_is_told_with_whose"),
 }
-"""By what fails (a row of the table): where it is tested that it is said."""
-
-
-def rows() -> list[list[str]]:
-    """The table of what is said where."""
-    text = OPERATIONS.read_text(encoding="utf-8")
-    table = text.partition("| what fails | `sluice doctor` says |")[2].partition("\n\n")[0]
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+"""By what fails: the test that it is reported."""
+REPORTED = {
+    "SluiceNobodyAllocates": ("no allocator works",),
+    "SluiceNobodyFollowsPods": ("no pod-watcher works",),
+    "SluiceNoInventory": ("no inventory works",),
+    "SluiceNoWebhook": ("no webhook can be asked",),
+    "SluiceWebhookCertificateEnds": ("the webhook's certificate is not renewed",),
+    "SluiceServiceRestarts": (
+        "a service ends again and again",
+        "the broker denies a service a subject",
+        "the disk of a journal is full",
+    ),
+    "SluiceNodeStale": (
+        "a node's agent is away",
+        "the disk of a journal is full",
+    ),
+    "SluiceNodeNotOpened": ("a node answers and is not adopted",),
+    "SluiceBrokerAway": ("the broker is away",),
+    "SluiceBrokerSilent": (
+        "the broker has no quorum",
+        "the broker's disk is full",
+    ),
+    "SluiceDenied": ("the broker denies a service a subject",),
+    "SluiceMessageSetAside": ("a message cannot be read",),
+    "SluiceGpuIll": ("a GPU is ill or lost",),
+    "SluiceQuarantine": ("a slice is quarantined",),
+    "SluiceForeignInstances": ("foreign instances",),
+    "SluiceMpsDaemonDown": ("an MPS daemon is down or in fault",),
+    "SluiceJournalDistrusted": ("a journal was lost or damaged",),
+    "SluiceApiServerAway": ("the API server is away",),
+    "SluiceApiServerThrottles": ("the API server throttles",),
+    "SluiceTwoAllocators": ("two allocators work at once",),
+    "SluiceQueueFull": ("more pods wait than the queue keeps",),
+    "SluiceLeakedSlices": ("a slice is not in the ledger",),
+    "SluiceSlicesIdle": ("slices stand idle",),
+    "SluicePodsWaitLong": ("pods wait for long",),
+    "SluiceDeviceRefuses": ("a device refuses steps again and again",),
+    "SluiceReadersLag": ("a service reads too slowly",),
+    "SluiceCoreSlow": ("a core is slow",),
+}
+"""By alert: what fails."""
+WITHOUT_ALERT = {"a clock is far off"}
+"""Node exporters have one: `node_timex_offset_seconds`."""
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
@@ -110,22 +147,16 @@ def test_an_alert_is_about_metrics_that_exist_and_says_what_to_do(alert):
     headings = [line.removeprefix("## ") for line in (ROOT / page).read_text(encoding="utf-8").splitlines()]
     assert [anchor(each) for each in headings].count(heading) == 1
     assert heading == anchor(alert["alert"])
-    assert f"`{alert['alert']}`" in OPERATIONS.read_text(encoding="utf-8")
 
 
-def test_every_failure_has_a_row_an_alert_that_exists_and_a_test():
-    """The table is what somebody reads at night: what it says must be so."""
-    table = rows()
-    assert [row[0] for row in table] == list(SAID)
-    existing = {alert["alert"] for alert in alerts()}
-    for what, doctor, log, alert, remedy in table:
-        assert remedy, what
-        assert doctor or log or alert, what
-        assert set(re.findall(r"`(Sluice[A-Za-z]+)`", alert)) <= existing, what
-        path, test = SAID[what]
+def test_every_alert_is_about_failures_that_are_tested():
+    """An operator relies on each at night: what it reports is reported, and every failure has its alert."""
+    assert set(REPORTED) == {alert["alert"] for alert in alerts()}
+    assert {what for failures in REPORTED.values() for what in failures} | WITHOUT_ALERT == set(SAID)
+    for what, (path, test) in SAID.items():
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
         tests = {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
-        assert test in tests, SAID[what]
+        assert test in tests, (what, SAID[what])
 
 
 @pytest.mark.parametrize("lives_s", [30, 120])

@@ -21,7 +21,7 @@ from sluice.runtime.nats_server.process import server_binary
 from sluice.runtime.settings import SERVICES, CommonSettings, load
 from sluice_allocator.settings import AllocatorSettings
 from sluice_console.__main__ import app
-from sluice_console.shell.web.addresses import host_and_port
+from sluice_console.shell.web.listen_address import host_and_port
 from sluice_inventory.settings import InventorySettings
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_pod_watcher.settings import PodWatcherSettings

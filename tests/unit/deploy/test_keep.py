@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from deploy_check import Document
-from factories import admission
+from factories.cluster import admission
 from unit.deploy.policy_engine import (
     GATED,
     OURS,

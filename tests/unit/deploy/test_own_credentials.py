@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from deploy_check import DEPLOY
-from factories.mps import until
+from factories.gpus.mps import until
 
 PROGRAM = DEPLOY / "docker" / "own-credentials"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from deploy_check import COMPONENTS, OVERLAYS, Document
-from factories.account_rights import ADMISSION, EVERYWHERE, NEEDED, Right
+from factories.cluster.account_rights import ADMISSION, EVERYWHERE, NEEDED, Right
 
 ACCOUNTS = ("pod-watcher", "webhook", "allocator", "inventory", "nats", "streams", "node-agent")
 FORBIDDEN = (

@@ -6,8 +6,8 @@ from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import Role
 from sluice.runtime.settings import CommonSettings, load
 from sluice_console.__main__ import app
-from sluice_console.core.web.asking import denied
-from sluice_console.shell.web.addresses import host_and_port
+from sluice_console.core.web.request_check import denied
+from sluice_console.shell.web.listen_address import host_and_port
 
 
 def test_the_page_in_a_cluster_starts_and_knows_the_names_that_lead_to_it(rendered: Rendering):

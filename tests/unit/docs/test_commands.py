@@ -16,7 +16,7 @@ import pytest
 from cyclopts import App, CycloptsError
 
 from sluice_console.__main__ import app
-from sluice_node_agent.shell import hardware_command, node_command
+from sluice_node_agent.shell.commands import hardware_command, node_command
 
 ROOT = Path(__file__).parents[3]
 WHERE = ("*.md", "docs/*.md", "deploy/**/*.md", "services/*/README.md", "tests/*/README.md")

@@ -21,6 +21,7 @@ SETTINGS = {
 }
 OF_COMPOSE = {"SLUICE_INVENTORY_PORT", "SLUICE_WEB_PORT"}
 """Put into deploy/compose/compose.yaml by compose itself: no setting, though it is called like one."""
+README_LINES_MAX = 150
 READ_BY_HAND = ("libs", "services", "tests", "deploy", "native", "tools")
 _VARIABLE = re.compile(r"\bSLUICE_[A-Z][A-Z0-9_]*[A-Z0-9]\b")
 
@@ -45,6 +46,11 @@ def test_every_page_is_in_the_index() -> None:
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\(([\w.-]+\.md)\)", index))
     assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} - linked == set()
+
+
+def test_readme_can_be_skimmed() -> None:
+    """A newcomer decides within a few screens whether to go on."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < README_LINES_MAX
 
 
 def test_every_variable_that_a_page_names_is_read() -> None:

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "peer-bugs.md"
 _NUMBER = r"(?:#\d+|B\d+|\d+(?:\.\d+)+|\d+(?![\w.]))"
-_ROW = re.compile(r"^\| (?P<numbers>[^|]*) \| (?P<lost>[^|]+) \| (?P<why>[^|]+) \| (?P<tests>[^|]+) \|$")
+_ROW = re.compile(r"^\| (?P<numbers>[^|]*) \| (?P<lost>[^|]+) \| (?P<tests>[^|]+) \|$")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 NAMED = {
@@ -43,16 +43,16 @@ NAMED = {
 """The faults that cost users a device, or gave one to two of them: these may never drop out of the page."""
 
 
-def _rows() -> dict[str, dict[str, tuple[str, str]]]:
-    """What the page says: by peer and number, why it cannot happen here and the cell of its tests."""
-    found: dict[str, dict[str, tuple[str, str]]] = {}
+def _rows() -> dict[str, dict[str, str]]:
+    """What the page says: by peer and number, the cell of its tests, or why there are none."""
+    found: dict[str, dict[str, str]] = {}
     peer = ""
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             peer = line[3:]
         elif (row := _ROW.match(line)) and not set(row["numbers"]) <= {"-", " "} and row["numbers"] != "number":
             for number in row["numbers"].split(", "):
-                found.setdefault(peer, {})[number] = (row["why"], row["tests"])
+                found.setdefault(peer, {})[number] = row["tests"]
     return found
 
 
@@ -72,9 +72,9 @@ def _named_in_tests() -> set[tuple[str, str]]:
 @pytest.mark.parametrize("peer", sorted(_rows()))
 def test_every_fault_has_a_test_that_is_there_or_a_reason_for_none(peer: str) -> None:
     """A fault whose test was renamed or removed would come back, and the page would still say that it cannot."""
-    for number, (why, tests) in _rows()[peer].items():
+    for number, tests in _rows()[peer].items():
         named = _TEST.findall(tests)
-        assert named or why.startswith("not ours"), f"{peer} {number} names no test"
+        assert named or tests.startswith("not ours"), f"{peer} {number} names no test"
         for file, name in named:
             text = (ROOT / file).read_text(encoding="utf-8")
             assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), f"{peer} {number}: no {file}::{name}"
@@ -100,5 +100,5 @@ def test_a_fault_that_is_told_as_ours_names_it_in_its_test() -> None:
     named = _named_in_tests()
     wanted = {(peer, number) for peer, numbers in NAMED.items() for number in numbers}
     rows = _rows()
-    here = {(peer, number) for peer, number in wanted if not rows[peer][number][0].startswith("not ours")}
+    here = {(peer, number) for peer, number in wanted if not rows[peer][number].startswith("not ours")}
     assert sorted(f"{peer} {number}" for peer, number in here - named) == []

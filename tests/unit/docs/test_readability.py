@@ -17,6 +17,7 @@ CONFIG = {
         "visible": ["README.md"],
         "visible_docstrings": ["services/console/"],
     },
+    "pages": {"words_max": 5, "lines_max": {"README.md": 3}},
 }
 
 
@@ -48,7 +49,10 @@ def readability(tmp_path: Path, monkeypatch) -> ModuleType:
         ("services/x/sluice_x/a.py", "x = 1\n'''It is told.'''\n", "words: services/x"),
         ("services/console/sluice_console/a.py", "def f():\n    '''Nobody.'''\n", "words: what a user reads"),
         ("README.md", "# Nobody\n", "words: what a user reads"),
+        ("README.md", "1\n2\n3\n4\n", "pages: lines of README.md beyond 3"),
         ("docs/a.md", "nobody\n", "words: docs"),
+        ("docs/a.md", "one | two | three | four | 5\n", None),
+        ("docs/a.md", "one two three four five 6\n", "pages: words under docs/ beyond 5"),
         ("docs/adr/a.md", "nobody\n", None),
         ("docs/a.md", "bodynobody\n", None),
         ("services/x/sluice_x/a.py", "'''It must\nnot be.'''\n", "words: module docstrings that say what must not be"),

@@ -11,7 +11,8 @@ import yaml
 from sluice.contracts.reason_hints import HINTS
 from sluice.contracts.reasons import KNOWN_AS, RefusalReason, WaitReason
 from sluice_allocator.core.placement.explaining import IN_WORDS
-from sluice_pod_watcher.core.cluster import bus_side, following, plight
+from sluice_pod_watcher.core.cluster import bus_handler, pod_reconciler
+from sluice_pod_watcher.core.cluster.pods import pod_problem
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "reasons.md").read_text()
@@ -28,14 +29,14 @@ def rows(title):
 def events():
     """Every reason of an Event that the code names, in the modules that tell."""
     found = set()
-    for module in (plight, following, bus_side):
+    for module in (pod_problem, pod_reconciler, bus_handler):
         for call in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(call, ast.Call):
                 name = getattr(call.func, "attr", getattr(call.func, "id", ""))
                 at = {"_said": 1, "event": 2}.get(name)
                 if at is not None:
                     found |= {each.value for each in ast.walk(call.args[at]) if isinstance(each, ast.Constant)}
-    return found | {plight.WAITS, plight.UNANSWERED}
+    return found | {pod_problem.WAITS, pod_problem.UNANSWERED}
 
 
 def test_every_reason_to_wait_has_a_row():

@@ -1,8 +1,8 @@
 """Words that make no sense stop nobody: every other node is pulled as if they were not there."""
 
 import pytest
+from factories.broker.nonsense import nonsense
 from factories.inventory import AT, NODE, RULES, RUN, Bench, known, news, snapshot
-from factories.poison import nonsense
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.subjects import Address

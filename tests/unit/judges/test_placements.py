@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.places import claim, node
+from factories.scheduling.placement import claim, node
 from judges.choosing import Chooser
 from judges.placements import NodeTruth, Truth, fits_side_by_side
 

@@ -27,11 +27,12 @@ from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
 from sluice.contracts.messages import AnyMessage, Booking, Closed, DeviceGrant, Grant, NodeOpened, Revoke, Share
 from sluice_node_agent.core.agent import Agent
+from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import (
     AgentStarted,
     DeviceErrorKind,
     DeviceRefused,
-    FoundHome,
+    FoundMpsHome,
     JournalSaved,
     MpsClient,
     MpsClientsTerminated,
@@ -64,13 +65,12 @@ from sluice_node_agent.core.instructions import (
     TerminateMpsClients,
     WatchMps,
 )
-from sluice_node_agent.core.rules import Rules
-from sluice_node_agent.device.hardware_file import HardwareFile, Process
 from sluice_node_agent.device.port import DeviceError
-from sluice_node_agent.device.simulated import SimulatedGpus
-from sluice_node_agent.shell.journal import Journal
-from sluice_node_agent.shell.marks import Marks
-from sluice_node_agent.shell.tickets import Tickets
+from sluice_node_agent.shell.journal.journal import Journal
+from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
+from sluice_node_agent.shell.tickets.tickets import Tickets
+from sluice_node_agent.simulated.backend import SimulatedBackend
+from sluice_node_agent.simulated.hardware_file import HardwareFile, Process
 
 FLEET = """
 [[node]]
@@ -106,10 +106,10 @@ class Daemons:
         """What the token scheduler of each home was told; it dies with its agent."""
         self.greeted: tuple[int, ...] = ()
 
-    def found(self) -> tuple[FoundHome, ...]:
+    def found(self) -> tuple[FoundMpsHome, ...]:
         """What an agent finds at its start."""
         return tuple(
-            FoundHome(
+            FoundMpsHome(
                 home=d.order.home,
                 gpu=d.order.gpu,
                 device=d.order.device,
@@ -207,7 +207,7 @@ class Node:
     """One node: what survives a crash (files, bus), and the agent that does not."""
 
     tmp_path: Path
-    rules: Rules
+    config: AgentConfig
     fleet: str = FLEET
 
     def __post_init__(self) -> None:
@@ -242,10 +242,10 @@ class Node:
         self.stop()
         self.lives += 1
         self.run = RunId(f"run{self.lives}")
-        self.agent = Agent(self.name, self.run, self.rules)
+        self.agent = Agent(self.name, self.run, self.config)
         self.journal = Journal(self.tmp_path / "agent", self.name)
-        self.backend = SimulatedGpus(self.hardware)
-        self.marks = Marks(self.tmp_path / "marks", self.backend.boot_id())
+        self.backend = SimulatedBackend(self.hardware)
+        self.marks = OwnershipMarks(self.tmp_path / "marks", self.backend.boot_id())
         gpus = tuple(gpu for gpu in self.backend.read() if gpu.index not in self.nameless)
         problem = self.journal.problem
         if self.journal.is_new and (
@@ -259,7 +259,7 @@ class Node:
             records=self.journal.records(),
             journal_problem=problem,
             tickets=self.tickets.names(),
-            witnesses=self.tickets.read(),
+            found_tickets=self.tickets.read(),
             modes=("exclusive", "mps", "fractional"),
             time_quota=self.time_quota,
             has_pods=self.has_pods,
@@ -477,8 +477,8 @@ def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     """Makes nodes, each with files of its own."""
     made: list[Node] = []
 
-    def make(*, fleet: str = FLEET, **rules: Any) -> Node:
-        node = Node(tmp_path / str(len(made)), Rules(**{"news_every_s": 0.0} | rules), fleet)
+    def make(*, fleet: str = FLEET, **config: Any) -> Node:
+        node = Node(tmp_path / str(len(made)), AgentConfig(**{"news_every_s": 0.0} | config), fleet)
         made.append(node)
         return node
 

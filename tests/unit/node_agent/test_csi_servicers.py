@@ -13,11 +13,11 @@ from structlog.testing import capture_logs
 from sluice.contracts.ids import NodeName
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc
 from sluice.runtime.grpc import transport
-from sluice_node_agent.csi import tenants
+from sluice_node_agent.csi import pod_exit
 from sluice_node_agent.csi.driver import CsiError, driver
+from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.csi.pod_exit import PodExitWait, all_of, why_unseen
 from sluice_node_agent.csi.servicers import Node
-from sluice_node_agent.csi.sources import Sources
-from sluice_node_agent.csi.tenants import Tenants, all_of, why_unseen
 from sluice_node_agent.csi.volumes import Volumes
 from sluice_node_agent.device.processes import Processes
 
@@ -60,12 +60,12 @@ def proc(tmp_path):
 
 @asynccontextmanager
 async def _called(tmp_path, proc, *, within_s):
-    sources = Sources(tmp_path / "pods")
+    sources = PodDirectories(tmp_path / "pods")
     sources.open()
     root = tmp_path / "kubelet"
     root.mkdir(exist_ok=True)
     with ThreadPoolExecutor(4) as threads:
-        there = Tenants(Processes(proc.root), threads)
+        there = PodExitWait(Processes(proc.root), threads)
         node = Node(NodeName("n1"), root, Volumes(root, sources), there, threads, within_s=within_s)
         register = csi_pb2_grpc.add_NodeServicer_to_server
         async with (
@@ -95,7 +95,7 @@ async def test_a_pod_that_does_not_end_is_named_with_its_processes(tmp_path, pro
 async def test_everybody_who_waits_is_answered_when_the_last_process_ends(tmp_path, proc, monkeypatch):
     """Fifty pods that end at once share the looks at the node's processes, and none is forgotten."""
     looks, waiting, enough, loop = [], threading.Semaphore(0), asyncio.Event(), asyncio.get_running_loop()
-    left_of = Tenants.left_of
+    left_of = PodExitWait.left_of
 
     async def wait(self, *args, **settings):
         waiting.release()
@@ -109,8 +109,8 @@ async def test_everybody_who_waits_is_answered_when_the_last_process_ends(tmp_pa
             loop.call_soon_threadsafe(enough.set)
         return all_of(processes)
 
-    monkeypatch.setattr(Tenants, "left_of", wait)
-    monkeypatch.setattr(tenants, "all_of", look)
+    monkeypatch.setattr(PodExitWait, "left_of", wait)
+    monkeypatch.setattr(pod_exit, "all_of", look)
     proc.add(100, UID)
     async with _called(tmp_path, proc, within_s=20) as node:
         calls = [asyncio.ensure_future(node.NodeUnpublishVolume(_request(tmp_path))) for _ in range(50)]
@@ -159,7 +159,9 @@ async def test_a_driver_that_cannot_see_pods_does_not_start(tmp_path, proc):
     (proc.root / "self" / "ns").mkdir(parents=True)
     (proc.root / "self" / "ns" / "pid").symlink_to("pid:[4026532999]")
     (tmp_path / "kubelet").mkdir()
-    serving = driver(NodeName("n1"), tmp_path / "kubelet", Sources(tmp_path / "pods"), processes=Processes(proc.root))
+    serving = driver(
+        NodeName("n1"), tmp_path / "kubelet", PodDirectories(tmp_path / "pods"), processes=Processes(proc.root)
+    )
     with pytest.raises(CsiError, match="set hostPID: true"):
         await serving.__aenter__()
     assert not (tmp_path / "pods").exists()

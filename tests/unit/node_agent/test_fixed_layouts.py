@@ -1,7 +1,7 @@
 """A GPU whose layout is an administrator's: what is there is handed out, and nothing is made or destroyed."""
 
 import pytest
-from factories.fixed_layouts import (
+from factories.gpus.admin_layouts import (
     FLEET,
     LARGE,
     LAYOUT,
@@ -29,7 +29,7 @@ from sluice_node_agent.core.instructions import (
     StartMps,
     VerifyInstance,
 )
-from sluice_node_agent.core.records import SliceRecord
+from sluice_node_agent.core.journal_records import SliceRecord
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def test_a_slice_whose_instance_was_taken_away_is_degraded_and_comes_back_with_i
 
     admin_makes(node, "1g.5gb", 6, 1)
     reread(node)
-    node.tick(node.rules.remake_retry_s)
+    node.tick(node.config.remake_retry_s)
     word = node.word("a1")
     assert isinstance(word, SliceReady)
     assert word.devices[0].uuid == "MIG-of-the-admin"
@@ -309,7 +309,7 @@ def test_after_a_reboot_a_slice_waits_for_the_layout_to_be_made_again(node):
     assert changes(node) == []
     admin_makes(node, "1g.5gb", 6, 1)
     reread(node)
-    node.tick(node.rules.remake_retry_s)
+    node.tick(node.config.remake_retry_s)
     assert isinstance(node.word("a1"), SliceReady)
 
 

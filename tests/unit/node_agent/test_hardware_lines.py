@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
-from sluice_node_agent.device import hardware_lines
-from sluice_node_agent.device.hardware_file import HardwareFile
-from sluice_node_agent.device.mps_stand_in_hardware import SimulatedHardware
+from sluice_node_agent.simulated import hardware_lines
+from sluice_node_agent.simulated.hardware_file import HardwareFile
+from sluice_node_agent.simulated.mps_processes import ProcessEntries
 
 WRITTEN_WITHIN_S = 30.0
 WRITER = """
 import sys
-from sluice_node_agent.device import hardware_lines
+from sluice_node_agent.simulated import hardware_lines
 path, number = sys.argv[1], 0
 print("begun", flush=True)
 while True:
@@ -124,7 +124,7 @@ def test_the_daemons_processes_and_the_agents_instances_are_on_one_node(tmp_path
     file = HardwareFile(tmp_path / "n1.json")
     file.make(fleet)
     gpu = file.read().gpus[0].uuid
-    daemon = SimulatedHardware(str(tmp_path / "n1.json"), gpu)
+    daemon = ProcessEntries(str(tmp_path / "n1.json"), gpu)
     assert daemon.has_device()
     daemon.enter(7, owner="pod", name="nvidia-cuda-mps-server", kind="mps")
     with file.changing() as hardware:

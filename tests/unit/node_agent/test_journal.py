@@ -11,20 +11,20 @@ import pytest
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import Booking
-from sluice_node_agent.core.records import (
-    Forgotten,
-    HomeGone,
-    HomeRecord,
+from sluice_node_agent.core.journal_records import (
+    ForgottenTombstone,
     NodeRecord,
     Phase,
+    SharedDeviceGone,
+    SharedDeviceRecord,
     SliceRecord,
     Tombstone,
-    Warm,
     WarmGone,
+    WarmRecord,
     must_outlive_boot,
 )
-from sluice_node_agent.shell.journal import Journal, JournalError, read_journal
-from sluice_node_agent.shell.journal_lines import DamagedError, read_lines
+from sluice_node_agent.shell.journal.journal import Journal, JournalError, read_journal
+from sluice_node_agent.shell.journal.lines import DamagedError, read_lines
 
 NODE = NodeRecord(node="n1", boot_id="b", generation_upto=1000)
 BEGUN = NodeRecord(node="n1", boot_id="", generation_upto=0)
@@ -56,7 +56,7 @@ def directory(tmp_path):
     journal = Journal(tmp_path / "n1", "n1")
     assert journal.is_new
     journal.append([NODE, _stone(1)])
-    journal.append([_stone(2), _stone(3), _stone(1, revision=2), _stone(4), Forgotten(allocation="a4")])
+    journal.append([_stone(2), _stone(3), _stone(1, revision=2), _stone(4), ForgottenTombstone(allocation="a4")])
     journal.close()
     return tmp_path / "n1"
 
@@ -76,16 +76,16 @@ def test_the_last_record_of_everything_is_found_again(directory):
 
 def test_homes_and_warm_instances_go_like_slices(directory):
     """A daemon or an idle instance that the agent made is not forgotten, and not remembered once it is gone."""
-    home = HomeRecord(
+    home = SharedDeviceRecord(
         home="h1", gpu="G", profile=None, start=0, size=8, namespace="x", uid=0, phase="making", boot_id="b"
     )
-    warm = Warm(gpu="G", gi_id=3, profile="1g.5gb", start=0, size=1, boot_id="b")
+    warm = WarmRecord(gpu="G", gi_id=3, profile="1g.5gb", start=0, size=1, boot_id="b")
     journal = Journal(directory, "n1")
     journal.append([home, warm])
     journal.close()
     assert _records(directory).records()[-2:] == (home, warm)
     journal = Journal(directory, "n1")
-    journal.append([HomeGone(home="h1"), WarmGone(gpu="G", gi_id=3)])
+    journal.append([SharedDeviceGone(home="h1"), WarmGone(gpu="G", gi_id=3)])
     journal.close()
     assert _records(directory).records()[-1] == _stone(1, revision=2)
 
@@ -141,9 +141,9 @@ def test_only_what_others_are_told_must_outlive_the_boot():
     assert {phase for phase, must in slices.items() if must} == {"ready", "failed", "degraded"}
     assert must_outlive_boot(_stone(1))
     assert must_outlive_boot(NodeRecord(node="n1", boot_id="b", generation_upto=1000))
-    assert not must_outlive_boot(Forgotten(allocation="a1"))
+    assert not must_outlive_boot(ForgottenTombstone(allocation="a1"))
     assert not must_outlive_boot(WarmGone(gpu="GPU-0", gi_id=1))
-    assert not must_outlive_boot(HomeGone(home="h1"))
+    assert not must_outlive_boot(SharedDeviceGone(home="h1"))
 
 
 def test_a_journal_that_lost_its_end_is_noticed_wherever_it_was_cut(directory):
@@ -279,8 +279,8 @@ def test_only_its_owner_can_read_the_journal(tmp_path):
 FILL = """
 import resource, signal, sys
 from pathlib import Path
-from sluice_node_agent.core.records import Tombstone
-from sluice_node_agent.shell.journal import Journal, JournalError
+from sluice_node_agent.core.journal_records import Tombstone
+from sluice_node_agent.shell.journal.journal import Journal, JournalError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 journal = Journal(Path(sys.argv[1]), "n1")
 most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]

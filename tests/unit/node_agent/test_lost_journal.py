@@ -3,12 +3,12 @@
 import pytest
 
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
-from sluice_node_agent.core.devices import never_read
-from sluice_node_agent.core.events import Mark
+from sluice_node_agent.core.events import OwnershipMark
 from sluice_node_agent.core.instructions import CreateGpuInstance, MakeTicket, SaveJournal, StartMps
-from sluice_node_agent.core.records import NodeRecord
-from sluice_node_agent.device.hardware_file import Instance
-from sluice_node_agent.device.simulated import SimulatedGpus
+from sluice_node_agent.core.journal_records import NodeRecord
+from sluice_node_agent.core.state.devices import never_read
+from sluice_node_agent.simulated.backend import SimulatedBackend
+from sluice_node_agent.simulated.hardware_file import Instance
 
 SMALL = (0, "2g.10gb", 4, 2)
 WHOLE = (2, None, 0, 8)
@@ -152,7 +152,7 @@ def test_nothing_is_gone_on_a_gpu_that_cannot_be_read_when_the_journal_was_lost(
     node.lose_journal()
     _silent(node, at[0])
     with monkeypatch.context() as patched:
-        patched.setattr(SimulatedGpus, "read", lambda gpus: tuple(map(_barely_told, read(gpus))))
+        patched.setattr(SimulatedBackend, "read", lambda gpus: tuple(map(_barely_told, read(gpus))))
         node.live()
         assert node.tickets.names() == (before.ticket,)
         node.order(node.revoke(booking))
@@ -188,7 +188,7 @@ def test_a_home_whose_daemon_died_is_not_cleared_away_while_its_gpu_is_silent(no
     assert "died once" in after.warnings[0]
 
 
-read = SimulatedGpus.read
+read = SimulatedBackend.read
 
 
 def _barely_told(gpu):
@@ -241,7 +241,7 @@ def test_an_instance_of_a_slice_is_found_again_where_marks_do_not_tell(node, wha
     if what == "no marks":
         (node.tmp_path / "marks" / "places").unlink()
     else:
-        place = Mark(node.gpus[0], 4, 2)
+        place = OwnershipMark(node.gpus[0], 4, 2)
         lines = [node.backend.boot_id(), "whole", f"? {place.gpu} {place.start} {place.size}", ""]
         (node.tmp_path / "marks" / "places").write_text("\n".join(lines))
     node.live()

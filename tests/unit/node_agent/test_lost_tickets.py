@@ -74,7 +74,7 @@ def test_a_ticket_that_is_lost_is_made_again_under_its_name(node, lose, dies):
         node.work()
         node.open()
         node.work()
-    node.tick(node.rules.compare_tickets_s)
+    node.tick(node.config.compare_tickets_s)
     assert {path.name: (path / "slice.json").read_bytes() for path in _folder(node).iterdir()} == there
     assert {a: node.word(a) for a in ("a1", "a2")} == before
     assert not any(isinstance(step, RemoveTicket) for step in node.own_done)
@@ -83,24 +83,24 @@ def test_a_ticket_that_is_lost_is_made_again_under_its_name(node, lose, dies):
 def test_the_link_to_a_daemons_home_is_put_right(node):
     """A container with a share would find its ticket, and no daemon."""
     _leads_elsewhere(node)
-    node.tick(node.rules.compare_tickets_s)
+    node.tick(node.config.compare_tickets_s)
     assert str(_link(node).readlink()).startswith("/mps/")
 
 
 def test_tickets_that_are_right_are_left_alone(node):
     """Every ten seconds, for as long as slices stand."""
-    node.tick(node.rules.compare_tickets_s)
+    node.tick(node.config.compare_tickets_s)
     assert [type(step) for step in node.own_done if isinstance(step, (CompareTickets, MakeTicket))] == [CompareTickets]
 
 
 def test_no_ticket_is_made_for_a_slice_that_is_taken_back_meanwhile(node):
     """A container could start on a device that is being destroyed."""
-    node.now += node.rules.compare_tickets_s
+    node.now += node.config.compare_tickets_s
     _emptied(node)
     booking = node.booking("a1", INSTANCE)
     node.order(node.revoke(booking))
     node.tick(0.0)
-    node.tick(node.rules.compare_tickets_s)
+    node.tick(node.config.compare_tickets_s)
     made = [step.allocation for step in node.own_done if isinstance(step, MakeTicket)]
     assert made == ["a2"]
 
@@ -114,7 +114,7 @@ def test_a_ticket_that_cannot_be_made_again_is_told_to_its_pod(node, monkeypatch
 
     make = node.tickets.make
     monkeypatch.setattr(node.tickets, "make", full)
-    node.tick(node.rules.compare_tickets_s)
+    node.tick(node.config.compare_tickets_s)
     assert isinstance(node.word("a1"), SliceReady)
     assert "containers cannot start" in node.word("a1").warnings[0]
     assert "No space left" in node.word("a1").warnings[0]

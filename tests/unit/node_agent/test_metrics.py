@@ -1,7 +1,7 @@
 """What an agent shows of its node to those who watch it."""
 
 from sluice.runtime.prometheus.metrics import MetricRegistry
-from sluice_node_agent.shell.metrics import AgentMetrics
+from sluice_node_agent.shell.agent_metrics import AgentMetrics
 
 
 def shown(core) -> dict[tuple[str, ...], float]:

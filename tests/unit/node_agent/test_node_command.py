@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from factories.desk import short_folder
+from factories.agent_driver import short_folder
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.messages import (
@@ -24,15 +24,15 @@ from sluice.contracts.messages import (
     Share,
     SliceReport,
 )
-from sluice_node_agent.core.records import DeviceRecord, HomeRecord, NodeRecord, SliceRecord, Warm
-from sluice_node_agent.device.hardware_file import HardwareFile
-from sluice_node_agent.shell import places
-from sluice_node_agent.shell.journal import Journal
-from sluice_node_agent.shell.node_command import run_command
-from sluice_node_agent.shell.node_control import NoAgentError, RefusedError, ask_snapshot
-from sluice_node_agent.shell.node_machine import run_program
-from sluice_node_agent.shell.node_text import aligned, shown_text
-from sluice_node_agent.shell.node_view import shown_by_agent, shown_by_journal
+from sluice_node_agent.core.journal_records import DeviceRecord, NodeRecord, SharedDeviceRecord, SliceRecord, WarmRecord
+from sluice_node_agent.shell import paths
+from sluice_node_agent.shell.commands.control_client import NoAgentError, RefusedError, ask_snapshot
+from sluice_node_agent.shell.commands.machine import run_program
+from sluice_node_agent.shell.commands.node_command import run_command
+from sluice_node_agent.shell.commands.text import aligned, shown_text
+from sluice_node_agent.shell.commands.view import shown_by_agent, shown_by_journal
+from sluice_node_agent.shell.journal.journal import Journal
+from sluice_node_agent.simulated.hardware_file import HardwareFile
 
 NODE = NodeName("n1.example")
 GPU = GpuUuid("GPU-0a")
@@ -90,7 +90,7 @@ RECORDS = (
         phase="unmaking",
         devices=(DeviceRecord(step="made", gi_id=8, uuid="MIG-8"),),
     ),
-    HomeRecord(
+    SharedDeviceRecord(
         home=HomeId("run-h1"),
         gpu=GPU,
         profile="1g.5gb",
@@ -104,7 +104,7 @@ RECORDS = (
         daemon=True,
         pid=4711,
     ),
-    Warm(gpu=GPU, gi_id=9, profile="1g.5gb", start=2, size=1, boot_id="boot-1"),
+    WarmRecord(gpu=GPU, gi_id=9, profile="1g.5gb", start=2, size=1, boot_id="boot-1"),
 )
 
 
@@ -228,8 +228,8 @@ def test_columns_stay_below_each_other():
 
 def test_a_node_is_shown_from_its_journal_without_touching_it(data, capsys):
     """It is asked in an emergency: it must not lock out an agent, nor change what it shows."""
-    HardwareFile(places.hardware_path(data, NODE)).make(_fleet_node(data))
-    directory = places.agent_directory(data, NODE)
+    HardwareFile(paths.hardware_path(data, NODE)).make(_fleet_node(data))
+    directory = paths.agent_directory(data, NODE)
     journal = Journal(directory, NODE)
     journal.append(list(RECORDS))
     before = {path: path.read_bytes() for path in directory.iterdir()}
@@ -250,14 +250,14 @@ def _fleet_node(data: Path):
 def test_an_agent_that_cannot_be_asked_is_not_said_to_be_away(data, monkeypatch, capsys):
     """Its path leaves no room for a socket; it may run, and know more than its journal."""
     long = data.parent / ("x" * 80)
-    HardwareFile(places.hardware_path(long, NODE)).make(_fleet_node(data))
+    HardwareFile(paths.hardware_path(long, NODE)).make(_fleet_node(data))
     assert run_command(["show", "--data", str(long)]) == 1
     assert "longer than 107 bytes" in capsys.readouterr().out
 
 
 def test_what_cannot_be_read_is_said_and_the_rest_is_shown(data, capsys):
     """A damaged journal must not hide the devices."""
-    directory = places.agent_directory(data, NODE)
+    directory = paths.agent_directory(data, NODE)
     directory.mkdir(parents=True)
     (directory / "journal").write_text("00000000 {}\n")
     assert run_command(["show"]) == 1
@@ -289,8 +289,8 @@ def test_a_wrong_setting_is_a_finding(data, monkeypatch, capsys):
 
 def test_a_journal_of_another_node_is_a_finding(data, capsys):
     """A data folder that was copied from another machine."""
-    Journal(places.agent_directory(data, NodeName("n2")), NodeName("n2")).close()
-    places.agent_directory(data, NodeName("n2")).rename(places.agent_directory(data, NODE))
+    Journal(paths.agent_directory(data, NodeName("n2")), NodeName("n2")).close()
+    paths.agent_directory(data, NodeName("n2")).rename(paths.agent_directory(data, NODE))
     assert run_command(["check"]) == 1
     assert "is the journal of node n2" in capsys.readouterr().out
 
@@ -332,8 +332,8 @@ def test_a_node_that_the_fleet_does_not_have_is_told(data, capsys):
 
 def test_the_only_node_of_a_data_folder_needs_no_name(data, monkeypatch, capsys):
     """On a machine of `sluice up` nothing else is set."""
-    HardwareFile(places.hardware_path(data, NODE)).make(_fleet_node(data))
-    Journal(places.agent_directory(data, NODE), NODE).close()
+    HardwareFile(paths.hardware_path(data, NODE)).make(_fleet_node(data))
+    Journal(paths.agent_directory(data, NODE), NODE).close()
     for name in ("SLUICE_NODE_AGENT_FLEET_FILE", "SLUICE_DATA_DIR"):
         monkeypatch.delenv(name)
     assert run_command(["show", "--data", str(data)]) == 0
@@ -378,7 +378,7 @@ def test_a_socket_that_a_killed_agent_left_is_no_agent(tmp_path):
 
 def test_an_agent_that_hangs_is_told_within_a_bound(tmp_path, monkeypatch):
     """A person must not wait for ever."""
-    monkeypatch.setattr("sluice_node_agent.shell.node_control.ANSWER_S", 0.2)
+    monkeypatch.setattr("sluice_node_agent.shell.commands.control_client.ANSWER_S", 0.2)
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(tmp_path / "s"))
         mute.listen(4)
@@ -421,7 +421,7 @@ def test_a_path_too_long_for_a_socket_is_told(tmp_path):
 
 def test_a_program_that_hangs_is_ended(monkeypatch):
     """`check` must come to an end on a sick node, where tools hang."""
-    monkeypatch.setattr("sluice_node_agent.shell.node_machine.PROGRAM_S", 0.2)
+    monkeypatch.setattr("sluice_node_agent.shell.commands.machine.PROGRAM_S", 0.2)
     ran = run_program(("/bin/sleep", "30"))
     assert (ran.code, ran.said) == (None, "it did not end within 0.2 s")
 

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyComputeInstance, DestroyGpuInstance
-from sluice_node_agent.device.hardware_file import Instance, Process
+from sluice_node_agent.simulated.hardware_file import Instance, Process
 
 HALF = (0, "3g.20gb", 4, 4)
 OTHER_HALF = (0, "3g.20gb", 0, 4)

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from factories.pod_cgroups import CGROUPS, names_of, pod_cgroups
+from factories.cluster.pod_cgroups import CGROUPS, names_of, pod_cgroups
 
 from sluice_node_agent.core.events import PodProcess
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.settings import NodeAgentSettings
-from sluice_node_agent.shell.pod_processes import PodProcesses
+from sluice_node_agent.shell.runner.pod_processes import PodProcesses
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from factories.machines import made_hardware, well_made
+from factories.gpus.machine import made_hardware, well_made
 
-from sluice_node_agent.device.preflight import Check, Finding, in_order, worst
-from sluice_node_agent.device.preflight_all import check_machine
+from sluice_node_agent.preflight.all_checks import check_machine
+from sluice_node_agent.preflight.findings import Check, Finding, in_order, worst
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from factories.machines import DRIVER, NODE, PROC_VERSION, Gpus, found, made_hardware, only, version_file, well_made
+from factories.gpus.machine import DRIVER, NODE, PROC_VERSION, Gpus, found, made_hardware, only, version_file, well_made
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, RequestId, SourceName
 from sluice.contracts.messages import Booking, DeviceGrant
-from sluice_node_agent.core.records import DeviceRecord, HomeRecord, NodeRecord, SliceRecord, Warm
+from sluice_node_agent.core.journal_records import DeviceRecord, NodeRecord, SharedDeviceRecord, SliceRecord, WarmRecord
 from sluice_node_agent.device.port import BackendError
-from sluice_node_agent.device.preflight import Check, ReadJournal, version_of, worst
-from sluice_node_agent.device.preflight_all import check_machine
-from sluice_node_agent.device.preflight_gpus import DRIVER_FLOORS
-from sluice_node_agent.device.simulated import SimulatedGpus
+from sluice_node_agent.preflight.all_checks import check_machine
+from sluice_node_agent.preflight.findings import Check, ReadJournal, version_of, worst
+from sluice_node_agent.preflight.gpus import DRIVER_FLOORS
+from sluice_node_agent.simulated.backend import SimulatedBackend
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_lost_gpu_is_told(well, hardware):
 def test_a_gpu_that_cannot_tell_its_uuid_is_told(well, monkeypatch):
     """It is in no list: the node would seem to have a GPU less, and be well."""
     monkeypatch.setattr(Gpus, "nameless", lambda self: {1: "GPU 1: the driver did not answer in time"})
-    monkeypatch.setattr(Gpus, "read", lambda self: SimulatedGpus.read(self)[:1])
+    monkeypatch.setattr(Gpus, "read", lambda self: SimulatedBackend.read(self)[:1])
     assert "GPU 1 cannot tell its UUID" in only(well, Check.GPUS, "problem").what
     monkeypatch.setattr(Gpus, "read", lambda self: ())
     assert "did not answer in time" in only(well, Check.GPUS, "problem").what
@@ -167,7 +167,7 @@ def test_the_mig_mode_of_each_gpu_is_said(well):
 
 def made_by_hand(hardware) -> tuple[GpuUuid, int]:
     """An instance on the A100."""
-    gpus = SimulatedGpus(hardware)
+    gpus = SimulatedBackend(hardware)
     gpu = gpus.read()[0]
     profile = next(profile for profile in gpu.profiles if profile.name == "1g.5gb")
     return gpu.uuid, gpus.create_gpu_instance(gpu.uuid, profile.profile_id, 2, 1)
@@ -239,11 +239,11 @@ def test_instances_of_our_own_are_not_foreign(well, hardware, kind):
     device = DeviceRecord(step="made", gi_id=gi_id)
     records = {
         "slice": SliceRecord(booking=booking(gpu), revision=1, phase="ready", devices=(device,)),
-        "home": HomeRecord(
+        "home": SharedDeviceRecord(
             home=HomeId("h"), gpu=gpu, profile="1g.5gb", start=2, size=1, namespace="ns", uid=0, phase="ready",
             boot_id="b", device=device,
         ),
-        "warm": Warm(gpu=gpu, gi_id=gi_id, profile="1g.5gb", start=2, size=1, boot_id="b"),
+        "warm": WarmRecord(gpu=gpu, gi_id=gi_id, profile="1g.5gb", start=2, size=1, boot_id="b"),
     }  # fmt: skip
     journal = ReadJournal(exists=True, records=(NodeRecord(node=NODE, boot_id="b", generation_upto=0), records[kind]))
     assert worst(check_machine(replace(well, journal=journal))) == "ok"
@@ -254,7 +254,7 @@ def test_a_compute_mode_left_behind_is_told(well, hardware):
     gpu = hardware.read().gpus[1]
     machine = replace(well, exclusive=lambda: frozenset({gpu.uuid}))
     assert only(machine, Check.COMPUTE_MODE, "warning").remedy == f"nvidia-smi -i {gpu.uuid} -c DEFAULT"
-    home = HomeRecord(
+    home = SharedDeviceRecord(
         home=HomeId("h"), gpu=gpu.uuid, profile=None, start=0, size=8, namespace="ns", uid=0, phase="ready", boot_id="b"
     )
     ours = replace(machine, journal=ReadJournal(exists=True, records=(home,)))

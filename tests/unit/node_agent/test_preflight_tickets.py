@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from factories.machines import POD_UID, PODS_DIR, ROOT_MOUNT, RUN_MOUNT, found, made_hardware, only, well_made
+from factories.gpus.machine import POD_UID, PODS_DIR, ROOT_MOUNT, RUN_MOUNT, found, made_hardware, only, well_made
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import Booking
-from sluice_node_agent.core.records import NodeRecord, SliceRecord
-from sluice_node_agent.device.preflight import Check, ReadJournal
-from sluice_node_agent.device.preflight_tickets import check_tickets, file_system_of
+from sluice_node_agent.core.journal_records import NodeRecord, SliceRecord
+from sluice_node_agent.preflight.findings import Check, ReadJournal
+from sluice_node_agent.preflight.tickets import check_tickets, file_system_of
 
 
 @pytest.fixture

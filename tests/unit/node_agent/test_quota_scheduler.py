@@ -1,19 +1,19 @@
 """Tokens of the SMs of a home: who gets one, when it is taken away, and what is charged for it."""
 
-from factories.tokens import EPOCH, HELLO, QuotaBench
+from factories.gpus.token_scheduler import EPOCH, HELLO, QuotaBench
 
+from sluice_node_agent.core.quota.config import QuotaConfig
 from sluice_node_agent.core.quota.events import (
-    Arrived,
+    ConnectionClosed,
+    ConnectionOpened,
     Disconnect,
-    Left,
-    Said,
+    MessageReceived,
     Send,
     TenantRemoved,
     TenantSet,
     TimerDue,
     WakeAt,
 )
-from sluice_node_agent.core.quota.rules import QuotaRules
 from sluice_node_agent.core.quota.wire import Ask, GiveBack, Grant, Quota, Refused, Stop
 
 
@@ -35,8 +35,8 @@ def _two(first=(30, 100, 100), second=(70, 100, 100)):
 def test_a_process_is_told_its_quota_and_gets_a_token_at_once():
     """A process that is alone waits, or does not know how long its turn is."""
     bench = QuotaBench(a=(30, 60, 100))
-    assert bench.tell(Arrived(1, "a")) == []
-    assert bench.tell(Said(1, HELLO)) == [Send(1, _quota(300_000, 600_000))]
+    assert bench.tell(ConnectionOpened(1, "a")) == []
+    assert bench.tell(MessageReceived(1, HELLO)) == [Send(1, _quota(300_000, 600_000))]
     assert bench.ask(1, 5) == [_granted(1, 1, 1), WakeAt(15_000 + 200_000)]
 
 
@@ -179,7 +179,7 @@ def test_others_go_on_beside_a_token_that_is_never_given_back():
     assert bench.ask(2, 1) == []
     assert bench.tell(TimerDue(), 210) == [_granted(2, 2, 2), WakeAt(420_000)]
     assert bench.scheduler.usage(210_000)["a"].counted.stalls == 1
-    assert bench.tell(Said(1, Ask(9, 0, 0)), 211) == []  # nothing more before it has given back
+    assert bench.tell(MessageReceived(1, Ask(9, 0, 0)), 211) == []  # nothing more before it has given back
     assert bench.give_back(1, 1, 212) == []
     assert bench.give_back(2, 2, 222) == [_granted(1, 3, 9), WakeAt(432_000)]
 
@@ -189,7 +189,7 @@ def test_the_token_of_a_process_that_died_is_free_at_once():
     bench = _two()
     bench.ask(1)
     bench.ask(2, 1)
-    assert bench.tell(Left(1), 3) == [_granted(2, 2, 2), WakeAt(213_000)]
+    assert bench.tell(ConnectionClosed(1), 3) == [_granted(2, 2, 2), WakeAt(213_000)]
 
 
 def test_a_changed_quota_is_told_and_holds():
@@ -218,27 +218,30 @@ def test_a_tenant_that_goes_leaves_its_token():
 def test_who_does_not_say_hello_first_is_cut_off():
     """A broken client confuses the scheduler."""
     bench = QuotaBench(a=(30, 100, 100))
-    bench.tell(Arrived(1, "a"))
-    assert bench.tell(Said(1, Ask(1, 0, 0))) == [Disconnect(1, "it says Ask before hello")]
-    assert bench.tell(Said(1, Ask(2, 0, 0))) == []
+    bench.tell(ConnectionOpened(1, "a"))
+    assert bench.tell(MessageReceived(1, Ask(1, 0, 0))) == [Disconnect(1, "it says Ask before hello")]
+    assert bench.tell(MessageReceived(1, Ask(2, 0, 0))) == []
 
 
 def test_a_process_that_waits_may_ask_whether_anybody_is_there():
     """A process that waits long takes the scheduler for dead, and goes on without tokens."""
     bench = QuotaBench(a=(30, 100, 100))
     bench.process(1, "a")
-    assert bench.tell(Said(1, HELLO), 5) == [Send(1, _quota(300_000, 1_000_000))]
+    assert bench.tell(MessageReceived(1, HELLO), 5) == [Send(1, _quota(300_000, 1_000_000))]
     assert bench.scheduler.usage(5_000)["a"].counted.hellos == 1
 
 
 def test_strangers_and_crowds_are_refused():
     """A pod that opens connections without end takes the agent's memory."""
     bench = QuotaBench(a=(30, 100, 100))
-    most = QuotaRules().connections_max
+    most = QuotaConfig().connections_max
     for number in range(most):
         bench.process(number + 1, "a")
-    assert bench.tell(Arrived(100, "a")) == [Send(100, Refused(3)), Disconnect(100, f"'a' has {most} connections")]
-    assert bench.tell(Arrived(101, "b")) == [Send(101, Refused(2)), Disconnect(101, "there is no tenant 'b'")]
+    assert bench.tell(ConnectionOpened(100, "a")) == [
+        Send(100, Refused(3)),
+        Disconnect(100, f"'a' has {most} connections"),
+    ]
+    assert bench.tell(ConnectionOpened(101, "b")) == [Send(101, Refused(2)), Disconnect(101, "there is no tenant 'b'")]
 
 
 def test_lies_change_nothing():
@@ -247,6 +250,6 @@ def test_lies_change_nothing():
     bench.ask(1)
     bench.ask(2, 1)
     for token in (1, 2, 99):
-        assert bench.tell(Said(2, GiveBack(token, 0)), 2) == []
-    assert bench.tell(Said(1, GiveBack(7, 10**12)), 2) == []
+        assert bench.tell(MessageReceived(2, GiveBack(token, 0)), 2) == []
+    assert bench.tell(MessageReceived(1, GiveBack(7, 10**12)), 2) == []
     assert bench.scheduler.usage(2_000)["a"].holds

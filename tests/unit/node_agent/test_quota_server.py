@@ -16,10 +16,11 @@ import pytest
 from sluice.contracts.ids import HomeId
 from sluice_node_agent.core.events import QuotaTenant
 from sluice_node_agent.core.instructions import SetQuotas
-from sluice_node_agent.core.quota.rules import QuotaRules
-from sluice_node_agent.shell import quota_loop, quota_server
-from sluice_node_agent.shell.quota_homes import QuotaHomes, QuotaHomesError
-from sluice_node_agent.shell.quota_server import QuotaServer, QuotaServerError
+from sluice_node_agent.core.quota.config import QuotaConfig
+from sluice_node_agent.shell.quota import loop as quota_loop
+from sluice_node_agent.shell.quota import server as quota_server
+from sluice_node_agent.shell.quota.controller import QuotaController, QuotaControllerError
+from sluice_node_agent.shell.quota.server import QuotaServer, QuotaServerError
 
 HELLO, ASK, GIVE_BACK, WELCOME, GRANT, CHANGED, REFUSED = 1, 2, 3, 17, 18, 19, 21
 _HEAD = struct.Struct("<IHHQ")
@@ -71,7 +72,7 @@ class _Client:
 @pytest.fixture
 def server():
     """A home that lives as long as its test."""
-    found = QuotaServer("home", rules=QuotaRules(overrun_max_us=500_000_000))
+    found = QuotaServer("home", config=QuotaConfig(overrun_max_us=500_000_000))
     found.start()
     yield found
     found.stop()
@@ -350,7 +351,7 @@ def test_the_homes_of_a_node_have_library_and_sockets(connect, tmp_path):
     library = tmp_path / "library"
     library.write_bytes(b"elf")
     (tmp_path / "mps" / "h1").mkdir(parents=True)
-    homes = QuotaHomes(tmp_path / "mps", library, lambda _: "")
+    homes = QuotaController(tmp_path / "mps", library, lambda _: "")
     try:
         homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a"), _tenant("b"))))
         place = tmp_path / "mps" / "h1" / "quota"
@@ -365,7 +366,7 @@ def test_the_homes_of_a_node_have_library_and_sockets(connect, tmp_path):
         assert list(homes.usage()) == ["a"]
         homes.end(HomeId("h1"))
         assert homes.seen(HomeId("h1")) is None
-        with pytest.raises(QuotaHomesError, match="the time quota of home h2 cannot be served"):
+        with pytest.raises(QuotaControllerError, match="the time quota of home h2 cannot be served"):
             homes.set(SetQuotas(3, HomeId("h2"), (_tenant("a"),)))
     finally:
         homes.close()
@@ -377,7 +378,7 @@ def test_a_home_whose_sockets_are_gone_is_begun_anew(connect, tmp_path, lost):
     library = tmp_path / "library"
     library.write_bytes(b"elf")
     (tmp_path / "mps" / "h1").mkdir(parents=True)
-    homes = QuotaHomes(tmp_path / "mps", library, lambda _: "")
+    homes = QuotaController(tmp_path / "mps", library, lambda _: "")
     order = SetQuotas(1, HomeId("h1"), (_tenant("a"), _tenant("b")))
     try:
         homes.set(order)
@@ -397,7 +398,7 @@ def test_what_was_counted_is_told_at_once_whatever_is_under_way(tmp_path, monkey
     library.touch()
     for home in ("h1", "h2"):
         (tmp_path / home).mkdir()
-    homes = QuotaHomes(tmp_path, library, lambda _: "")
+    homes = QuotaController(tmp_path, library, lambda _: "")
     is_slow, goes_on, told = threading.Event(), threading.Event(), []
     try:
         homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a"),)))
@@ -431,7 +432,7 @@ def test_a_scheduler_that_died_is_begun_anew(connect, tmp_path, monkeypatch):
     library = tmp_path / "library"
     library.touch()
     (tmp_path / "h1").mkdir()
-    homes = QuotaHomes(tmp_path, library, lambda _: "")
+    homes = QuotaController(tmp_path, library, lambda _: "")
     order = SetQuotas(1, HomeId("h1"), (_tenant("a"),))
     try:
         homes.set(order)
@@ -451,7 +452,7 @@ def test_a_scheduler_that_is_slow_ends_no_agent_and_is_told_again(connect, tmp_p
     library = tmp_path / "library"
     library.touch()
     (tmp_path / "h1").mkdir()
-    homes = QuotaHomes(tmp_path, library, lambda _: "")
+    homes = QuotaController(tmp_path, library, lambda _: "")
     goes_on = threading.Event()
     try:
         homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a"),)))
@@ -461,7 +462,7 @@ def test_a_scheduler_that_is_slow_ends_no_agent_and_is_told_again(connect, tmp_p
             slow.setattr(quota_server, "_CALL_S", 0.05)
             assert not homes.seen(HomeId("h1")).alive
             assert homes.usage() == {}
-            with pytest.raises(QuotaHomesError, match="has not answered"):
+            with pytest.raises(QuotaControllerError, match="has not answered"):
                 homes.set(SetQuotas(2, HomeId("h1"), (_tenant("a"), _tenant("b"))))
         goes_on.set()
         homes.set(SetQuotas(3, HomeId("h1"), (_tenant("a"), _tenant("b"))))
@@ -478,7 +479,7 @@ def test_what_a_scheduler_did_after_nobody_waited_any_longer_is_in_nobodys_way(t
     library = tmp_path / "library"
     library.touch()
     (tmp_path / "h1").mkdir()
-    homes = QuotaHomes(tmp_path, library, lambda _: "")
+    homes = QuotaController(tmp_path, library, lambda _: "")
     before = (_tenant("a"), *((_tenant("b"),) if step != "add" else ()))
     after = (_tenant("a"), *((_tenant("b", 500 if step == "change" else 300),) if step != "remove" else ()))
     goes_on, real = threading.Event(), getattr(quota_loop.QuotaLoop, step)
@@ -492,7 +493,7 @@ def test_what_a_scheduler_did_after_nobody_waited_any_longer_is_in_nobodys_way(t
         with monkeypatch.context() as still:
             still.setattr(quota_loop.QuotaLoop, step, slow)
             still.setattr(quota_server, "_CALL_S", 0.2)
-            with pytest.raises(QuotaHomesError, match="has not answered"):
+            with pytest.raises(QuotaControllerError, match="has not answered"):
                 homes.set(SetQuotas(2, HomeId("h1"), after))
             goes_on.set()
         homes.set(SetQuotas(3, HomeId("h1"), after))
@@ -511,7 +512,7 @@ def test_a_size_that_was_changed_after_nobody_waited_any_longer_is_changed_back(
     library = tmp_path / "library"
     library.touch()
     (tmp_path / "h1").mkdir()
-    homes = QuotaHomes(tmp_path, library, lambda _: "")
+    homes = QuotaController(tmp_path, library, lambda _: "")
     goes_on, real, told = threading.Event(), quota_loop.QuotaLoop.change, []
 
     def slow(loop, order):
@@ -524,7 +525,7 @@ def test_a_size_that_was_changed_after_nobody_waited_any_longer_is_changed_back(
         homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a", 300),)))
         with monkeypatch.context() as still:
             still.setattr(quota_server, "_CALL_S", 0.2)
-            with pytest.raises(QuotaHomesError, match="has not answered"):
+            with pytest.raises(QuotaControllerError, match="has not answered"):
                 homes.set(SetQuotas(2, HomeId("h1"), (_tenant("a", 500),)))
         goes_on.set()
         homes.set(SetQuotas(3, HomeId("h1"), (_tenant("a", 300),)))

@@ -8,10 +8,10 @@ import pytest
 
 from sluice.runtime.settings import SettingsError, load
 from sluice_node_agent.settings import NodeAgentSettings
-from sluice_node_agent.shell import programs
-from sluice_node_agent.shell.app import sites_of
-from sluice_node_agent.shell.programs import find_program, quota_library, toolkit_version
-from sluice_node_agent.shell.sites import SiteError
+from sluice_node_agent.shell.app import backends_of
+from sluice_node_agent.shell.nodes import external_programs
+from sluice_node_agent.shell.nodes.external_programs import find_program, quota_library, toolkit_version
+from sluice_node_agent.shell.nodes.node_backend import NodeBackendError
 
 
 def _load(**variables):
@@ -22,12 +22,12 @@ def _load(**variables):
 def test_what_the_core_takes_is_what_was_said():
     """A tunable that is set has its effect."""
     settings = _load(keep_warm_s="90", watch_mps_s="2.5", quarantine_after="3")
-    rules = settings.rules()
-    assert (rules.keep_warm_s, rules.watch_mps_s, rules.quarantine_after) == (90, 2.5, 3)
-    for name in set(type(rules).__dataclass_fields__) & set(NodeAgentSettings.__struct_fields__):
+    config = settings.config()
+    assert (config.keep_warm_s, config.watch_mps_s, config.quarantine_after) == (90, 2.5, 3)
+    for name in set(type(config).__dataclass_fields__) & set(NodeAgentSettings.__struct_fields__):
         default = getattr(NodeAgentSettings(), name)
         other = msgspec.structs.replace(NodeAgentSettings(), **{name: default + type(default)(1)})
-        assert getattr(other.rules(), name) == default + 1, name
+        assert getattr(other.config(), name) == default + 1, name
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_a_wrong_setting_is_named(variables, sentence):
 @pytest.mark.parametrize("nodes", ["", "n1,n2"])
 def test_a_real_node_is_named_alone(nodes):
     """An agent that would serve this machine's GPUs under no name, or under two, does not start."""
-    with pytest.raises(SiteError, match="SLUICE_NODE_AGENT_NODES must name this node, and no other"):
-        sites_of(_load(nodes=nodes))
+    with pytest.raises(NodeBackendError, match="SLUICE_NODE_AGENT_NODES must name this node, and no other"):
+        backends_of(_load(nodes=nodes))
 
 
 def test_an_mps_program_that_is_not_there_is_named():
     """Who asks for MPS and has none is told so, instead of getting a node that silently shares nothing."""
-    with pytest.raises(SiteError, match=r"mps_control is '/none/mps', which is no program"):
+    with pytest.raises(NodeBackendError, match=r"mps_control is '/none/mps', which is no program"):
         find_program("/none/mps", "mps_control")
 
 
@@ -99,7 +99,7 @@ from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell import app
 (Path(sys.argv[1]) / "fleet.toml").write_text('[[node]]\\nname = "n1"\\ngpus = [{ model = "a100-40gb" }]\\n')
 fleet = {"fleet_file": Path(sys.argv[1]) / "fleet.toml"} if sys.argv[2] == "simulated" else {"nodes": ("n1",)}
-app.sites_of(NodeAgentSettings(data_dir=Path(sys.argv[1]), **fleet))
+app.backends_of(NodeAgentSettings(data_dir=Path(sys.argv[1]), **fleet))
 print("\\n".join(sys.modules))
 """
 
@@ -114,9 +114,9 @@ def _imported(tmp_path, kind):
 def test_an_agent_holds_only_what_its_kind_of_node_needs(tmp_path):
     """An agent on a real node carries no simulator, a simulated one no driver's library: both stay small."""
     simulated, real = _imported(tmp_path, "simulated"), _imported(tmp_path, "real")
-    assert "sluice_node_agent.device.simulated" in simulated
+    assert "sluice_node_agent.simulated.backend" in simulated
     assert "pynvml" not in simulated
-    assert "sluice_node_agent.device.nvml" in real
+    assert "sluice_node_agent.device.nvml.backend" in real
     assert not {name for name in real if "simulated" in name or "stand_in" in name or "hardware_file" in name}
     for modules in (simulated, real):
         assert not {name for name in modules if name.startswith(("opentelemetry.sdk", "argparse"))}
@@ -124,12 +124,12 @@ def test_an_agent_holds_only_what_its_kind_of_node_needs(tmp_path):
 
 def test_time_is_enforced_where_the_image_can(tmp_path, monkeypatch):
     """What an operator has to switch on by hand is on nowhere, or what he switched off is on."""
-    monkeypatch.setattr(programs, "QUOTA_IN_IMAGE", tmp_path / "image.so")
+    monkeypatch.setattr(external_programs, "QUOTA_IN_IMAGE", tmp_path / "image.so")
     assert quota_library("") is None
     (tmp_path / "image.so").touch()
     assert quota_library("") == tmp_path / "image.so"
     assert quota_library("off") is None
     (tmp_path / "mine.so").touch()
     assert quota_library(str(tmp_path / "mine.so")) == tmp_path / "mine.so"
-    with pytest.raises(SiteError, match="which is no file; build it"):
+    with pytest.raises(NodeBackendError, match="which is no file; build it"):
         quota_library(str(tmp_path / "none.so"))

@@ -18,9 +18,9 @@ from sluice.contracts.kube.names import is_ticket_name
 from sluice.contracts.messages import ContainerDevices
 from sluice.contracts.ticket_names import is_ticket_of, ticket_name
 from sluice.contracts.ticket_paths import pipe_directory_in, ticket_of
-from sluice_node_agent.csi import mounting
-from sluice_node_agent.csi.sources import Sources
-from sluice_node_agent.shell.tickets import Tickets
+from sluice_node_agent.csi import mounts as mounting
+from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.shell.tickets.tickets import Tickets
 
 TICKET = "a1-run-1"
 
@@ -169,7 +169,7 @@ UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 @pytest.fixture
 def pods(tmp_path):
     """The directories of a node with a kubelet."""
-    sources = Sources(tmp_path / "pods")
+    sources = PodDirectories(tmp_path / "pods")
     sources.open()
     return sources
 
@@ -290,7 +290,7 @@ def test_a_ticket_in_another_pods_directory_says_nothing(tmp_path, pods):
 
 def test_a_pods_directory_that_goes_away_while_it_is_read_ends_nothing(tmp_path, monkeypatch):
     """The driver of volumes removes it at any moment; an agent that starts just then would end with a traceback."""
-    sources = Sources(tmp_path / "pods")
+    sources = PodDirectories(tmp_path / "pods")
     sources.open()
     tickets = Tickets(tmp_path / "t", sources)
     pod = sources.root / "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"

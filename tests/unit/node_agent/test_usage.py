@@ -4,24 +4,24 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from factories.homes import ON_MIG, WHOLE, live_with
+from factories.gpus.shared_devices import ON_MIG, WHOLE, live_with
 from msgspec.structs import replace
 
 from sluice.contracts.proto.slice_usage import usage_from_proto, usage_to_proto
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import MetricRegistry
+from sluice_node_agent.core.device_use import DeviceUse, ProcessUse
 from sluice_node_agent.core.events import DeviceErrorKind
 from sluice_node_agent.core.instructions import ListHolders
-from sluice_node_agent.core.usage import UsageBook
-from sluice_node_agent.core.uses import DeviceUse, ProcessUse
+from sluice_node_agent.core.usage import UsageTracker
 from sluice_node_agent.device.port import GpuLostError
 from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS, AgentMetrics, usage_samples
+from sluice_node_agent.shell.commands.hardware_command import change_hardware
 from sluice_node_agent.shell.hami_metrics import hami_samples
-from sluice_node_agent.shell.hands import Hands
-from sluice_node_agent.shell.hardware_command import change_hardware
-from sluice_node_agent.shell.metrics import DEVICE_REFUSALS, AgentMetrics, usage_samples
-from sluice_node_agent.shell.usage import UsageWatch
+from sluice_node_agent.shell.runner.executors import StepExecutors
+from sluice_node_agent.shell.runner.usage_poller import UsagePoller
 
 PATIENCE_S = 10.0
 
@@ -31,7 +31,7 @@ class Watched:
 
     def __init__(self, node) -> None:
         """Nothing was looked at."""
-        self.node, self.book = node, UsageBook()
+        self.node, self.book = node, UsageTracker()
 
     def look(self, now: float, **use) -> None:
         """Each device is seen to do the same."""
@@ -81,7 +81,7 @@ def test_slices_that_are_gone_are_forgotten_also_where_nobody_asks(node):
     """An agent whose metrics nobody reads would grow by every slice that ever was, until it is killed."""
     live_with(node, node.booking("a1", (2, None, 0, 8)))
     snapshot, gpu = node.agent.snapshot(), node.gpus[2]
-    book = UsageBook()
+    book = UsageTracker()
     book.look(snapshot, gpu, [seen(gpu, busy=50.0)], 100.0)
     book.look(replace(snapshot, slices=()), gpu, [], 200.0)
     (told,) = book.told(snapshot, 30.0, 300.0).slices
@@ -225,15 +225,15 @@ async def test_a_gpu_that_is_worked_on_is_not_looked_at(node):
     backend = SlowDevices()
     backend.loop, backend.go_on = asyncio.get_running_loop(), asyncio.Event()
     with ThreadPoolExecutor(2) as threads:
-        async with Hands(backend, node_journal(node), node.tickets, node.marks, threads) as hands:
+        async with StepExecutors(backend, node_journal(node), node.tickets, node.marks, threads) as step_executors:
             order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
-            work = asyncio.create_task(hands.executors()[ListHolders].run(order))
+            work = asyncio.create_task(step_executors.executors()[ListHolders].run(order))
             await asyncio.wait_for(backend.begun.wait(), PATIENCE_S)
-            assert await hands.uses(node.gpus[0], ("x",)) is None
-            assert await hands.uses(node.gpus[1], ("x",)) == (seen("x", busy=0.0),)
+            assert await step_executors.uses(node.gpus[0], ("x",)) is None
+            assert await step_executors.uses(node.gpus[1], ("x",)) == (seen("x", busy=0.0),)
             backend.go_on.set()
             await asyncio.wait_for(work, PATIENCE_S)
-            assert await hands.uses(node.gpus[0], ("x",)) == (seen("x", busy=0.0),)
+            assert await step_executors.uses(node.gpus[0], ("x",)) == (seen("x", busy=0.0),)
     assert backend.looked == 2
 
 
@@ -252,7 +252,7 @@ async def test_a_gpu_that_cannot_be_looked_at_hides_no_other(node):
             raise GpuLostError(f"{gpu}: it does not answer")
         return tuple(seen(device, busy=40.0) for device in devices)
 
-    watch = UsageWatch(node.agent, look, SystemClock(), every_s=30.0)
+    watch = UsagePoller(node.agent, look, SystemClock(), every_s=30.0)
     await watch.look_once()
     told = {each.allocation: each for each in watch.told().slices}
     assert (told["a1"].age_s, told["a2"].busy_percent) == (None, 40.0)
@@ -267,7 +267,7 @@ async def test_who_wants_no_looks_has_none(node):
     async def look(_gpu, _devices):
         raise AssertionError("nobody shall look")
 
-    watch = UsageWatch(node.agent, look, SystemClock(), every_s=0.0)
+    watch = UsagePoller(node.agent, look, SystemClock(), every_s=0.0)
     await asyncio.wait_for(watch.run(), PATIENCE_S)
     assert list(watch.now()) == []
     assert [each.age_s for each in watch.told().slices] == [None]
@@ -312,9 +312,11 @@ async def test_refusals_are_counted_by_step_and_kind(node, monkeypatch):
     own = MetricRegistry()
     monkeypatch.setattr(metrics, "count", own.count)
     with ThreadPoolExecutor(1) as threads:
-        async with Hands(RefusingDevices(), node_journal(node), node.tickets, node.marks, threads) as hands:
+        async with StepExecutors(
+            RefusingDevices(), node_journal(node), node.tickets, node.marks, threads
+        ) as step_executors:
             order = ListHolders(1, node.gpus[0], str(node.gpus[0]))
-            result = await asyncio.wait_for(hands.executors()[ListHolders].run(order), PATIENCE_S)
+            result = await asyncio.wait_for(step_executors.executors()[ListHolders].run(order), PATIENCE_S)
     assert result.kind == DeviceErrorKind.GPU_LOST
     assert own.value(DEVICE_REFUSALS, "ListHolders", "GpuLost") == 1
 

@@ -1,7 +1,7 @@
 """For whom an annotation speaks that names no container: never for a proxy that somebody injected."""
 
 import pytest
-from factories.admission import answer, container, env_of, pod, taken
+from factories.cluster.admission import answer, container, env_of, pod, taken
 
 from sluice.contracts.pod_specs import MainContainer, main_container
 

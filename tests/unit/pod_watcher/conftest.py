@@ -11,7 +11,8 @@ from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import AnyMessage, Bound, ContainerDevices, Refused, Released
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice_pod_watcher.core.events import (
+from sluice_pod_watcher.core.folder.config import FolderConfig
+from sluice_pod_watcher.core.folder.events import (
     Event,
     FolderListed,
     IdentitiesLoaded,
@@ -21,10 +22,9 @@ from sluice_pod_watcher.core.events import (
     ListFolder,
     ManifestFile,
     SaveIdentities,
-    Tell,
+    WriteLogLine,
 )
-from sluice_pod_watcher.core.rules import Rules
-from sluice_pod_watcher.core.watcher import Watcher
+from sluice_pod_watcher.core.folder.watcher import FolderWatcher
 
 POD = """\
 apiVersion: v1
@@ -53,7 +53,7 @@ def pod(name: str, *, containers: tuple[str, ...] = ("main",), **keys: str) -> s
 class Bench:
     """Drives one pod-watcher. What it saves is on disk at once, what it writes lands."""
 
-    watcher: Watcher
+    watcher: FolderWatcher
     now: float = 100.0
     files: dict[str, str] = field(default_factory=dict)
     disk: tuple[IdentityRecord, ...] = ()
@@ -83,7 +83,7 @@ class Bench:
                     waiting += self.step(self.listing())
                 case Write():
                     waiting += self.land(instruction)
-                case Tell():
+                case WriteLogLine():
                     self.told.append(instruction.sentence)
                 case _:
                     raise AssertionError(instruction)
@@ -174,8 +174,8 @@ def bound(uid: str, revision: int = 1, *, warnings: tuple[str, ...] = (), life: 
 def new():
     """Makes a pod-watcher that has read nothing yet; the run's name can be given."""
 
-    def make(run: str = "w1", **rules) -> Bench:
-        return Bench(Watcher(RunId(run), Rules(**({"gone_grace_s": 1.0, "closing_ttl_s": 3600} | rules))))
+    def make(run: str = "w1", **config) -> Bench:
+        return Bench(FolderWatcher(RunId(run), FolderConfig(**({"gone_grace_s": 1.0, "closing_ttl_s": 3600} | config))))
 
     return make
 

@@ -6,7 +6,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested, Claim, RequestRejected, RequestWithdrawn, Waived
 from sluice.contracts.reasons import RefusalReason
-from sluice_pod_watcher.core.events import FolderListed, ManifestFile
+from sluice_pod_watcher.core.folder.events import FolderListed, ManifestFile
 
 CHART = """\
 apiVersion: v1
@@ -203,10 +203,10 @@ def test_a_pod_whose_refusal_was_waived_is_counted_as_one_that_waits(bench, mani
     bench.files["a.yaml"] = manifest("a")
     bench.list()
     bench.refused("w1-1")
-    assert bench.watcher.stages()["refused"] == 1
+    assert bench.watcher.phases()["refused"] == 1
     no_more = Waived(request=RequestId("w1-1"), request_revision=1, allocations=(), cause="it holds no more")
     bench.observe(subjects.binding(RequestId("w1-1")), no_more)
-    assert "refused" not in bench.watcher.stages()
+    assert "refused" not in bench.watcher.phases()
 
 
 def test_an_edit_of_a_pod_that_has_its_slice_is_a_new_pod(bench, manifest):

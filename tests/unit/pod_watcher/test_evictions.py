@@ -16,7 +16,7 @@ from sluice.contracts.messages import (
     Leeway,
     RequestWithdrawn,
 )
-from sluice_pod_watcher.core.events import IdentitiesSaved, SaveIdentities
+from sluice_pod_watcher.core.folder.events import IdentitiesSaved, SaveIdentities
 
 OLD, NEW = RequestId("w1-1"), RequestId("w1-2")
 WHY = "its place is needed for default/service"

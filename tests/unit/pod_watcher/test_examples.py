@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice_pod_watcher.core.events import ManifestFile
-from sluice_pod_watcher.core.manifests import parse_file
-from sluice_pod_watcher.core.rules import Rules
+from sluice_pod_watcher.core.folder.config import FolderConfig
+from sluice_pod_watcher.core.folder.events import ManifestFile
+from sluice_pod_watcher.core.folder.manifests import parse_file
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.yaml"))
 
@@ -14,7 +14,7 @@ EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.yam
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_an_example_is_understood_unless_it_shows_a_mistake(file):
     """Whoever tries the examples must see them work, in every vocabulary."""
-    parsed = parse_file(ManifestFile(file.name, file.read_text()), Rules())
+    parsed = parse_file(ManifestFile(file.name, file.read_text()), FolderConfig())
     assert parsed.broken is None
     assert parsed.found
     for found in parsed.found:

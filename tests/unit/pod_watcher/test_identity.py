@@ -23,8 +23,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     SourceSynced,
 )
-from sluice_pod_watcher.core.events import (
-    Ask,
+from sluice_pod_watcher.core.folder.events import (
     FolderListed,
     FolderUnlistable,
     IdentitiesLoaded,
@@ -32,8 +31,9 @@ from sluice_pod_watcher.core.events import (
     IdentityRecord,
     ListFolder,
     ManifestFile,
+    RequestRevision,
     SaveIdentities,
-    Tell,
+    WriteLogLine,
 )
 
 FOLDER = SourceName("folder")
@@ -57,7 +57,7 @@ def asked(uid: str, revision: int = 1, claims=SMALL, *, name: str = "a") -> Allo
 
 def record(uid: str, claims=SMALL, revision: int = 1, *, name: str = "a", ended=None) -> IdentityRecord:
     """What the disk says of the same pod."""
-    asks = (Ask(revision, claims),)
+    asks = (RequestRevision(revision, claims),)
     return IdentityRecord(RequestId(uid), f"{name}.yaml", f"default/{name}", "default", name, asks, ended)
 
 
@@ -66,7 +66,7 @@ def test_a_pod_is_asked_for_only_after_its_identity_is_on_disk(bench, manifest):
     bench.files["a.yaml"] = manifest("a")
     saved = record("w1-1")
     assert bench.step(bench.listing()) == [
-        Tell("info", "default/a (a.yaml) asks for main: 1g.5gb", "w1-1"),
+        WriteLogLine("info", "default/a (a.yaml) asks for main: 1g.5gb", "w1-1"),
         SaveIdentities(1, (saved,)),
     ]
     assert bench.step(bench.listing()) == []
@@ -401,7 +401,7 @@ def test_a_folder_that_cannot_be_listed_ends_nothing(bench, manifest):
     bench.list()
     bench.now += 60
     assert bench.step(FolderUnlistable("the folder /pods cannot be listed: gone")) == [
-        Tell(
+        WriteLogLine(
             "warning",
             "the folder /pods cannot be listed: gone; everything stays as it is until the folder can be listed",
         )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.contracts.admission.rules import HOST_DIRECTORIES
+from sluice.contracts.admission.config import HOST_DIRECTORIES
 from sluice.runtime.settings import SettingsError, load
 from sluice_pod_watcher.core.cluster.events import ListingEnded
 from sluice_pod_watcher.settings import PodWatcherSettings, address_of
@@ -51,30 +51,30 @@ def test_a_setting_that_cannot_work_is_one_sentence(own, sentence):
 
 def test_a_cluster_needs_no_setting_but_its_role():
     """As the manifests start it."""
-    rules = loaded(ROLE="watch").cluster_rules()
-    assert (rules.source, rules.mirror_gpus, rules.max_gpus_per_node) == ("cluster", True, 8)
-    judged = loaded(ROLE="webhook").admission_rules()
+    config = loaded(ROLE="watch").cluster_config()
+    assert (config.source, config.mirror_gpus, config.max_gpus_per_node) == ("cluster", True, 8)
+    judged = loaded(ROLE="webhook").admission_config()
     assert judged.exempt_namespaces == {"kube-system", "sluice-system", "sluice-nodes"}
     assert judged.host_directories == HOST_DIRECTORIES
-    assert loaded(ROLE="folder", PODS_DIR="/pods").rules().source == "folder"
+    assert loaded(ROLE="folder", PODS_DIR="/pods").config().source == "folder"
 
 
 def test_settings_of_a_cluster_reach_its_rules():
     """A setting that changes nothing would be worse than none."""
-    rules = loaded(
+    config = loaded(
         ROLE="all", SOURCE="east", MAX_GPUS_PER_NODE="4", CLOSING_TTL_S="60", MIRROR_GPUS="false", EVICT_LOST="false",
         UNSCHEDULED_AFTER_S="5", START_AFTER_S="0", EVICT_RETRY_S="3",
-    ).cluster_rules()  # fmt: skip
-    assert (rules.source, rules.max_gpus_per_node, rules.closing_ttl_s) == ("east", 4, 60)
-    assert (rules.mirror_gpus, rules.evict_lost, rules.unscheduled_after_s, rules.start_after_s) == (
+    ).cluster_config()  # fmt: skip
+    assert (config.source, config.max_gpus_per_node, config.closing_ttl_s) == ("east", 4, 60)
+    assert (config.mirror_gpus, config.evict_lost, config.unscheduled_after_s, config.start_after_s) == (
         False, False, 5.0, 0.0,
     )  # fmt: skip
-    assert rules.evict_retry_s == 3.0
+    assert config.evict_retry_s == 3.0
     judged = loaded(
         ROLE="all", MAX_GPUS_PER_NODE="4", NAMESPACE="gpu-system", EXEMPT_NAMESPACES="kube-system, ci",
         RUNTIME_CLASS="nvidia", ALLOW_PRIVILEGED="true", DEFAULT_MODE="mps", ENV_ALLOWED="",
         HOST_DIRECTORIES="/run/sluice,/var/lib/k0s/kubelet/pods",
-    ).admission_rules()  # fmt: skip
+    ).admission_config()  # fmt: skip
     assert judged.exempt_namespaces == {"kube-system", "ci", "gpu-system"}, "its own namespace must start without it"
     assert (judged.runtime_class, judged.allow_privileged, judged.default_mode) == ("nvidia", True, "mps")
     assert (judged.max_gpus_per_node, judged.env_allowed) == (4, frozenset())

@@ -5,7 +5,7 @@ Every reader of pods uses this package (the webhook, a folder of manifests, `slu
 answer in one set of words. Pure: no clock, no network, no memory. Nothing here changes a pod or grants anything.
 """
 
-from sluice.contracts.admission.asks import Asked, StoredAsk, read_stored
-from sluice.contracts.admission.rules import AdmissionRules
+from sluice.contracts.admission.config import AdmissionConfig
+from sluice.contracts.admission.stored_request import ResolvedRequest, StoredRequest, read_stored
 
-__all__ = ["AdmissionRules", "Asked", "StoredAsk", "read_stored"]
+__all__ = ["AdmissionConfig", "ResolvedRequest", "StoredRequest", "read_stored"]

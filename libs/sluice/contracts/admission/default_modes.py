@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.admission.asks import Asked, StoredAsk, understand
+from sluice.contracts.admission.stored_request import ResolvedRequest, StoredRequest, parse_stored
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.keys import HAMI, SLUICE, VOLCANO, VgpuNames
@@ -21,20 +21,20 @@ _VGPU_MODES = {"exclusive": "mig", "mps": "hami-core", "fractional": "hami-core"
 
 
 def with_default_mode(
-    stored: StoredAsk, asked: Asked, spec: Mapping[str, Any], limits: RequestLimits, mode: str
-) -> tuple[StoredAsk, Asked]:
+    stored: StoredRequest, asked: ResolvedRequest, spec: Mapping[str, Any], limits: RequestLimits, mode: str
+) -> tuple[StoredRequest, ResolvedRequest]:
     """The ask with `mode` wherever none is named and it changes nothing but the mode; no mode changes nothing."""
     if not mode:
         return stored, asked
     for added in _additions(stored, asked, mode):
         tried = msgspec.structs.replace(stored, annotations=stored.annotations | added)
-        understood = understand(tried, spec, limits)
+        understood = parse_stored(tried, spec, limits)
         if not isinstance(understood, Refusal):
             stored, asked = tried, understood
     return stored, asked
 
 
-def _additions(stored: StoredAsk, asked: Asked, mode: str) -> Iterator[dict[str, str]]:
+def _additions(stored: StoredRequest, asked: ResolvedRequest, mode: str) -> Iterator[dict[str, str]]:
     """What to add, in groups: an init container follows the one whose devices it uses."""
     for claim in asked.pod.claims:
         group = (claim.container, *(init for init, app in asked.served_by.items() if app == claim.container))
@@ -45,12 +45,12 @@ def _additions(stored: StoredAsk, asked: Asked, mode: str) -> Iterator[dict[str,
             yield {names.mode: _VGPU_MODES[mode]}
 
 
-def _in_our_words_without_mode(stored: StoredAsk, container: str) -> bool:
+def _in_our_words_without_mode(stored: StoredRequest, container: str) -> bool:
     own = {key for key in CONTAINER_KEYS if f"{container}.{SLUICE}/{key}" in stored.annotations}
     if container == stored.first:
         own |= {key for key in CONTAINER_KEYS if f"{SLUICE}/{key}" in stored.annotations}
     return bool(own) and "mode" not in own
 
 
-def _speaks(stored: StoredAsk, names: VgpuNames) -> bool:
+def _speaks(stored: StoredRequest, names: VgpuNames) -> bool:
     return any(name in amounts for amounts in stored.resources.values() for name in names.resources)

@@ -11,9 +11,9 @@ anyway is replaced by ours, as the kubelet lets the variables of a device plugin
 from collections.abc import Iterator
 from typing import Any
 
-from sluice.contracts.admission.problems import Problem, forbidden, invalid
-from sluice.contracts.admission.rules import AdmissionRules
-from sluice.contracts.admission.shapes import Container, EnvVar, Spec
+from sluice.contracts.admission.config import AdmissionConfig
+from sluice.contracts.admission.pod_fields import Container, EnvVar, Spec
+from sluice.contracts.admission.violations import Violation, forbidden, invalid
 from sluice.contracts.driver_capabilities import NotAllowedError, UnknownCapabilityError, chosen, same
 from sluice.contracts.kube.names import (
     ENV_ALWAYS,
@@ -60,17 +60,17 @@ def field_paths(container: str, claim: Claim | None) -> dict[str, str]:
     return {variable: granted_field_path(container, key) for variable, key in wanted}
 
 
-def problems_of_env(
-    path: str, container: Container, claim: Claim | None, rules: AdmissionRules, *, later: bool = False
-) -> Iterator[Problem]:
+def validate_env(
+    path: str, container: Container, claim: Claim | None, config: AdmissionConfig, *, later: bool = False
+) -> Iterator[Violation]:
     """Variables that only Sluice may set. `claim` is what serves the container; `later`: its ask was stored before."""
     ours = field_paths(container.name, claim)
     for entry in container.env or ():
-        if _is_ours(entry, ours) or not (entry.name in ours or _is_reserved(entry.name, rules)):
+        if _is_ours(entry, ours) or not (entry.name in ours or _is_reserved(entry.name, config)):
             continue
         if _says_what_is_granted(entry, claim):
             if claim is not None and not later:
-                yield from _contradictions(path, entry, claim, rules)
+                yield from _contradictions(path, entry, claim, config)
             continue
         if entry.name == ENV_PRELOAD:
             why = "a fractional share preloads the library of its time quota here, and a second entry would replace it"
@@ -159,24 +159,24 @@ def _chooses_among_its_own(entry: EnvVar, claim: Claim) -> bool:
     return all(len(each) <= 2 and each.isascii() and each.isdecimal() and int(each) < devices for each in indexes)
 
 
-def _contradictions(path: str, entry: EnvVar, claim: Claim, rules: AdmissionRules) -> Iterator[Problem]:
+def _contradictions(path: str, entry: EnvVar, claim: Claim, config: AdmissionConfig) -> Iterator[Violation]:
     """An entry that names other capabilities than the ask has: an annotation says something else."""
     if entry.name != ENV_DRIVER_CAPABILITIES or not entry.value:
         return
-    if not _names_the_same(entry.value, claim.driver_capabilities, rules):
+    if not _names_the_same(entry.value, claim.driver_capabilities, config):
         why = f"the pod's annotations set {claim.driver_capabilities!r} for this container"
         yield invalid(f"{path}.env[{entry.name}]", entry.value, why, "only one of them, or the same in both")
 
 
-def _names_the_same(written: str, asked: str, rules: AdmissionRules) -> bool:
+def _names_the_same(written: str, asked: str, config: AdmissionConfig) -> bool:
     try:
-        return same(chosen(written, rules.driver_capabilities), asked)
+        return same(chosen(written, config.driver_capabilities), asked)
     except (UnknownCapabilityError, NotAllowedError):
         return False
 
 
-def _is_reserved(name: str, rules: AdmissionRules) -> bool:
-    return (name.startswith(_PREFIXES) or name in _NAMES) and name not in rules.env_allowed
+def _is_reserved(name: str, config: AdmissionConfig) -> bool:
+    return (name.startswith(_PREFIXES) or name in _NAMES) and name not in config.env_allowed
 
 
 def _is_ours(entry: EnvVar, ours: dict[str, str]) -> bool:

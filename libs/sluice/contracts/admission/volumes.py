@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.host_paths import leads_to, parts_of
-from sluice.contracts.admission.problems import Problem, forbidden
-from sluice.contracts.admission.rules import AdmissionRules
-from sluice.contracts.admission.shapes import Container, CsiVolume, Spec, Volume, VolumeMount
+from sluice.contracts.admission.pod_fields import Container, CsiVolume, Spec, Volume, VolumeMount
+from sluice.contracts.admission.violations import Violation, forbidden
 from sluice.contracts.kube.names import CSI_DRIVER, MOUNT_PATH, TICKET_SUB_PATH, VOLUME
 from sluice.contracts.messages import Claim
 
@@ -20,12 +20,12 @@ OUR_MOUNT: dict[str, Any] = {
 _OUR_CSI = CsiVolume(driver=CSI_DRIVER, read_only=True)
 
 
-def problems_of_volumes(spec: Spec, rules: AdmissionRules) -> Iterator[Problem]:
+def validate_volumes(spec: Spec, config: AdmissionConfig) -> Iterator[Violation]:
     """Volumes of a pod that are Sluice's own, or lead into its directories."""
     for volume in spec.volumes or ():
         field = f"spec.volumes[{volume.name}]"
         if volume.host_path is not None:
-            found = leads_to(volume.host_path.path, rules.host_directories)
+            found = leads_to(volume.host_path.path, config.host_directories)
             if found:
                 why = f"leads to {found} of the node, where the slices of other pods are reached"
                 yield forbidden(f"{field}.hostPath.path", volume.host_path.path, why, "other directories of the host")
@@ -36,7 +36,7 @@ def problems_of_volumes(spec: Spec, rules: AdmissionRules) -> Iterator[Problem]:
             yield forbidden("spec.volumes", VOLUME, "this name is of the volume that Sluice adds", "another name")
 
 
-def problems_of_mounts(path: str, container: Container, claim: Claim | None) -> Iterator[Problem]:
+def validate_mounts(path: str, container: Container, claim: Claim | None) -> Iterator[Violation]:
     """Mounts of Sluice's volume by hand, and mounts where it is to be."""
     field = f"{path}.volumeMounts"
     for mount in container.volume_mounts or ():

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.contracts.manifests.plain import plain
+from sluice.contracts.manifests.api_values import as_api_value
 from sluice.contracts.request_syntax.source_text import is_null
 
 LIST_KINDS = frozenset({"List", "PodList"})
@@ -27,4 +27,4 @@ def objects_of(value: Any, line: int, path: str = "") -> Iterator[ManifestObject
             if not is_null(item):
                 yield from objects_of(item, line, f"{path}items[{at}].")
     else:
-        yield ManifestObject(plain(value), line, path)
+        yield ManifestObject(as_api_value(value), line, path)

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from sluice.contracts.manifests.limits import ManifestLimits
+from sluice.contracts.manifests.manifest_limits import ManifestLimits
 from sluice.contracts.request_syntax import Unquoted
 from sluice.contracts.request_syntax.source_text import is_null
 

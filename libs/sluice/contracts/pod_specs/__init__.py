@@ -9,32 +9,32 @@ server would. What the containers ask of GPUs is not read here (`sluice.contract
 from sluice.contracts.pod_specs.containers import literal_variable, read_containers
 from sluice.contracts.pod_specs.host_needs import read_host_needs, read_node_terms, read_pod_labels, with_node
 from sluice.contracts.pod_specs.main_container import MainContainer, main_container
-from sluice.contracts.pod_specs.pod_needs import unknown_demands
-from sluice.contracts.pod_specs.urgency import (
-    NO_URGENCY,
+from sluice.contracts.pod_specs.pod_affinity import unknown_demands
+from sluice.contracts.pod_specs.pod_priority import (
+    NO_PRIORITY,
+    PodPriority,
     PriorityClass,
-    Urgency,
+    read_priority,
     read_priority_class,
-    read_urgency,
-    resolved,
     unknown_class,
+    with_priority_class,
 )
 
 __all__ = [
-    "NO_URGENCY",
+    "NO_PRIORITY",
     "MainContainer",
+    "PodPriority",
     "PriorityClass",
-    "Urgency",
     "literal_variable",
     "main_container",
     "read_containers",
     "read_host_needs",
     "read_node_terms",
     "read_pod_labels",
+    "read_priority",
     "read_priority_class",
-    "read_urgency",
-    "resolved",
     "unknown_class",
     "unknown_demands",
     "with_node",
+    "with_priority_class",
 ]

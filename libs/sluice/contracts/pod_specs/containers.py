@@ -6,7 +6,7 @@ from typing import Any
 
 from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES
 from sluice.contracts.kube.quantities import NotANumber, parse_whole
-from sluice.contracts.pod_specs import shapes
+from sluice.contracts.pod_specs import field_types
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax.pod_request import ContainerRequest
 from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, Unquoted, is_null
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 def read_containers(spec: object) -> tuple[ContainerRequest, ...] | Refusal:
     """The containers of a Pod's `spec`, in their order; or what is wrong with them. Never raises."""
     try:
-        return _containers(shapes.mapping(spec, "spec"))
+        return _containers(field_types.mapping(spec, "spec"))
     except RequestSyntaxError as error:
         return error.refusal
 
@@ -28,19 +28,19 @@ def read_containers(spec: object) -> tuple[ContainerRequest, ...] | Refusal:
 def _containers(spec: Mapping[str, Any]) -> tuple[ContainerRequest, ...]:
     listed = spec.get("containers")
     if not isinstance(listed, list) or not listed:
-        raise shapes.wrong("spec.containers", listed, "a pod needs a container", "a list of containers")
+        raise field_types.wrong("spec.containers", listed, "a pod needs a container", "a list of containers")
     pod_uid = _uid(spec, "spec")
     found: dict[str, ContainerRequest] = {}
-    for at, each in enumerate(shapes.sequence(listed, "spec.containers")):
+    for at, each in enumerate(field_types.sequence(listed, "spec.containers")):
         path = f"spec.containers[{at}]"
         name = each.get("name") if isinstance(each, dict) else None
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            raise shapes.wrong(f"{path}.name", name, "no name of a container", "at most 63 of a-z, 0-9 and '-'")
+            raise field_types.wrong(f"{path}.name", name, "no name of a container", "at most 63 of a-z, 0-9 and '-'")
         if name in found:
-            raise shapes.wrong(f"{path}.name", name, "two containers have this name", "a name of its own")
+            raise field_types.wrong(f"{path}.name", name, "two containers have this name", "a name of its own")
         found[name] = _container(each, name, path, pod_uid)
-    for at, each in enumerate(shapes.sequence(spec.get("initContainers"), "spec.initContainers")):
-        _resources(shapes.mapping(each, f"spec.initContainers[{at}]"), f"spec.initContainers[{at}]")
+    for at, each in enumerate(field_types.sequence(spec.get("initContainers"), "spec.initContainers")):
+        _resources(field_types.mapping(each, f"spec.initContainers[{at}]"), f"spec.initContainers[{at}]")
     return tuple(found.values())
 
 
@@ -58,9 +58,9 @@ def _container(written: Mapping[str, Any], name: str, path: str, pod_uid: int | 
 
 def _resources(written: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Limits and requests."""
-    resources = shapes.mapping(written.get("resources"), f"{path}.resources")
-    limits = shapes.mapping(resources.get("limits"), f"{path}.resources.limits")
-    return limits, shapes.mapping(resources.get("requests"), f"{path}.resources.requests")
+    resources = field_types.mapping(written.get("resources"), f"{path}.resources")
+    limits = field_types.mapping(resources.get("limits"), f"{path}.resources.limits")
+    return limits, field_types.mapping(resources.get("requests"), f"{path}.resources.requests")
 
 
 def literal_variable(container: Mapping[str, Any], name: str) -> str:
@@ -73,15 +73,15 @@ def literal_variable(container: Mapping[str, Any], name: str) -> str:
 
 
 def _uid(holder: Mapping[str, Any], path: str) -> int | None:
-    context = shapes.mapping(holder.get("securityContext"), f"{path}.securityContext")
+    context = field_types.mapping(holder.get("securityContext"), f"{path}.securityContext")
     value, path = context.get("runAsUser"), f"{path}.securityContext.runAsUser"
     if is_null(value):
         return None
     if isinstance(value, bool) or not isinstance(value, int | Unquoted):
-        raise shapes.wrong(path, value, "no number", _UID_ALLOWED)
+        raise field_types.wrong(path, value, "no number", _UID_ALLOWED)
     uid = parse_whole(value.text) if isinstance(value, Unquoted) else value
     if isinstance(uid, NotANumber):
-        raise shapes.wrong(path, value, uid.why, _UID_ALLOWED)
+        raise field_types.wrong(path, value, uid.why, _UID_ALLOWED)
     if not 0 <= uid <= UID_MAX:
         raise SourceValue(path, value).wrong(RefusalReason.OUT_OF_RANGE, "out of range", _UID_ALLOWED)
     return uid

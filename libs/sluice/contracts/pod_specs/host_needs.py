@@ -2,8 +2,8 @@
 What a Pod needs of its node besides GPUs: room, labels, tolerated taints, a certain node.
 
 Only what must hold is read. Preferences (`preferredDuringScheduling...`, `ScheduleAnyway`) are wishes about a node
-among several that would do, and are left to whoever schedules by them. `pod_needs` reads what is said of other pods.
-Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/,
+among several that would do, and are left to whoever schedules by them. `read_pod_affinity` reads what is said of other
+pods. Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/,
 https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers,
 https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#pod-level-resource-specification.
 """
@@ -16,8 +16,8 @@ import msgspec
 
 from sluice.contracts.kube.quantities import WHOLE_MAX, NotANumber, parse_quantity, parse_whole
 from sluice.contracts.messages import HostNeeds, HostRoom, NodeExpression, Selector, Toleration
-from sluice.contracts.pod_specs import shapes
-from sluice.contracts.pod_specs.pod_needs import pod_needs, read_labels
+from sluice.contracts.pod_specs import field_types
+from sluice.contracts.pod_specs.pod_affinity import read_labels, read_pod_affinity
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax.keys import is_gpu_resource
 from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue
@@ -41,8 +41,8 @@ def read_host_needs(
     Its namespace and labels are what its terms about other pods mean where they name none.
     """
     try:
-        read = shapes.mapping(spec, "spec")
-        others = pod_needs(read, namespace, labels or {})
+        read = field_types.mapping(spec, "spec")
+        others = read_pod_affinity(read, namespace, labels or {})
         return msgspec.structs.replace(_needs(read), **msgspec.structs.asdict(others))
     except RequestSyntaxError as error:
         return error.refusal
@@ -51,7 +51,7 @@ def read_host_needs(
 def read_node_terms(terms: object) -> tuple[Selector, ...] | Refusal:
     """The terms of a node selector, of which one must hold whole; what they say of fields is not read. Never raises."""
     try:
-        listed = shapes.sequence(terms, "nodeSelectorTerms")
+        listed = field_types.sequence(terms, "nodeSelectorTerms")
         return tuple(_term(each, f"nodeSelectorTerms[{at}]")[0] for at, each in enumerate(listed))
     except RequestSyntaxError as error:
         return error.refusal
@@ -81,17 +81,17 @@ def with_node(needs: HostNeeds, node_name: str, field: str) -> HostNeeds | Refus
 
 
 def _needs(spec: Mapping[str, Any]) -> HostNeeds:
-    node_name = shapes.text(spec.get("nodeName"), "spec.nodeName")
+    node_name = field_types.text(spec.get("nodeName"), "spec.nodeName")
     affinity, named = _affinity(spec)
     if named and node_name and named != node_name:
         why = f"contradicts spec.nodeName = {node_name!r}"
         raise SourceValue(_TERMS, named).wrong(RefusalReason.CONTRADICTION, why, "one node")
-    selector = shapes.mapping(spec.get("nodeSelector"), "spec.nodeSelector")
+    selector = field_types.mapping(spec.get("nodeSelector"), "spec.nodeSelector")
     return HostNeeds(
         room=_room(spec),
         node_name=node_name or named,
         node_selector={
-            shapes.text(key, "spec.nodeSelector"): shapes.text(value, f"spec.nodeSelector.{key}")
+            field_types.text(key, "spec.nodeSelector"): field_types.text(value, f"spec.nodeSelector.{key}")
             for key, value in selector.items()
         },
         affinity=affinity,
@@ -109,21 +109,21 @@ def _room(spec: Mapping[str, Any]) -> HostRoom:
     What the whole pod requests of CPU and memory counts instead, and is the scheduler's measure, too.
     """
     running: _Amounts = {}
-    for at, each in enumerate(shapes.sequence(spec.get("containers"), "spec.containers")):
+    for at, each in enumerate(field_types.sequence(spec.get("containers"), "spec.containers")):
         _add(running, _requested(each, f"spec.containers[{at}]"))
     sidecars: _Amounts = {}
     peak: _Amounts = {}
-    for at, each in enumerate(shapes.sequence(spec.get("initContainers"), "spec.initContainers")):
+    for at, each in enumerate(field_types.sequence(spec.get("initContainers"), "spec.initContainers")):
         path = f"spec.initContainers[{at}]"
         moment = dict(sidecars)
         _add(moment, _requested(each, path))
-        if shapes.mapping(each, path).get("restartPolicy") == "Always":
+        if field_types.mapping(each, path).get("restartPolicy") == "Always":
             sidecars = moment
         peak = _most(peak, moment)
     _add(running, sidecars)
     total = _most(running, peak)
     total |= _of_the_whole_pod(spec, total)
-    _add(total, _amounts(shapes.mapping(spec.get("overhead"), "spec.overhead"), "spec.overhead"))
+    _add(total, _amounts(field_types.mapping(spec.get("overhead"), "spec.overhead"), "spec.overhead"))
     return HostRoom(
         cpu_milli=_up(total.pop("cpu", Fraction(0)) * 1000),
         memory_mib=_up(total.pop("memory", Fraction(0)) / _MIB),
@@ -146,7 +146,7 @@ def _up(size: Fraction) -> int:
 
 def _requested(container: object, path: str) -> _Amounts:
     """What a container requests; its limit where it requests nothing of a kind, as the API server fills it in."""
-    limits, requests = _limits_and_requests(shapes.mapping(container, path), path)
+    limits, requests = _limits_and_requests(field_types.mapping(container, path), path)
     return limits | requests
 
 
@@ -159,9 +159,10 @@ def _of_the_whole_pod(spec: Mapping[str, Any], containers: _Amounts) -> _Amounts
 
 def _limits_and_requests(whose: Mapping[str, Any], path: str) -> tuple[_Amounts, _Amounts]:
     at = f"{path}.resources"
-    resources = shapes.mapping(whose.get("resources"), at)
+    resources = field_types.mapping(whose.get("resources"), at)
     limits, requests = (
-        _amounts(shapes.mapping(resources.get(part), f"{at}.{part}"), f"{at}.{part}") for part in ("limits", "requests")
+        _amounts(field_types.mapping(resources.get(part), f"{at}.{part}"), f"{at}.{part}")
+        for part in ("limits", "requests")
     )
     return limits, requests
 
@@ -194,19 +195,19 @@ def _amount(value: object, path: str, *, whole: bool) -> Fraction:
 def _affinity(spec: Mapping[str, Any]) -> tuple[tuple[tuple[NodeExpression, ...], ...], str]:
     """The required terms, and the one node that they name (empty: none)."""
     path = "spec.affinity"
-    affinity = shapes.mapping(spec.get("affinity"), path)
-    node = shapes.mapping(affinity.get("nodeAffinity"), f"{path}.nodeAffinity")
-    required = shapes.mapping(
+    affinity = field_types.mapping(spec.get("affinity"), path)
+    node = field_types.mapping(affinity.get("nodeAffinity"), f"{path}.nodeAffinity")
+    required = field_types.mapping(
         node.get("requiredDuringSchedulingIgnoredDuringExecution"), _TERMS.removesuffix(".nodeSelectorTerms")
     )
-    terms = shapes.sequence(required.get("nodeSelectorTerms"), _TERMS)
+    terms = field_types.sequence(required.get("nodeSelectorTerms"), _TERMS)
     read = [_term(each, f"{_TERMS}[{at}]") for at, each in enumerate(terms)]
     names = {name for _, name in read}
     if not read or names == {""}:
         return tuple(expressions for expressions, _ in read), ""
     if len(names) > 1:
         why = "terms that name several nodes, or only some of which name one"
-        raise shapes.wrong(_TERMS, terms, why, "the same node in every term")
+        raise field_types.wrong(_TERMS, terms, why, "the same node in every term")
     (name,) = names
     if not all(expressions for expressions, _ in read):
         return (), name
@@ -215,51 +216,53 @@ def _affinity(spec: Mapping[str, Any]) -> tuple[tuple[tuple[NodeExpression, ...]
 
 def _term(value: object, path: str) -> tuple[tuple[NodeExpression, ...], str]:
     """The expressions of one term, and the node that its fields name."""
-    term = shapes.mapping(value, path)
+    term = field_types.mapping(value, path)
     expressions = tuple(
         _expression(each, f"{path}.matchExpressions[{at}]")
-        for at, each in enumerate(shapes.sequence(term.get("matchExpressions"), f"{path}.matchExpressions"))
+        for at, each in enumerate(field_types.sequence(term.get("matchExpressions"), f"{path}.matchExpressions"))
     )
     name = ""
-    for at, each in enumerate(shapes.sequence(term.get("matchFields"), f"{path}.matchFields")):
+    for at, each in enumerate(field_types.sequence(term.get("matchFields"), f"{path}.matchFields")):
         where = f"{path}.matchFields[{at}]"
         field = _expression(each, where)
         if field.key != "metadata.name" or field.operator != "In" or len(field.values) != 1:
-            raise shapes.wrong(where, each, "no field that can be matched", "metadata.name In [one node]")
+            raise field_types.wrong(where, each, "no field that can be matched", "metadata.name In [one node]")
         if name not in {"", field.values[0]}:
-            raise shapes.wrong(where, field.values[0], "names a second node", "one node")
+            raise field_types.wrong(where, field.values[0], "names a second node", "one node")
         name = field.values[0]
     return expressions, name
 
 
 def _expression(value: object, path: str) -> NodeExpression:
-    written = shapes.mapping(value, path)
-    key = shapes.text(written.get("key"), f"{path}.key")
+    written = field_types.mapping(value, path)
+    key = field_types.text(written.get("key"), f"{path}.key")
     if not key:
-        raise shapes.wrong(f"{path}.key", written.get("key"), "a label's key is missing", "the key of a label")
-    operator = shapes.choice(written.get("operator"), f"{path}.operator", _OPERATORS)
-    values = shapes.texts(written.get("values"), f"{path}.values")
+        raise field_types.wrong(f"{path}.key", written.get("key"), "a label's key is missing", "the key of a label")
+    operator = field_types.choice(written.get("operator"), f"{path}.operator", _OPERATORS)
+    values = field_types.texts(written.get("values"), f"{path}.values")
     if operator in {"In", "NotIn"} and not values:
-        raise shapes.wrong(f"{path}.values", written.get("values"), f"{operator} needs values", "at least one")
+        raise field_types.wrong(f"{path}.values", written.get("values"), f"{operator} needs values", "at least one")
     if operator in {"Exists", "DoesNotExist"} and values:
-        raise shapes.wrong(f"{path}.values", values[0], f"{operator} takes no values", "none")
+        raise field_types.wrong(f"{path}.values", values[0], f"{operator} takes no values", "none")
     if operator in {"Gt", "Lt"} and (len(values) != 1 or isinstance(parse_whole(values[0]), NotANumber)):
-        raise shapes.wrong(f"{path}.values", written.get("values"), f"{operator} compares with a number", "one number")
+        raise field_types.wrong(
+            f"{path}.values", written.get("values"), f"{operator} compares with a number", "one number"
+        )
     return msgspec.convert({"key": key, "operator": operator, "values": values}, NodeExpression)
 
 
 def _tolerations(spec: Mapping[str, Any]) -> tuple[Toleration, ...]:
     found: list[Toleration] = []
-    for at, each in enumerate(shapes.sequence(spec.get("tolerations"), "spec.tolerations")):
+    for at, each in enumerate(field_types.sequence(spec.get("tolerations"), "spec.tolerations")):
         path = f"spec.tolerations[{at}]"
-        written = shapes.mapping(each, path)
-        key = shapes.text(written.get("key"), f"{path}.key")
-        operator = shapes.choice(written.get("operator"), f"{path}.operator", ("", "Equal", "Exists")) or "Equal"
-        value = shapes.text(written.get("value"), f"{path}.value")
-        effect = shapes.choice(written.get("effect"), f"{path}.effect", _EFFECTS)
+        written = field_types.mapping(each, path)
+        key = field_types.text(written.get("key"), f"{path}.key")
+        operator = field_types.choice(written.get("operator"), f"{path}.operator", ("", "Equal", "Exists")) or "Equal"
+        value = field_types.text(written.get("value"), f"{path}.value")
+        effect = field_types.choice(written.get("effect"), f"{path}.effect", _EFFECTS)
         if operator == "Exists" and value:
-            raise shapes.wrong(f"{path}.value", value, "Exists takes no value", "none")
+            raise field_types.wrong(f"{path}.value", value, "Exists takes no value", "none")
         if operator == "Equal" and not key:
-            raise shapes.wrong(f"{path}.key", written.get("key"), "a key is missing", "a taint's key, or Exists")
+            raise field_types.wrong(f"{path}.key", written.get("key"), "a key is missing", "a taint's key, or Exists")
         found.append(msgspec.convert({"key": key, "operator": operator, "value": value, "effect": effect}, Toleration))
     return tuple(found)

@@ -2,84 +2,73 @@
 
 from sluice.runtime.prometheus.metrics import Metric
 
-STARTED = Metric(
-    "sluice_started_time_seconds", "gauge", "When this process was started, in unix seconds.", ("service", "version")
+STARTED = Metric("sluice_started_time_seconds", "gauge", "Start of this process, unix seconds.", ("service", "version"))
+EVENT_SECONDS = Metric("sluice_core_event_seconds", "histogram", "Time a core took for one event.", ("core", "event"))
+INSTRUCTIONS = Metric(
+    "sluice_core_instructions_total", "counter", "Instructions issued by cores.", ("core", "instruction")
 )
-EVENT_SECONDS = Metric(
-    "sluice_core_event_seconds", "histogram", "What a core took for one event, decisions included.", ("core", "event")
-)
-INSTRUCTIONS = Metric("sluice_core_instructions_total", "counter", "What cores instructed.", ("core", "instruction"))
 ACTION_SECONDS = Metric(
     "sluice_action_seconds",
     "histogram",
-    "How long it took to carry out an instruction of a core, by the event that told how it went.",
+    "Time to carry out an instruction of a core, by its outcome.",
     ("core", "action", "outcome"),
 )
-INBOX = Metric("sluice_core_events_waiting", "gauge", "Events that a core has not taken yet.", ("core",))
+INBOX = Metric("sluice_core_events_waiting", "gauge", "Events queued for a core.", ("core",))
 
 WRITES = Metric(
     "sluice_bus_writes_total",
     "counter",
-    "Writes on the bus by what came of them: accepted, refused (somebody wrote first), unknown (no answer).",
+    "Writes to the bus by answer: accepted, refused (another write came first), unknown (no answer).",
     ("core", "word", "answer"),
 )
 WRITES_AGAIN = Metric(
     "sluice_bus_writes_again_total",
     "counter",
-    "Writes that were sent once more, for they had no answer.",
+    "Writes repeated because they got no answer.",
     ("core", "word"),
 )
-WRITE_SECONDS = Metric("sluice_bus_write_seconds", "histogram", "How long the bus took to answer a write.", ("core",))
+WRITE_SECONDS = Metric("sluice_bus_write_seconds", "histogram", "Time until the bus answered a write.", ("core",))
 SILENT = Metric(
     "sluice_bus_silent_seconds",
     "gauge",
-    "For how long a broker that we are connected to has answered no write; 0 while it does; added up over the "
-    "connections of a process.",
+    "Time for which a connected broker has answered no write; 0 while it does. Sum over the connections of a process.",
     (),
 )
-READINGS = Metric(
-    "sluice_bus_readings_total", "counter", "Readings of a stream that were begun, the first one included.", ("stream",)
-)
+READINGS = Metric("sluice_bus_readings_total", "counter", "Readings of a stream from its beginning.", ("stream",))
 LAG = Metric(
     "sluice_bus_lag_messages",
     "gauge",
-    "Messages that the broker still had for a reader when it sent the last one, added up over a process's readers.",
+    "Messages pending for the readers of a process, at the last delivery.",
     ("stream",),
 )
 REDELIVERIES = Metric(
     "sluice_bus_redeliveries_total",
     "counter",
-    "Messages that were delivered once more, for the broker had not heard that they were read; each is taken once.",
+    "Messages redelivered because their acknowledgement was lost; duplicates are dropped.",
     ("stream",),
 )
-CONNECTED = Metric(
-    "sluice_bus_connected", "gauge", "Connections to a broker that are up; 0 while there is none.", ("core",)
-)
-CAUGHT_UP = Metric("sluice_core_caught_up", "gauge", "1 once everything that is read was read to its end.", ("core",))
-RECONNECTS = Metric("sluice_bus_reconnects_total", "counter", "How often the bus was lost and found again.", ())
+CONNECTED = Metric("sluice_bus_connected", "gauge", "Open connections to a broker.", ("core",))
+CAUGHT_UP = Metric("sluice_core_caught_up", "gauge", "1 once all streams were read to their end.", ("core",))
+RECONNECTS = Metric("sluice_bus_reconnects_total", "counter", "Reconnects to the bus.", ())
 DENIED = Metric(
     "sluice_bus_denied_total",
     "counter",
-    "What the broker did not let us do, by verb (publish, subscription). The service ends.",
+    "Permission violations at the broker, by verb (publish, subscription). The service ends.",
     ("verb",),
 )
 POISON = Metric(
     "sluice_bus_poison_messages_total",
     "counter",
-    "Messages that cannot be read and were set aside, by stream and kind of fault.",
+    "Unreadable messages that were set aside, by stream and fault.",
     ("stream", "fault"),
 )
 
-RETRIES = Metric(
-    "sluice_retries_total", "counter", "Calls of a shell that failed and were made again.", ("call", "error")
-)
+RETRIES = Metric("sluice_retries_total", "counter", "External calls that failed and were retried.", ("call", "error"))
 
-LEASE_HELD = Metric(
-    "sluice_lease_held", "gauge", "1 where this process works in a role, 0 where it stands by.", ("role",)
-)
+LEASE_HELD = Metric("sluice_lease_held", "gauge", "1 for the leader of a role, 0 for a standby.", ("role",))
 LEASE_CHANGES = Metric(
     "sluice_lease_changes_total",
     "counter",
-    "How often this process began (taken) or ceased (lost) to work.",
+    "Times this process took or lost the lease.",
     ("role", "to"),
 )

@@ -18,8 +18,8 @@ from sluice.contracts.fleet_file.fleet_spec import FleetSpec, FleetSpecError, pa
 from sluice.contracts.toml_tables import TOML_BYTES_MAX
 from sluice.runtime.text_files import read_named_text
 from sluice_allocator.core.placement import PlacingRules
-from sluice_allocator.offline.answers import AnswerWriter
-from sluice_allocator.offline.asks import Policies, PolicyError, parse_policies
+from sluice_allocator.offline.answer_writer import AnswerWriter
+from sluice_allocator.offline.pod_requests import Policies, PolicyError, parse_policies
 from sluice_allocator.offline.simulation import Simulation, rules_for
 from sluice_allocator.offline.workload import LINE_BYTES_MAX, WorkloadError, read_workload, shuffled
 from sluice_allocator.placement_file import PlacementFileError, parse_placement, read_text

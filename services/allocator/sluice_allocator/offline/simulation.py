@@ -31,9 +31,9 @@ from sluice.contracts.request_syntax import RequestLimits
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.placement import PlacingRules
 from sluice_allocator.core.rules import Rules
-from sluice_allocator.offline.answers import AnswerWriter
-from sluice_allocator.offline.asks import WORKLOAD, Policies, request_of
-from sluice_allocator.offline.perfect import PerfectCluster
+from sluice_allocator.offline.answer_writer import AnswerWriter
+from sluice_allocator.offline.perfect_cluster import PerfectCluster
+from sluice_allocator.offline.pod_requests import WORKLOAD, Policies, request_of
 from sluice_allocator.offline.workload import Arrival, Departure, Step, WorkloadError
 
 UNBOUNDED = 1 << 62

@@ -25,9 +25,9 @@ from sluice.runtime.tracing.core_spans import SpanPhase
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, AnswerAdjust, EnsureAgent, Event, GoOn, LeaseChanged
 from sluice_allocator.settings import AllocatorSettings
-from sluice_allocator.shell.adjusting import Adjuster
-from sluice_allocator.shell.measured import Measured
+from sluice_allocator.shell.decision_counter import DecisionCounter
 from sluice_allocator.shell.metrics import AllocatorMetrics
+from sluice_allocator.shell.resize import ShareResizer
 from sluice_allocator.shell.server import ROLE, AllocatorServer
 
 GO_ON_S = 0.02
@@ -60,10 +60,10 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
     for warning in warnings:
         logs.get("allocator").warning("not used", why=warning)
     core = Allocator(service.run, settings.rules(placing))
-    adjuster = Adjuster()
+    adjuster = ShareResizer()
     runner: CoreRunner[Event] = CoreRunner(
         name=service.name,
-        core=Measured(core),
+        core=DecisionCounter(core),
         bus=bus,
         clock=service.clock,
         traces=service.traces,

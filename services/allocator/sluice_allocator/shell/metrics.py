@@ -18,15 +18,14 @@ from sluice_allocator.shell.demand import pending_devices
 REQUESTS = Metric(
     "sluice_requests",
     "gauge",
-    "Requests by state: asked (their source wants them), bound, refused (no hardware could serve them), rejected (not "
-    "valid), waiting (with a published reason).",
+    "Requests by state: asked, bound, refused (no hardware can serve it), rejected (malformed), waiting.",
     ("state",),
 )
-WAITING = Metric("sluice_requests_waiting", "gauge", "Requests that wait, by the first of their reasons.", ("reason",))
+WAITING = Metric("sluice_requests_waiting", "gauge", "Waiting requests by their first reason.", ("reason",))
 QUEUE = Metric(
     "sluice_queue_requests",
     "gauge",
-    "Requests in the queue, by requested mode and profile.",
+    "Requests in the queue by mode and profile.",
     ("mode", "profile"),
 )
 QUEUE_OUTSIDE = Metric(
@@ -35,54 +34,52 @@ QUEUE_OUTSIDE = Metric(
 QUEUE_WAIT = Metric(
     "sluice_queue_first_waits_seconds",
     "gauge",
-    "How long the request at the head of the queue has waited in this process, by mode and profile.",
+    "Waiting time of the first request in its turn, by mode and profile, in this process.",
     ("mode", "profile"),
 )
 NODES = Metric(
     "sluice_nodes",
     "gauge",
-    "Nodes by state: open (in use), unopened (ledger being written), stale (agent does not answer), removed, cordoned; "
-    "a node may be in several.",
+    "Nodes by state: open (used), unopened (not adopted yet), stale (no answer from its agent), removed, "
+    "cordoned. A node may have several.",
     ("state",),
 )
-SLICES = Metric("sluice_slices", "gauge", "Slices by the last status that their agents published.", ("state",))
+SLICES = Metric("sluice_slices", "gauge", "Slices by the state that agents reported last.", ("state",))
 GRANTS = Metric("sluice_ledger_entries", "gauge", "Ledger entries by kind: Grant, Revoke, Closed.", ("kind",))
 WORKS = Metric(
     "sluice_allocator_works",
     "gauge",
-    "1 if this allocator is active, 0 if on standby. Two active ones do no harm: guarded writes decide.",
+    "1 while this process decides, 0 on standby. Two at once do no harm: writes are guarded.",
     (),
 )
 STREAMS_KNOWN = Metric(
-    "sluice_allocator_settled", "gauge", "1 once both streams are read completely; nothing is decided before.", ()
+    "sluice_allocator_settled", "gauge", "1 once both streams are read to their end; nothing is decided before.", ()
 )
 
 PENDING_DEVICES = Metric(
     "sluice_pending_devices",
     "gauge",
-    "Devices that queued requests wait for, by model and profile (any: several would serve; whole: a whole GPU; share: "
-    "a share). For autoscalers.",
+    "Devices that queued requests wait for, by model and profile that would serve (any: several would; whole: "
+    "whole GPUs; share: shares). For autoscalers.",
     ("model", "profile"),
 )
 LEAKED = Metric(
     "sluice_leaked_slices",
     "gauge",
-    "Slices on hardware without a ledger entry, on nodes that answer. Above 0 only between a slice's last status and "
-    "the next inventory pull.",
+    "Slices that agents report and the ledger does not know, on nodes that answer. Above 0 only for moments.",
     (),
 )
 DECISIONS = Metric(
     "sluice_decisions_total",
     "counter",
-    "Published decisions about requests by outcome (granted, promised, waits, refused, revoked, evicted) and first "
-    "reason.",
+    "Decisions by outcome (granted, promised, waits, refused, revoked, evicted) and first reason.",
     ("outcome", "reason"),
 )
 PHASE_SECONDS = Metric(
     "sluice_request_phase_seconds",
     "histogram",
-    "Duration of each phase of a request, from message to message: place (asked to granted), make (to ready), bind (to "
-    "bound), serve (all three); revoke, unmake, release, give_back (all three).",
+    "Duration of a request's phases: place (asked to granted), make (to ready), bind (to bound), serve (their "
+    "sum); revoke, unmake, release, give_back (their sum).",
     ("phase",),
     (*SECONDS, 300.0, 1000.0, 3000.0, 10_000.0),
 )

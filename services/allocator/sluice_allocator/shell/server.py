@@ -21,8 +21,8 @@ from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.asking_why import how_it_stands, simulate
 from sluice_allocator.core.sizes.adjusting import adjust
 from sluice_allocator.core.sizes.adjustments import Change, Outcome
-from sluice_allocator.shell import answers
-from sluice_allocator.shell.questions import QuestionError, change_asked, pod_asked
+from sluice_allocator.shell import rpc_answers
+from sluice_allocator.shell.rpc_questions import QuestionError, change_asked, pod_asked
 
 ROLE = "allocator"
 """The lease's role."""
@@ -55,7 +55,7 @@ class AllocatorServer(AllocatorServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise AssertionError("abort raises") from error
         desk = self._core.desk
-        return answers.simulated(
+        return rpc_answers.simulated(
             simulate(desk, pod), self._run, waiting=len(desk.queue), devices_max=desk.rules.max_gpus_per_node
         )
 
@@ -72,21 +72,21 @@ class AllocatorServer(AllocatorServiceServicer):
         if standing is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no request {name!r}")
             raise AssertionError("abort raises")
-        return answers.explained(name, standing, self._run)
+        return rpc_answers.explained(name, standing, self._run)
 
     async def Adjust(self, request: pb.AdjustRequest, context: Any) -> pb.AdjustResponse:  # noqa: N802
         """Resize the shares of a bound pod, or return what a resize would come to."""
         await self._only_when_working(context)
         change = change_asked(request)
         if request.dry_run:
-            return answers.adjusted(adjust(self._core.desk, change), self._run, dry_run=True)
+            return rpc_answers.adjusted(adjust(self._core.desk, change), self._run, dry_run=True)
         try:
             outcome = await self._change_shares(change)
         except TimeoutError as error:
             why = "the ledger did not answer in time, so whether this was booked is unknown; retry"
             await context.abort(grpc.StatusCode.UNAVAILABLE, why)
             raise AssertionError("abort raises") from error
-        return answers.adjusted(outcome, self._run, dry_run=False)
+        return rpc_answers.adjusted(outcome, self._run, dry_run=False)
 
     async def _only_when_working(self, context: Any) -> None:
         """Abort unless this allocator is active and loaded: a standby's answers would be incomplete."""

@@ -16,10 +16,10 @@ from sluice_console.core.documents import (
     SimulatedDocument,
     StoryDocument,
 )
-from sluice_console.core.events import EventDocument
-from sluice_console.core.fleet_nodes import NodesDocument
-from sluice_console.core.usages import UsagesDocument
-from sluice_console.core.waterfall import WaterfallDocument
+from sluice_console.core.fleet.nodes import NodesDocument
+from sluice_console.core.fleet.usage import UsagesDocument
+from sluice_console.core.history.events import EventDocument
+from sluice_console.core.history.waterfall import WaterfallDocument
 from sluice_console.core.web.map_api import MapDocument
 
 COMMANDS: dict[str, type[Document]] = {

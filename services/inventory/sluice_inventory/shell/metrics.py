@@ -18,23 +18,22 @@ from sluice_inventory.core.inventory import Inventory
 NODES = Metric(
     "sluice_inventory_nodes",
     "gauge",
-    "Nodes by state: fresh (pulled lately), stale (its agent does not answer), unread (never pulled).",
+    "Nodes by state: fresh, stale (no answer), unread (never pulled).",
     ("state",),
 )
 OLDEST = Metric(
     "sluice_inventory_oldest_answer_seconds",
     "gauge",
-    "How long ago the node that has been silent for longest gave an answer that could be used.",
+    "Age of the oldest usable answer over all nodes.",
     (),
 )
 GPUS = Metric(
-    "sluice_gpus", "gauge", "GPUs by model and health: healthy, unhealthy, lost (does not answer).", ("model", "health")
+    "sluice_gpus", "gauge", "GPUs by model and health: healthy, unhealthy, lost (no answer).", ("model", "health")
 )
 MEMORY_SLICES = Metric(
     "sluice_gpu_memory_slices",
     "gauge",
-    "Memory slices of GPUs, all of them (total) and those that are not free: ordered, in_use, returning, quarantined, "
-    "foreign, broken, unusable.",
+    "Memory slices of GPUs: total, ordered, in_use, returning, quarantined, foreign, broken, unusable.",
     ("model", "state"),
 )
 DAEMONS = Metric(

@@ -24,26 +24,19 @@ from sluice.contracts.bus.events import (
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages import Closed, NodeChanged, NodeRemoved, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
-from sluice_node_agent.core import homes
-from sluice_node_agent.core.bench import Bench
-from sluice_node_agent.core.clearing import Clearing, Rubbish
-from sluice_node_agent.core.devices import Devices
+from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import (
     RESULTS,
     AgentStarted,
     DeviceRefused,
     Event,
-    FoundHome,
+    FoundMpsHome,
     GpuInstanceCreated,
     GpuTroubled,
     QuarantineReleased,
     Result,
     TicketsCompared,
 )
-from sluice_node_agent.core.floor import Floor
-from sluice_node_agent.core.found import named_gpus, what_was_found
-from sluice_node_agent.core.graves import Graves
-from sluice_node_agent.core.housing import Housing
 from sluice_node_agent.core.instructions import (
     GPU_INSTRUCTIONS,
     CompareTickets,
@@ -54,28 +47,35 @@ from sluice_node_agent.core.instructions import (
     ReadGpu,
     SaveJournal,
 )
-from sluice_node_agent.core.learning import learn
-from sluice_node_agent.core.leftovers import Leftover, Leftovers
-from sluice_node_agent.core.news import News
-from sluice_node_agent.core.orders import Orders
-from sluice_node_agent.core.overdue import Overdue
-from sluice_node_agent.core.records import (
-    Forgotten,
-    HomeGone,
-    HomeRecord,
+from sluice_node_agent.core.journal_records import (
+    ForgottenTombstone,
     NodeRecord,
+    SharedDeviceGone,
+    SharedDeviceRecord,
     SliceRecord,
     Tombstone,
-    Warm,
+    WarmRecord,
 )
-from sluice_node_agent.core.resuming import claims_of, has_changed, resume
-from sluice_node_agent.core.rules import Rules
-from sluice_node_agent.core.sending import Sender
-from sluice_node_agent.core.taking import Taking
-from sluice_node_agent.core.telling import Telling
-from sluice_node_agent.core.warm import WarmOne, WarmOnes
-from sluice_node_agent.core.words import stuck_on
-from sluice_node_agent.core.work import HomeKey, HomeWork, Job, Work
+from sluice_node_agent.core.orders.ledger_view import LedgerView
+from sluice_node_agent.core.orders.reconcile import OrderReconciler
+from sluice_node_agent.core.publish.publisher import Publisher
+from sluice_node_agent.core.publish.slice_status import stuck_on
+from sluice_node_agent.core.publish.snapshot_versions import SnapshotVersions
+from sluice_node_agent.core.recovery.discovered import discover, named_gpus
+from sluice_node_agent.core.recovery.garbage import Garbage, GarbageCollector
+from sluice_node_agent.core.recovery.orphaned_instances import OrphanedInstance, OrphanedInstances
+from sluice_node_agent.core.recovery.resume import claims_of, has_changed, resume
+from sluice_node_agent.core.shared import lifecycle
+from sluice_node_agent.core.shared.controller import SharedDeviceController
+from sluice_node_agent.core.slices.controller import SliceController
+from sluice_node_agent.core.state.apply_result import apply_result
+from sluice_node_agent.core.state.devices import Devices
+from sluice_node_agent.core.state.hung_drivers import HungDrivers
+from sluice_node_agent.core.state.in_flight import InFlight
+from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.tasks import SharedDeviceKey, SharedDeviceTask, SliceTask, Task
+from sluice_node_agent.core.state.tombstones import Tombstones
+from sluice_node_agent.core.state.warm_pool import WarmInstance, WarmPool
 
 WRITES = frozenset({"slice", "node"})
 """The nouns whose writer an agent is."""
@@ -84,30 +84,30 @@ WRITES = frozenset({"slice", "node"})
 class Agent:
     """One node's agent. `handle` is the only way in; `snapshot` is what the pull serves."""
 
-    def __init__(self, node: NodeName, run: RunId, rules: Rules) -> None:
+    def __init__(self, node: NodeName, run: RunId, config: AgentConfig) -> None:
         """Begin knowing nothing; `AgentStarted` comes first."""
         self._node = node
         self._run = run
-        self._rules = rules
+        self._config = config
         self._outbox = Outbox(run, WRITES, reading="last")
-        self._orders = Orders(node)
-        self._floor = Floor()
-        self._sender = Sender()
-        self._overdue = Overdue(self._sender, rules)
-        self._warm = WarmOnes(self._sender, rules)
-        self._clearing = Clearing(rules, self._sender)
-        self._bench = Bench(run, rules, self._floor, self._sender, self._warm)
-        self._housing = Housing(run, rules, self._floor, self._sender, self._warm)
-        self._graves = Graves(rules)
-        self._news = News(node, run, rules)
-        self._telling = Telling(node, self._outbox, self._news, self._graves, self._floor)
-        self._taking = Taking(
-            self._orders, self._graves, self._bench, self._housing, self._telling, clearing=self._clearing
+        self._ledger = LedgerView(node)
+        self._state = NodeState()
+        self._in_flight = InFlight()
+        self._hung_drivers = HungDrivers(self._in_flight, config)
+        self._warm = WarmPool(self._in_flight, config)
+        self._garbage = GarbageCollector(config, self._in_flight)
+        self._slices = SliceController(run, config, self._state, self._in_flight, self._warm)
+        self._shared_devices = SharedDeviceController(run, config, self._state, self._in_flight, self._warm)
+        self._tombstones = Tombstones(config)
+        self._snapshots = SnapshotVersions(node, run, config)
+        self._publisher = Publisher(node, self._outbox, self._snapshots, self._tombstones, self._state)
+        self._reconciler = OrderReconciler(
+            self._ledger, self._tombstones, self._slices, self._shared_devices, self._publisher, garbage=self._garbage
         )
-        self._leftovers = Leftovers(rules, self._floor, self._sender, self._housing)
+        self._orphans = OrphanedInstances(config, self._state, self._in_flight, self._shared_devices)
         self._due: dict[AllocationId, None] = {}
         """Slices that have to be looked at."""
-        self._homes_due: dict[HomeKey, None] = {}
+        self._homes_due: dict[SharedDeviceKey, None] = {}
         """Homes that have to be looked at, after their tenants."""
         self._read_at: dict[GpuUuid, float] = {}
         """When each GPU shall be read next; absent while a reading is out."""
@@ -123,7 +123,7 @@ class Agent:
     @property
     def started(self) -> bool:
         """Whether journal and devices were read, so that `snapshot` tells the truth."""
-        return self._news.snapshot is not None
+        return self._snapshots.snapshot is not None
 
     @property
     def is_open(self) -> bool:
@@ -136,11 +136,11 @@ class Agent:
 
         A home's steps are those of the tenant who came last: a daemon is started for whom it is not there yet.
         """
-        match self._sender.job_of(token):
-            case Work(record=record):
+        match self._in_flight.job_of(token):
+            case SliceTask(record=record):
                 return record.booking.request
-            case HomeWork(key=key):
-                tenants = [work.record for work, _, _ in self._floor.tenants(key)]
+            case SharedDeviceTask(key=key):
+                tenants = [work.record for work, _, _ in self._state.tenants(key)]
                 waiting = [record for record in tenants if record.phase != "ready"]
                 return (waiting or tenants)[-1].booking.request if tenants else ""
             case _:
@@ -148,10 +148,10 @@ class Agent:
 
     def snapshot(self) -> NodeSnapshot:
         """Everything known of this node. Raises RuntimeError before `started`."""
-        if self._news.snapshot is None:
+        if self._snapshots.snapshot is None:
             raise RuntimeError(f"{self._node}: journal and devices have not been read yet")
         self._tell()
-        return self._news.snapshot
+        return self._snapshots.snapshot
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take in one event; returns what to do."""
@@ -174,15 +174,15 @@ class Agent:
         self._go_through_all(now, changed=changed)
         is_open = self._is_open
         may_wait = is_open and not self._was_forgotten
-        if self._telling.must_say(now, may_wait=may_wait, quiet=not self._sender.busy):
+        if self._publisher.must_say(now, may_wait=may_wait, quiet=not self._in_flight.busy):
             self._tell()
-            self._telling.say_news(now, may_wait=may_wait)
-        if is_open and self._taking.found.homes:
-            self._stop(self._taking.found.deserted(self._taking.awaited()))
+            self._publisher.say_news(now, may_wait=may_wait)
+        if is_open and self._reconciler.found.homes:
+            self._stop(self._reconciler.found.deserted(self._reconciler.awaited()))
         if is_open:
-            self._taking.clear_away()
+            self._reconciler.clear_away()
         looks, self._looks = self._looks, []
-        return [*self._sender.drain(), *looks, *self._outbox.drain()]
+        return [*self._in_flight.drain(), *looks, *self._outbox.drain()]
 
     def _go_through_all(self, now: float, *, changed: bool) -> None:
         """
@@ -190,117 +190,119 @@ class Agent:
 
         `changed`: the node may look different although no slice and no home has to be looked at.
         """
-        changed = bool(self._floor.boot_id) and (changed or bool(self._due or self._homes_due))
+        changed = bool(self._state.boot_id) and (changed or bool(self._due or self._homes_due))
         if changed:
             self._settle(now)
         if self._is_open:
-            self._leftovers.look(self._taking.found, self._taking.awaited(), now)
+            self._orphans.look(self._reconciler.found, self._reconciler.awaited(), now)
         if changed:
-            self._telling.changed()
+            self._publisher.changed()
 
     def _tell(self) -> None:
-        self._telling.tell(self._taking.found, self._sender, self._housing, self._warm)
+        self._publisher.tell(self._reconciler.found, self._in_flight, self._shared_devices, self._warm)
 
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _start(self, event: AgentStarted, now: float) -> None:
         """Hold what the journal says against what is there. Nothing is done yet but to tell it."""
-        floor = self._floor
-        floor.boot_id, floor.mps_root = event.boot_id, event.mps_root
-        floor.devices = Devices(event.gpus, event.marks, event.unmarked, event.nameless)
+        state = self._state
+        state.boot_id, state.mps_root = event.boot_id, event.mps_root
+        state.devices = Devices(event.gpus, event.marks, event.unmarked, event.nameless)
         for gpu in named_gpus(event):
-            floor.devices.expect(gpu)
-        event = dataclasses.replace(event, gpus=tuple(floor.devices.reports.values()))
-        floor.has_pods, floor.time_quota = event.has_pods, event.time_quota
-        self._read_at = dict.fromkeys(floor.devices.reports, now + self._rules.read_devices_s)
+            state.devices.expect(gpu)
+        event = dataclasses.replace(event, gpus=tuple(state.devices.reports.values()))
+        state.has_pods, state.time_quota = event.has_pods, event.time_quota
+        self._read_at = dict.fromkeys(state.devices.reports, now + self._config.read_devices_s)
         slices = [record for record in event.records if isinstance(record, SliceRecord)]
-        lived_in = [record for record in event.records if isinstance(record, HomeRecord)]
-        claimed = claims_of(slices, lived_in, floor.devices)
+        lived_in = [record for record in event.records if isinstance(record, SharedDeviceRecord)]
+        claimed = claims_of(slices, lived_in, state.devices)
         for record in slices:
-            resumed = resume(record, floor.devices, event.boot_id, claimed)
-            claimed.update(claims_of([resumed], [], floor.devices))
-            work = floor.enter(resumed)
+            resumed = resume(record, state.devices, event.boot_id, claimed)
+            claimed.update(claims_of([resumed], [], state.devices))
+            work = state.enter(resumed)
             if has_changed(record, resumed):
-                self._sender.save(resumed, work)
+                self._in_flight.save(resumed, work)
         for home in lived_in:
-            resumed_home = homes.resume(home, floor.devices, event.boot_id, claimed)
-            housed = self._housing.enter_resumed(home, homes.held_against(resumed_home, event.homes))
-            claimed.update(claims_of([], [housed.record], floor.devices))
-        warm = [record for record in event.records if isinstance(record, Warm)]
-        self._warm.resume(warm, floor.devices, event.boot_id, claimed, now)
+            resumed_home = lifecycle.resume(home, state.devices, event.boot_id, claimed)
+            housed = self._shared_devices.enter_resumed(home, lifecycle.held_against(resumed_home, event.homes))
+            claimed.update(claims_of([], [housed.record], state.devices))
+        warm = [record for record in event.records if isinstance(record, WarmRecord)]
+        self._warm.resume(warm, state.devices, event.boot_id, claimed, now)
         for stone in event.records:
             if isinstance(stone, Tombstone):
-                self._graves.put(stone)
-        self._taking.found = what_was_found(event, slices, lived_in, claimed.keys() | self._warm.keys())
-        self._stop(self._taking.found.useless(floor.devices))
+                self._tombstones.put(stone)
+        self._reconciler.found = discover(event, slices, lived_in, claimed.keys() | self._warm.keys())
+        self._stop(self._reconciler.found.useless(state.devices))
         before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
-        self._news.start(event, before.generation_upto if before is not None else 0)
-        if self._taking.found.speaking:
-            self._telling.reserve(self._taking.found, self._sender)  # first: a crash half way must not silence the rest
-            self._news.warn(self._taking.hear(event.witnesses, self._node))
-        self._due.update(dict.fromkeys(floor.works))
-        self._homes_due.update(dict.fromkeys(floor.homes))
-        for gpu in floor.devices.reports:
+        self._snapshots.start(event, before.generation_upto if before is not None else 0)
+        if self._reconciler.found.speaking:
+            self._publisher.reserve(
+                self._reconciler.found, self._in_flight
+            )  # first: a crash half way must not silence the rest
+            self._snapshots.warn(self._reconciler.hear(event.found_tickets, self._node))
+        self._due.update(dict.fromkeys(state.slices))
+        self._homes_due.update(dict.fromkeys(state.homes))
+        for gpu in state.devices.reports:
             self._look_for_users(gpu)
         self._see_whether_open()
 
-    def _stop(self, homes: list[FoundHome]) -> None:
+    def _stop(self, homes: list[FoundMpsHome]) -> None:
         for home in homes:
-            self._clearing.home(home)
+            self._garbage.home(home)
 
     def _read_ledger(self, event: BusEvent, now: float) -> None:
         forgotten = self._is_forgotten(event)
         self._outbox.handle(event, now)
         was_open = self._is_open
-        changed = self._orders.handle(event)
+        changed = self._ledger.handle(event)
         self._expect_gpus_of(changed, now)
         self._see_whether_open()
         if isinstance(event, ReadingStarted) or forgotten:
             self._outbox.recheck()
-            self._graves.recheck(now)
+            self._tombstones.recheck(now)
         self._was_forgotten = forgotten or (self._was_forgotten and not isinstance(event, ReadingCaughtUp))
         for allocation in changed:
-            if isinstance(self._orders.entries.get(allocation), Closed):
-                self._graves.closed_anew(allocation)
+            if isinstance(self._ledger.entries.get(allocation), Closed):
+                self._tombstones.closed_anew(allocation)
         if changed:
             self._look_again_at_planned()
         self._due.update(dict.fromkeys(changed))
         if self._is_open and not was_open:
-            everything = (*self._floor.works, *self._graves.open_ones(), *self._standing_first())
+            everything = (*self._state.slices, *self._tombstones.open_ones(), *self._standing_first())
             self._due.update(dict.fromkeys(everything))
-            self._homes_due.update(dict.fromkeys(self._floor.homes))
+            self._homes_due.update(dict.fromkeys(self._state.homes))
 
     def _expect_gpus_of(self, allocations: list[AllocationId], now: float) -> None:
         """Orders may name GPUs that could not tell their UUID at the start: what is on them nobody knows."""
-        orders = (order for each in allocations if (order := self._orders.order(each)) is not None)
+        orders = (order for each in allocations if (order := self._ledger.order(each)) is not None)
         for order in orders:
             for grant in order.booking.devices:
                 self._expect(grant.gpu, now)
 
     def _expect(self, gpu: GpuUuid, now: float) -> None:
         """Somebody names a GPU, be it itself: where it is not known it counts as lost until it was read."""
-        if self._floor.devices.expect(gpu):
-            self._taking.found.expect(gpu)
-            self._read_at[gpu] = now + self._rules.read_devices_s
+        if self._state.devices.expect(gpu):
+            self._reconciler.found.expect(gpu)
+            self._read_at[gpu] = now + self._config.read_devices_s
 
     def _see_whether_open(self) -> None:
         """Only the start and the ledger decide that, and every step asks."""
-        self._is_open = bool(self._floor.boot_id) and self._orders.is_open_for(self._run)
+        self._is_open = bool(self._state.boot_id) and self._ledger.is_open_for(self._run)
 
     def _standing_first(self) -> list[AllocationId]:
         """Every order. Of two who were booked one place, one after the other, one stands: he has what is there."""
-        entries = self._orders.entries
+        entries = self._ledger.entries
         return sorted(entries, key=lambda each: isinstance(entries[each], Revoke))
 
     def _take_result(self, result: Result, now: float) -> None:
-        taken = self._sender.take(result)
+        taken = self._in_flight.take(result)
         if taken is None:
             return
         sent, job = taken
-        was_lost = isinstance(sent, ReadGpu) and not self._floor.devices.answers(sent.gpu)
-        learn(self._floor, sent, result, job)
+        was_lost = isinstance(sent, ReadGpu) and not self._state.devices.answers(sent.gpu)
+        apply_result(self._state, sent, result, job)
         if isinstance(sent, CreateGpuInstance) and isinstance(result, GpuInstanceCreated):
-            self._taking.found.made((sent.gpu, result.gi_id))
+            self._reconciler.found.made((sent.gpu, result.gi_id))
         if isinstance(sent, SaveJournal):
             self._saved(sent, now)
         else:
@@ -309,33 +311,33 @@ class Agent:
             released, job.released = job.released, {}
             for said in released:
                 self._release(said)
-        if isinstance(job, Work):
+        if isinstance(job, SliceTask):
             self._due[job.allocation] = None
-        elif isinstance(job, HomeWork):
+        elif isinstance(job, SharedDeviceTask):
             self._look_at_home(job.key)
         if isinstance(sent, ReadGpu):
             self._was_read(sent.gpu, now, was_lost=was_lost)
         elif isinstance(result, DeviceRefused) and isinstance(sent, GPU_INSTRUCTIONS) and not _is_look(sent, job):
             self._read(sent.gpu)  # something is not as we thought: look
 
-    def _go_on(self, job: Job | None, sent: OwnInstruction, result: Result, now: float) -> None:
+    def _go_on(self, job: Task | None, sent: OwnInstruction, result: Result, now: float) -> None:
         """Tell whose step it was."""
         match job:
-            case Work():
-                self._bench.take_result(job, sent, result, now)
-            case HomeWork():
-                self._housing.take_result(job, sent, result, now)
-            case Leftover():
-                self._leftovers.take_result(job, result, self._taking.found, self._taking.awaited(), now)
-            case Rubbish():
-                self._clearing.take_result(job, result, now)
-            case WarmOne():
+            case SliceTask():
+                self._slices.take_result(job, sent, result, now)
+            case SharedDeviceTask():
+                self._shared_devices.take_result(job, sent, result, now)
+            case OrphanedInstance():
+                self._orphans.take_result(job, result, self._reconciler.found, self._reconciler.awaited(), now)
+            case Garbage():
+                self._garbage.take_result(job, result, now)
+            case WarmInstance():
                 self._warm.take_result(job, result, now)
                 self._look_at_gpu(job.record.gpu)
             case None if isinstance(sent, CompareTickets):
-                self._compare_at = now + self._rules.compare_tickets_s
+                self._compare_at = now + self._config.compare_tickets_s
                 wrong = result.wrong if isinstance(result, TicketsCompared) else ()
-                self._due.update(dict.fromkeys(self._bench.tickets_compared(wrong)))
+                self._due.update(dict.fromkeys(self._slices.tickets_compared(wrong)))
             case _:
                 pass
 
@@ -343,16 +345,16 @@ class Agent:
         """What may follow only when the journal has it."""
         match sent.record:
             case NodeRecord(generation_upto=upto):
-                self._news.reserved(upto)
+                self._snapshots.reserved(upto)
             case Tombstone() as stone:
-                self._floor.leave(stone.allocation)
-                self._graves.put(stone)
+                self._state.leave(stone.allocation)
+                self._tombstones.put(stone)
                 self._due[stone.allocation] = None
                 self._look_again_at_planned()
             case SliceRecord(phase="degraded") as record:
-                self._floor.works[record.booking.allocation].retry_at = now + self._rules.remake_retry_s
-            case HomeGone() as gone:
-                key = self._housing.gone(gone)
+                self._state.slices[record.booking.allocation].retry_at = now + self._config.remake_retry_s
+            case SharedDeviceGone() as gone:
+                key = self._shared_devices.gone(gone)
                 if key is not None:
                     self._look_at_home(key)
                     self._look_at_gpu(key[0])
@@ -362,42 +364,42 @@ class Agent:
 
     def _was_read(self, gpu: GpuUuid, now: float, *, was_lost: bool) -> None:
         """A GPU was read: all that is on it may have to go on, or to be made again."""
-        self._read_at[gpu] = now + self._rules.read_devices_s
-        there = (w for w in self._floor.works.values() if any(d.gpu == gpu for d in w.record.booking.devices))
-        self._bench.was_read([work for work in there if was_lost or work.trouble])
-        self._housing.was_read(gpu, was_lost=was_lost)
-        self._warm.check(gpu, self._floor.devices)
-        self._taking.found.was_read(self._floor.devices.reports[gpu])
-        if gpu in self._taking.found.unseen:
-            claimed = self._floor.claims().keys() | self._warm.keys()
-            if self._taking.found.see(self._floor.devices.reports[gpu], claimed):
+        self._read_at[gpu] = now + self._config.read_devices_s
+        there = (w for w in self._state.slices.values() if any(d.gpu == gpu for d in w.record.booking.devices))
+        self._slices.was_read([work for work in there if was_lost or work.trouble])
+        self._shared_devices.was_read(gpu, was_lost=was_lost)
+        self._warm.check(gpu, self._state.devices)
+        self._reconciler.found.was_read(self._state.devices.reports[gpu])
+        if gpu in self._reconciler.found.unseen:
+            claimed = self._state.claims().keys() | self._warm.keys()
+            if self._reconciler.found.see(self._state.devices.reports[gpu], claimed):
                 self._due.update(dict.fromkeys(self._standing_first()))
         self._look_for_users(gpu)
         self._look_at_gpu(gpu)
 
     def _look_for_users(self, gpu: GpuUuid) -> None:
         """Of a fixed layout: who is on the instances that nobody was given. They are handed out only when empty."""
-        devices = self._floor.devices
+        devices = self._state.devices
         if not devices.is_fixed(gpu) or not devices.answers(gpu):
             return
-        claims = self._floor.claims()
+        claims = self._state.claims()
         for instance in devices.reports[gpu].instances:
             if instance.uuid and (gpu, instance.gi_id) not in claims:
-                self._sender.send(ListHolders(self._sender.next_token, gpu, instance.uuid), None)
+                self._in_flight.send(ListHolders(self._in_flight.next_token, gpu, instance.uuid), None)
 
     def _look_at_gpu(self, gpu: GpuUuid) -> None:
-        there = [a for a, work in self._floor.works.items() if any(d.gpu == gpu for d in work.record.booking.devices)]
+        there = [a for a, work in self._state.slices.items() if any(d.gpu == gpu for d in work.record.booking.devices)]
         self._due.update(dict.fromkeys(there))
-        self._homes_due.update(dict.fromkeys(key for key in self._floor.homes if key[0] == gpu))
+        self._homes_due.update(dict.fromkeys(key for key in self._state.homes if key[0] == gpu))
 
-    def _look_at_home(self, key: HomeKey) -> None:
+    def _look_at_home(self, key: SharedDeviceKey) -> None:
         self._homes_due[key] = None
-        self._due.update(dict.fromkeys(work.allocation for work, _, _ in self._floor.tenants(key)))
+        self._due.update(dict.fromkeys(work.allocation for work, _, _ in self._state.tenants(key)))
 
     def _release(self, event: QuarantineReleased) -> None:
         """An operator has looked after what kept a slice: it is tried again at once."""
-        work = self._floor.works.get(event.allocation)
-        stuck = stuck_on(work, self._floor, self._rules) if work is not None else None
+        work = self._state.slices.get(event.allocation)
+        stuck = stuck_on(work, self._state, self._config) if work is not None else None
         if work is None or stuck is None:
             return
         busy = next((job for job in (stuck, work) if job.waits_for is not None), None)
@@ -405,10 +407,10 @@ class Agent:
             busy.released[event] = None
             return
         stuck.retry_at = None
-        if event.ignore_holders and isinstance(stuck, HomeWork):
-            self._housing.vouch(stuck)
+        if event.ignore_holders and isinstance(stuck, SharedDeviceTask):
+            self._shared_devices.vouch(stuck)
         if event.ignore_holders and work.record.revoked:
-            self._bench.save(replace(work.record, ignores_holders=True))
+            self._slices.save(replace(work.record, ignores_holders=True))
         self._due[work.allocation] = None
         self._homes_due.update(dict.fromkeys(work.homes))
 
@@ -419,10 +421,10 @@ class Agent:
         A wiped broker has forgotten the durable of the ledger too: nothing can be read, so no reading starts, and the
         allocator, which makes the durable, does not know of the node before its news are there again.
         """
-        news = subjects.node(self._node)
-        if not isinstance(event, LastRead) or event.subject != news.subject:
+        snapshots = subjects.node(self._node)
+        if not isinstance(event, LastRead) or event.subject != snapshots.subject:
             return False
-        known = self._outbox.current(news)
+        known = self._outbox.current(snapshots)
         if known is None:
             return False
         if event.entry is None or isinstance(event.entry.message, NodeRemoved):
@@ -445,43 +447,43 @@ class Agent:
     def _tick(self, now: float) -> None:
         self._outbox.tick(now)
         if self.started and self._look_at <= now:
-            self._look_at = now + self._rules.look_s
+            self._look_at = now + self._config.look_s
             self._looks.append(ReadLast(Stream.STATE, subjects.node(self._node).subject))
-        for allocation, work in self._floor.works.items():
+        for allocation, work in self._state.slices.items():
             if work.retry_at is not None and work.retry_at <= now:
                 work.retry_at = None
                 self._due[allocation] = None
-        self._homes_due.update(dict.fromkeys(self._housing.tick(now)))
-        self._clearing.tick(now)
+        self._homes_due.update(dict.fromkeys(self._shared_devices.tick(now)))
+        self._garbage.tick(now)
         if self._is_open:
             self._warm.tick(now)
             self._compare_tickets(now)
-        for gpu, why in self._overdue.look(now).items():
-            if self._floor.devices.answers(gpu):  # it is read when the call has come back
-                self._floor.devices.lose(gpu, why)
+        for gpu, why in self._hung_drivers.look(now).items():
+            if self._state.devices.answers(gpu):  # it is read when the call has come back
+                self._state.devices.lose(gpu, why)
                 self._look_at_gpu(gpu)
         for gpu in [gpu for gpu, at in self._read_at.items() if at <= now]:
             self._read(gpu)
-        for allocation in self._graves.forget_old(now):
-            self._sender.save(Forgotten(allocation=allocation), None)
+        for allocation in self._tombstones.forget_old(now):
+            self._in_flight.save(ForgottenTombstone(allocation=allocation), None)
 
     def _compare_tickets(self, now: float) -> None:
-        if self._compare_at is None or self._compare_at > now or not self._rules.compare_tickets_s:
+        if self._compare_at is None or self._compare_at > now or not self._config.compare_tickets_s:
             return
-        tickets = self._bench.tickets_to_compare()
+        tickets = self._slices.tickets_to_compare()
         if tickets:
             self._compare_at = None
-            self._sender.send(CompareTickets(self._sender.next_token, tickets), None)
+            self._in_flight.send(CompareTickets(self._in_flight.next_token, tickets), None)
 
     def _read(self, gpu: GpuUuid) -> None:
         if self._read_at.pop(gpu, None) is not None:
-            self._sender.read(gpu)
+            self._in_flight.read(gpu)
 
     # -- orders ---------------------------------------------------------------------------------------------------
 
     def _look_again_at_planned(self) -> None:
         """Something may be gone that a planned slice has to come after."""
-        planned = (a for a, work in self._floor.works.items() if work.record.phase == "planned")
+        planned = (a for a, work in self._state.slices.items() if work.record.phase == "planned")
         self._due.update(dict.fromkeys(planned))
 
     def _settle(self, now: float) -> None:
@@ -494,23 +496,23 @@ class Agent:
             if self._homes_due:
                 key = next(iter(self._homes_due))
                 del self._homes_due[key]
-                if self._is_open and self._housing.advance(key, now):
+                if self._is_open and self._shared_devices.advance(key, now):
                     self._look_at_home(key)
-                self._telling.say_home(key)
+                self._publisher.say_home(key)
 
     def _settle_slice(self, allocation: AllocationId, now: float) -> None:
         if self._is_open:
-            self._taking.take(allocation, now)
-        work = self._floor.works.get(allocation)
+            self._reconciler.take(allocation, now)
+        work = self._state.slices.get(allocation)
         if work is None:
             return
         if self._is_open:
-            self._bench.advance(work, now, is_next=self._taking.is_next(work.record))
+            self._slices.advance(work, now, is_next=self._reconciler.is_next(work.record))
         if work.homes:
             self._homes_due.update(dict.fromkeys(work.homes))
-        self._telling.say(work)
+        self._publisher.say(work)
 
 
-def _is_look(sent: OwnInstruction, job: Job | None) -> bool:
+def _is_look(sent: OwnInstruction, job: Task | None) -> bool:
     """Whether it only looked who uses an instance: that comes again with each reading, so no reading comes of it."""
     return job is None and isinstance(sent, ListHolders)

@@ -12,7 +12,7 @@ from typing import Literal
 from sluice.contracts.bus.events import BusEvent, Ticked
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
 from sluice.contracts.messages import GpuReport, Mode
-from sluice_node_agent.core.records import Record, TicketRecord
+from sluice_node_agent.core.journal_records import Record, TicketRecord
 
 
 class DeviceErrorKind(StrEnum):
@@ -58,7 +58,7 @@ class PodProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundHome:
+class FoundMpsHome:
     """
     A home whose directory was found at the start: who it is for, as was written there when its daemon was started.
 
@@ -75,7 +75,7 @@ class FoundHome:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class OwnershipMark:
     """
     A place where an agent of this node has made an instance in this boot, or was about to.
 
@@ -140,8 +140,8 @@ class AgentStarted:
 
     `journal_problem` is empty, or says in words why the journal is missing or cannot be trusted; `records` are then
     empty. `gpus` carry all instances found, with `allocation` None and `creatable` empty: both are the core's to say.
-    `tickets` are the ticket directories found, `witnesses` what they say, where the journal was lost. `homes` are the
-    homes whose directories were found, and below `mps_root` each home has its own: `<mps_root>/<home>/pipe` and
+    `tickets` are the ticket directories found, `found_tickets` what they say, where the journal was lost. `homes` are
+    the homes whose directories were found, and below `mps_root` each home has its own: `<mps_root>/<home>/pipe` and
     `.../log`. `marks` are the places where instances are ours; `unmarked` those where one may be ours without a mark,
     None where that is any. `modes` is how this node can hand out devices. `nameless` are the GPUs that could not even
     tell their UUID, so that they are not among `gpus`: by index, why.
@@ -154,13 +154,13 @@ class AgentStarted:
     journal_problem: str = ""
     driver_version: str = ""
     tickets: tuple[str, ...] = ()
-    witnesses: tuple[FoundTicket, ...] = ()
+    found_tickets: tuple[FoundTicket, ...] = ()
     toolkit_version: str = ""
     modes: tuple[Mode, ...] = ("exclusive",)
     mps_root: str = ""
-    homes: tuple[FoundHome, ...] = ()
-    marks: tuple[Mark, ...] = ()
-    unmarked: tuple[Mark, ...] | None = None
+    homes: tuple[FoundMpsHome, ...] = ()
+    marks: tuple[OwnershipMark, ...] = ()
+    unmarked: tuple[OwnershipMark, ...] | None = None
     nameless: Mapping[int, str] = field(default_factory=dict)
     has_pods: bool = False
     """Whether a kubelet may run pods on this machine: what runs of one is in its cgroup, and is looked for there."""

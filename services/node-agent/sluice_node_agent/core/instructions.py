@@ -12,7 +12,7 @@ from sluice.contracts.bus.events import BusInstruction
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
 from sluice.contracts.messages import ContainerDevices
 from sluice_node_agent.core.events import QuotaTenant
-from sluice_node_agent.core.records import MpsLimits, Record, TicketRecord
+from sluice_node_agent.core.journal_records import MpsLimits, Record, TicketRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import Booking, DeviceGrant, GpuReport, NodeSnapshot
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
-from sluice_node_agent.core.uses import DeviceUse, ProcessUse
+from sluice_node_agent.core.device_use import DeviceUse, ProcessUse
 
 IDLE_BELOW_PERCENT = 1.0
 """Of the time: what stays below it is idle. NVML tells whole percents of GPUs without GPM."""
@@ -21,7 +21,7 @@ _READY = frozenset({"ready"})
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UsedDevice:
     """One device of one slice: several containers of a pod may share it."""
 
     booking: Booking
@@ -78,7 +78,7 @@ class _Seen:
         return None if self.processes else True
 
 
-class UsageBook:
+class UsageTracker:
     """The looks at one node's slices."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class UsageBook:
     def wanted(self, snapshot: NodeSnapshot) -> dict[GpuUuid, tuple[str, ...]]:
         """Which devices of which GPUs are to be looked at: those of slices that are ready, and nothing else."""
         found: dict[GpuUuid, dict[str, None]] = {}
-        for place in places_of(snapshot):
+        for place in used_devices(snapshot):
             if not place.gpu.lost:
                 found.setdefault(place.grant.gpu, {})[place.device] = None
         return {gpu: tuple(devices) for gpu, devices in found.items()}
@@ -113,19 +113,19 @@ class UsageBook:
 
     def told(self, snapshot: NodeSnapshot, every_s: float, now: float) -> NodeUsage:
         """What every slice that is ready is used for; those that are gone are forgotten."""
-        slices = tuple(_told(place, self._watched.get(place.key), now) for place in self._there(snapshot))
+        slices = tuple(_usage_of(place, self._watched.get(place.key), now) for place in self._there(snapshot))
         return NodeUsage(node=snapshot.node, every_s=every_s, slices=slices)
 
-    def _there(self, snapshot: NodeSnapshot) -> list[Place]:
+    def _there(self, snapshot: NodeSnapshot) -> list[UsedDevice]:
         """The places that are there; those that are not are forgotten."""
-        places = list(places_of(snapshot))
+        places = list(used_devices(snapshot))
         there = {place.key for place in places}
         for key in [key for key in self._watched if key not in there]:
             del self._watched[key]
         return places
 
 
-def places_of(snapshot: NodeSnapshot) -> Iterator[Place]:
+def used_devices(snapshot: NodeSnapshot) -> Iterator[UsedDevice]:
     """The devices of all slices that are ready, each once per slice."""
     gpus = {gpu.uuid: gpu for gpu in snapshot.gpus}
     for report in snapshot.slices:
@@ -138,7 +138,7 @@ def places_of(snapshot: NodeSnapshot) -> Iterator[Place]:
             if device:
                 found.setdefault(device, []).append(grant)
         for device, grants in found.items():
-            yield Place(report.booking, tuple(grants), gpus[grants[0].gpu], device)
+            yield UsedDevice(report.booking, tuple(grants), gpus[grants[0].gpu], device)
 
 
 def _device_of(gpu: GpuReport, grant: DeviceGrant, allocation: AllocationId) -> str:
@@ -151,7 +151,7 @@ def _device_of(gpu: GpuReport, grant: DeviceGrant, allocation: AllocationId) -> 
     return next(of_it, "")
 
 
-def _seen(place: Place, use: DeviceUse) -> _Seen:
+def _seen(place: UsedDevice, use: DeviceUse) -> _Seen:
     if place.grant.share is None:
         return _Seen(use.memory_mib, use.busy_percent, use.sm_percent, use.memory_busy_percent, len(use.processes))
     own = tuple(each for each in use.processes if each.owner == place.booking.owner)
@@ -184,7 +184,7 @@ def _sum(parts: Iterable[int | None]) -> int | None:
     return total
 
 
-def _told(place: Place, watched: _Watched | None, now: float) -> SliceUsage:
+def _usage_of(place: UsedDevice, watched: _Watched | None, now: float) -> SliceUsage:
     booking, grant = place.booking, place.grant
     usage = SliceUsage(
         allocation=booking.allocation,

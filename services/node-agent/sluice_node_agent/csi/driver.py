@@ -21,10 +21,10 @@ from sluice.contracts.pb import csi_pb2_grpc, pluginregistration_pb2_grpc
 from sluice.runtime import logs
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.grpc import transport
-from sluice_node_agent.csi.places import registration_path, socket_path
+from sluice_node_agent.csi.kubelet_paths import registration_path, socket_path
+from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.csi.pod_exit import WITHIN_S, PodExitWait, why_unseen
 from sluice_node_agent.csi.servicers import Node, Registration
-from sluice_node_agent.csi.sources import Sources
-from sluice_node_agent.csi.tenants import WITHIN_S, Tenants, why_unseen
 from sluice_node_agent.csi.volumes import Volumes
 from sluice_node_agent.device.processes import Processes
 
@@ -44,7 +44,7 @@ class CsiError(ServiceError):
 async def driver(
     node: NodeName,
     kubelet_root: Path,
-    sources: Sources,
+    sources: PodDirectories,
     *,
     processes: Processes | None = None,
     within_s: float = WITHIN_S,
@@ -72,7 +72,7 @@ async def driver(
             node,
             kubelet_root,
             volumes,
-            Tenants(processes, tenant_threads),
+            PodExitWait(processes, tenant_threads),
             volume_threads,
             within_s=within_s,
         )

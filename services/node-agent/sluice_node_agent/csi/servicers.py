@@ -18,8 +18,8 @@ from sluice.contracts.ids import NodeName
 from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc, pluginregistration_pb2, pluginregistration_pb2_grpc
 from sluice.runtime import logs
-from sluice_node_agent.csi.places import NoTarget, Target, socket_path, target_of
-from sluice_node_agent.csi.tenants import WITHIN_S, Tenants
+from sluice_node_agent.csi.kubelet_paths import NoTarget, Target, socket_path, target_of
+from sluice_node_agent.csi.pod_exit import WITHIN_S, PodExitWait
 from sluice_node_agent.csi.volumes import Volumes
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Node(csi_pb2_grpc.NodeServicer):
         node: NodeName,
         kubelet_root: PurePath,
         volumes: Volumes,
-        tenants: Tenants,
+        tenants: PodExitWait,
         threads: Threads,
         *,
         within_s: float = WITHIN_S,

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sluice.contracts.kube.names import VOLUME
-from sluice_node_agent.csi import mounting
-from sluice_node_agent.csi.places import MOUNT, VOLUMES, Target, target_of
-from sluice_node_agent.csi.sources import Sources
-from sluice_node_agent.csi.views import remove_views
+from sluice_node_agent.csi import mounts
+from sluice_node_agent.csi.kubelet_paths import MOUNT, VOLUMES, Target, target_of
+from sluice_node_agent.csi.mps_views import remove_views
+from sluice_node_agent.csi.pod_directories import PodDirectories
 
 _OPEN = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _INSIDE = _OPEN | os.O_NOFOLLOW
@@ -26,7 +26,7 @@ _STACKED_MAX = 16
 class Volumes:
     """The volumes of one node. Calls block briefly and raise OSError."""
 
-    def __init__(self, kubelet_root: Path, sources: Sources) -> None:
+    def __init__(self, kubelet_root: Path, sources: PodDirectories) -> None:
         """Mount directories of `sources` below `kubelet_root`."""
         self._root = kubelet_root
         self._sources = sources
@@ -106,7 +106,7 @@ class Volumes:
         self._sources.keep_sealed()
         here = os.open(MOUNT, _INSIDE, dir_fd=parent)
         try:
-            mounting.bind(self._sources.sealed(target.uid), f"/proc/self/fd/{here}")
+            mounts.bind(self._sources.sealed(target.uid), f"/proc/self/fd/{here}")
         finally:
             os.close(here)
 
@@ -114,7 +114,7 @@ class Volumes:
         """Whether something is mounted at the target."""
         here = os.open(MOUNT, _INSIDE, dir_fd=parent)
         try:
-            return mounting.mount_id(here) != mounting.mount_id(parent)
+            return mounts.mount_id(here) != mounts.mount_id(parent)
         finally:
             os.close(here)
 
@@ -127,7 +127,7 @@ class Volumes:
             there, wanted = os.fstat(here), source.stat()
             if (there.st_dev, there.st_ino) != (wanted.st_dev, wanted.st_ino):
                 return False
-            return mounting.is_sealed(here)
+            return mounts.is_sealed(here)
         finally:
             os.close(here)
 
@@ -136,5 +136,5 @@ class Volumes:
         for _ in range(_STACKED_MAX):
             if not self._is_covered(parent):
                 return
-            mounting.detach(f"/proc/self/fd/{parent}/{MOUNT}")
+            mounts.detach(f"/proc/self/fd/{parent}/{MOUNT}")
         raise OSError(errno.EBUSY, "more is mounted there than can be taken away", MOUNT)

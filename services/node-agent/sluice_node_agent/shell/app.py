@@ -24,12 +24,12 @@ from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.service import Service
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.file_limit import raise_file_limit
-from sluice_node_agent.shell.hands import Helpers
-from sluice_node_agent.shell.lives import Connect, Lives, Shared
-from sluice_node_agent.shell.places import hardware_path
-from sluice_node_agent.shell.pod_volumes import volumes_served
-from sluice_node_agent.shell.pulled import Pulled
-from sluice_node_agent.shell.sites import Site
+from sluice_node_agent.shell.nodes.node_backend import NodeBackend
+from sluice_node_agent.shell.paths import hardware_path
+from sluice_node_agent.shell.runner.agent_runner import AgentRunner, Connect, ProcessContext
+from sluice_node_agent.shell.runner.agent_servicer import AgentServicer
+from sluice_node_agent.shell.runner.executors import ThreadPools
+from sluice_node_agent.shell.runner.pod_volumes import volumes_served
 
 __all__ = ["hardware_path", "run_agents", "serve"]
 
@@ -70,14 +70,14 @@ async def run_agents(service: Service[NodeAgentSettings], connect: Connect, heal
 
 
 async def _run_agents(service: Service[NodeAgentSettings], connect: Connect, health: Health) -> None:
-    sites = sites_of(service.settings)
+    sites = backends_of(service.settings)
     health.expect(site.name for site in sites)
     security = security_from_settings(service.settings, *(node_dns_name(site.name) for site in sites))
-    pulled = Pulled()
+    pulled = AgentServicer()
     pulled.agents.update({site.name: None for site in sites})
     gpus = sum(site.gpus_max for site in sites)
     threads = ThreadPoolExecutor(max_workers=max(1, min(gpus, THREADS_MAX)), thread_name_prefix="gpu")
-    helpers = Helpers.for_nodes(len(sites))
+    helpers = ThreadPools.for_nodes(len(sites))
 
     def register(server: grpc.aio.Server) -> None:
         pulled.register(server)
@@ -90,20 +90,20 @@ async def _run_agents(service: Service[NodeAgentSettings], connect: Connect, hea
             ) as endpoint,
             asyncio.TaskGroup() as agents,
         ):
-            shared = Shared(service, endpoint, pulled, threads, helpers, connect, health)
+            shared = ProcessContext(service, endpoint, pulled, threads, helpers, connect, health)
             for number, site in enumerate(sites):
-                agents.create_task(Lives(site, f"{service.run}-{number}", shared).run())
+                agents.create_task(AgentRunner(site, f"{service.run}-{number}", shared).run())
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
         helpers.shut_down()
 
 
-def sites_of(settings: NodeAgentSettings) -> Sequence[Site]:
-    """The nodes that this process shall serve. Raises SiteError."""
+def backends_of(settings: NodeAgentSettings) -> Sequence[NodeBackend]:
+    """The nodes that this process shall serve. Raises NodeBackendError."""
     if settings.fleet_file is not None:
-        from sluice_node_agent.shell.simulated_node import simulated_nodes  # noqa: PLC0415 - not on real nodes
+        from sluice_node_agent.shell.nodes.simulated_node import simulated_nodes  # noqa: PLC0415 - not on real nodes
 
         return simulated_nodes(settings, settings.fleet_file)
-    from sluice_node_agent.shell.real_node import real_node  # noqa: PLC0415 - not on simulated nodes
+    from sluice_node_agent.shell.nodes.real_node import real_node  # noqa: PLC0415 - not on simulated nodes
 
     return (real_node(settings),)

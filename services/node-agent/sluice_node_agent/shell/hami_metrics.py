@@ -20,27 +20,25 @@ _USED = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
 _ALL_CORES = "100"
 
 MEMORY_LIMIT = Metric("hami_gpu_memory_limit_bytes", "gauge", "Memory of a GPU.", _GPU)
-CORE_LIMIT = Metric("hami_gpu_core_limit_ratio", "gauge", "Percent of a GPU's SMs that can be given: 100.", _GPU)
+CORE_LIMIT = Metric("hami_gpu_core_limit_ratio", "gauge", "Percent of SMs that can be given: 100.", _GPU)
 MEMORY_ALLOCATED = Metric(
     "hami_gpu_memory_allocated_bytes",
     "gauge",
-    "Memory of a GPU that is given to slices.",
+    "Memory given to slices.",
     ("node", "device_uuid", "device_index", "device_cores", "device_type"),
 )
-CORE_ALLOCATED = Metric(
-    "hami_gpu_core_allocated_ratio", "gauge", "Percent of a GPU's SMs that is given to slices.", _GPU
-)
-SHARED = Metric("hami_gpu_shared_count", "gauge", "Containers that have a part of a GPU, or all of it.", _GPU)
+CORE_ALLOCATED = Metric("hami_gpu_core_allocated_ratio", "gauge", "Percent of SMs given to slices.", _GPU)
+SHARED = Metric("hami_gpu_shared_count", "gauge", "Containers with all or a part of the GPU.", _GPU)
 MEMORY_RATIO = Metric(
     "hami_node_gpu_memory_allocated_ratio",
     "gauge",
-    "Part of a GPU's memory that is given to slices, 0 to 1.",
+    "Part of the memory given to slices, 0 to 1.",
     ("node", "device_uuid", "device_index"),
 )
 MIG_INSTANCE = Metric(
     "hami_node_gpu_mig_instance_info",
     "gauge",
-    "1 for each MIG instance that a slice has.",
+    "1 for each MIG instance of a slice.",
     (
         "node",
         "device_uuid",
@@ -53,18 +51,16 @@ MIG_INSTANCE = Metric(
         "placement_size",
     ),
 )
-VGPU_MEMORY = Metric("hami_vgpu_memory_allocated_bytes", "gauge", "Memory that a container was given.", _GIVEN)
+VGPU_MEMORY = Metric("hami_vgpu_memory_allocated_bytes", "gauge", "Memory given to a container.", _GIVEN)
 VGPU_CORE = Metric(
-    "hami_vgpu_core_allocated_ratio", "gauge", "Percent of the SMs that a container was given; 0 for no bound.", _GIVEN
+    "hami_vgpu_core_allocated_ratio", "gauge", "Percent of SMs given to a container; 0 is no bound.", _GIVEN
 )
-USED = Metric("hami_vgpu_memory_used_bytes", "gauge", "Memory that a slice's processes hold.", _USED)
+USED = Metric("hami_vgpu_memory_used_bytes", "gauge", "Memory held by a slice's processes.", _USED)
 LIMIT = Metric("hami_vgpu_memory_limit_bytes", "gauge", "Memory that a slice may use.", _USED)
 UTILIZATION = Metric(
     "hami_container_device_utilization_ratio", "gauge", "Percent of the time in which a slice's kernels ran.", _USED
 )
-LAST_KERNEL = Metric(
-    "hami_container_last_kernel_elapsed_seconds", "gauge", "For how long nothing was seen of a slice.", _USED
-)
+LAST_KERNEL = Metric("hami_container_last_kernel_elapsed_seconds", "gauge", "Time since a slice was last used.", _USED)
 
 
 def hami_samples(snapshot: NodeSnapshot, usage: NodeUsage) -> Iterator[Sample]:

@@ -6,10 +6,18 @@ Pure: no clock, no network, no memory between two reviews. What a pod asks for i
 words. Nothing here grants anything: a pod that passes waits behind its gate for what the watcher is told.
 """
 
-from sluice.contracts.admission.asks import Asked, StoredAsk, read_stored
-from sluice.contracts.admission.rules import AdmissionRules
-from sluice.contracts.admission.shapes import NotAReview
-from sluice_pod_watcher.admission.responses import AdmissionResponse
-from sluice_pod_watcher.admission.reviewing import review
+from sluice.contracts.admission.config import AdmissionConfig
+from sluice.contracts.admission.pod_fields import MalformedReview
+from sluice.contracts.admission.stored_request import ResolvedRequest, StoredRequest, read_stored
+from sluice_pod_watcher.admission.response import AdmissionResponse
+from sluice_pod_watcher.admission.review import review_pod
 
-__all__ = ["AdmissionResponse", "AdmissionRules", "Asked", "NotAReview", "StoredAsk", "read_stored", "review"]
+__all__ = [
+    "AdmissionConfig",
+    "AdmissionResponse",
+    "MalformedReview",
+    "ResolvedRequest",
+    "StoredRequest",
+    "read_stored",
+    "review_pod",
+]

@@ -7,7 +7,7 @@ from sluice_pod_watcher.settings import PodWatcherSettings
 async def serve(service: Service[PodWatcherSettings]) -> None:
     """Run the role of the settings until cancelled. Raises ServiceError or BusError."""
     if service.settings.role == "folder":
-        from sluice_pod_watcher.shell.folder_app import serve_folder  # noqa: PLC0415 - see above
+        from sluice_pod_watcher.shell.folder.app import serve_folder  # noqa: PLC0415 - see above
 
         await serve_folder(service)
     else:

@@ -16,19 +16,19 @@ from sluice.runtime.lease import Lease
 from sluice.runtime.nats.credential_files import credentials_from_settings
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.service import Service
-from sluice_pod_watcher.core.cluster.rules import CLUSTER
+from sluice_pod_watcher.core.cluster.config import CLUSTER
 from sluice_pod_watcher.settings import PodWatcherSettings, address_of
 from sluice_pod_watcher.shell.health import serving_health
-from sluice_pod_watcher.shell.http_server import Address
+from sluice_pod_watcher.shell.http_server import ListenAddress
 from sluice_pod_watcher.shell.kube.app import watch_by_lease, watch_cluster
-from sluice_pod_watcher.shell.kube.certificates import ConfiguredBundle, SecretStore
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
-from sluice_pod_watcher.shell.limits_app import LimitsFirst, say_limits
-from sluice_pod_watcher.shell.webhook.generations import CertificateRules
-from sluice_pod_watcher.shell.webhook.keeper import BundlePublisher, CertificateKeeper, NobodyToTell
+from sluice_pod_watcher.shell.kube.webhook_certificates import ConfiguredBundle, SecretStore
+from sluice_pod_watcher.shell.limits.app import LimitsGate, publish_limits
+from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
+from sluice_pod_watcher.shell.webhook.cert_rotator import BundlePublisher, CertificateRotator, NoBundlePublisher
+from sluice_pod_watcher.shell.webhook.cert_sources import CertificateSource, MountedCertificates, RotatingCertificates
 from sluice_pod_watcher.shell.webhook.server import serve_webhook
-from sluice_pod_watcher.shell.webhook.sources import CertificateSource, MountedCertificates, RotatingCertificates
 from sluice_pod_watcher.shell.webhook.tls import new_context
 
 LEASE = "pod-watcher"
@@ -57,17 +57,17 @@ async def _serve_webhook(service: Service[PodWatcherSettings], api: KubeApi | No
     source: CertificateSource
     publisher: BundlePublisher
     if settings.certificate_dir is not None:
-        source, publisher = MountedCertificates(settings.certificate_dir), NobodyToTell()
+        source, publisher = MountedCertificates(settings.certificate_dir), NoBundlePublisher()
     else:
         assert api is not None
         store = SecretStore(api, settings.namespace, settings.tls_secret)
         name = f"{settings.webhook_service}.{settings.namespace}.svc"
-        source = RotatingCertificates(store, (name,), CertificateRules())
+        source = RotatingCertificates(store, (name,), CertificateConfig())
         publisher = ConfiguredBundle(api, settings.webhook_configuration)
     context = new_context()
-    keeper = CertificateKeeper(context, source, publisher, service.clock)
-    address = Address(*address_of(settings.webhook_address, "webhook_address"))
-    await serve_webhook(settings.admission_rules(), context, keeper, address)
+    keeper = CertificateRotator(context, source, publisher, service.clock)
+    address = ListenAddress(*address_of(settings.webhook_address, "webhook_address"))
+    await serve_webhook(settings.admission_config(), context, keeper, address)
 
 
 class _Watching:
@@ -85,7 +85,7 @@ class _Watching:
         settings = self._service.settings
         async with AsyncExitStack() as open_things:
             if settings.watch_health_address:
-                address = Address(*address_of(settings.watch_health_address, "watch_health_address"))
+                address = ListenAddress(*address_of(settings.watch_health_address, "watch_health_address"))
                 await open_things.enter_async_context(serving_health(address, self._why_not_ready))
             bus = await NatsBus.connect(
                 settings.nats_url,
@@ -96,7 +96,7 @@ class _Watching:
             open_things.push_async_callback(bus.close)
             self._bus = bus
             clock, run = self._service.clock, self._service.run
-            source = settings.cluster_rules().source
+            source = settings.cluster_config().source
             role = LEASE if source == CLUSTER else f"{LEASE}-{source}"  # two clusters on one bus are both watched
             lease = Lease(bus, clock, role=role, run=run, ttl_s=settings.lease_ttl_s)
             await watch_by_lease(lease, clock, lambda: self._watch(bus, lease))
@@ -104,15 +104,15 @@ class _Watching:
     async def _watch(self, bus: Bus, lease: Lease) -> None:
         """One turn with the lease. Operations are counted anew by each core, so each has a run id of its own."""
         service, settings = self._service, self._service.settings
-        run, rules = RunId(f"{service.run}-{next(self._turns)}"), settings.cluster_rules()
-        first = LimitsFirst(bus, service.clock)
+        run, config = RunId(f"{service.run}-{next(self._turns)}"), settings.cluster_config()
+        first = LimitsGate(bus, service.clock)
         async with asyncio.TaskGroup() as tasks:
             if settings.limits_file is not None:
-                limits = say_limits(
+                limits = publish_limits(
                     bus,
                     settings.limits_file,
                     run=run,
-                    source=rules.source,
+                    source=config.source,
                     closing_ttl_s=settings.closing_ttl_s,
                     clock=service.clock,
                     traces=service.traces,
@@ -124,7 +124,7 @@ class _Watching:
                 bus,
                 self._api,
                 run=run,
-                rules=rules,
+                config=config,
                 clock=service.clock,
                 traces=service.traces,
                 resync_s=settings.resync_s,

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from sluice_pod_watcher.shell.http_server import Address, ConnectionLimits, Heard, serving
+from sluice_pod_watcher.shell.http_server import ConnectionLimits, ListenAddress, OnRequest, serving
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEALTH, READY = "/healthz", "/readyz"
@@ -18,7 +18,7 @@ LIMITS = ConnectionLimits(connections_max=32, silence_s=5.0)
 
 
 @asynccontextmanager
-async def serving_health(address: Address, why_not_ready: Callable[[], Awaitable[str]]) -> AsyncIterator[int]:
+async def serving_health(address: ListenAddress, why_not_ready: Callable[[], Awaitable[str]]) -> AsyncIterator[int]:
     """Listen, and give the port. Raises ServiceError when it cannot be had."""
 
     async def health(_request: web.Request) -> web.Response:
@@ -28,7 +28,7 @@ async def serving_health(address: Address, why_not_ready: Callable[[], Awaitable
         why = await why_not_ready()
         return web.Response(status=503 if why else 200, text=why or "ok")
 
-    def make(heard: Heard) -> web.Application:
+    def make(heard: OnRequest) -> web.Application:
         @web.middleware
         async def note(request: web.Request, handler: Handler) -> web.StreamResponse:
             heard(request)

@@ -25,12 +25,12 @@ How long a connection may be silent. Longer than its clients keep one: an API se
 DefaultTransport), and would lose a review that it begins to send in the moment in which we close it.
 """
 
-Heard = Callable[[web.Request], None]
+OnRequest = Callable[[web.Request], None]
 """Is to be told of each request as it begins."""
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ListenAddress:
     """Where to listen. Port 0 is any free one."""
 
     host: str = "127.0.0.1"
@@ -51,8 +51,8 @@ class ConnectionLimits:
 @contextlib.asynccontextmanager
 async def serving(
     what: str,
-    make: Callable[[Heard], web.Application],
-    address: Address,
+    make: Callable[[OnRequest], web.Application],
+    address: ListenAddress,
     context: ssl.SSLContext | None,
     limits: ConnectionLimits,
 ) -> AsyncIterator[int]:
@@ -87,7 +87,7 @@ async def serving(
 async def _listen(
     what: str,
     factory: Callable[[], asyncio.Protocol],
-    address: Address,
+    address: ListenAddress,
     context: ssl.SSLContext | None,
     limits: ConnectionLimits,
 ) -> asyncio.Server:

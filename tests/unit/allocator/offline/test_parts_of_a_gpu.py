@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
-from factories.workloads import arrive, fleet_of, simulated
+from factories.scheduling.workloads import arrive, fleet_of, simulated
 from judges.answers import read_answers
 
 CATALOG = Path(__file__).parents[4] / "libs" / "sluice" / "mig" / "catalog.toml"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice_allocator.offline.asks import Policies, PolicyError, parse_policies
+from sluice_allocator.offline.pod_requests import Policies, PolicyError, parse_policies
 
 
 @pytest.mark.parametrize(

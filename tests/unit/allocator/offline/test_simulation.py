@@ -6,14 +6,14 @@ import random
 import tracemalloc
 
 import pytest
-from factories.workloads import arrive, depart, fleet_of, simulated
+from factories.scheduling.workloads import arrive, depart, fleet_of, simulated
 from judges.answers import over_commits, read_answers
 
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.mig.catalog import catalog
-from sluice_allocator.offline import perfect
-from sluice_allocator.offline.answers import AnswerWriter
-from sluice_allocator.offline.asks import Policies
+from sluice_allocator.offline import perfect_cluster
+from sluice_allocator.offline.answer_writer import AnswerWriter
+from sluice_allocator.offline.pod_requests import Policies
 from sluice_allocator.offline.simulation import Simulation
 from sluice_allocator.offline.workload import Arrival, Departure, WorkloadError
 
@@ -345,7 +345,7 @@ def empty_caches():
 
 def test_memory_does_not_grow_with_those_who_have_left(monkeypatch):
     """A long trace runs in the memory of what is there at one time."""
-    monkeypatch.setattr(perfect, "READ_AGAIN_AFTER", 200)
+    monkeypatch.setattr(perfect_cluster, "READ_AGAIN_AFTER", 200)
     fleet = parse_fleet(fleet_of(gpus=4), origin="fleet.toml")
 
     def held_bytes(pods):
@@ -369,7 +369,7 @@ def test_reading_anew_changes_no_answer(monkeypatch):
     lines, fleet = random_lines(300, seed=3), fleet_of(gpus=3)
     expected = simulated(fleet, lines)
 
-    monkeypatch.setattr(perfect, "READ_AGAIN_AFTER", 5)
+    monkeypatch.setattr(perfect_cluster, "READ_AGAIN_AFTER", 5)
 
     assert simulated(fleet, lines) == expected
 

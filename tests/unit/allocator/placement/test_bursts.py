@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from factories.places import Shop, claim, node, share
+from factories.scheduling.placement import Shop, claim, node, share
 from judges.placements import NodeTruth, Truth
 
 SHAPES = (

@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
-from factories.allocator import gpu_report, snapshot
-from factories.places import ALL_MODES, Shop, claim, given, node, share
+from factories.scheduling.allocator import gpu_report, snapshot
+from factories.scheduling.placement import ALL_MODES, Shop, claim, given, node, share
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import InstanceReport, PlacementReport

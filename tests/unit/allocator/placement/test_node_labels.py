@@ -1,7 +1,7 @@
 """Labels that pods select nodes by: classes of nodes stay few, however large the fleet grows."""
 
 import pytest
-from factories.allocator import Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects

@@ -1,6 +1,6 @@
 """All devices of a request on one node."""
 
-from factories.places import Shop, claim, node
+from factories.scheduling.placement import Shop, claim, node
 from msgspec.structs import replace
 
 from sluice.contracts.messages import DeviceFilter

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from factories.allocator import FOLDER, asked, claim
+from factories.scheduling.allocator import FOLDER, asked, claim
 from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId

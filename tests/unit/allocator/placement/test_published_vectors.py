@@ -1,7 +1,7 @@
 """Numbers that vendors and other systems publish, asked of the engine itself."""
 
 import pytest
-from factories.places import Shop, claim, given, node, share
+from factories.scheduling.placement import Shop, claim, given, node, share
 
 from sluice_allocator.core.placement import NoPlace, Place
 

@@ -1,6 +1,6 @@
 """The examples by which this field explains itself come out as its users expect."""
 
-from factories.places import Shop, claim, given, node, percents, share
+from factories.scheduling.placement import Shop, claim, given, node, percents, share
 
 from sluice_allocator.core.placement import NoPlace
 

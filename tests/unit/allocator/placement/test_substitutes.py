@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from factories.places import Shop, claim, given, node
+from factories.scheduling.placement import Shop, claim, given, node
 from hypothesis import given as over
 from hypothesis import settings, strategies
 

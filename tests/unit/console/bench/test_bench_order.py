@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sluice_console.core.bench.broker_replay import ReplayMessage
 from sluice_console.core.bench.figures import BenchDocument, CeilingDocument, HopDocument, SpreadDocument
-from sluice_console.core.bench.score import Note
-from sluice_console.shell.bench.bench import Asked, Target, _Measured, bench
+from sluice_console.shell.bench.bench import BenchOptions, BenchTarget, _Measured, bench
 
 SPREAD = SpreadDocument(p50=20.0, p90=20.0, p99=20.0, max=20.0)
 DOCUMENT = BenchDocument(
@@ -20,11 +20,11 @@ BARE = CeilingDocument(
     ms=SpreadDocument(p50=10.0, p90=10.0, p99=10.0, max=10.0), per_second=200.0, seconds=1.0, messages=1, bytes=1,
     publishers=1,
 )  # fmt: skip
-NOTE = Note(
+NOTE = ReplayMessage(
     number=0, sender="allocator", consumer="agent 0", stream="BOOK", subject="sluice.ledger.n.b0", size=1, after=-1,
     at_s=0.0, request="r", ends=True,
 )  # fmt: skip
-ASKED = Asked(
+ASKED = BenchOptions(
     requests=1, rate=0.0, burst=1, mix="1g.5gb", replay=None, speed=1.0, nodes=1, gpus=1, model="m", processes=1,
     running=False, with_ceiling=True, within_s=1.0,
 )  # fmt: skip
@@ -38,7 +38,7 @@ async def test_the_bare_broker_is_not_slowed_down_by_the_idle_system_that_it_is_
     @asynccontextmanager
     async def target(*_):
         steps.append("system begins")
-        yield Target(None, "nats://h:1", Path(), {"n": 0})
+        yield BenchTarget(None, "nats://h:1", Path(), {"n": 0})
         steps.append("system has ended")
 
     async def measure(*_):

@@ -8,16 +8,23 @@ import pytest
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Closed, Envelope, NodeChanged, SliceReady
-from sluice_console.core.bench.figures import BenchDocument, hops_of, overcommitted, overcommitted_ever, spread, ways
-from sluice_console.core.bench.picture import svg
-from sluice_console.core.bench.score import Note, filters_of, score
-from sluice_console.core.story import Happened
+from sluice_console.core.bench.broker_replay import ReplayMessage, filters_of, replay_of
+from sluice_console.core.bench.chart import svg
+from sluice_console.core.bench.figures import (
+    BenchDocument,
+    hops_of,
+    overcommitted,
+    overcommitted_ever,
+    request_times,
+    spread,
+)
+from sluice_console.core.history.sentences import HistoryMessage
 
 START_S = 1767323040.0
 """2026-01-02T03:04:00Z."""
 
 
-def said(make, subject: str, message, second: float, request: str = "", **headers: str) -> Happened:
+def said(make, subject: str, message, second: float, request: str = "", **headers: str) -> HistoryMessage:
     """A word of the history, `second` after the start."""
     envelope = Envelope(
         id="i",
@@ -27,10 +34,12 @@ def said(make, subject: str, message, second: float, request: str = "", **header
         time=f"2026-01-02T03:04:{second:06.3f}+00:00",
         message=message,
     )
-    return Happened(f"hist.sluice.{subject}", envelope, {key.replace("_", "-"): text for key, text in headers.items()})
+    return HistoryMessage(
+        f"hist.sluice.{subject}", envelope, {key.replace("_", "-"): text for key, text in headers.items()}
+    )
 
 
-def run(make) -> list[Happened]:
+def run(make) -> list[HistoryMessage]:
     """One request's way, with the news of its node."""
     ready = SliceReady(
         allocation=make.allocation, request=make.request, revision=1, ticket="t", devices=(), containers=()
@@ -51,7 +60,7 @@ NODE = "gpu-1_example_internal"
 
 def test_each_hop_is_between_words_and_the_last_ends_when_it_is_stored(make):
     """A binding that the broker has not stored is none."""
-    found = ways(run(make), {make.request: "train"})
+    found = request_times(run(make), {make.request: "train"})
     assert [(hop.hop, hop.ms.p50) for hop in hops_of(found.values())] == [
         ("asked to granted", 250.0),
         ("granted to ready", 250.0),
@@ -62,10 +71,10 @@ def test_each_hop_is_between_words_and_the_last_ends_when_it_is_stored(make):
 
 def test_who_was_never_bound_is_in_no_figure(make):
     """A system that serves nobody is not fast."""
-    found = ways(run(make)[:4], {make.request: "train"})
+    found = request_times(run(make)[:4], {make.request: "train"})
     assert [way.whole for way in found.values()] == [False]
     assert hops_of(found.values()) == ()
-    assert ways(run(make), {}) == {}
+    assert request_times(run(make), {}) == {}
 
 
 def test_percentiles_are_times_that_were_measured():
@@ -86,7 +95,7 @@ def test_a_place_that_two_have_is_counted_slice_by_slice(make):
     assert overcommitted([make.shared("a", "one"), second]) == 2
 
 
-def ledger(make, *words) -> list[Happened]:
+def ledger(make, *words) -> list[HistoryMessage]:
     """Words of the ledger, given with the sequences at which they landed."""
     return [said(make, "ledger.n.a", message, 1.0, Sluice_Sequence=str(sequence)) for sequence, message in words]
 
@@ -105,7 +114,7 @@ def test_a_place_that_two_had_for_a_moment_is_found_in_the_order_of_the_ledger(m
 
 def test_the_bare_broker_carries_each_word_after_what_it_waited_for(make):
     """As many, as large, by the same senders, in the same order of causes; a copy that waits for less would cheat."""
-    notes = score(
+    notes = replay_of(
         [(word, 100 + number) for number, word in enumerate(run(make))],
         requests={make.request: 0.5},
         agents={NODE: 3},
@@ -127,13 +136,13 @@ def test_the_bare_broker_carries_each_word_after_what_it_waited_for(make):
 def test_words_of_others_and_from_before_are_not_carried(make):
     """On a running system there is more than our pods."""
     history = [(word, 1) for word in run(make)]
-    assert [note.sender for note in score(history, requests={}, agents={}, began_s=START_S)] == ["agent 0"]
-    assert score(history, requests={make.request: 0.0}, agents={}, began_s=START_S + 30) == []
+    assert [note.sender for note in replay_of(history, requests={}, agents={}, began_s=START_S)] == ["agent 0"]
+    assert replay_of(history, requests={make.request: 0.0}, agents={}, began_s=START_S + 30) == []
 
 
 def test_a_process_reads_what_is_its_to_consume_and_nothing_else(make):
     """Each message is consumed once."""
-    notes = score([(word, 1) for word in run(make)], requests={make.request: 0.0}, agents={}, began_s=START_S)
+    notes = replay_of([(word, 1) for word in run(make)], requests={make.request: 0.0}, agents={}, began_s=START_S)
     assert filters_of(notes, "allocator") == {Stream.STATE: ("sluice.request.*", f"sluice.slice.{NODE}.*")}
     assert filters_of(notes, "agent 0") == {Stream.BOOK: (f"sluice.ledger.{NODE}.*",)}
     consumed = [note.number for name in {note.consumer for note in notes} for note in notes if note.consumer == name]
@@ -142,8 +151,8 @@ def test_a_process_reads_what_is_its_to_consume_and_nothing_else(make):
 
 def test_a_score_can_be_handed_to_other_processes(make):
     """As JSON."""
-    notes = score([(word, 1) for word in run(make)], requests={make.request: 0.0}, agents={}, began_s=START_S)
-    assert msgspec.json.decode(msgspec.json.encode(notes), type=list[Note]) == notes
+    notes = replay_of([(word, 1) for word in run(make)], requests={make.request: 0.0}, agents={}, began_s=START_S)
+    assert msgspec.json.decode(msgspec.json.encode(notes), type=list[ReplayMessage]) == notes
 
 
 def test_the_picture_is_a_picture_whatever_was_measured(make):

@@ -9,7 +9,7 @@ from sluice.contracts.ids import GpuUuid, NodeName, RequestId
 from sluice.contracts.messages import Cordoned, Pending, Refused, RequestWithdrawn
 from sluice.contracts.messages.nodes import NodeRemoved, PlacementReport
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
-from sluice_console.core.web.board import Board, Change
+from sluice_console.core.web.board import Board, BoardChange
 
 NODE = "gpu-1.example.internal"
 GPU = f"gpu/{NODE}/GPU-aaaaaaaa-0000"
@@ -26,7 +26,7 @@ class Watched:
 
     def hear(self, **values):
         """Hear values by noun, as `make.world` names them."""
-        for subject, message in self.make.world(**values).values.items():
+        for subject, message in self.make.fleet_state(**values).values.items():
             self.board.heard(subject, message)
         return self.step()
 
@@ -227,7 +227,7 @@ def test_a_removed_node_takes_its_gpus_with_it(page, make):
     row = told[f"node/{NODE}"]
     assert (row["state"], row["why"], row["pods"]) == ("removed", "deleted", 1)
 
-    for subject in list(make.world(**open_node(make)).values):
+    for subject in list(make.fleet_state(**open_node(make)).values):
         page.board.heard(subject, None)
     _, gone = page.step()
     assert set(gone) >= {f"node/{NODE}"}
@@ -303,4 +303,4 @@ def test_what_is_nothing_of_ours_changes_nothing(page):
     page.board.heard("sluice.lease.allocator", None)
     page.board.heard("sluice.ledger.gpu-9.x", None)
     assert page.step() is None
-    assert isinstance(Board().step(1), Change)
+    assert isinstance(Board().step(1), BoardChange)

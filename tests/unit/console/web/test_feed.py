@@ -9,7 +9,7 @@ import pytest
 from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, OperationId
 from sluice_console.core.web.board import Board
-from sluice_console.shell.live import LiveWorld
+from sluice_console.shell.live.live_fleet import LiveFleet
 from sluice_console.shell.web import feed as feed_module
 from sluice_console.shell.web.feed import Feed
 from sluice_console.shell.web.hub import Hub
@@ -36,7 +36,7 @@ def fed():
     """A board, its feed, and what the feed reads."""
     board = Board()
     feed = Feed(board, Hub(board))
-    return board, feed, LiveWorld(feed._heard)
+    return board, feed, LiveFleet(feed._heard)
 
 
 def standing(board):

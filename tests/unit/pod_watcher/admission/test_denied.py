@@ -3,9 +3,9 @@
 import re
 
 import pytest
-from factories.admission import answer, container, gpu, pod, taken
+from factories.cluster.admission import answer, container, gpu, pod, taken
 
-from sluice_pod_watcher.admission import AdmissionRules
+from sluice_pod_watcher.admission import AdmissionConfig
 
 GPU = gpu(gpu="1")
 ENV_WHY = (
@@ -90,7 +90,7 @@ def test_a_slip_in_the_capabilities_is_refused_before_the_container_fails(value,
 
 def test_capabilities_that_a_cluster_does_not_give_are_named():
     """Whoever may not draw must read what there is."""
-    rules = AdmissionRules(driver_capabilities=("compute", "utility", "video"))
+    rules = AdmissionConfig(driver_capabilities=("compute", "utility", "video"))
     code, message = denial(with_env(name="NVIDIA_DRIVER_CAPABILITIES", value="compute,graphics"), rules)
     assert code == 422
     assert "'graphics' is not allowed here (allowed: compute, utility, video, or all)" in message
@@ -278,11 +278,11 @@ def test_privileged_pods_are_denied_unless_the_cluster_allows_them():
     why = f"a privileged container of a GPU pod sees every GPU of its node {allowed}"
     side = pod(container(resources=GPU), container("logs", **privileged))
     assert denial(side) == (403, f"spec.containers[logs].securityContext.privileged = 'true': {why}")
-    assert answer(side, AdmissionRules(allow_privileged=True)).allowed
+    assert answer(side, AdmissionConfig(allow_privileged=True)).allowed
     pids = pod(container(resources=GPU), hostPID=True)
     why = f"a GPU pod that sees the processes of its node can reach the slices of others through them {allowed}"
     assert denial(pids) == (403, f"spec.hostPID = 'true': {why}")
-    assert answer(pids, AdmissionRules(allow_privileged=True)).allowed
+    assert answer(pids, AdmissionConfig(allow_privileged=True)).allowed
 
 
 def test_the_hosts_shared_memory_is_denied_to_pods_that_share_a_gpu():
@@ -471,4 +471,4 @@ def test_a_plain_debug_container_is_let_into_a_gpu_pod():
 def test_rules_that_would_open_a_door_or_deny_everybody_are_refused(rules, message):
     """A slip in the settings must end the start, not the isolation."""
     with pytest.raises(ValueError, match="^" + re.escape(message)):
-        AdmissionRules(**rules)
+        AdmissionConfig(**rules)

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from api_model import ApiModel, RefusedError, new_pod
-from factories.allocator import gpu_report, snapshot
+from factories.scheduling.allocator import gpu_report, snapshot
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
@@ -38,9 +38,9 @@ from sluice.contracts.messages import (
     SliceReport,
 )
 from sluice_pod_watcher.core.cluster import events as e
-from sluice_pod_watcher.core.cluster.cluster import Cluster
-from sluice_pod_watcher.core.cluster.rules import ClusterRules
-from sluice_pod_watcher.core.events import Tell
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.watcher import ClusterWatcher
+from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 
 def bound(
@@ -70,7 +70,7 @@ def bound(
 class Bench:
     """Drives one pod-watcher. Its writes to the bus land at once; its calls of the API server wait in `calls`."""
 
-    core: Cluster
+    core: ClusterWatcher
     api: ApiModel
     now: float = 1000.0
     bus: dict[str, AnyMessage] = field(default_factory=dict)
@@ -95,12 +95,12 @@ class Bench:
                 match instruction:
                     case Write():
                         waiting.append(self._land(instruction))
-                    case Tell():
+                    case WriteLogLine():
                         self.told.append(instruction.sentence)
                     case ReadAgain():
                         waiting += self._stream(instruction.stream)
-                    case e.GoOn():
-                        waiting.append(e.WentOn())
+                    case e.Continue():
+                        waiting.append(e.Continued())
                     case e.WriteEvent():
                         self.api.events.append(instruction)
                     case _:
@@ -115,7 +115,7 @@ class Bench:
             match call:
                 case e.BindPod():
                     return [e.PatchDone(call.uid, "bind", self.api.patch(name, call.patch))]
-                case e.ReAnnotate():
+                case e.AnnotatePod():
                     return [e.PatchDone(call.uid, "annotate", self.api.patch(name, call.patch))]
                 case e.WritePodCondition():
                     return [e.PatchDone(call.uid, "condition", self._condition(call))]
@@ -128,7 +128,7 @@ class Bench:
                 case _:
                     raise AssertionError(call)
         except RefusedError as refused:
-            step = {e.BindPod: "bind", e.ReAnnotate: "annotate"}.get(type(call), "condition")
+            step = {e.BindPod: "bind", e.AnnotatePod: "annotate"}.get(type(call), "condition")
             return [e.PatchRefused(call.uid, step, refused.status, refused.message)]
 
     def _condition(self, call: e.WritePodCondition) -> dict[str, Any]:
@@ -256,8 +256,8 @@ class Bench:
 def new():
     """Makes a pod-watcher that has read nothing yet."""
 
-    def make(api: ApiModel | None = None, bus: dict[str, AnyMessage] | None = None, run: str = "w1", **rules) -> Bench:
-        core = Cluster(RunId(run), ClusterRules(**rules))
+    def make(api: ApiModel | None = None, bus: dict[str, AnyMessage] | None = None, run: str = "w1", **config) -> Bench:
+        core = ClusterWatcher(RunId(run), ClusterConfig(**config))
         return Bench(core, api if api is not None else ApiModel(), bus=dict(bus or {}))
 
     return make

@@ -86,7 +86,7 @@ def test_pods_that_were_there_before_do_not_make_a_new_one_wait(new):
     def counted(event, now):
         found = handle(event, now)
         asked.extend(len(left) for each in found if isinstance(each, Write) and each.subject == "sluice.request.fresh")
-        left.append(any(isinstance(each, e.GoOn) for each in found))
+        left.append(any(isinstance(each, e.Continue) for each in found))
         return found
 
     bench.core.handle = counted

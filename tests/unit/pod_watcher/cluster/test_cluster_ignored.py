@@ -19,7 +19,7 @@ def ignored(api: ApiModel, uid: str = "u1", **how) -> str:
 
 def tells(instructions) -> list[str]:
     """What the log is told."""
-    return [each.sentence for each in instructions if isinstance(each, e.Tell)]
+    return [each.sentence for each in instructions if isinstance(each, e.WriteLogLine)]
 
 
 def test_a_pod_past_admission_gets_no_slice_by_its_own_gate(bench):

@@ -21,7 +21,7 @@ from sluice.contracts.messages import (
     SourceSynced,
 )
 from sluice_pod_watcher.core.cluster import events as e
-from sluice_pod_watcher.shell.kube.watching import room_only
+from sluice_pod_watcher.shell.kube.informers import pod_usage_only
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 ENDED = {
@@ -312,7 +312,7 @@ def test_a_watcher_that_stood_still_does_not_tell_a_pod_what_is_over(bench):
 
     (late,) = bench.calls
     (refused,) = bench.carry_out(bench.calls.pop())
-    assert (type(late), refused.status) == (e.ReAnnotate, 422)
+    assert (type(late), refused.status) == (e.AnnotatePod, 422)
     assert bench.annotations("u1")["main.granted.sluice.dev/visible-devices"] != "MIG-2"
     bench.handle(refused)
     assert [type(call) for call in bench.calls] == [e.ReadPod]
@@ -599,7 +599,7 @@ def test_a_pod_without_its_label_is_asked_for_again_after_the_bus_forgot_it(benc
     bench.api.store(pod)
     after = new(bench.api, run="w2")
     after.start()
-    after.handle(e.OtherPodSeen(room_only(msgspec.json.encode(pod))))
+    after.handle(e.OtherPodSeen(pod_usage_only(msgspec.json.encode(pod))))
     word = after.word("u1")
     assert isinstance(word, AllocationRequested)
     assert word.held == (Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1")) if runs else None)
@@ -618,10 +618,10 @@ def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, how):
     if how == "ends":
         pod["status"] = dict(ENDED)
         shown = bench.api.store(pod)
-        bench.handle(e.OtherPodSeen(room_only(msgspec.json.encode(shown))))
+        bench.handle(e.OtherPodSeen(pod_usage_only(msgspec.json.encode(shown))))
     else:
         shown = bench.api.store(pod, "DELETED")
-        bench.handle(e.OtherPodGone(room_only(msgspec.json.encode(shown))))
+        bench.handle(e.OtherPodGone(pod_usage_only(msgspec.json.encode(shown))))
     word = bench.word("u1")
     assert isinstance(word, RequestWithdrawn)
     assert word.cause == ("containers ended" if how == "ends" else "pod gone")
@@ -663,7 +663,7 @@ def test_a_source_has_not_said_all_before_it_knows_of_pods_without_their_label(b
     after.read()
     after.list()
     assert after.bus == {}, "it may have pods that are not listed yet"
-    after.list_others(room_only(msgspec.json.encode(pod)))
+    after.list_others(pod_usage_only(msgspec.json.encode(pod)))
     (read,) = after.calls
     assert (type(read), after.bus) == (e.ReadPod, {})
     after.handle(e.PodRead(read.uid, pod if found else None))
@@ -676,7 +676,7 @@ def test_nobody_reads_the_pods_of_others(bench):
     other = new_pod("web", "u9")
     other["metadata"] |= {"labels": {}, "annotations": {}}
     other["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
-    bench.handle(e.OtherPodSeen(room_only(msgspec.json.encode(other))))
+    bench.handle(e.OtherPodSeen(pod_usage_only(msgspec.json.encode(other))))
     assert bench.calls == []
 
 
@@ -907,7 +907,7 @@ def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench, new,
     out = speaks.core.handle(Ticked(), speaks.now)
     said = [(call.subject, call.message, call.ttl_s) for call in out if isinstance(call, Write)]
     blocked = EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
-    assert said == [("sluice.evicted.u1", blocked, bench.core.rules.closing_ttl_s)]
+    assert said == [("sluice.evicted.u1", blocked, bench.core.config.closing_ttl_s)]
 
 
 STRANGE = {"tolerations": [{"key": "sla", "operator": "Gt", "value": "950"}]}

@@ -15,9 +15,9 @@ from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.security import TransportSecurity
 from sluice.runtime.prometheus.http_page import serving_metrics
 from sluice.runtime.prometheus.metrics import MetricRegistry
-from sluice_console.shell.web.addresses import listen
+from sluice_console.shell.web.listen_address import listen
 from sluice_pod_watcher.settings import address_of
-from sluice_pod_watcher.shell.http_server import Address, ConnectionLimits, serving
+from sluice_pod_watcher.shell.http_server import ConnectionLimits, ListenAddress, serving
 
 
 def has_ipv6() -> bool:
@@ -89,7 +89,7 @@ async def metrics_at(address: str) -> AsyncIterator[int]:
 @asynccontextmanager
 async def http_at(address: str) -> AsyncIterator[int]:
     """As the webhook and its health are served."""
-    where = Address(*address_of(address, "webhook_address"))
+    where = ListenAddress(*address_of(address, "webhook_address"))
     async with serving("test", lambda _: web.Application(), where, None, ConnectionLimits()) as port:
         yield port
 

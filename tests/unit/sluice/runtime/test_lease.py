@@ -4,7 +4,7 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from factories.buses import LosingAnswers
+from factories.broker.bus_rigs import LosingAnswers
 
 from sluice.contracts.bus.events import Entry, Stream
 from sluice.contracts.ids import RunId

@@ -1,6 +1,6 @@
 """An amount split over several GPUs of one node: what each has left, and the parts that each would give."""
 
-from sluice_allocator.core.placement.attempt import Attempt, Option, Unit
+from sluice_allocator.core.placement.attempt import Option, TrialNode, Unit
 from sluice_allocator.core.placement.gpus import Gpu, HomeKey
 from sluice_allocator.core.placement.homes import Home
 from sluice_allocator.core.placement.ranking import full_profile, whole_span
@@ -27,7 +27,7 @@ def _left_in(gpu: Gpu, home: Home) -> int:
     return max(0, min(home.free_width_percent, memory))
 
 
-def parts_of(attempt: Attempt, unit: Unit) -> list[Option]:
+def parts_of(attempt: TrialNode, unit: Unit) -> list[Option]:
     """The parts of one amount, one per GPU; empty when there is not enough."""
     percent = attempt.look.asking.claims[unit.claim].shares_percent or 0
     gpus = [gpu for gpu in attempt.node.gpus if attempt.look.may_use(gpu, unit.want)]
@@ -45,7 +45,7 @@ def parts_of(attempt: Attempt, unit: Unit) -> list[Option]:
     return options
 
 
-def _free_now(attempt: Attempt, gpu: Gpu, want: Want) -> int:
+def _free_now(attempt: TrialNode, gpu: Gpu, want: Want) -> int:
     """As `free_percent`, after the devices placed so far."""
     there = _home_of(attempt, gpu, want)
     if there is not None:
@@ -53,7 +53,7 @@ def _free_now(attempt: Attempt, gpu: Gpu, want: Want) -> int:
     return 0 if gpu in attempt.taken or gpu in attempt.states else free_percent(gpu, want)
 
 
-def _home_of(attempt: Attempt, gpu: Gpu, want: Want) -> tuple[HomeKey, Home] | None:
+def _home_of(attempt: TrialNode, gpu: Gpu, want: Want) -> tuple[HomeKey, Home] | None:
     """The home on a whole GPU that may take parts for the claim's trust domain."""
     full = full_profile(gpu)
     for span, home in attempt.homes_on(gpu).items():
@@ -62,7 +62,7 @@ def _home_of(attempt: Attempt, gpu: Gpu, want: Want) -> tuple[HomeKey, Home] | N
     return None
 
 
-def _part(attempt: Attempt, gpu: Gpu, want: Want, percent: int) -> Option:
+def _part(attempt: TrialNode, gpu: Gpu, want: Want, percent: int) -> Option:
     share = want.part_of(gpu, percent)
     there = _home_of(attempt, gpu, want)
     if there is not None:

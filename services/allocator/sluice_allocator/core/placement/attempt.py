@@ -40,7 +40,7 @@ class Option:
 
 
 @dataclass(slots=True)
-class Attempt:
+class TrialNode:
     """A node with the devices placed so far."""
 
     look: Look
@@ -85,7 +85,7 @@ class Attempt:
 # -- options ------------------------------------------------------------------------------------------------------
 
 
-def options(attempt: Attempt, unit: Unit) -> Iterator[Option]:
+def options(attempt: TrialNode, unit: Unit) -> Iterator[Option]:
     """Every way to place the unit on this node. Modes come in their order; `auto` takes what is not snug last."""
     claim = unit.want.claim
     alike: set[tuple[object, ...]] = set()
@@ -112,7 +112,7 @@ def _mode_of(option: Option) -> str:
     return option.share.mode if option.share is not None else "exclusive"
 
 
-def _exclusive(attempt: Attempt, unit: Unit, gpu: Gpu, turn: int) -> Iterator[Option]:
+def _exclusive(attempt: TrialNode, unit: Unit, gpu: Gpu, turn: int) -> Iterator[Option]:
     shape = unit.want.shape_on(gpu)
     if isinstance(shape, WaitReason):
         return
@@ -125,7 +125,7 @@ def _exclusive(attempt: Attempt, unit: Unit, gpu: Gpu, turn: int) -> Iterator[Op
     yield from _instances(attempt, gpu, shape, (turn, far))
 
 
-def _instances(attempt: Attempt, gpu: Gpu, profile: Profile, before: tuple[int, ...]) -> Iterator[Option]:
+def _instances(attempt: TrialNode, gpu: Gpu, profile: Profile, before: tuple[int, ...]) -> Iterator[Option]:
     """The best start first; the others only if the rest does not fit then."""
     state = attempt.state(gpu)
     if attempt.policy.idle_only and gpu.state != gpu.table.empty:
@@ -141,7 +141,7 @@ def _instances(attempt: Attempt, gpu: Gpu, profile: Profile, before: tuple[int, 
         yield Option(key, gpu, (profile.name, choice.start, choice.size), None, choice.state_after)
 
 
-def _shared(attempt: Attempt, unit: Unit, gpu: Gpu, mode: str, turn: int) -> Iterator[Option]:
+def _shared(attempt: TrialNode, unit: Unit, gpu: Gpu, mode: str, turn: int) -> Iterator[Option]:
     """A share in an existing home (or a trial one), or in a new one. Each device on another GPU."""
     if any(other.claim == unit.claim and option.gpu is gpu for other, option in attempt.placed):
         return

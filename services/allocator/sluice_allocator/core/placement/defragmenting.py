@@ -82,7 +82,7 @@ def plan_moves(
     )
     if promise is None or not 0 < len(promise.after) <= moves_max:
         return None
-    with _Trial(fleet, shown, destinations) as trial:
+    with _MoveTrial(fleet, shown, destinations) as trial:
         if not trial.take(promise.place, asking):
             return None
         moves = [trial.move(allocation) for allocation in _largest_first(fleet, promise.after)]
@@ -130,7 +130,7 @@ class _Destinations:
 
 
 @dataclass(slots=True)
-class _Trial:
+class _MoveTrial:
     """The nodes of a plan as they would be, with the new places taken as well."""
 
     fleet: Fleet

@@ -72,7 +72,7 @@ def find_displacing(
     if not fleet.stock.victims:
         return None
     look = look_for(fleet, asking, avoid)
-    search = _Search(look, priority, allows)
+    search = _VictimSearch(look, priority, allows)
     named = named_nodes(look)
     if named is not None:
         search.try_nodes(iter(named))
@@ -98,7 +98,7 @@ def find_displacing_own(
     if not going:
         return None
     look = look_for(fleet, asking, avoid)
-    search = _Search(look, priority, allows, own=True)
+    search = _VictimSearch(look, priority, allows, own=True)
     bookings = (fleet.booking(victim.allocation) for victim in sorted(going, key=lambda each: each.who))
     search.try_nodes(fleet.nodes[name] for name in dict.fromkeys(each.node for each in bookings if each is not None))
     if search.best is None and asking.host.shun:
@@ -107,7 +107,7 @@ def find_displacing_own(
 
 
 @dataclass(slots=True)
-class _Search:
+class _VictimSearch:
     look: Look
     priority: int
     allows: Allows

@@ -11,7 +11,7 @@ from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import DeviceGrant, Share
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.amounts import parts_of
-from sluice_allocator.core.placement.attempt import Attempt, Option, Unit, options
+from sluice_allocator.core.placement.attempt import Option, TrialNode, Unit, options
 from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.homes import Home
 from sluice_allocator.core.placement.hosts import Node
@@ -39,7 +39,7 @@ def fill(look: Look, node: Node) -> tuple[DeviceGrant, ...] | None:
     units = _units(look, node)
     for on_numa in _numa_choices(look, node):
         for evenly in (False, True):
-            attempt = Attempt(look, node, policy, on_numa, evenly=evenly)
+            attempt = TrialNode(look, node, policy, on_numa, evenly=evenly)
             if policy.linked:
                 _prefer_linked(attempt)
             done = _place(attempt, units, 0)
@@ -85,7 +85,7 @@ def _numa_choices(look: Look, node: Node) -> Iterator[dict[int, frozenset[Gpu]]]
         yield dict(zip(bound, chosen, strict=True))
 
 
-def _devices(attempt: Attempt) -> tuple[DeviceGrant, ...]:
+def _devices(attempt: TrialNode) -> tuple[DeviceGrant, ...]:
     """The placed devices, in the order of the claims."""
     devices: list[tuple[int, DeviceGrant]] = []
     for unit, option in attempt.placed:
@@ -133,7 +133,7 @@ def _size(want: Want, gpu: Gpu) -> int:
 # -- trying -------------------------------------------------------------------------------------------------------
 
 
-def _place(attempt: Attempt, units: list[Unit], at: int) -> bool:
+def _place(attempt: TrialNode, units: list[Unit], at: int) -> bool:
     """Place all units from `at` on. They stay on success, and are undone otherwise."""
     if at == len(units):
         return True
@@ -158,7 +158,7 @@ def _place(attempt: Attempt, units: list[Unit], at: int) -> bool:
     return False
 
 
-def _put(attempt: Attempt, unit: Unit, option: Option) -> None:
+def _put(attempt: TrialNode, unit: Unit, option: Option) -> None:
     gpu = option.gpu
     if option.share is not None:
         home = attempt.homes.get((gpu, option.span))
@@ -175,7 +175,7 @@ def _put(attempt: Attempt, unit: Unit, option: Option) -> None:
     attempt.placed.append((unit, option))
 
 
-def _undo(attempt: Attempt) -> None:
+def _undo(attempt: TrialNode) -> None:
     _, option = attempt.placed.pop()
     gpu = option.gpu
     if option.share is not None:
@@ -196,7 +196,7 @@ def _undo(attempt: Attempt) -> None:
 # -- GPUs that are close to each other ----------------------------------------------------------------------------
 
 
-def _prefer_linked(attempt: Attempt) -> None:
+def _prefer_linked(attempt: TrialNode) -> None:
     """Per claim, the best linked set of idle GPUs; the sets of two claims do not overlap."""
     taken: set[Gpu] = set()
     for number, (claim, want) in enumerate(zip(attempt.look.asking.claims, attempt.look.wants, strict=True)):

@@ -49,7 +49,7 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Spot:
+class _ReservationSpot:
     """A span of one GPU and the tenants in its way: fewest to wait for first, then most free already."""
 
     weight: int
@@ -76,7 +76,7 @@ def find_promise(
     `shown` is the snapshot of each node. None when no place may be reserved, or none was found among those looked at.
     """
     look = look_for(fleet, asking, avoid)
-    search = _Search(look, shown, wait_for, open_to)
+    search = _ReservationSearch(look, shown, wait_for, open_to)
     plain = asking.claims[0].modes == ("exclusive",) and asking.claims[0].shares_percent is None
     is_one = plain and len(asking.claims) == 1 and asking.claims[0].gpus == 1
     found = search.one_device(look.wants[0]) if is_one else search.several()
@@ -86,7 +86,7 @@ def find_promise(
 
 
 @dataclass(slots=True)
-class _Search:
+class _ReservationSearch:
     """One search for a reservation."""
 
     look: Look
@@ -110,7 +110,7 @@ class _Search:
                 return promise
         return None
 
-    def _spots(self, want: Want) -> Iterator[_Spot]:
+    def _spots(self, want: Want) -> Iterator[_ReservationSpot]:
         """The best spot of each GPU that may serve, GPUs with least in the way first."""
         best = 1 << 30
         for gpu, profile, least in self._gpus(want):
@@ -150,13 +150,13 @@ class _Search:
     def _groups(self) -> list[NodeClass]:
         return [group for group in self.look.groups() if "exclusive" in group.modes]
 
-    def _spot_on(self, gpu: Gpu, profile: Profile | None) -> _Spot | None:
+    def _spot_on(self, gpu: Gpu, profile: Profile | None) -> _ReservationSpot | None:
         """The best span on a GPU; None when every span has a tenant that may not be waited for."""
         spans = profile.placements if profile is not None else (Placement(0, max(1, gpu.report.memory_slices)),)
         found = (self._spot_at(gpu, profile, span) for span in spans)
         return min((each for each in found if each is not None), default=None)
 
-    def _spot_at(self, gpu: Gpu, profile: Profile | None, span: Placement) -> _Spot | None:
+    def _spot_at(self, gpu: Gpu, profile: Profile | None, span: Placement) -> _ReservationSpot | None:
         if any(span.mask & each.mask for each in gpu.blocked) or any(span.mask & each.mask for each in gpu.foreign):
             return None
         there = {key[0]: None for key, grant in gpu.spans.items() if profile is None or span.mask & _mask(grant)}
@@ -170,7 +170,7 @@ class _Search:
         weight = sum(each for each in weights if each is not None)
         occupied = (gpu.state & span.mask).bit_count() if profile is not None else span.size
         number = self.look.fleet.nodes[gpu.node].number
-        return _Spot(weight, occupied, number, gpu.report.index, span.start, gpu, tuple(there))
+        return _ReservationSpot(weight, occupied, number, gpu.report.index, span.start, gpu, tuple(there))
 
     # -- several devices, and shares --------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from sluice_allocator.core.rules import Rules
 
 
 @dataclass(slots=True)
-class Attempt:
+class RetryState:
     """One request's failures, and when its waiting reason was last published."""
 
     failures: int = 0
@@ -33,7 +33,7 @@ class Attempts:
     """The attempts of all requests."""
 
     rules: Rules
-    of_request: dict[RequestId, Attempt] = field(default_factory=dict)
+    of_request: dict[RequestId, RetryState] = field(default_factory=dict)
     _pauses: list[tuple[float, RequestId]] = field(default_factory=list)
     """A heap of when pauses end."""
 
@@ -43,7 +43,7 @@ class Attempts:
 
     def failed(self, request: RequestId, gpus: Iterable[GpuUuid], now: float) -> None:
         """Avoid the same GPUs for the same request for a while, longer each time."""
-        attempt = self.of_request.setdefault(request, Attempt())
+        attempt = self.of_request.setdefault(request, RetryState())
         pause_s = _longer_each_time(self.rules.retry_first_s, attempt.failures, self.rules.retry_max_s)
         attempt.failures += 1
         attempt.avoid = (attempt.avoid or {}) | dict.fromkeys(gpus, now + pause_s)
@@ -51,7 +51,7 @@ class Attempts:
 
     def taken_back(self, request: RequestId, now: float) -> None:
         """Another allocator revoked a place: it may know more of the request, so back off for a while."""
-        attempt = self.of_request.setdefault(request, Attempt())
+        attempt = self.of_request.setdefault(request, RetryState())
         attempt.rests_until = now + _longer_each_time(
             self.rules.retry_first_s, attempt.taken_back, self.rules.taken_back_max_s
         )
@@ -73,7 +73,7 @@ class Attempts:
 
     def waits_since(self, request: RequestId, now: float) -> float:
         """Since when a request has wanted a place: from now on, at the first call."""
-        attempt = self.of_request.setdefault(request, Attempt())
+        attempt = self.of_request.setdefault(request, RetryState())
         if attempt.waits_since is None:
             attempt.waits_since = now
         return attempt.waits_since
@@ -101,7 +101,7 @@ class Attempts:
         """Whether to publish a waiting reason now: at a bounded rate, unless it is new."""
         attempt = self.of_request.get(request)
         if attempt is None:
-            attempt = self.of_request[request] = Attempt()
+            attempt = self.of_request[request] = RetryState()
         if not is_news and now - attempt.pending_said_at < self.rules.pending_refresh_s:
             return False
         attempt.pending_said_at = now

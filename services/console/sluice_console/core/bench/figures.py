@@ -12,7 +12,7 @@ from operator import itemgetter
 from sluice.contracts.bus.trace_headers import COMMIT, milliseconds
 from sluice.contracts.messages import AllocationRequested, AnyMessage, Booking, Bound, Closed, Grant, Revoke, SliceReady
 from sluice_console.core.documents import VERSION, Document
-from sluice_console.core.story import Happened
+from sluice_console.core.history.sentences import HistoryMessage
 
 LANDED_AT = "Sluice-Sequence"
 """
@@ -82,7 +82,7 @@ class BenchDocument(Document, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Way:
+class RequestTimes:
     """One request's words: Unix times, s."""
 
     asked_s: float = 0.0
@@ -98,9 +98,9 @@ class Way:
         return self.stored_s > 0
 
 
-def ways(history: Iterable[Happened], requests: Mapping[str, str]) -> dict[str, Way]:
+def request_times(history: Iterable[HistoryMessage], requests: Mapping[str, str]) -> dict[str, RequestTimes]:
     """The way of each of `requests` (id -> pod name), by the first of each of its words."""
-    found = {request: Way() for request in requests}
+    found = {request: RequestTimes() for request in requests}
     for happened in history:
         message = happened.envelope.message
         way = found.get(request_of(message) or happened.envelope.request)
@@ -125,7 +125,7 @@ def request_of(message: AnyMessage) -> str:
     return str(booking.request) if booking is not None else ""
 
 
-def time_s(happened: Happened) -> float | None:
+def time_s(happened: HistoryMessage) -> float | None:
     """When a word was said, Unix, or None where that cannot be read."""
     try:
         found = datetime.fromisoformat(happened.envelope.time)
@@ -134,7 +134,7 @@ def time_s(happened: Happened) -> float | None:
     return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
 
 
-def hops_of(found: Iterable[Way]) -> tuple[HopDocument, ...]:
+def hops_of(found: Iterable[RequestTimes]) -> tuple[HopDocument, ...]:
     """How long each hop took, of those who were bound."""
     whole = [way for way in found if way.whole]
     if not whole:
@@ -176,7 +176,7 @@ def overcommitted(bookings: Iterable[Booking]) -> int:
     return sum(len(owners) - 1 for owners in taken.values())
 
 
-def overcommitted_ever(history: Iterable[Happened]) -> int:
+def overcommitted_ever(history: Iterable[HistoryMessage]) -> int:
     """
     The most memory slices that were given twice at any moment of a run, by each word of the ledger in its order.
 

@@ -7,12 +7,12 @@ Whether certificate and caBundle match is not calculated here: the API server is
 from collections.abc import Iterator, Mapping, Sequence
 
 from sluice.contracts.kube.names import GATE
+from sluice_console.core.doctor.cluster_view import APPLY, POLICIES, SYSTEM, WEBHOOK, AdmissionTrial, ObservedCluster
 from sluice_console.core.doctor.findings import Check, FindingDocument, named, ok, problem, unknown, warning
-from sluice_console.core.doctor.objects import Object, at, by_name, items, labels, name, selects
-from sluice_console.core.doctor.seen import APPLY, POLICIES, SYSTEM, WEBHOOK, SeenCluster, Trial
+from sluice_console.core.doctor.kube_objects import Object, at, by_name, items, labels, name, selects
 
 
-def check_admission(seen: SeenCluster) -> list[FindingDocument]:
+def check_admission(seen: ObservedCluster) -> list[FindingDocument]:
     """Look at the webhook and the policies."""
     return [*_admission(seen), *_policies(seen)]
 
@@ -35,7 +35,7 @@ def _labels_of_namespace(of: Object) -> Mapping[str, str]:
     return {**labels(of), "kubernetes.io/metadata.name": name(of)}
 
 
-def _admission(seen: SeenCluster) -> Iterator[FindingDocument]:
+def _admission(seen: ObservedCluster) -> Iterator[FindingDocument]:
     webhooks = seen.of("webhooks")
     if webhooks is None:
         return
@@ -70,7 +70,7 @@ def _admission(seen: SeenCluster) -> Iterator[FindingDocument]:
         yield _of_trial(seen.trial)
 
 
-def _of_trial(trial: Trial) -> FindingDocument:
+def _of_trial(trial: AdmissionTrial) -> FindingDocument:
     where = f"a pod that asks for a GPU, tried in namespace {trial.namespace} (a dry run)"
     if not trial.namespace:
         return warning(
@@ -99,7 +99,7 @@ def _of_trial(trial: Trial) -> FindingDocument:
     )
 
 
-def _policies(seen: SeenCluster) -> Iterator[FindingDocument]:
+def _policies(seen: ObservedCluster) -> Iterator[FindingDocument]:
     policies, bindings = seen.of("policies"), seen.of("bindings")
     if policies is None or bindings is None:
         return

@@ -13,7 +13,7 @@ from sluice.contracts.bus.events import stream_of
 from sluice.contracts.bus.subjects import parse
 from sluice.contracts.messages import GpuReport, LeaseHeld, SourceSynced
 from sluice_console.core.doctor.findings import Check, FindingDocument, counted, named, ok, problem, unknown, warning
-from sluice_console.core.world import World
+from sluice_console.core.fleet.fleet_state import FleetState
 
 CLOCK_SKEW_S = 2.0
 """Clocks that differ by more are told. A write takes milliseconds; nothing is decided from another host's clock, but
@@ -35,7 +35,7 @@ TIMED_KINDS = ("lease", "source", "node", "inventory")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteTimes:
     """When a value was written, by its writer's clock and by the broker's, in unix seconds."""
 
     writer_s: float
@@ -43,7 +43,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ServiceAnswer:
     """What became of a question to a service: `problem` is empty when it answered, and `said` is what it said."""
 
     problem: str = ""
@@ -51,16 +51,16 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenBus:
+class ObservedBus:
     """All that was read. `allocator` and `inventory` are None where nobody was asked."""
 
     url: str
-    world: World
+    fleet_state: FleetState
     stream_problems: tuple[str, ...] = ()
-    written: Mapping[str, Written] = field(default_factory=dict)
+    written: Mapping[str, WriteTimes] = field(default_factory=dict)
     """By subject."""
-    allocator: Asked | None = None
-    inventory: Asked | None = None
+    allocator: ServiceAnswer | None = None
+    inventory: ServiceAnswer | None = None
     version: str = ""
     """Of the console that looks."""
     trouble: str = ""
@@ -69,28 +69,28 @@ class SeenBus:
     """For how long nothing has been stored in STATE, by the broker's clock."""
 
 
-def timed_subjects(world: World) -> list[str]:
+def timed_subjects(fleet_state: FleetState) -> list[str]:
     """The values whose times shall be read."""
-    return sorted(subject for subject in world.values if parse(subject).kind in TIMED_KINDS)
+    return sorted(subject for subject in fleet_state.values if parse(subject).kind in TIMED_KINDS)
 
 
-def check_bus(seen: SeenBus) -> list[FindingDocument]:
+def check_bus(seen: ObservedBus) -> list[FindingDocument]:
     """Look at everything."""
     return [
         _broker(seen),
         *_streams(seen),
-        *_words(seen.world),
+        *_words(seen.fleet_state),
         *_allocator(seen),
         *_sources(seen),
         *_inventory(seen),
         *_agents(seen),
-        *_gpus(seen.world),
+        *_gpus(seen.fleet_state),
         *_versions(seen),
         *_clocks(seen),
     ]
 
 
-def _broker(seen: SeenBus) -> FindingDocument:
+def _broker(seen: ObservedBus) -> FindingDocument:
     """
     A broker can answer and store nothing: its disk is full, or was, for it keeps the error until it is started again.
 
@@ -100,7 +100,7 @@ def _broker(seen: SeenBus) -> FindingDocument:
     if seen.trouble:
         return problem(Check.BROKER, seen.trouble, "free some space there; the broker is started again by itself")
     idle = seen.unstored_s is not None and seen.unstored_s > STORES_NOTHING_S
-    if idle and not any(True for _ in seen.world.of("lease", LeaseHeld)):
+    if idle and not any(True for _ in seen.fleet_state.of("lease", LeaseHeld)):
         return problem(
             Check.BROKER,
             f"the broker at {seen.url} has stored nothing for {seen.unstored_s:.0f} s, and no service holds a lease: "
@@ -131,7 +131,7 @@ def silent_broker(url: str, *, clustered: bool) -> FindingDocument:
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _streams(seen: SeenBus) -> Iterator[FindingDocument]:
+def _streams(seen: ObservedBus) -> Iterator[FindingDocument]:
     for sentence in seen.stream_problems:
         missing = "there is no stream" in sentence
         yield problem(
@@ -146,13 +146,13 @@ def _streams(seen: SeenBus) -> Iterator[FindingDocument]:
         yield ok(Check.STREAMS, "the streams are there as declared")
 
 
-def _lease(seen: SeenBus, role: str) -> LeaseHeld | None:
-    held = seen.world.at("lease", LeaseHeld, role)
+def _lease(seen: ObservedBus, role: str) -> LeaseHeld | None:
+    held = seen.fleet_state.at("lease", LeaseHeld, role)
     return held if held is not None and held.owner else None
 
 
-def _words(world: World) -> Iterator[FindingDocument]:
-    for subject, why in sorted(world.unread.items())[:UNREAD_SHOWN_MAX]:
+def _words(fleet_state: FleetState) -> Iterator[FindingDocument]:
+    for subject, why in sorted(fleet_state.unread.items())[:UNREAD_SHOWN_MAX]:
         stream = stream_of(subject.split(".")[1])
         yield problem(
             Check.WORDS,
@@ -160,11 +160,11 @@ def _words(world: World) -> Iterator[FindingDocument]:
             "while an upgrade goes on: finish it. Otherwise remove it, as whom docs/evolution.md says; its writer says "
             f"it again: nats stream purge {stream} --subject {subject}",
         )
-    if len(world.unread) > UNREAD_SHOWN_MAX:
-        more = counted(len(world.unread) - UNREAD_SHOWN_MAX, "more message")
+    if len(fleet_state.unread) > UNREAD_SHOWN_MAX:
+        more = counted(len(fleet_state.unread) - UNREAD_SHOWN_MAX, "more message")
         yield problem(Check.WORDS, f"{more} cannot be read", "the services' logs name them (set aside)")
-    if not world.unread and world.values:
-        yield ok(Check.WORDS, f"all {len(world.values)} can be read")
+    if not fleet_state.unread and fleet_state.values:
+        yield ok(Check.WORDS, f"all {len(fleet_state.values)} can be read")
 
 
 def _without(subject: str) -> str:
@@ -177,7 +177,7 @@ def _without(subject: str) -> str:
     return "it was set aside, and everything behind it is read"
 
 
-def _allocator(seen: SeenBus) -> Iterator[FindingDocument]:
+def _allocator(seen: ObservedBus) -> Iterator[FindingDocument]:
     held = _lease(seen, "allocator")
     if held is None and _broker(seen).level != "ok":
         yield problem(
@@ -203,8 +203,8 @@ def _allocator(seen: SeenBus) -> Iterator[FindingDocument]:
         yield ok(Check.ALLOCATOR, f"run {held.owner} holds the lease and answers")
 
 
-def _sources(seen: SeenBus) -> Iterator[FindingDocument]:
-    sources = {key[0]: synced for key, synced in seen.world.of("source", SourceSynced)}
+def _sources(seen: ObservedBus) -> Iterator[FindingDocument]:
+    sources = {key[0]: synced for key, synced in seen.fleet_state.of("source", SourceSynced)}
     if not sources:
         yield warning(
             Check.POD_WATCHER,
@@ -235,11 +235,11 @@ def _sources(seen: SeenBus) -> Iterator[FindingDocument]:
         yield ok(Check.POD_WATCHER, f"{named(sources)} asks for {counted(live, 'pod')}")
 
 
-def _inventory(seen: SeenBus) -> Iterator[FindingDocument]:
+def _inventory(seen: ObservedBus) -> Iterator[FindingDocument]:
     behind = [
         node
-        for node, news in seen.world.news().items()
-        if (pulled := seen.world.inventories().get(node)) is not None
+        for node, news in seen.fleet_state.news().items()
+        if (pulled := seen.fleet_state.inventories().get(node)) is not None
         and not pulled.stale
         and (pulled.snapshot.agent_run, pulled.snapshot.generation) != (news.agent_run, news.generation)
         and (_age_s(seen, subjects.guarded("node", node).subject) or 0.0) > BEHIND_S
@@ -258,13 +258,13 @@ def _inventory(seen: SeenBus) -> Iterator[FindingDocument]:
         yield ok(Check.INVENTORY, "it lags behind no node's news; it was not asked anything (--inventory HOST:PORT)")
 
 
-def _agents(seen: SeenBus) -> Iterator[FindingDocument]:
-    world = seen.world
-    known = sorted({*world.news(), *world.inventories(), *world.heads()})
+def _agents(seen: ObservedBus) -> Iterator[FindingDocument]:
+    fleet_state = seen.fleet_state
+    known = sorted({*fleet_state.news(), *fleet_state.inventories(), *fleet_state.heads()})
     if not known:
         yield problem(Check.AGENTS, "no node has been heard of", "start the node agents; each says why in its log")
         return
-    pulled = world.inventories()
+    pulled = fleet_state.inventories()
     never = [node for node in known if node not in pulled]
     if never:
         yield problem(
@@ -282,7 +282,7 @@ def _agents(seen: SeenBus) -> Iterator[FindingDocument]:
                 "start its agent; a node that is gone for good: docs/operations.md",
             )
     fresh = [node for node in known if node in pulled and not pulled[node].stale]
-    closed = world.unopened(fresh)
+    closed = fleet_state.unopened(fresh)
     if closed:
         yield warning(
             Check.AGENTS,
@@ -296,8 +296,8 @@ def _agents(seen: SeenBus) -> Iterator[FindingDocument]:
         yield ok(Check.AGENTS, f"{counted(len(known), 'node')}, all fresh and open")
 
 
-def _gpus(world: World) -> Iterator[FindingDocument]:
-    gpus = [(node, gpu) for node, each in world.inventories().items() for gpu in each.snapshot.gpus]
+def _gpus(fleet_state: FleetState) -> Iterator[FindingDocument]:
+    gpus = [(node, gpu) for node, each in fleet_state.inventories().items() for gpu in each.snapshot.gpus]
     ill = [f"{node} GPU {gpu.index} ({_illness(gpu)})" for node, gpu in gpus if gpu.lost or not gpu.healthy]
     held = [f"{node} GPU {gpu.index}" for node, gpu in gpus if gpu.quarantined]
     if ill:
@@ -318,14 +318,14 @@ def _illness(gpu: GpuReport) -> str:
     return "lost" if gpu.lost else gpu.health_message or "unhealthy"
 
 
-def _versions(seen: SeenBus) -> Iterator[FindingDocument]:
+def _versions(seen: ObservedBus) -> Iterator[FindingDocument]:
     by_version: dict[str, list[str]] = {}
     if seen.version:
         by_version.setdefault(seen.version, []).append("this command")
-    for key, held in seen.world.of("lease", LeaseHeld):
+    for key, held in seen.fleet_state.of("lease", LeaseHeld):
         if held.version:
             by_version.setdefault(held.version, []).append(key[0])
-    for node, news in seen.world.news().items():
+    for node, news in seen.fleet_state.news().items():
         if news.version:
             by_version.setdefault(news.version, []).append(f"node {node}")
     if len(by_version) > 1:
@@ -340,7 +340,7 @@ def _versions(seen: SeenBus) -> Iterator[FindingDocument]:
         yield ok(Check.VERSIONS, f"{counted(len(who), 'part')}, all of version {version}")
 
 
-def _clocks(seen: SeenBus) -> Iterator[FindingDocument]:
+def _clocks(seen: ObservedBus) -> Iterator[FindingDocument]:
     if not seen.written:
         yield unknown(Check.CLOCKS, "nothing with a time was written yet", "look again when something runs")
         return
@@ -358,7 +358,7 @@ def _clocks(seen: SeenBus) -> Iterator[FindingDocument]:
         yield ok(Check.CLOCKS, f"{counted(len(seen.written), 'writer')} within {CLOCK_SKEW_S:g} s of the broker")
 
 
-def _age_s(seen: SeenBus, subject: str) -> float | None:
+def _age_s(seen: ObservedBus, subject: str) -> float | None:
     """
     How long ago a value was stored, by the broker's clock.
 
@@ -370,5 +370,5 @@ def _age_s(seen: SeenBus, subject: str) -> float | None:
     return _newest_s(list(seen.written.values())) - times.broker_s
 
 
-def _newest_s(written: Sequence[Written]) -> float:
+def _newest_s(written: Sequence[WriteTimes]) -> float:
     return max(times.broker_s for times in written)

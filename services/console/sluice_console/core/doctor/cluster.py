@@ -10,9 +10,19 @@ from datetime import datetime
 
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, CONDITION_READY, CRD_GPUS, CSI_DRIVER, GATE, LABEL_MANAGED
 from sluice_console.core.doctor.admission import check_admission
+from sluice_console.core.doctor.cluster_view import (
+    APPLY,
+    BROKER,
+    DEPLOYMENTS,
+    KINDS,
+    ROLES,
+    SYSTEM,
+    WATCHER,
+    ObservedCluster,
+    replicas,
+)
 from sluice_console.core.doctor.findings import Check, FindingDocument, counted, named, ok, problem, unknown, warning
-from sluice_console.core.doctor.nodes import check_nodes
-from sluice_console.core.doctor.objects import (
+from sluice_console.core.doctor.kube_objects import (
     Object,
     at,
     by_name,
@@ -24,24 +34,14 @@ from sluice_console.core.doctor.objects import (
     labels,
     name,
 )
-from sluice_console.core.doctor.seen import (
-    APPLY,
-    BROKER,
-    DEPLOYMENTS,
-    KINDS,
-    ROLES,
-    SYSTEM,
-    WATCHER,
-    SeenCluster,
-    replicas,
-)
-from sluice_console.core.doctor.starting import check_starting
+from sluice_console.core.doctor.nodes import check_nodes
+from sluice_console.core.doctor.pod_start import check_starting
 
 UNTOLD_S = 300.0
 """A pod of ours that waits longer without having been told why: it is told after seconds, or, of very many, minutes."""
 
 
-def check_cluster(seen: SeenCluster) -> list[FindingDocument]:
+def check_cluster(seen: ObservedCluster) -> list[FindingDocument]:
     """Look at everything that could be read."""
     return [
         *_unread(seen),
@@ -66,14 +66,14 @@ def check_cluster(seen: SeenCluster) -> list[FindingDocument]:
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _unread(seen: SeenCluster) -> Iterator[FindingDocument]:
+def _unread(seen: ObservedCluster) -> Iterator[FindingDocument]:
     for kind, why in seen.problems.items():
         yield unknown(Check.CLUSTER, f"{KINDS[kind].resource}: {why}", "look as somebody who may list them")
     if not seen.problems:
         yield ok(Check.CLUSTER, f"the API server of {seen.where} answers")
 
 
-def _services(seen: SeenCluster) -> list[FindingDocument]:
+def _services(seen: ObservedCluster) -> list[FindingDocument]:
     found: list[FindingDocument] = []
     well = []
     for kind, wanted in (("deployments", DEPLOYMENTS), ("brokers", (BROKER,))):
@@ -107,7 +107,7 @@ def _consequence(service: str) -> str:
     }[service]
 
 
-def _images(seen: SeenCluster) -> Iterator[FindingDocument]:
+def _images(seen: ObservedCluster) -> Iterator[FindingDocument]:
     tags: dict[str, set[str]] = {}
     for kind in ("deployments", "daemonsets"):
         for each in seen.of(kind) or ():
@@ -122,7 +122,7 @@ def _images(seen: SeenCluster) -> Iterator[FindingDocument]:
         yield warning(Check.VERSIONS, f"images differ: {listed}", remedy)
 
 
-def _volume(seen: SeenCluster) -> Iterator[FindingDocument]:
+def _volume(seen: ObservedCluster) -> Iterator[FindingDocument]:
     drivers = seen.of("drivers")
     if drivers is None:
         return
@@ -139,7 +139,7 @@ def _volume(seen: SeenCluster) -> Iterator[FindingDocument]:
         yield ok(Check.VOLUME, f"the CSIDriver {CSI_DRIVER} is there")
 
 
-def _mirror(seen: SeenCluster) -> Iterator[FindingDocument]:
+def _mirror(seen: ObservedCluster) -> Iterator[FindingDocument]:
     definitions = seen.of("definitions")
     if definitions is None:
         return
@@ -154,7 +154,7 @@ def _mirror(seen: SeenCluster) -> Iterator[FindingDocument]:
         yield ok(Check.MIRROR, "`kubectl get gpus` has its definition")
 
 
-def _rights(seen: SeenCluster) -> Iterator[FindingDocument]:
+def _rights(seen: ObservedCluster) -> Iterator[FindingDocument]:
     roles, bindings = seen.of("roles"), seen.of("rolebindings")
     if roles is None or bindings is None:
         return
@@ -175,7 +175,7 @@ def _rights(seen: SeenCluster) -> Iterator[FindingDocument]:
         yield ok(Check.RIGHTS, f"{named(ROLES)} have their roles")
 
 
-def _waiting(seen: SeenCluster) -> Iterator[FindingDocument]:
+def _waiting(seen: ObservedCluster) -> Iterator[FindingDocument]:
     pods = seen.of("waiting")
     if pods is None:
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sluice.contracts.kube.names import CSI_DRIVER
 from sluice_console.core.doctor.findings import Check, FindingDocument, counted, named, ok, problem, warning
-from sluice_console.core.doctor.objects import Object, at, by_name, is_so, items, labels, name
+from sluice_console.core.doctor.kube_objects import Object, at, by_name, is_so, items, labels, name
 
 AGENT = "sluice-node-agent"
 GPU_PRESENT = "nvidia.com/gpu.present"

@@ -14,7 +14,7 @@ from sluice_console.core.documents.hardware import (
     NodeDocument,
     TenantDocument,
 )
-from sluice_console.core.documents.operating import (
+from sluice_console.core.documents.operations import (
     AdjustDocument,
     AdjustedFieldDocument,
     AmountsDocument,
@@ -37,7 +37,7 @@ from sluice_console.core.documents.pods import (
     StepDocument,
     StoryDocument,
 )
-from sluice_console.core.documents.simulated import (
+from sluice_console.core.documents.simulation import (
     EvictedDocument,
     HomeDocument,
     LeftDocument,

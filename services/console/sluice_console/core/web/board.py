@@ -14,19 +14,19 @@ import msgspec
 from sluice.contracts.bus.subjects import Address, SubjectError, parse
 from sluice.contracts.messages import AnyMessage
 from sluice_console.core.documents import GpuDocument, PodDocument
-from sluice_console.core.gpus import gpus_document
+from sluice_console.core.fleet.fleet_state import FleetState
+from sluice_console.core.fleet.gpus import gpus_document
 from sluice_console.core.web.rows import (
     NONE,
     BusRow,
     BusState,
     FleetRow,
-    Row,
-    Sums,
+    FleetTotals,
+    PageRow,
     node_rows,
     pod_of,
     request_row,
 )
-from sluice_console.core.world import World
 
 OF_NODES = frozenset({"inventory", "ledger", "node", "host", "cordon"})
 OF_REQUESTS = frozenset({"request", "binding", "waiting", "ledger", "slice"})
@@ -37,7 +37,7 @@ REQUESTS_MAX = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class BoardChange:
     """What the rows of `revision` have that those of the revision before had not. Rows are JSON."""
 
     revision: int
@@ -67,7 +67,7 @@ class Board:
         self._dirty_requests: dict[str, None] = {}
         self._incarnation = ""
         self._keys: dict[str, frozenset[str]] = {}
-        self._sums: dict[str, Sums] = {}
+        self._sums: dict[str, FleetTotals] = {}
         self._total = NONE
         self._states: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
@@ -129,7 +129,7 @@ class Board:
         """Whether something was heard that no row says yet."""
         return bool(self._dirty_nodes or self._dirty_requests)
 
-    def step(self, limit: int) -> Change | None:
+    def step(self, limit: int) -> BoardChange | None:
         """Make the rows of at most `limit` nodes and requests anew. None when no row has changed."""
         changed: dict[str, msgspec.Raw | None] = {}
         for _ in range(limit):
@@ -145,7 +145,7 @@ class Board:
             return None
         self.revision += 1
         rows = {key: row for key, row in changed.items() if row is not None}
-        return Change(self.revision, rows, tuple(key for key, row in changed.items() if row is None))
+        return BoardChange(self.revision, rows, tuple(key for key, row in changed.items() if row is None))
 
     def picture(self) -> tuple[int, list[tuple[str, msgspec.Raw]]]:
         """The revision and all of its rows: what concerns all of them first, then nodes with their GPUs, requests."""
@@ -160,7 +160,7 @@ class Board:
         parts = self._nodes.get(name, _Parts())
         if not parts.values:
             self._nodes.pop(name, None)
-        rows, sums = node_rows(name, World(parts.values, self._incarnation))
+        rows, sums = node_rows(name, FleetState(parts.values, self._incarnation))
         for key in self._keys.get(name, frozenset()) - rows.keys():
             self._set(key, None, changed)
         for key, row in rows.items():
@@ -172,10 +172,10 @@ class Board:
         before = self._sums.pop(name, NONE)
         if sums != NONE:
             self._sums[name] = sums
-        self._total = Sums(
+        self._total = FleetTotals(
             **{
                 each: getattr(self._total, each) - getattr(before, each) + getattr(sums, each)
-                for each in Sums.__struct_fields__
+                for each in FleetTotals.__struct_fields__
             }
         )
 
@@ -203,7 +203,7 @@ class Board:
         else:
             self._unlisted[request] = None
 
-    def _set(self, key: str, row: Row | None, changed: dict[str, msgspec.Raw | None]) -> None:
+    def _set(self, key: str, row: PageRow | None, changed: dict[str, msgspec.Raw | None]) -> None:
         if row is None:
             if self._rows.pop(key, None) is not None:
                 changed[key] = None
@@ -225,7 +225,7 @@ class Board:
     def gpus_of(self, node: str) -> tuple[GpuDocument, ...]:
         """The GPUs of one node, whole; none when nothing is known of it."""
         parts = self._nodes.get(node)
-        return gpus_document(World(parts.values, self._incarnation)).gpus if parts is not None else ()
+        return gpus_document(FleetState(parts.values, self._incarnation)).gpus if parts is not None else ()
 
     def pod(self, request: str) -> PodDocument | None:
         """One request as it stands, ended or not; None when nothing is said of it any more."""
@@ -234,12 +234,12 @@ class Board:
     def endpoint_of(self, node: str) -> str:
         """Where a node's agent answers, as it last said; empty when nothing is heard of it."""
         parts = self._nodes.get(node)
-        news = World(parts.values, self._incarnation).news().get(node) if parts is not None else None
+        news = FleetState(parts.values, self._incarnation).news().get(node) if parts is not None else None
         return news.endpoint if news is not None else ""
 
     def _pod(self, request: str) -> PodDocument | None:
         parts = self._requests.get(request)
-        return pod_of(request, World(parts.values, self._incarnation)) if parts is not None else None
+        return pod_of(request, FleetState(parts.values, self._incarnation)) if parts is not None else None
 
 
 def _first(waiting: dict[str, None]) -> str:

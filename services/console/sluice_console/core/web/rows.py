@@ -12,21 +12,21 @@ import msgspec
 from sluice.contracts.fleet_file.fleet_spec import POOL_LABEL
 from sluice.contracts.messages import HostFacts
 from sluice_console.core.documents import GpuDocument, InstanceDocument, InstanceState, PodDocument, PodState
-from sluice_console.core.fleet_nodes import FleetNodeDocument, NodeState, nodes_document
-from sluice_console.core.gpus import gpus_document
-from sluice_console.core.homes import daemon_text
-from sluice_console.core.pods import pods_document
-from sluice_console.core.world import World
+from sluice_console.core.fleet.fleet_state import FleetState
+from sluice_console.core.fleet.gpus import gpus_document
+from sluice_console.core.fleet.nodes import FleetNodeDocument, NodeState, nodes_document
+from sluice_console.core.fleet.pods import pods_document
+from sluice_console.core.fleet.shared_devices import daemon_text
 
 MESSAGE_MAX = 400
 """Characters of a sentence in a row; the whole of it is in the request's story."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PageRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What every row is."""
 
 
-class ShareRow(Row, frozen=True, kw_only=True):
+class ShareRow(PageRow, frozen=True, kw_only=True):
     """One share of a home."""
 
     owner: str
@@ -36,7 +36,7 @@ class ShareRow(Row, frozen=True, kw_only=True):
     sm_percent: int = 0
 
 
-class PlaceRow(Row, frozen=True, kw_only=True):
+class PlaceRow(PageRow, frozen=True, kw_only=True):
     """One span of a GPU's memory units that is not simply free."""
 
     start: int
@@ -54,7 +54,7 @@ class PlaceRow(Row, frozen=True, kw_only=True):
     message: str = ""
 
 
-class GpuRow(Row, frozen=True, kw_only=True):
+class GpuRow(PageRow, frozen=True, kw_only=True):
     """One GPU: a bar of `units` memory units with what is placed on them."""
 
     node: str
@@ -73,7 +73,7 @@ class GpuRow(Row, frozen=True, kw_only=True):
     cordoned: str = ""
 
 
-class NodeRow(Row, frozen=True, kw_only=True):
+class NodeRow(PageRow, frozen=True, kw_only=True):
     """One node; its GPUs have rows of their own."""
 
     node: str
@@ -91,14 +91,14 @@ class NodeRow(Row, frozen=True, kw_only=True):
     """Of a stale node: when it was last heard of. Of others it would change with every pull."""
 
 
-class ReasonRow(Row, frozen=True, kw_only=True):
+class ReasonRow(PageRow, frozen=True, kw_only=True):
     """Why a request waits, counted."""
 
     reason: str
     count: int
 
 
-class RequestRow(Row, frozen=True, kw_only=True):
+class RequestRow(PageRow, frozen=True, kw_only=True):
     """One request that has no slice now: it waits, is refused, is being served, or is ending."""
 
     request: str
@@ -109,7 +109,7 @@ class RequestRow(Row, frozen=True, kw_only=True):
     reasons: tuple[ReasonRow, ...] = ()
 
 
-class FleetRow(Row, frozen=True, kw_only=True):
+class FleetRow(PageRow, frozen=True, kw_only=True):
     """Sums over all nodes and requests."""
 
     nodes: int = 0
@@ -131,7 +131,7 @@ class FleetRow(Row, frozen=True, kw_only=True):
 BusState = Literal["connecting", "reading", "live", "lost", "full"]
 
 
-class BusRow(Row, frozen=True, kw_only=True):
+class BusRow(PageRow, frozen=True, kw_only=True):
     """How the page's server stands with the broker: what is shown is old unless it is `live`."""
 
     state: BusState
@@ -140,7 +140,7 @@ class BusRow(Row, frozen=True, kw_only=True):
     message: str = ""
 
 
-class Sums(msgspec.Struct, frozen=True, kw_only=True):
+class FleetTotals(msgspec.Struct, frozen=True, kw_only=True):
     """What one node adds to the fleet's row."""
 
     nodes: int = 0
@@ -153,17 +153,17 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
     foreign: int = 0
 
 
-NONE = Sums()
+NONE = FleetTotals()
 
 
-def node_rows(name: str, world: World) -> tuple[dict[str, NodeRow | GpuRow], Sums]:
-    """The rows of one node by key, from a world that holds what is said of this node; none when nothing is."""
-    found = nodes_document(world, {}).nodes
+def node_rows(name: str, fleet_state: FleetState) -> tuple[dict[str, NodeRow | GpuRow], FleetTotals]:
+    """The rows of one node by key, from the last values about that node; none when there are none."""
+    found = nodes_document(fleet_state, {}).nodes
     if not found:
         return {}, NONE
-    gpus = gpus_document(world)
-    inventory = world.inventories().get(name)
-    host = world.at("host", HostFacts, name)
+    gpus = gpus_document(fleet_state)
+    inventory = fleet_state.inventories().get(name)
+    host = fleet_state.at("host", HostFacts, name)
     node = _node(found[0], host.labels.get(POOL_LABEL, "") if host is not None else "")
     if inventory is not None:
         node = msgspec.structs.replace(
@@ -175,7 +175,7 @@ def node_rows(name: str, world: World) -> tuple[dict[str, NodeRow | GpuRow], Sum
     rows: dict[str, NodeRow | GpuRow] = {f"node/{name}": node}
     rows |= {f"gpu/{name}/{gpu.uuid}": _gpu(gpu) for gpu in gpus.gpus}
     places = [place for gpu in gpus.gpus for place in gpu.instances]
-    sums = Sums(
+    sums = FleetTotals(
         nodes=1,
         gpus=len(gpus.gpus),
         memory_mib=sum(gpu.memory_mib for gpu in gpus.gpus),
@@ -246,9 +246,9 @@ def _place(place: InstanceDocument) -> PlaceRow:
     )
 
 
-def pod_of(request: str, world: World) -> PodDocument | None:
-    """One request, from a world that holds what is said of it."""
-    return next((pod for pod in pods_document(world, with_ended=True).pods if pod.request == request), None)
+def pod_of(request: str, fleet_state: FleetState) -> PodDocument | None:
+    """One request, from the last values about it."""
+    return next((pod for pod in pods_document(fleet_state, with_ended=True).pods if pod.request == request), None)
 
 
 def request_row(pod: PodDocument) -> RequestRow:

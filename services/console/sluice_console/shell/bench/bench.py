@@ -23,19 +23,26 @@ from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import AllocationRequested, Bound, Grant, Refused, RequestRejected, Revoke
 from sluice.runtime.nats.history import open_history
 from sluice_console.core.bench import load
-from sluice_console.core.bench.figures import BenchDocument, hops_of, overcommitted, overcommitted_ever, time_s, ways
+from sluice_console.core.bench.broker_replay import ReplayMessage, replay_of
+from sluice_console.core.bench.figures import (
+    BenchDocument,
+    hops_of,
+    overcommitted,
+    overcommitted_ever,
+    request_times,
+    time_s,
+)
 from sluice_console.core.bench.load import BenchFile, BenchPod, LoadError
-from sluice_console.core.bench.score import Note, score
-from sluice_console.core.plan import shared_out
-from sluice_console.core.story import Happened
-from sluice_console.core.world import World
-from sluice_console.shell.bench.ceiling import ceiling
-from sluice_console.shell.connect import connected, user_of_the_bus
-from sluice_console.shell.ended_by_signal import ended_by_signal
-from sluice_console.shell.live import LiveWorld, following
-from sluice_console.shell.running import Running, find_running
-from sluice_console.shell.system import Options, System
-from sluice_console.shell.typed import UsageError
+from sluice_console.core.fleet.fleet_state import FleetState
+from sluice_console.core.history.sentences import HistoryMessage
+from sluice_console.core.process_plan import shared_out
+from sluice_console.shell.bench.bare_broker import ceiling
+from sluice_console.shell.cli_options import UsageError
+from sluice_console.shell.live.connect import connected, user_of_the_bus
+from sluice_console.shell.live.live_fleet import LiveFleet, following
+from sluice_console.shell.live.running_systems import RunningSystem, find_running
+from sluice_console.shell.process.end_by_signal import ended_by_signal
+from sluice_console.shell.process.system import System, SystemOptions
 
 READY_WITHIN_S = 120.0
 CALM_S, CALM_WITHIN_S = 1.0, 20.0
@@ -48,7 +55,7 @@ GONE_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BenchOptions:
     """What was typed."""
 
     requests: int
@@ -67,10 +74,10 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BenchTarget:
     """A system under load."""
 
-    live: LiveWorld
+    live: LiveFleet
     nats_url: str
     pods_dir: Path
     agents: dict[str, int]
@@ -86,13 +93,13 @@ class Result:
     bare_s: list[float]
 
 
-async def bench(asked: Asked, say: Callable[[str], None]) -> Result:
+async def bench(asked: BenchOptions, say: Callable[[str], None]) -> Result:
     """Measure. Raises UsageError, StoppedError, BusError; nothing is left running or lying about."""
     with ended_by_signal("what it brought is taken away again"):
         return await _whole(asked, say)
 
 
-async def _whole(asked: Asked, say: Callable[[str], None]) -> Result:
+async def _whole(asked: BenchOptions, say: Callable[[str], None]) -> Result:
     run = f"bench-{os.getpid()}"
     try:
         pods = await asyncio.to_thread(_pods, run, asked)
@@ -105,7 +112,7 @@ async def _whole(asked: Asked, say: Callable[[str], None]) -> Result:
     return await _compared(measured, asked, say)
 
 
-def _pods(run: str, asked: Asked) -> list[BenchPod]:
+def _pods(run: str, asked: BenchOptions) -> list[BenchPod]:
     if asked.replay is None:
         return load.even(run, requests=asked.requests, mix=asked.mix, rate=asked.rate, burst=asked.burst)
     try:
@@ -116,27 +123,29 @@ def _pods(run: str, asked: Asked) -> list[BenchPod]:
 
 
 @asynccontextmanager
-async def _target(asked: Asked, say: Callable[[str], None]) -> AsyncIterator[Target]:
+async def _target(asked: BenchOptions, say: Callable[[str], None]) -> AsyncIterator[BenchTarget]:
     if asked.running:
         found = await asyncio.to_thread(find_running)
         async with connected(found.nats_url) as bus, following(bus) as live:
-            await live.until(lambda world: world, within_s=READY_WITHIN_S, what="the bus to show its last values")
-            yield Target(live, found.nats_url, Path(found.pods_dir), _agents(found, asked.processes))
+            await live.until(
+                lambda fleet_state: fleet_state, within_s=READY_WITHIN_S, what="the bus to show its last values"
+            )
+            yield BenchTarget(live, found.nats_url, Path(found.pods_dir), _agents(found, asked.processes))
         return
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         fleet, pods_dir = Path(folder) / "fleet.toml", Path(folder) / "pods"
         fleet.write_text(load.fleet_text(asked.nodes, asked.gpus, asked.model), encoding="utf-8")
         pods_dir.mkdir()
-        system = System(Options(fleet, pods_dir, processes=asked.processes, announced=False), say)
+        system = System(SystemOptions(fleet, pods_dir, processes=asked.processes, announced=False), say)
         say(f"starting {len(system.nodes)} simulated nodes with {asked.gpus} GPUs each ...")
         async with system:
             await system.ready(within_s=READY_WITHIN_S)
             if not await system.live.calm(quiet_s=CALM_S, within_s=CALM_WITHIN_S):
                 say(f"after {CALM_WITHIN_S:g} s the nodes still say something: their start is measured, too")
-            yield Target(system.live, system.nats_url, pods_dir, _agents(system.running(), asked.processes))
+            yield BenchTarget(system.live, system.nats_url, pods_dir, _agents(system.running(), asked.processes))
 
 
-def _agents(running: Running, processes: int) -> dict[str, int]:
+def _agents(running: RunningSystem, processes: int) -> dict[str, int]:
     groups = shared_out(running.nodes, processes)
     return {node_token(NodeName(node)): number for number, group in enumerate(groups) for node in group}
 
@@ -147,11 +156,13 @@ class _Measured:
 
     document: BenchDocument
     ours_s: list[float]
-    notes: list[Note]
+    notes: list[ReplayMessage]
     """Empty where nothing is to be compared."""
 
 
-async def _measure(target: Target, pods: Sequence[BenchPod], asked: Asked, say: Callable[[str], None]) -> _Measured:
+async def _measure(
+    target: BenchTarget, pods: Sequence[BenchPod], asked: BenchOptions, say: Callable[[str], None]
+) -> _Measured:
     files = load.files_of(pods)
     served = _Served({pod.name: pod for pod in pods})
     began_s = time.time()
@@ -162,12 +173,12 @@ async def _measure(target: Target, pods: Sequence[BenchPod], asked: Asked, say: 
     except TimeoutError:
         say(f"not everybody was served within {asked.within_s:g} s")
     finally:
-        booked_twice = overcommitted(booking for _, booking in target.live.world.bookings())
+        booked_twice = overcommitted(booking for _, booking in target.live.fleet_state.bookings())
         for file in files:
             (target.pods_dir / file.name).unlink(missing_ok=True)
     released = await _released(target.live, served.requests, asked.within_s)
     history = await _history(target.nats_url)
-    found = ways((happened for happened, _ in history), served.requests)
+    found = request_times((happened for happened, _ in history), served.requests)
     bound = [way for way in found.values() if way.whole]
     seconds = max((way.stored_s for way in bound), default=began_s) - began_s
     document = BenchDocument(
@@ -180,7 +191,7 @@ async def _measure(target: Target, pods: Sequence[BenchPod], asked: Asked, say: 
         hops=hops_of(bound),
         released=released,
         nodes=len(target.agents),
-        gpus=sum(len(each.gpus) for each in target.live.world.news().values()),
+        gpus=sum(len(each.gpus) for each in target.live.fleet_state.news().values()),
         agents=len(set(target.agents.values())),
         mix="" if asked.replay is not None else asked.mix,
         rate=asked.rate,
@@ -191,10 +202,10 @@ async def _measure(target: Target, pods: Sequence[BenchPod], asked: Asked, say: 
     last_s = max(way.stored_s for way in bound)
     coming = {request: served.pods[name].at_s for request, name in served.requests.items() if found[request].whole}
     words = [each for each in history if (time_s(each[0]) or 0.0) <= last_s]
-    return _Measured(document, ours_s, score(words, requests=coming, agents=target.agents, began_s=began_s))
+    return _Measured(document, ours_s, replay_of(words, requests=coming, agents=target.agents, began_s=began_s))
 
 
-async def _compared(measured: _Measured, asked: Asked, say: Callable[[str], None]) -> Result:
+async def _compared(measured: _Measured, asked: BenchOptions, say: Callable[[str], None]) -> Result:
     document, notes = measured.document, measured.notes
     if not notes:
         return Result(document, measured.ours_s, [])
@@ -221,14 +232,14 @@ class _Served:
     refused: set[str] = field(default_factory=set)
     """Names."""
 
-    def look(self, world: World) -> None:
+    def look(self, fleet_state: FleetState) -> None:
         """Take in what is known now."""
-        for subject, message in world.values.items():
+        for subject, message in fleet_state.values.items():
             if isinstance(message, AllocationRequested) and message.name in self.pods:
                 self.requests[subject.rpartition(".")[2]] = message.name
             elif isinstance(message, RequestRejected) and message.name in self.pods:
                 self.refused.add(message.name)
-        for message in world.values.values():
+        for message in fleet_state.values.values():
             if isinstance(message, Bound) and message.request in self.requests:
                 self.bound.add(self.requests[message.request])
             elif isinstance(message, Refused) and message.request in self.requests:
@@ -244,11 +255,11 @@ class _Served:
         )
 
 
-async def _all_served(live: LiveWorld, served: _Served, began_s: float) -> None:
+async def _all_served(live: LiveFleet, served: _Served, began_s: float) -> None:
     """Look now and then: woken by every word, this would take the time of those who are measured."""
     while not served.is_over(time.time() - began_s):
         await asyncio.sleep(LOOK_S)
-        served.look(live.world)
+        served.look(live.fleet_state)
 
 
 async def _bring(pods_dir: Path, files: Sequence[BenchFile], began_s: float) -> None:
@@ -274,11 +285,11 @@ async def _bring(pods_dir: Path, files: Sequence[BenchFile], began_s: float) -> 
             path.unlink(missing_ok=True)
 
 
-async def _released(live: LiveWorld, requests: dict[str, str], within_s: float) -> bool:
+async def _released(live: LiveFleet, requests: dict[str, str], within_s: float) -> bool:
     """Whether nothing of ours is booked any more, within a time. Looked at now and then, as above."""
 
     def is_booked() -> bool:
-        words = live.world.values.values()
+        words = live.fleet_state.values.values()
         return any(isinstance(each, Grant | Revoke) and each.booking.request in requests for each in words)
 
     with contextlib.suppress(TimeoutError):
@@ -289,14 +300,14 @@ async def _released(live: LiveWorld, requests: dict[str, str], within_s: float) 
     return False
 
 
-async def _history(url: str) -> list[tuple[Happened, int]]:
+async def _history(url: str) -> list[tuple[HistoryMessage, int]]:
     """Everything that was said, with its size in bytes, in order."""
-    found: list[tuple[Happened, int]] = []
+    found: list[tuple[HistoryMessage, int]] = []
     async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
         async for batch in history.read():
             for recorded in batch:
                 if not isinstance(recorded.envelope, Undecodable):
                     headers = sum(len(key) + len(value) + 4 for key, value in recorded.headers.items())
                     size = len(encode(recorded.envelope)) + headers
-                    found.append((Happened(recorded.subject, recorded.envelope, recorded.headers), size))
+                    found.append((HistoryMessage(recorded.subject, recorded.envelope, recorded.headers), size))
     return found

@@ -6,16 +6,16 @@ from typing import Literal
 
 from rich.table import Table
 
+from sluice_console.core.bench.chart import svg as picture_of
 from sluice_console.core.bench.figures import BenchDocument, SpreadDocument
-from sluice_console.core.bench.picture import svg as picture_of
-from sluice_console.core.waterfall import duration
-from sluice_console.shell.bench.bench import Asked, bench
-from sluice_console.shell.failing import CommandError
-from sluice_console.shell.forms import Form, is_for_programs, print_document
-from sluice_console.shell.present import console, say
+from sluice_console.core.history.waterfall import duration
+from sluice_console.shell.bench.bench import BenchOptions, bench
+from sluice_console.shell.errors import CommandError
+from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
+from sluice_console.shell.output.printer import console, say
 
 
-async def bench_and_show(asked: Asked, *, svg: Path | None, form: Form) -> int:
+async def bench_and_show(asked: BenchOptions, *, svg: Path | None, form: OutputFormat) -> int:
     """`sluice bench`. Raises CommandError, BusError."""
     if svg is not None:
         await asyncio.to_thread(_write, svg, "", "a")  # before minutes are spent on what could not be kept

@@ -19,27 +19,34 @@ from typing import NoReturn, TypeVar
 
 from sluice.runtime.bus import Bus, BusError
 from sluice_console.core.documents import PodDocument
-from sluice_console.core.run_ask import RunAsk, devices_text, environment_on, manifest_of, why_doubted, why_refused
-from sluice_console.shell.children import last_words
-from sluice_console.shell.connect import connected
-from sluice_console.shell.failing import CommandError
-from sluice_console.shell.run import lease, signals, systems
-from sluice_console.shell.run.asking import Held, slice_of
-from sluice_console.shell.run.embedded import LOG
-from sluice_console.shell.run.failing import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_OURS, EXIT_SIGNAL, RunError
-from sluice_console.shell.run.kept import Kept, Start, start
-from sluice_console.shell.run.saying import Saying
-from sluice_console.shell.running import server_url
+from sluice_console.core.run_request import (
+    RunRequest,
+    devices_text,
+    environment_on,
+    manifest_of,
+    why_doubted,
+    why_refused,
+)
+from sluice_console.shell.errors import CommandError
+from sluice_console.shell.live.connect import connected
+from sluice_console.shell.live.running_systems import server_url
+from sluice_console.shell.process.children import last_words
+from sluice_console.shell.run import locked_manifest, signals, target_system
+from sluice_console.shell.run.embedded_system import LOG
+from sluice_console.shell.run.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_OURS, EXIT_SIGNAL, RunError
+from sluice_console.shell.run.follow_request import HeldSlice, slice_of
+from sluice_console.shell.run.progress import RunProgress
+from sluice_console.shell.run.supervised_process import StartOptions, SupervisedProcess, start
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RunOptions:
     """What was typed."""
 
     command: tuple[str, ...]
-    ask: RunAsk
+    ask: RunRequest
     server: str = ""
     """NATS URL; empty is the running `sluice up`, or one for this run."""
     pods_dir: Path | None = None
@@ -56,11 +63,11 @@ class Wanted:
 class _Signals:
     """What the signals do, by how far the run is."""
 
-    said: Saying
+    said: RunProgress
     stopped: "asyncio.Future[int]"
     """The signal that ended it before its command ran."""
-    kept: Kept | None = None
-    ask: lease.Lease | None = None
+    kept: SupervisedProcess | None = None
+    ask: locked_manifest.LockedManifest | None = None
 
     def hear(self, number: int, by_terminal: bool) -> None:  # noqa: FBT001  # as the signal comes
         """Pass it on, or stop; the second one stops at once, and what is still running ends by itself."""
@@ -80,14 +87,14 @@ class _Signals:
             os._exit(EXIT_SIGNAL + number)
 
 
-async def run_on_slice(wanted: Wanted, *, taken: tuple[int, ...], ignored: tuple[int, ...]) -> int:
+async def run_on_slice(wanted: RunOptions, *, taken: tuple[int, ...], ignored: tuple[int, ...]) -> int:
     """Run the command on a slice; the exit code of all of it. `taken` are blocked already (`signals.block`)."""
-    said = Saying(quiet=wanted.quiet)
+    said = RunProgress(quiet=wanted.quiet)
     heard = _Signals(said, asyncio.get_running_loop().create_future())
     signals.listen(taken, heard.hear)
     try:
         check(wanted)
-        return await _Run(wanted, said, heard, ignored).all_of_it()
+        return await _CommandRun(wanted, said, heard, ignored).all_of_it()
     except (CommandError, BusError) as error:
         said.failure(str(error))
         return error.exit_code if isinstance(error, RunError) else EXIT_OURS
@@ -107,7 +114,7 @@ class NotExecutableError(RunError):
     exit_code = EXIT_NOT_EXECUTABLE
 
 
-def check(wanted: Wanted) -> None:
+def check(wanted: RunOptions) -> None:
     """Raises RunError for what no waiting would mend: before anybody is asked for anything."""
     program = wanted.command[0]
     if shutil.which(program) is None:
@@ -131,9 +138,9 @@ def _why_not(program: str) -> RunError:
 
 
 @dataclass(slots=True)
-class _Run:
-    wanted: Wanted
-    said: Saying
+class _CommandRun:
+    wanted: RunOptions
+    said: RunProgress
     signals: _Signals
     ignored: tuple[int, ...]
 
@@ -146,19 +153,19 @@ class _Run:
         finally:
             await asked.leave()
 
-    async def _system(self) -> systems.Asked:
+    async def _system(self) -> target_system.TargetSystem:
         wanted = self.wanted
         if wanted.server or wanted.pods_dir is not None:
-            return systems.named(_server_of(wanted), wanted.pods_dir, wanted.node)
-        return await systems.found_or_started(wanted.node, simulated=wanted.simulated, say=self.said.line)
+            return target_system.named(_server_of(wanted), wanted.pods_dir, wanted.node)
+        return await target_system.found_or_started(wanted.node, simulated=wanted.simulated, say=self.said.line)
 
-    async def _ask(self, asked: systems.Asked) -> int:
+    async def _ask(self, asked: target_system.TargetSystem) -> int:
         wanted = self.wanted
         name = f"run-{os.getpid()}-{secrets.token_hex(4)}"
         who = {"namespace": wanted.namespace, "name": wanted.name or name}
         text = manifest_of(wanted.ask, **who, uid=os.getuid(), node=asked.node, environ=os.environ)
         async with connected(asked.url) as bus:
-            ask = lease.take(asked.pods_dir, name, text)
+            ask = locked_manifest.take(asked.pods_dir, name, text)
             self.signals.ask = ask
             try:
                 bound = await self._unless_stopped(self._slice(bus, asked, ask))
@@ -170,7 +177,9 @@ class _Run:
                 if self.signals.kept is None:
                     ask.give_up()
 
-    async def _slice(self, bus: Bus, asked: systems.Asked, ask: lease.Lease) -> PodDocument:
+    async def _slice(
+        self, bus: Bus, asked: target_system.TargetSystem, ask: locked_manifest.LockedManifest
+    ) -> PodDocument:
         waiting = asyncio.ensure_future(
             slice_of(bus, ask.file.name, within_s=self.wanted.wait_s, progress=self.said.progress, nodes=asked.nodes)
         )
@@ -183,12 +192,15 @@ class _Run:
                 task.cancel()
             await asyncio.gather(waiting, dying, return_exceptions=True)
 
-    async def _command(self, bus: Bus, asked: systems.Asked, ask: lease.Lease, bound: PodDocument) -> int:
+    async def _command(
+        self, bus: Bus, asked: target_system.TargetSystem, ask: locked_manifest.LockedManifest, bound: PodDocument
+    ) -> int:
         self.said.close()
         environment = environment_on(bound.containers[0], os.environ, request=bound.request)
         locks = (ask.descriptor, *asked.locks)
         kept, status = start(
-            Start(self.wanted.command, environment, ask.file, locks, self.ignored, asked.children), self.said.failure
+            StartOptions(self.wanted.command, environment, ask.file, locks, self.ignored, asked.children),
+            self.said.failure,
         )
         self.signals.kept = kept
         if self.signals.stopped.done():  # between the slice and the command
@@ -206,10 +218,10 @@ class _Run:
             self.said.failure(f"{self.wanted.command[0]}: {os.strerror(kept.failed)}")
         return code
 
-    async def _watch(self, bus: Bus, kept: Kept, bound: PodDocument) -> None:
+    async def _watch(self, bus: Bus, kept: SupervisedProcess, bound: PodDocument) -> None:
         """End the command when its slice is taken away. A bus that is gone takes nothing away."""
         with contextlib.suppress(BusError):
-            why = await Held(bound, self.said.failure).until_taken_away(bus)
+            why = await HeldSlice(bound, self.said.failure).until_taken_away(bus)
             self.said.failure(f"the slice is taken away: {why}; the command is asked to end")
             kept.end()
 
@@ -224,7 +236,7 @@ class _Run:
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def _end_of(asked: systems.Asked) -> NoReturn:
+async def _end_of(asked: target_system.TargetSystem) -> NoReturn:
     """Raises RunError when the system that was started for this run ends before its time."""
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     if asked.process is None:
@@ -241,6 +253,6 @@ async def _end_of(asked: systems.Asked) -> NoReturn:
     raise RunError(f"the system of this run has ended: {words}")
 
 
-def _server_of(wanted: Wanted) -> str:
+def _server_of(wanted: RunOptions) -> str:
     """Where to ask, with a folder named. Raises NothingRunningError."""
     return wanted.server or server_url(None)

@@ -17,20 +17,20 @@ from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
 from sluice.runtime.nats_server.process import PAYLOAD_BYTES_MAX
 from sluice.runtime.nats_server.users import CertifiedUser, authorization
-from sluice_console.core.members import BUS, BUS_CA, ENVIRONMENT, NODES, RPC, RPC_CA, Member, members
-from sluice_console.shell.security.addresses import check_at, check_hosts, port_of
-from sluice_console.shell.security.authorities import (
+from sluice_console.core.credentials import BUS, BUS_CA, ENVIRONMENT, NODES, RPC, RPC_CA, CredentialHolder, members
+from sluice_console.shell.security.broker_address import check_at, check_hosts, port_of
+from sluice_console.shell.security.certificate_authority import (
     AS_CLIENT,
     AS_SERVER,
     USAGES,
     CredentialsError,
-    Pair,
+    KeyPair,
     check_authority,
     kept_pair,
     names_of,
     new_authority,
 )
-from sluice_console.shell.security.folder import KeyFolder
+from sluice_console.shell.security.key_folder import KeyFolder
 
 AUTHORITIES, BROKER = "authorities", "broker"
 KINDS = {"bus": "Sluice bus", "users": "Sluice bus users", "rpc": "Sluice gRPC"}
@@ -50,7 +50,7 @@ ROTATION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class InstallationOptions:
     """
     What the settings in the files shall say: where the broker listens, and where the files will lie.
 
@@ -82,7 +82,13 @@ class Installation:
     now: dt.datetime
 
     def create(
-        self, hosts: Sequence[str], nodes: Sequence[str], where: Where, *, given: Pair | None, force: bool
+        self,
+        hosts: Sequence[str],
+        nodes: Sequence[str],
+        where: InstallationOptions,
+        *,
+        given: KeyPair | None,
+        force: bool,
     ) -> None:
         """
         Make everything. `hosts`: what clients call the broker.
@@ -100,17 +106,17 @@ class Installation:
             pair = given or new_authority(name, self.now)
             self.folder.write(f"{AUTHORITIES}/{kind}.crt", pair.certificate)
             self.folder.write(f"{AUTHORITIES}/{kind}.key", pair.key)
-        self._lay(asked, tuple(hosts), Where(listen, at))
+        self._lay(asked, tuple(hosts), InstallationOptions(listen, at))
         self.folder.write(f"{BROKER}/{CONFIG}", _config(listen, self._at(BROKER, at)))
 
-    def add(self, nodes: Sequence[str], where: Where) -> None:
+    def add(self, nodes: Sequence[str], where: InstallationOptions) -> None:
         """
         Add nodes; one that is there keeps what it has, but for settings when `where` says something.
 
         Raises CredentialsError.
         """
         where.check()
-        asked, hosts, whole = _members([*self.nodes(), *nodes]), self._hosts(), Where(*self._whole(where))
+        asked, hosts, whole = _members([*self.nodes(), *nodes]), self._hosts(), InstallationOptions(*self._whole(where))
         self._lay(asked, hosts, whole, anew=nodes if where.is_said else ())
 
     def forget(self, nodes: Sequence[str]) -> None:
@@ -122,11 +128,11 @@ class Installation:
         hosts = self._hosts()
         for node in nodes:
             self.folder.remove(f"{NODES}/{node}")
-        self._lay(_members(self.nodes()), hosts, Where())
+        self._lay(_members(self.nodes()), hosts, InstallationOptions())
 
     def renew(self, *, everything: bool) -> None:
         """Make certificates anew in their last 30 days, or all of them. Raises CredentialsError."""
-        self._lay(_members(self.nodes()), self._hosts(), Where(), renew=everything)
+        self._lay(_members(self.nodes()), self._hosts(), InstallationOptions(), renew=everything)
 
     def rotate(self) -> int:
         """One of the three steps to other authorities, and which it was (1 to 3). Raises CredentialsError."""
@@ -140,7 +146,7 @@ class Installation:
         else:
             for kind in KINDS:
                 self.folder.remove(f"{AUTHORITIES}/previous-{kind}.crt")
-        self._lay(asked, hosts, Where())
+        self._lay(asked, hosts, InstallationOptions())
         self.folder.remove(f"{AUTHORITIES}/{UNDER_WAY}")
         return step
 
@@ -181,9 +187,9 @@ class Installation:
 
     def _lay(
         self,
-        asked: Sequence[Member],
+        asked: Sequence[CredentialHolder],
         hosts: Sequence[str],
-        where: Where,
+        where: InstallationOptions,
         *,
         renew: bool = False,
         anew: Collection[str] = (),
@@ -205,12 +211,12 @@ class Installation:
             if member.node in anew or self.folder.read(settings) is None:
                 self.folder.write(settings, self._environment(member, hosts[0], where))
 
-    def _environment(self, member: Member, host: str, where: Where) -> str:
+    def _environment(self, member: CredentialHolder, host: str, where: InstallationOptions) -> str:
         listen, at = self._whole(where)
         url = f"tls://{f'[{host}]' if ':' in host else host}:{port_of(listen)}"
         return member.environment(url, self._at(member.folder, at))
 
-    def _whole(self, where: Where) -> tuple[str, str]:
+    def _whole(self, where: InstallationOptions) -> tuple[str, str]:
         """With what `create` was told where nothing is said: the broker's configuration has it. CredentialsError."""
         if where.listen is not None and where.at is not None:
             return where.listen, where.at
@@ -227,22 +233,24 @@ class Installation:
             at = ""  # nothing was said: each one's lie in its own folder
         return where.listen or listen[1], at if where.at is None else where.at
 
-    def _keep(self, name: str, authority: Pair, names: Sequence[str], usages: Sequence[object], *, renew: bool) -> None:
+    def _keep(
+        self, name: str, authority: KeyPair, names: Sequence[str], usages: Sequence[object], *, renew: bool
+    ) -> None:
         """A certificate and its key in one file: both change at once."""
         old = self.folder.read(name)
-        kept = None if old is None or renew else Pair(old, old)
+        kept = None if old is None or renew else KeyPair(old, old)
         made = kept_pair(kept, authority, names, usages, self.now)  # type: ignore[arg-type]  # object identifiers
         if made is not kept:
             self.folder.write(name, made.certificate + made.key)
 
-    def _authority(self, kind: str) -> Pair:
+    def _authority(self, kind: str) -> KeyPair:
         certificate, key = (self.folder.read(f"{AUTHORITIES}/{kind}.{end}") for end in ("crt", "key"))
         if certificate is None or key is None:
             raise CredentialsError(
                 f"{self.folder.root / AUTHORITIES} holds no authority {kind!r}: is this a folder of `sluice security "
                 "init`, with its authorities?"
             )
-        return Pair(certificate, key)
+        return KeyPair(certificate, key)
 
     def _bundle(self, kind: str) -> bytes:
         """Who is believed: the authority, and while it is being changed the other one too."""
@@ -259,7 +267,7 @@ class Installation:
         return at or str((self.folder.root / name).resolve())
 
 
-def _members(nodes: Sequence[str]) -> list[Member]:
+def _members(nodes: Sequence[str]) -> list[CredentialHolder]:
     try:
         return members([NodeName(node) for node in nodes])
     except ValueError as error:
@@ -294,13 +302,13 @@ include "{USERS}"
 """
 
 
-def given_authority(certificate: Path | None, key: Path | None) -> Pair | None:
+def given_authority(certificate: Path | None, key: Path | None) -> KeyPair | None:
     """Somebody's own authority. Raises CredentialsError."""
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         raise CredentialsError("--authority and --authority-key: both, or none")
     try:
-        return Pair(certificate.read_bytes(), key.read_bytes())
+        return KeyPair(certificate.read_bytes(), key.read_bytes())
     except OSError as error:
         raise CredentialsError(f"{error.filename}: {error.strerror or error}") from error

@@ -20,14 +20,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sluice.contracts.reasons import shorten
 from sluice.runtime.bus import BusError
 from sluice_console.core.documents import Document, GpuDocument, PodDocument
-from sluice_console.core.web.asking import METHODS, denied
 from sluice_console.core.web.board import Board
 from sluice_console.core.web.map_api import backendai_map, map_document
-from sluice_console.shell.web.files import PageFiles
+from sluice_console.core.web.request_check import METHODS, denied
 from sluice_console.shell.web.hub import Hub, TooManyClientsError
+from sluice_console.shell.web.page_files import PageFiles
 from sluice_console.shell.web.stories import Stories
 from sluice_console.shell.web.stream import EventStream
-from sluice_console.shell.web.usages import Usages
+from sluice_console.shell.web.usage import Usages
 
 STATIC = Path(__file__).with_name("static")
 SECURITY = {
@@ -176,7 +176,7 @@ class _Answers:
 
 
 class Guard:
-    """Lets through what may be asked (`sluice_console.core.web.asking`), and adds the headers to every answer."""
+    """Lets through what may be asked (`sluice_console.core.web.request_check`), and adds headers to every answer."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
         """Stand before `app`."""

@@ -12,9 +12,9 @@ from typing import Protocol
 from sluice.contracts.messages import AnyMessage
 from sluice_console.core.web.board import Board
 from sluice_console.core.web.rows import BusState
-from sluice_console.shell.broker_disk import trouble_at
-from sluice_console.shell.connect import connected
-from sluice_console.shell.live import UNREAD_MAX_S, LiveWorld, following
+from sluice_console.shell.live.connect import connected
+from sluice_console.shell.live.live_fleet import UNREAD_MAX_S, LiveFleet, following
+from sluice_console.shell.process.broker_storage import trouble_at
 from sluice_console.shell.web.hub import Hub
 
 COLLECT_S = 0.1
@@ -77,12 +77,12 @@ class Feed:
         await asyncio.sleep(COLLECT_S)
         self._news.clear()
 
-    async def _look(self, bus: HasConnection, live: LiveWorld) -> None:
-        self._board.incarnation(live.world.incarnation)
+    async def _look(self, bus: HasConnection, live: LiveFleet) -> None:
+        self._board.incarnation(live.fleet_state.incarnation)
         await self._ask_broker()
         await self._tell(*self._how(bus, live))
 
-    def _how(self, bus: HasConnection, live: LiveWorld) -> tuple[BusState, str]:
+    def _how(self, bus: HasConnection, live: LiveFleet) -> tuple[BusState, str]:
         if not bus.connected:
             return "lost", "the broker does not answer"
         now_s = asyncio.get_running_loop().time()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from sluice_console.core.web.board import Board, Change
+from sluice_console.core.web.board import Board, BoardChange
 
 CLIENTS_MAX = 64
 """Browsers that watch at once. Each costs a connection, and at most WAITING_BYTES_MAX."""
@@ -25,7 +25,7 @@ class TooManyClientsError(Exception):
     """CLIENTS_MAX watch already."""
 
 
-class Client:
+class BrowserClient:
     """One browser that watches: the parts of the picture, then each change. Made by `Hub.join`."""
 
     def __init__(self, picture: Iterator[bytes]) -> None:
@@ -73,26 +73,26 @@ class Hub:
         """Nobody watches yet."""
         self._board = board
         self._clients_max = clients_max
-        self._clients: set[Client] = set()
+        self._clients: set[BrowserClient] = set()
 
     def __len__(self) -> int:
         """How many watch."""
         return len(self._clients)
 
-    def join(self) -> Client:
+    def join(self) -> BrowserClient:
         """One more. Raises TooManyClientsError."""
         if len(self._clients) >= self._clients_max:
             raise TooManyClientsError
-        client = Client(_parts(*self._board.picture()))
+        client = BrowserClient(_parts(*self._board.picture()))
         self._clients.add(client)
         return client
 
-    def leave(self, client: Client) -> None:
+    def leave(self, client: BrowserClient) -> None:
         """It watches no longer."""
         client.end()
         self._clients.discard(client)
 
-    def tell(self, change: Change) -> None:
+    def tell(self, change: BoardChange) -> None:
         """Everybody hears of it."""
         if self._clients:
             event = event_of("change", {"revision": change.revision, "rows": change.rows, "gone": change.gone})

@@ -15,10 +15,10 @@ from sluice.contracts.messages import Bound
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats.history import NatsHistory, open_history
 from sluice_console.core.documents import PodDocument, StoryDocument
-from sluice_console.core.steps import steps_of
-from sluice_console.core.story import Happened
-from sluice_console.core.waterfall import WaterfallDocument, waterfall
-from sluice_console.shell.connect import user_of_the_bus
+from sluice_console.core.history.sentences import HistoryMessage
+from sluice_console.core.history.timeline import steps_of
+from sluice_console.core.history.waterfall import WaterfallDocument, waterfall
+from sluice_console.shell.live.connect import user_of_the_bus
 
 AT_ONCE = 4
 WITHIN_S = 10.0
@@ -45,7 +45,7 @@ class Stories:
         async with asyncio.timeout(WITHIN_S), self._turns:
             return waterfall(pod, await self._words(pod))
 
-    async def _words(self, pod: PodDocument) -> list[Happened]:
+    async def _words(self, pod: PodDocument) -> list[HistoryMessage]:
         try:
             own = tuple(HISTORY_PREFIX + guarded(kind, pod.request).subject for kind in _OF_REQUESTS)
         except SubjectError as error:
@@ -69,15 +69,15 @@ def _of_places(places: Iterable[tuple[str, str]]) -> list[str]:
     return [HISTORY_PREFIX + guarded(kind, *place).subject for place in sorted(places) for kind in kinds]
 
 
-async def _read(history: NatsHistory, filters: tuple[str, ...]) -> list[tuple[int, Happened]]:
+async def _read(history: NatsHistory, filters: tuple[str, ...]) -> list[tuple[int, HistoryMessage]]:
     """What was said under `filters`, each word with its place in the history."""
-    found: list[tuple[int, Happened]] = []
+    found: list[tuple[int, HistoryMessage]] = []
     if not filters:
         return found
     async with aclosing(history.read(filters=filters)) as batches:
         async for batch in batches:
             found += [
-                (recorded.sequence, Happened(recorded.subject, recorded.envelope, recorded.headers))
+                (recorded.sequence, HistoryMessage(recorded.subject, recorded.envelope, recorded.headers))
                 for recorded in batch
                 if not isinstance(recorded.envelope, Undecodable)
             ]

@@ -9,7 +9,7 @@ import contextlib
 
 from starlette.types import Receive, Scope, Send
 
-from sluice_console.shell.web.hub import Client, Hub
+from sluice_console.shell.web.hub import BrowserClient, Hub
 
 SIGN_OF_LIFE_S = 10.0
 """Between two events at most: so a page knows that its server is there, and proxies keep the connection."""
@@ -22,7 +22,7 @@ AGAIN_MS = 1_000
 class EventStream:
     """An ASGI answer: everything for one client of the hub, until either of them goes."""
 
-    def __init__(self, hub: Hub, client: Client, headers: dict[str, str]) -> None:
+    def __init__(self, hub: Hub, client: BrowserClient, headers: dict[str, str]) -> None:
         """`client` has joined `hub`, and leaves it when the answer is over."""
         self._hub = hub
         self._client = client

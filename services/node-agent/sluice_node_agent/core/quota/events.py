@@ -29,7 +29,7 @@ class TenantRemoved:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ConnectionOpened:
     """A process has connected to the socket of a tenant, and may be one of its."""
 
     connection: Connection
@@ -37,7 +37,7 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class MessageReceived:
     """A process said something."""
 
     connection: Connection
@@ -45,7 +45,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class ConnectionClosed:
     """A connection is closed: its process has ended, or was cut off."""
 
     connection: Connection
@@ -56,7 +56,7 @@ class TimerDue:
     """The time that `WakeAt` named has come, or nearly so."""
 
 
-Event = TenantSet | TenantRemoved | Arrived | Said | Left | TimerDue
+QuotaEvent = TenantSet | TenantRemoved | ConnectionOpened | MessageReceived | ConnectionClosed | TimerDue
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Close a connection, after what was sent to it. No `Left` is needed for it."""
+    """Close a connection, after what was sent to it. No `ConnectionClosed` is needed for it."""
 
     connection: Connection
     why: str
@@ -82,4 +82,4 @@ class WakeAt:
     at_us: int | None
 
 
-Instruction = Send | Disconnect | WakeAt
+QuotaInstruction = Send | Disconnect | WakeAt

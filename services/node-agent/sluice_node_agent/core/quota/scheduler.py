@@ -4,22 +4,22 @@ The token scheduler of one home: events in, instructions out.
 A process asks, gets a token when its tenant's turn has come, and gives it back. Time is charged by the scheduler's
 clock alone, and nothing that a client says decides who it is, so who lies or stalls pays for it with its own share.
 What one event costs grows with the tenants of the home (at most what one MPS server serves), never with what was. It
-has no thread, no socket and no clock; whose turn it is `choosing` says, and what was used `tenants`.
+has no thread, no socket and no clock; whose turn it is `selection` says, and what was used `tenants`.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sluice_node_agent.core.quota import wire
-from sluice_node_agent.core.quota.choosing import choose, lanes_of
+from sluice_node_agent.core.quota.config import WHOLE_PPM, QuotaConfig
 from sluice_node_agent.core.quota.events import (
-    Arrived,
     Connection,
+    ConnectionClosed,
+    ConnectionOpened,
     Disconnect,
-    Event,
-    Instruction,
-    Left,
-    Said,
+    MessageReceived,
+    QuotaEvent,
+    QuotaInstruction,
     Send,
     TenantName,
     TenantRemoved,
@@ -27,16 +27,16 @@ from sluice_node_agent.core.quota.events import (
     TimerDue,
     WakeAt,
 )
-from sluice_node_agent.core.quota.rules import WHOLE_PPM, QuotaRules
-from sluice_node_agent.core.quota.tenants import Hold, Tenant, Usage
+from sluice_node_agent.core.quota.selection import assign_lanes, select_tenants
+from sluice_node_agent.core.quota.tenants import HeldToken, Tenant, TokenUsage
 from sluice_node_agent.core.quota.wire import Ask, GiveBack, Grant, Hello, Refused, Stop
 
 
 @dataclass(frozen=True, slots=True)
-class TenantUsage:
+class TenantStatus:
     """What was counted of a tenant since it came, and how it is now."""
 
-    counted: Usage
+    counted: TokenUsage
     connections: int
     greeted: int
     """Connections that have said hello."""
@@ -47,9 +47,9 @@ class TenantUsage:
 class TokenScheduler:
     """All times are in microseconds of one monotonic clock, and never go back."""
 
-    def __init__(self, rules: QuotaRules, epoch: int, now_us: int) -> None:
+    def __init__(self, config: QuotaConfig, epoch: int, now_us: int) -> None:
         """Begin without tenants. `epoch` is another one after each start."""
-        self._rules = rules
+        self._config = config
         self._epoch = epoch
         self._tenants: dict[TenantName, Tenant] = {}
         self._of: dict[Connection, Tenant] = {}
@@ -57,17 +57,17 @@ class TokenScheduler:
         self._tokens = 0
         self._wakes_at: int | None = None
 
-    def handle(self, event: Event, now_us: int) -> list[Instruction]:
+    def handle(self, event: QuotaEvent, now_us: int) -> list[QuotaInstruction]:
         """Take an event. Returns what is to be done, in this order."""
         return list(self.steps(event, now_us))
 
-    def steps(self, event: Event, now_us: int) -> Iterator[Instruction]:
+    def steps(self, event: QuotaEvent, now_us: int) -> Iterator[QuotaInstruction]:
         """
         As `handle`, one after the other: a device idles until its next token is sent, so that comes first.
 
         To be taken to the end before the next event.
         """
-        if isinstance(event, Said) and self._is_vain(event):
+        if isinstance(event, MessageReceived) and self._is_vain(event):
             return
         now_us = max(now_us, self._counted_us)
         self._count(now_us)
@@ -78,12 +78,12 @@ class TokenScheduler:
             self._wakes_at = wakes_at
             yield WakeAt(wakes_at)
 
-    def usage(self, now_us: int) -> dict[TenantName, TenantUsage]:
+    def usage(self, now_us: int) -> dict[TenantName, TenantStatus]:
         """What was counted by now."""
         self._count(max(now_us, self._counted_us))
         return {
-            name: TenantUsage(
-                counted=Usage(*(getattr(tenant.usage, field) for field in Usage.__slots__)),
+            name: TenantStatus(
+                counted=TokenUsage(*(getattr(tenant.usage, field) for field in TokenUsage.__slots__)),
                 connections=len(tenant.connections),
                 greeted=sum(tenant.connections.values()),
                 holds=tenant.hold is not None or bool(tenant.stalled),
@@ -94,7 +94,7 @@ class TokenScheduler:
 
     # -- what happens -----------------------------------------------------------------------------------------------
 
-    def _is_vain(self, said: Said) -> bool:
+    def _is_vain(self, said: MessageReceived) -> bool:
         """Whether it changes nothing, so that who floods costs next to nothing."""
         tenant, message = self._of.get(said.connection), said.message
         if tenant is None:
@@ -107,7 +107,7 @@ class TokenScheduler:
             return self._hold_of(tenant, said.connection, message.token) is None
         return False
 
-    def _take(self, event: Event, now_us: int) -> Iterator[Instruction]:
+    def _take(self, event: QuotaEvent, now_us: int) -> Iterator[QuotaInstruction]:
         match event:
             case TenantSet():
                 yield from self._set(event, now_us)
@@ -116,19 +116,19 @@ class TokenScheduler:
                 for connection in list(tenant.connections) if tenant is not None else ():
                     yield from self._refuse(connection, wire.ENDING, "its share is not in the home any more")
                 self._arrange()
-            case Arrived(connection=connection, tenant=name):
+            case ConnectionOpened(connection=connection, tenant=name):
                 yield from self._arrived(connection, name)
-            case Said(connection=connection, message=message):
+            case MessageReceived(connection=connection, message=message):
                 yield from self._said(connection, message, now_us)
-            case Left(connection=connection):
+            case ConnectionClosed(connection=connection):
                 self._forget(connection, now_us)
             case TimerDue():
                 pass
 
-    def _set(self, order: TenantSet, now_us: int) -> Iterator[Instruction]:
+    def _set(self, order: TenantSet, now_us: int) -> Iterator[QuotaInstruction]:
         tenant = self._tenants.get(order.tenant)
         if tenant is None:
-            self._tenants[order.tenant] = Tenant.new(order, self._rules)
+            self._tenants[order.tenant] = Tenant.new(order, self._config)
             self._arrange()
             return
         told = tenant.quota(self._epoch, is_news=True)
@@ -143,17 +143,17 @@ class TokenScheduler:
             if hold.ends_us <= now_us:
                 yield from _stop(hold, now_us)
 
-    def _arrived(self, connection: Connection, name: TenantName) -> Iterator[Instruction]:
+    def _arrived(self, connection: Connection, name: TenantName) -> Iterator[QuotaInstruction]:
         tenant = self._tenants.get(name)
         if tenant is None:
             yield from self._refuse(connection, wire.NOT_A_TENANT, f"there is no tenant {name!r}")
-        elif len(tenant.connections) >= self._rules.connections_max:
+        elif len(tenant.connections) >= self._config.connections_max:
             yield from self._refuse(connection, wire.TOO_MANY, f"{name!r} has {len(tenant.connections)} connections")
         else:
             tenant.connections[connection] = False
             self._of[connection] = tenant
 
-    def _said(self, connection: Connection, message: Hello | Ask | GiveBack, now_us: int) -> Iterator[Instruction]:
+    def _said(self, connection: Connection, message: Hello | Ask | GiveBack, now_us: int) -> Iterator[QuotaInstruction]:
         tenant = self._of[connection]
         greeted = tenant.connections[connection]
         if not greeted and not isinstance(message, Hello):
@@ -174,7 +174,7 @@ class TokenScheduler:
                 assert hold is not None  # or it was vain
                 self._end(tenant, hold, now_us)
 
-    def _refuse(self, connection: Connection, reason: int, why: str) -> Iterator[Instruction]:
+    def _refuse(self, connection: Connection, reason: int, why: str) -> Iterator[QuotaInstruction]:
         self._of.pop(connection, None)
         yield Send(connection, Refused(reason))
         yield Disconnect(connection, why)
@@ -192,28 +192,28 @@ class TokenScheduler:
 
     # -- turns ------------------------------------------------------------------------------------------------------
 
-    def _end(self, tenant: Tenant, hold: Hold, now_us: int) -> None:
-        tenant.usage.late += now_us > hold.ends_us + self._rules.grace_us
+    def _end(self, tenant: Tenant, hold: HeldToken, now_us: int) -> None:
+        tenant.usage.late += now_us > hold.ends_us + self._config.grace_us
         if tenant.hold is hold:
             tenant.hold = None
             tenant.waits_since_us = now_us
         else:
             del tenant.stalled[hold.connection]
 
-    def _decide(self, now_us: int) -> Iterator[Instruction]:
+    def _decide(self, now_us: int) -> Iterator[QuotaInstruction]:
         for tenant in self._tenants.values():
-            if tenant.hold is not None and tenant.hold.ends_us + self._rules.overrun_max_us <= now_us:
+            if tenant.hold is not None and tenant.hold.ends_us + self._config.overrun_max_us <= now_us:
                 tenant.stalled[tenant.hold.connection] = tenant.hold
                 tenant.usage.stalls += 1
                 tenant.hold, tenant.waits_since_us = None, now_us
         waiting = self._waiting(now_us)
-        for turn in choose(waiting, self._running(), now_us) if waiting else ():
+        for turn in select_tenants(waiting, self._running(), now_us) if waiting else ():
             waiting.remove(turn.tenant)
             yield self._grant(turn.tenant, now_us, is_sure=turn.is_sure)
         for tenant, hold in self._running():
             if self._may_go_on(tenant, hold, now_us):
                 others = [(each, h) for each, h in self._running() if h is not hold]
-                turns = choose([*waiting, tenant], others, now_us)
+                turns = select_tenants([*waiting, tenant], others, now_us)
                 mine = next((turn for turn in turns if turn.tenant is tenant), None)
                 if mine is not None:
                     yield self._go_on(tenant, hold, now_us, is_sure=mine.is_sure)
@@ -227,7 +227,7 @@ class TokenScheduler:
         ask = tenant.asks.pop(connection)
         ends_us = now_us + length_us
         token = self._new_token(tenant, length_us)
-        tenant.hold = Hold(
+        tenant.hold = HeldToken(
             connection,
             token,
             tenant.width_percent,
@@ -239,7 +239,7 @@ class TokenScheduler:
         )
         return Send(connection, Grant(token, length_us, ask.sequence))
 
-    def _go_on(self, tenant: Tenant, hold: Hold, now_us: int, *, is_sure: bool) -> Send:
+    def _go_on(self, tenant: Tenant, hold: HeldToken, now_us: int, *, is_sure: bool) -> Send:
         """Another token that begins where the old one ends."""
         length_us = tenant.room_us(now_us)
         ask = tenant.asks.pop(hold.connection)
@@ -248,7 +248,7 @@ class TokenScheduler:
         hold.width_percent, hold.is_sure = tenant.width_percent, is_sure
         return Send(hold.connection, Grant(hold.token, length_us, ask.sequence))
 
-    def _may_go_on(self, tenant: Tenant, hold: Hold, now_us: int) -> bool:
+    def _may_go_on(self, tenant: Tenant, hold: HeldToken, now_us: int) -> bool:
         """Whether its process has asked for more ahead of the end, nobody of its own waits, and its limit allows it."""
         ask = tenant.asks.get(hold.connection)
         return (
@@ -256,11 +256,11 @@ class TokenScheduler:
             and tenant.next_in_turn == hold.connection
             and ask.ahead_of == hold.token
             and not hold.is_stopped
-            and hold.begins_us <= now_us <= hold.ends_us + self._rules.grace_us
+            and hold.begins_us <= now_us <= hold.ends_us + self._config.grace_us
             and tenant.is_allowed(now_us)
         )
 
-    def _stop_for(self, waiting: list[Tenant], now_us: int) -> Iterator[Instruction]:
+    def _stop_for(self, waiting: list[Tenant], now_us: int) -> Iterator[QuotaInstruction]:
         """End what goes on beyond its first token where somebody else's turn has come."""
         longer = [
             (tenant, hold)
@@ -270,7 +270,7 @@ class TokenScheduler:
         if not waiting or not longer:
             return
         fixed = [(tenant, hold) for tenant, hold in self._running() if all(hold is not other for _, other in longer)]
-        turns = {turn.tenant.name for turn in choose([*waiting, *(t for t, _ in longer)], fixed, now_us)}
+        turns = {turn.tenant.name for turn in select_tenants([*waiting, *(t for t, _ in longer)], fixed, now_us)}
         if any(tenant.name in turns for tenant in waiting):
             for tenant, hold in longer:
                 if tenant.name not in turns:
@@ -308,7 +308,7 @@ class TokenScheduler:
             tenant.pass_time(self._counted_us, now_us, is_excused=is_excused)
         self._counted_us = now_us
 
-    def _running(self) -> list[tuple[Tenant, Hold]]:
+    def _running(self) -> list[tuple[Tenant, HeldToken]]:
         return [(tenant, tenant.hold) for tenant in self._tenants.values() if tenant.hold is not None]
 
     def _waiting(self, now_us: int) -> list[Tenant]:
@@ -323,10 +323,10 @@ class TokenScheduler:
     def _pays_until(self, tenant: Tenant) -> int:
         """When who is in debt may begin beside a token that has stalled."""
         paid_us = self._counted_us + max(0, -tenant.credit) // tenant.earns_ppm
-        return min(paid_us, tenant.waits_since_us + self._rules.debt_wait_us)
+        return min(paid_us, tenant.waits_since_us + self._config.debt_wait_us)
 
     def _arrange(self) -> None:
-        for name, lane in lanes_of(self._tenants.values()).items():
+        for name, lane in assign_lanes(self._tenants.values()).items():
             self._tenants[name].lane = lane
 
     def _new_token(self, tenant: Tenant, length_us: int) -> int:
@@ -335,7 +335,7 @@ class TokenScheduler:
         tenant.usage.granted_us += length_us
         return self._tokens
 
-    def _hold_of(self, tenant: Tenant, connection: Connection, token: int) -> Hold | None:
+    def _hold_of(self, tenant: Tenant, connection: Connection, token: int) -> HeldToken | None:
         """What a process holds under this number; None where it does not."""
         for hold in (tenant.hold, tenant.stalled.get(connection)):
             if hold is not None and hold.connection == connection and hold.token == token:
@@ -358,7 +358,7 @@ class TokenScheduler:
                 if not tenant.is_entitled:
                     times.append(now_us + -tenant.credit // tenant.earns_ppm + 1)
         for tenant, hold in self._running():
-            times.append(hold.ends_us + self._rules.overrun_max_us)
+            times.append(hold.ends_us + self._config.overrun_max_us)
             if waits and hold.first_ends_us < hold.ends_us and not hold.is_stopped:
                 times.append(hold.first_ends_us)
             if hold.connection in tenant.asks:
@@ -366,6 +366,6 @@ class TokenScheduler:
         return min((time for time in times if time > now_us), default=None)
 
 
-def _stop(hold: Hold, now_us: int) -> Iterator[Instruction]:
+def _stop(hold: HeldToken, now_us: int) -> Iterator[QuotaInstruction]:
     hold.is_stopped, hold.ends_us = True, now_us
     yield Send(hold.connection, Stop(hold.token))

@@ -11,14 +11,14 @@ It counts; it must not decide whose turn it is.
 
 from dataclasses import dataclass, field
 
+from sluice_node_agent.core.quota.config import LEAST_REQUEST_PPM, WHOLE_PPM, QuotaConfig
 from sluice_node_agent.core.quota.events import Connection, TenantName, TenantSet
-from sluice_node_agent.core.quota.rules import LEAST_REQUEST_PPM, WHOLE_PPM, QuotaRules
 from sluice_node_agent.core.quota.used_time import UsedTime, limit_window_us
 from sluice_node_agent.core.quota.wire import Ask, Quota
 
 
 @dataclass(slots=True, eq=False)
-class Hold:
+class HeldToken:
     """A turn of one process: a token, and those that made it longer without a pause."""
 
     connection: Connection
@@ -37,7 +37,7 @@ class Hold:
 
 
 @dataclass(slots=True)
-class Usage:
+class TokenUsage:
     """What was counted of a tenant since it came."""
 
     granted_us: int = 0
@@ -59,7 +59,7 @@ class Tenant:
     """Credit and debt are in microseconds times millionths, so that they are exact."""
 
     name: TenantName
-    rules: QuotaRules
+    config: QuotaConfig
     request_ppm: int
     limit_ppm: int
     width_percent: int
@@ -70,8 +70,8 @@ class Tenant:
     most_credit: int = 0
     """One window's worth of its request, or a token where that is more: less would be lost between two turns."""
     limit_debt: int = 0
-    hold: Hold | None = None
-    stalled: dict[Connection, Hold] = field(default_factory=dict)
+    hold: HeldToken | None = None
+    stalled: dict[Connection, HeldToken] = field(default_factory=dict)
     """Tokens that were never given back; others go on beside them, the tenant's own processes too."""
     asks: dict[Connection, Ask] = field(default_factory=dict)
     """In the order of their turns. Of each process one."""
@@ -82,12 +82,12 @@ class Tenant:
     """It holds what somebody entitled waits for."""
     earns_ppm: int = 0
     """What its credit grows by: its request, and a part of what its lane has left while it wants more."""
-    usage: Usage = field(default_factory=Usage)
+    usage: TokenUsage = field(default_factory=TokenUsage)
 
     @classmethod
-    def new(cls, order: TenantSet, rules: QuotaRules) -> "Tenant":
+    def new(cls, order: TenantSet, config: QuotaConfig) -> "Tenant":
         """A tenant that has used nothing."""
-        tenant = cls(order.tenant, rules, 0, 0, 0, 0, UsedTime(rules.window_us))
+        tenant = cls(order.tenant, config, 0, 0, 0, 0, UsedTime(config.window_us))
         tenant.take_size(order)
         tenant.credit, tenant.earns_ppm = tenant.most_credit, tenant.request_ppm
         return tenant
@@ -98,7 +98,7 @@ class Tenant:
         self.limit_ppm = min(WHOLE_PPM, max(self.request_ppm, order.limit_ppm))
         self.width_percent = min(100, max(1, order.width_percent))
         self.memory_bytes = order.memory_bytes
-        self.most_credit = max(self.request_ppm * self.rules.window_us, WHOLE_PPM * self.rules.token_us)
+        self.most_credit = max(self.request_ppm * self.config.window_us, WHOLE_PPM * self.config.token_us)
         self.credit = min(self.credit, self.most_credit)
         self.used.widen(self._limit_window_us)
 
@@ -112,7 +112,7 @@ class Tenant:
     @property
     def shortfall(self) -> float:
         """How much of its request it has not had, in windows; below 0 what it had too much."""
-        return self.credit / (self.request_ppm * self.rules.window_us)
+        return self.credit / (self.request_ppm * self.config.window_us)
 
     @property
     def waits(self) -> bool:
@@ -128,21 +128,21 @@ class Tenant:
 
     def is_allowed(self, now_us: int) -> bool:
         """Whether its limit lets it begin a token now."""
-        return self.limit_ppm >= WHOLE_PPM or self.room_us(now_us) >= self.rules.least_us
+        return self.limit_ppm >= WHOLE_PPM or self.room_us(now_us) >= self.config.least_us
 
     def allowed_at_us(self, now_us: int) -> int:
         """A time from which its limit lets it begin one, if it uses nothing until then."""
         if self.limit_ppm >= WHOLE_PPM:
             return now_us
         paid_us = now_us + -(-self.limit_debt // self.limit_ppm)
-        return max(paid_us, self.used.room_at_us(now_us, self._allowed_us, self.rules.least_us))
+        return max(paid_us, self.used.room_at_us(now_us, self._allowed_us, self.config.least_us))
 
     def room_us(self, now_us: int) -> int:
         """How long its next token may be; less than the shortest when it may have none."""
         connection = self.next_in_turn
         ask = self.asks[connection] if connection is not None else None
-        wanted = ask.wanted_us if ask is not None and ask.wanted_us else self.rules.token_us
-        most = min(self.rules.token_us, max(self.rules.least_us, wanted))
+        wanted = ask.wanted_us if ask is not None and ask.wanted_us else self.config.token_us
+        most = min(self.config.token_us, max(self.config.least_us, wanted))
         if self.limit_ppm >= WHOLE_PPM:
             return most
         if self.limit_debt > 0:
@@ -153,13 +153,13 @@ class Tenant:
     def left_us(self, now_us: int) -> int:
         """For how long it may go on holding its token by its limit."""
         if self.hold is None or self.limit_ppm >= WHOLE_PPM:
-            return self.rules.window_us
+            return self.config.window_us
         return self.used.room_us(now_us, self._allowed_us, max(0, self.hold.ends_us - now_us))
 
     def quota(self, epoch: int, *, is_news: bool) -> Quota:
         """What its processes are told."""
-        rules = self.rules
-        told = (rules.window_us, rules.token_us, self.request_ppm, self.limit_ppm, self.memory_bytes, epoch)
+        config = self.config
+        told = (config.window_us, config.token_us, self.request_ppm, self.limit_ppm, self.memory_bytes, epoch)
         return Quota(*told, is_news=is_news)
 
     # -- what it used -----------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Tenant:
         self._pass_credit(passed, held)
         if self.limit_debt or over:
             debt = self.limit_debt + WHOLE_PPM * over - self.limit_ppm * passed
-            self.limit_debt = min(max(0, debt), WHOLE_PPM * self.rules.debt_max_us)
+            self.limit_debt = min(max(0, debt), WHOLE_PPM * self.config.debt_max_us)
 
     def _pass_credit(self, passed: int, held: int) -> None:
         had = self.credit
@@ -198,7 +198,7 @@ class Tenant:
         if held and not self.is_blamed:
             # What nobody else wanted costs nothing that it does not have; and is no reason to be owed more.
             credit = max(credit, 0) if had >= 0 else min(had + self.earns_ppm * passed, 0)
-        self.credit = max(credit, -WHOLE_PPM * self.rules.debt_max_us)
+        self.credit = max(credit, -WHOLE_PPM * self.config.debt_max_us)
 
     @property
     def _allowed_us(self) -> int:
@@ -206,4 +206,4 @@ class Tenant:
 
     @property
     def _limit_window_us(self) -> int:
-        return limit_window_us(self.rules.window_us, self.rules.least_us, self.limit_ppm)
+        return limit_window_us(self.config.window_us, self.config.least_us, self.limit_ppm)

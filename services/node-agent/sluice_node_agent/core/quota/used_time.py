@@ -7,7 +7,7 @@ counts what was used for longer, so a limit is never exceeded by it.
 
 from collections import deque
 
-from sluice_node_agent.core.quota.rules import WHOLE_PPM
+from sluice_node_agent.core.quota.config import WHOLE_PPM
 
 _INTERVALS_MAX = 256
 """In a window of 100 ms at most 100 tokens of 1 ms are had; more are those that were given back at once."""

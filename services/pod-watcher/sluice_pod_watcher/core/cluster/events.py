@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.ids import RequestId
-from sluice_pod_watcher.core.events import Tell
+from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 Raw = Mapping[str, Any]
 """An object of the API server."""
-What = Literal["pods", "others", "nodes"]
+ListedKind = Literal["pods", "others", "nodes"]
 """Pods of ours (by our label), all other pods, nodes: each is listed and watched by itself."""
 
 # -- events -------------------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ class ListingStarted:
     `went_back`: the API server's storage was restored from a backup, and its versions are smaller than they were.
     """
 
-    what: What
+    what: ListedKind
     went_back: bool = False
 
 
@@ -37,7 +37,7 @@ class ListingStarted:
 class ListingEnded:
     """The listing is complete, as of this resourceVersion."""
 
-    what: What
+    what: ListedKind
     version: str
 
 
@@ -190,14 +190,14 @@ ClaimObjects = tuple[str, Raw | None, Raw | None, Raw | None]
 
 
 @dataclass(frozen=True, slots=True)
-class WentOn:
-    """It is our turn again, after `GoOn`."""
+class Continued:
+    """It is our turn again, after `Continue`."""
 
 
 Event = (
     BusEvent
     | Ticked
-    | WentOn
+    | Continued
     | ListingStarted
     | ListingEnded
     | PodSeen
@@ -236,7 +236,7 @@ class BindPod:
 
 
 @dataclass(frozen=True, slots=True)
-class ReAnnotate:
+class AnnotatePod:
     """
     Tell the pod, in one patch, that its slice was made anew, or that it is not let go with it. `PatchDone` or
     `PatchRefused` follows.
@@ -327,14 +327,14 @@ class UnmirrorGpu:
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
-    """There is more to do than one turn allows: let others have theirs. `WentOn` follows."""
+class Continue:
+    """There is more to do than one turn allows: let others have theirs. `Continued` follows."""
 
 
 Own = (
-    GoOn
+    Continue
     | BindPod
-    | ReAnnotate
+    | AnnotatePod
     | WritePodCondition
     | ReadPod
     | ReadClaims
@@ -342,6 +342,6 @@ Own = (
     | WriteEvent
     | MirrorGpu
     | UnmirrorGpu
-    | Tell
+    | WriteLogLine
 )
 Instruction = BusInstruction | Own

@@ -15,17 +15,17 @@ from sluice.runtime.gc_freeze import freeze_periodically
 from sluice.runtime.lease import Lease
 from sluice.runtime.tracing.core_spans import SpanPhase
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice_pod_watcher.core.cluster.cluster import READS, Cluster
-from sluice_pod_watcher.core.cluster.events import Event, GoOn, WentOn
-from sluice_pod_watcher.core.cluster.rules import ClusterRules
-from sluice_pod_watcher.core.events import Tell
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.events import Continue, Continued, Event
+from sluice_pod_watcher.core.cluster.watcher import READS, ClusterWatcher
+from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.shell.kube.client import KubeApi
-from sluice_pod_watcher.shell.kube.mirroring import GpuObjects
+from sluice_pod_watcher.shell.kube.gpu_object_writer import GpuObjectWriter
+from sluice_pod_watcher.shell.kube.informers import informers
+from sluice_pod_watcher.shell.kube.pod_writer import PodWriter
 from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
-from sluice_pod_watcher.shell.kube.watching import reflectors
-from sluice_pod_watcher.shell.kube.writes import Writes
+from sluice_pod_watcher.shell.log_writer import log_writer
 from sluice_pod_watcher.shell.metrics import pods_of
-from sluice_pod_watcher.shell.telling import teller
 
 LOOK_S = 0.2
 """How often the lease is looked at: what a holder may go on watching after it has run out."""
@@ -40,7 +40,7 @@ async def watch_cluster(
     api: KubeApi,
     *,
     run: RunId,
-    rules: ClusterRules,
+    config: ClusterConfig,
     clock: Clock,
     traces: RequestTraces,
     resync_s: float = 300.0,
@@ -56,8 +56,8 @@ async def watch_cluster(
     one at work.
     """
     status = status if status is not None else WatchStatus(clock, resync_s)
-    gpus = GpuObjects(api)
-    core = Cluster(run, rules)
+    gpus = GpuObjectWriter(api)
+    core = ClusterWatcher(run, config)
     runner: CoreRunner[Event] = CoreRunner(
         name="pod-watcher",
         core=core,
@@ -66,10 +66,10 @@ async def watch_cluster(
         traces=traces,
         readings=READS,
         execute={
-            **Writes(api, clock, run, holds).executors(),
+            **PodWriter(api, clock, run, holds).executors(),
             **gpus.executors(),
-            Tell: teller(),
-            GoOn: Executor(_go_on, quiet=True),
+            WriteLogLine: log_writer(),
+            Continue: Executor(_go_on, quiet=True),
         },
         tick_s=tick_s,
         events_max=EVENTS_MAX,
@@ -84,10 +84,10 @@ async def watch_cluster(
 
     status.begins()
     try:
-        if rules.mirror_gpus:
+        if config.mirror_gpus:
             await runner.offer(await gpus.list())
         async with asyncio.TaskGroup() as tasks:
-            for reflector in reflectors(api, clock, offer, resync_s):
+            for reflector in informers(api, clock, offer, resync_s):
                 tasks.create_task(reflector.run(), name=f"watch {reflector.what}")
             tasks.create_task(runner.run(), name="core")
             tasks.create_task(freeze_periodically(clock), name="garbage")
@@ -95,8 +95,8 @@ async def watch_cluster(
         status.ends()
 
 
-async def _go_on(_wanted: GoOn) -> WentOn:
-    return WentOn()
+async def _go_on(_wanted: Continue) -> Continued:
+    return Continued()
 
 
 async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -25,8 +25,8 @@ from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.retry import Backoff
-from sluice_pod_watcher.core.cluster.events import Event, ListingEnded, ListingStarted, Raw, What
-from sluice_pod_watcher.core.cluster.pod_views import version_of
+from sluice_pod_watcher.core.cluster.events import Event, ListedKind, ListingEnded, ListingStarted, Raw
+from sluice_pod_watcher.core.cluster.pods.pod_view import version_of
 from sluice_pod_watcher.shell.kube.client import LIST_S, KubeApi, KubeError
 from sluice_pod_watcher.shell.metrics import KUBE_LISTS, KUBE_TROUBLES, KUBE_WATCHES
 
@@ -53,13 +53,13 @@ RETRY_RESYNC_S = 30.0
 Offer = Callable[[Event], Awaitable[None]]
 
 
-class _Meta(msgspec.Struct):
+class _ListMeta(msgspec.Struct):
     resource_version: str = msgspec.field(default="", name="resourceVersion")
     next_page: str = msgspec.field(default="", name="continue")
 
 
 class _Page(msgspec.Struct):
-    metadata: _Meta
+    metadata: _ListMeta
     items: list[msgspec.Raw] | None = None
 
 
@@ -69,7 +69,7 @@ class _Line(msgspec.Struct):
 
 
 class _Marked(msgspec.Struct):
-    metadata: _Meta
+    metadata: _ListMeta
 
 
 class _Failure(msgspec.Struct):
@@ -101,7 +101,7 @@ class Reflector:
 
     api: KubeApi
     clock: Clock
-    what: What
+    what: ListedKind
     path: str
     selector: str
     seen: Callable[[Raw], Event]

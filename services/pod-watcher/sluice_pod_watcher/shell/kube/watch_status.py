@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from sluice.runtime.clock import Clock
-from sluice_pod_watcher.core.cluster.events import Event, ListingEnded, What
+from sluice_pod_watcher.core.cluster.events import Event, ListedKind, ListingEnded
 
-KINDS: tuple[What, ...] = ("nodes", "others", "pods")
+KINDS: tuple[ListedKind, ...] = ("nodes", "others", "pods")
 OVERDUE = 2.0
 """After so many times `resync_s` without a new listing something is wrong: that of pauses and jitter is far less."""
 SLACK_S = 60.0
@@ -18,7 +18,7 @@ class WatchStatus:
     clock: Clock
     resync_s: float
     is_watching: bool = False
-    _listed: dict[What, float] = field(default_factory=dict)
+    _listed: dict[ListedKind, float] = field(default_factory=dict)
 
     def begins(self) -> None:
         """It takes over: nothing is listed."""

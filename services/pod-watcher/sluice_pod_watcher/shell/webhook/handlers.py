@@ -18,7 +18,7 @@ from sluice.contracts.kube.names import DEFAULT_MODES
 from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
 from sluice.runtime.prometheus import metrics
-from sluice_pod_watcher.admission import AdmissionResponse, AdmissionRules, NotAReview, review
+from sluice_pod_watcher.admission import AdmissionConfig, AdmissionResponse, MalformedReview, review_pod
 from sluice_pod_watcher.shell.http_server import ConnectionLimits
 from sluice_pod_watcher.shell.metrics import REVIEW_SECONDS
 
@@ -39,7 +39,7 @@ class ServingLimits(ConnectionLimits):
 
 
 def make_app(
-    rules: AdmissionRules,
+    config: AdmissionConfig,
     why_not_ready: Callable[[], str],
     limits: ServingLimits,
     heard: Callable[[web.Request], None],
@@ -50,7 +50,7 @@ def make_app(
     MUTATE uses the rules as they are; MUTATE/<mode> with this default mode, for namespaces that have it: the API server
     chooses the path by the namespace's label, for a review does not hold it.
     """
-    handlers = _Handlers(rules, why_not_ready, limits)
+    handlers = _Handlers(config, why_not_ready, limits)
 
     @web.middleware
     async def in_words(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -65,18 +65,18 @@ def make_app(
     return app
 
 
-def answer_to(body: bytes, rules: AdmissionRules) -> AdmissionResponse | NotAReview:
+def answer_to(body: bytes, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
     """The answer to the bytes of a request. Never raises, whatever they are."""
     try:
         raw = msgspec.json.decode(body)
     except NOT_READABLE as error:
-        return NotAReview(f"the body is no JSON: {shorten(str(error), 300)}")
-    return review(raw, rules)
+        return MalformedReview(f"the body is no JSON: {shorten(str(error), 300)}")
+    return review_pod(raw, config)
 
 
 class _Handlers:
-    def __init__(self, rules: AdmissionRules, why_not_ready: Callable[[], str], limits: ServingLimits) -> None:
-        self._rules = {"": rules} | {mode: replace(rules, default_mode=mode) for mode in DEFAULT_MODES}
+    def __init__(self, config: AdmissionConfig, why_not_ready: Callable[[], str], limits: ServingLimits) -> None:
+        self._config = {"": config} | {mode: replace(config, default_mode=mode) for mode in DEFAULT_MODES}
         self._why_not_ready = why_not_ready
         self._limits = limits
         self._turns = asyncio.Semaphore(limits.reviews_max)
@@ -88,13 +88,13 @@ class _Handlers:
             async with asyncio.timeout(self._limits.request_s), self._turns:
                 body = await request.read()
                 began = time.monotonic()
-                response = answer_to(body, self._rules[request.match_info.get("mode", "")])
+                response = answer_to(body, self._config[request.match_info.get("mode", "")])
                 metrics.observe(REVIEW_SECONDS, time.monotonic() - began, _kind(response))
         except TimeoutError:
             raise web.HTTPRequestTimeout(text=f"the request took longer than {self._limits.request_s:g} s") from None
         except ConnectionError:  # nobody hears the answer; the log shall not call it a defect of ours
             raise web.HTTPBadRequest(text="the caller broke off before its request was whole") from None
-        if isinstance(response, NotAReview):
+        if isinstance(response, MalformedReview):
             raise web.HTTPBadRequest(text=response.why)
         if not response.allowed:
             self._log.info("denied", code=response.code, why=response.message, review=shorten(response.uid))
@@ -125,8 +125,8 @@ async def _in_words(request: web.Request, handler: Handler) -> web.StreamRespons
         return web.Response(status=500, text="the webhook failed; its log says why")
 
 
-def _kind(response: AdmissionResponse | NotAReview) -> str:
-    if isinstance(response, NotAReview):
+def _kind(response: AdmissionResponse | MalformedReview) -> str:
+    if isinstance(response, MalformedReview):
         return "unreadable"
     return "allowed" if response.allowed else "denied"
 

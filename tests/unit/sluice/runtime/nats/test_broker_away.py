@@ -1,7 +1,7 @@
 """A broker that is away for a weekend costs a service that waits for it no memory."""
 
 import pytest
-from factories.buses import place, raw
+from factories.broker.bus_rigs import place, raw
 
 from sluice.contracts.bus.events import Stream
 from sluice.runtime.nats_server.process import Broker

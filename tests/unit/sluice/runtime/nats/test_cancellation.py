@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from factories.buses import raw
+from factories.broker.bus_rigs import raw
 from nats.aio.msg import Msg
 
 from sluice.runtime.nats.connection import Connection

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from factories.buses import raw
+from factories.broker.bus_rigs import raw
 
 from sluice.runtime.nats_server.process import Broker
 

@@ -1,0 +1,302 @@
+"""
+What a pod asks for, read from what was stored of it; and who shares whose devices.
+
+The ask is stored at the pod's creation as it was written (annotations, and the resources that are then taken out of the
+spec), not as it was understood. So each reader understands it by the one parser, and an ask that somebody stored by
+hand is refused like any other: it is worth no more than the keys in it. Users and names come from the spec, which
+nobody can change any more.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import msgspec
+
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.kube.names import ANNOTATION_REQUEST, ENV_DRIVER_CAPABILITIES, is_granted
+from sluice.contracts.messages import Claim
+from sluice.contracts.pod_specs import literal_variable, main_container, read_containers
+from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.request_syntax import (
+    ContainerRequest,
+    PodRequest,
+    RequestLimits,
+    claim_modes,
+    claim_sizes,
+    hami,
+    is_gpu_resource,
+    is_our_annotation,
+    parse_pod,
+)
+from sluice.contracts.request_syntax.keys import FASTGSHARE, SLUICE
+from sluice.contracts.request_syntax.limit_ranges import without_defaults
+from sluice.contracts.request_syntax.sluice_keys import DRIVER_CAPABILITIES, POD_KEYS
+from sluice.contracts.request_syntax.source_text import (
+    RequestSyntaxError,
+    SourceValue,
+    is_blank,
+    is_blank_amount,
+    requested_amounts,
+    source_text_of,
+)
+
+_LISTS = ("containers", "initContainers")
+REQUEST_KEYS_MAX = 2000
+"""Annotations of one ask: a hundred containers with every key. Each is looked at for each init container."""
+
+
+class StoredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """
+    The value of ANNOTATION_REQUEST. `first` is the main container: keys without a container's name speak for it.
+
+    It is named because others may put containers before it after the ask was stored.
+    """
+
+    version: Literal[1]
+    first: str
+    annotations: dict[str, str] = {}
+    resources: dict[str, dict[str, str]] = {}
+    """Of containers by name: amounts of what counts as GPUs, by the resource's name."""
+
+    def as_text(self) -> str:
+        """The annotation: the same ask is always the same text."""
+        return msgspec.json.encode(self, order="sorted").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRequest:
+    """
+    What a pod asks for. `served_by` names, for an init container, the container whose devices it uses.
+
+    `annotations` and `containers` are what the one parser made `pod` of: whoever parses them again has the same.
+    """
+
+    pod: PodRequest
+    served_by: Mapping[str, str]
+    annotations: Mapping[str, str]
+    containers: tuple[ContainerRequest, ...]
+
+    def claim_for(self, container: str) -> Claim | None:
+        """The claim that serves a container; None for one that gets no GPU."""
+        name = self.served_by.get(container, container)
+        return next((claim for claim in self.pod.claims if claim.container == name), None)
+
+
+def read_stored(text: str, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest | Refusal:
+    """What the pod of this `spec` asks for, by its ANNOTATION_REQUEST. Never raises."""
+    stored = decode_stored(text)
+    if isinstance(stored, Refusal):
+        return stored
+    return parse_stored(stored, spec, limits)
+
+
+def decode_stored(text: str) -> StoredRequest | Refusal:
+    """The stored ask in an annotation, of which nothing is understood yet."""
+    try:
+        return msgspec.json.decode(text, type=StoredRequest)
+    except (*NOT_READABLE, UnicodeEncodeError) as error:
+        return malformed_stored(text, f"not what Sluice stores there ({shorten(str(error), 300)})")
+
+
+def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredRequest | Refusal:
+    """
+    The ask of a pod that is new, as its owner wrote it; perhaps nothing, perhaps nonsense. Refuses values of no text.
+
+    What a LimitRange filled in is left out where it says nothing beside that.
+    """
+    try:
+        asks = {
+            key: SourceValue(key, value).text()
+            for key, value in annotations.items()
+            if is_request_annotation(key) and not is_blank(value)
+        }
+    except RequestSyntaxError as wrong:
+        return wrong.refusal
+    main = main_container(annotations, [str(each.get("name", "")) for each in _listed(spec, "containers")]).name
+    written = [
+        ContainerRequest(str(each.get("name")), _amounts(each, "limits"), _amounts(each, "requests"))
+        for each in _containers(spec)
+    ]
+    resources = {}
+    for container in without_defaults(annotations, written, first=main):
+        amounts = requested_amounts(container.limits, container.requests)
+        found = {name: source_text_of(amount) for name, amount in amounts.items() if is_gpu_resource(name)}
+        if found:
+            resources[container.name] = found
+    return StoredRequest(
+        version=1,
+        first=main,
+        annotations=asks,
+        resources=resources,
+    )
+
+
+def with_variables(stored: StoredRequest, asked: "ResolvedRequest", spec: Mapping[str, Any]) -> StoredRequest:
+    """
+    The ask with the driver capabilities that its containers say by a variable, as our own key for each.
+
+    So they are read from one place from then on, and the variable can be read from what is granted.
+    """
+    claiming = {claim.container for claim in asked.pod.claims}
+    said = {str(each.get("name")): literal_variable(each, ENV_DRIVER_CAPABILITIES) for each in _containers(spec)}
+    added = {f"{name}.{SLUICE}/{DRIVER_CAPABILITIES}": text for name, text in said.items() if text and name in claiming}
+    return msgspec.structs.replace(stored, annotations=added | stored.annotations)
+
+
+def is_request_annotation(annotation: str) -> bool:
+    """Whether an annotation says what a pod asks for."""
+    return (is_our_annotation(annotation) and not is_granted(annotation) and annotation != ANNOTATION_REQUEST) or (
+        annotation in hami.ANNOTATIONS
+    )
+
+
+def requests_gpus(stored: StoredRequest) -> bool:
+    """Whether anything in it makes the pod ours; HAMi's annotations alone do not."""
+    return bool(stored.resources) or any(is_our_annotation(key) for key in stored.annotations)
+
+
+# -- understanding ------------------------------------------------------------------------------------------------
+
+
+def parse_stored(stored: StoredRequest, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest | Refusal:
+    """What a pod of this `spec` asks for with a stored ask. Never raises."""
+    if len(stored.annotations) > REQUEST_KEYS_MAX:
+        return Refusal(
+            reason=RefusalReason.TOO_LARGE,
+            message=f"{len(stored.annotations)} annotations that ask for GPUs",
+            field="metadata.annotations",
+            allowed=f"at most {REQUEST_KEYS_MAX}",
+        )
+    containers = _requesting_containers(stored, spec)
+    if isinstance(containers, Refusal):
+        return containers
+    apart = [each for each in containers.init if _asks_something(stored, each.name)]
+    if apart and not any(_asks_something(stored, each.name) for each in containers.apps):
+        containers.apps.append(apart.pop(0))
+    prefixes = tuple(f"{each.name}.{SLUICE}/" for each in apart)
+    annotations = {key: text for key, text in stored.annotations.items() if not key.startswith(prefixes)}
+    pod = parse_pod(annotations, containers.apps, limits=limits)
+    if isinstance(pod, Refusal):
+        return pod
+    served_by: dict[str, str] = {}
+    for container in apart:
+        served = _served(container, stored, pod, limits)
+        if isinstance(served, Refusal):
+            return served
+        if served:
+            served_by[container.name] = served
+    return ResolvedRequest(pod, served_by, annotations, tuple(containers.apps))
+
+
+@dataclass(frozen=True, slots=True)
+class _RequestingContainers:
+    """The containers of a pod with what they ask of resources; those that live as long as the pod, and the others."""
+
+    apps: list[ContainerRequest]
+    init: list[ContainerRequest]
+
+
+def _requesting_containers(stored: StoredRequest, spec: Mapping[str, Any]) -> _RequestingContainers | Refusal:
+    init = list(_listed(spec, "initContainers"))
+    sidecars = [each for each in init if each.get("restartPolicy") == "Always"]
+    listed = sorted(_listed(spec, "containers"), key=lambda each: each.get("name") != stored.first)
+    passing = [each for each in init if each.get("restartPolicy") != "Always"]
+    bare = [_bare(each) for each in (*listed, *sidecars, *passing)]
+    found = read_containers({"containers": bare, "securityContext": spec.get("securityContext")})
+    if isinstance(found, Refusal):
+        return found
+    names = {each.name for each in found}
+    for name in (stored.first, *stored.resources):
+        if name not in names:
+            return malformed_stored(stored.as_text(), f"the pod has no container {name!r}")
+    asking = [replace(each, limits=stored.resources.get(each.name, {})) for each in found]
+    living = len(listed) + len(sidecars)
+    return _RequestingContainers(asking[:living], asking[living:])
+
+
+def _asks_something(stored: StoredRequest, container: str) -> bool:
+    """Whether anything is said for this container."""
+    if not all(is_blank_amount(amount) for amount in stored.resources.get(container, {}).values()):
+        return True
+    own = f"{container}.{SLUICE}/"
+    return any(
+        key.startswith(own) or (container == stored.first and applies_to_main_container(key))
+        for key, text in stored.annotations.items()
+        if not is_blank(text) and not key.endswith(f"{SLUICE}/{DRIVER_CAPABILITIES}")
+    )
+
+
+def applies_to_main_container(key: str) -> bool:
+    """Whether an annotation says something of a container and does not say of which."""
+    of_all = (*POD_KEYS, DRIVER_CAPABILITIES)
+    return key.startswith(FASTGSHARE) or (key.startswith(f"{SLUICE}/") and key.partition("/")[2] not in of_all)
+
+
+def _served(
+    container: ContainerRequest, stored: StoredRequest, pod: PodRequest, limits: RequestLimits
+) -> str | Refusal:
+    """
+    Whose devices an init container uses, which end before the apps begin; empty when it asks for none.
+
+    Its devices are those of the pod's others, so it may ask for what one of them asks for, and for nothing beyond.
+    """
+    own = f"{container.name}.{SLUICE}/"
+    said: dict[str, object] = {key: text for key, text in stored.annotations.items() if key.startswith(own)}
+    if container.limits:
+        said |= {key: text for key, text in stored.annotations.items() if key in hami.ANNOTATIONS}
+    ask = parse_pod(said, [container], limits=limits)
+    if isinstance(ask, Refusal):
+        return ask
+    if not ask.claims:
+        return ""
+    claim = ask.claims[0]
+    for other in pod.claims:
+        as_its = {"container": container.name, "driver_capabilities": claim.driver_capabilities}
+        if msgspec.structs.replace(other, **as_its) == claim:
+            return other.container
+    field = next((key for key in said if key.startswith(own)), next(iter(container.limits), own))
+    return Refusal(
+        reason=RefusalReason.UNSUPPORTED_KEY,
+        message=(
+            f"the init container {container.name!r} uses the devices of a container that asks for the same, "
+            "and none does"
+        ),
+        field=field,
+        value=f"{claim.gpus} x {', '.join(claim_sizes(claim)) or 'a whole GPU'}, {claim_modes(claim)}",
+        allowed="the same ask and runAsUser as another container of the pod, or none",
+    )
+
+
+# -- the spec -----------------------------------------------------------------------------------------------------
+
+
+def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for key in _LISTS:
+        yield from _listed(spec, key)
+
+
+def _listed(spec: object, key: str) -> Sequence[Mapping[str, Any]]:
+    listed = spec.get(key) if isinstance(spec, Mapping) else None
+    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else ()
+
+
+def _amounts(container: Mapping[str, Any], part: str) -> dict[str, Any]:
+    resources = container.get("resources")
+    amounts = resources.get(part) if isinstance(resources, Mapping) else None
+    return dict(amounts) if isinstance(amounts, Mapping) else {}
+
+
+def _bare(container: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": container.get("name"), "securityContext": container.get("securityContext")}
+
+
+def malformed_stored(text: str, why: str) -> Refusal:
+    """The refusal of an ANNOTATION_REQUEST that the first review would not have written."""
+    return Refusal(
+        reason=RefusalReason.INVALID_VALUE,
+        message=why,
+        field=ANNOTATION_REQUEST,
+        value=shorten(text),
+        allowed="leave it out: Sluice writes it when the pod is created",
+    )

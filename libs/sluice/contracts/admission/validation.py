@@ -1,0 +1,149 @@
+"""
+Judge a pod before it is created: its request, and all reasons to refuse it, in the order a person reads.
+
+A refusal of the request itself comes first; refusals of the rest of the pod follow.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sluice.contracts.admission import reserved_fields
+from sluice.contracts.admission.config import AdmissionConfig
+from sluice.contracts.admission.default_modes import with_default_mode
+from sluice.contracts.admission.environment import validate_env
+from sluice.contracts.admission.gpu_amounts import validate_amounts
+from sluice.contracts.admission.pod_fields import Container, Pod, Spec
+from sluice.contracts.admission.stored_request import (
+    ResolvedRequest,
+    StoredRequest,
+    parse_stored,
+    requests_gpus,
+    stored_from,
+    with_variables,
+)
+from sluice.contracts.admission.violations import Violation, refused
+from sluice.contracts.admission.volumes import validate_mounts, validate_volumes
+from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES, LABEL_IGNORE
+from sluice.contracts.messages import HostNeeds
+from sluice.contracts.pod_specs import read_host_needs, with_node
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import RequestLimits
+from sluice.contracts.request_syntax.keys import SLUICE
+from sluice.contracts.request_syntax.sluice_keys import DRIVER_CAPABILITIES
+
+NODE_NAME = "fastgshare/node_name"
+"""The annotation that names a node beside the spec."""
+
+
+MIRROR = "kubernetes.io/config.mirror"
+"""The kubelet's own picture of a static pod, which runs already."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """A pod's ask: as it was written, as it is stored (with defaults), and as it is understood."""
+
+    before: StoredRequest
+    stored: StoredRequest
+    asked: ResolvedRequest
+
+
+def is_exempt(
+    namespace: str, labels: Mapping[str, Any], annotations: Mapping[str, Any], exempt: Collection[str]
+) -> bool:
+    """Whether Sluice has nothing to do with a pod, whatever it asks for: it runs already, or somebody said so."""
+    return namespace in exempt or LABEL_IGNORE in labels or MIRROR in annotations
+
+
+def read_new_request(
+    annotations: Mapping[str, object], spec: Mapping[str, Any], limits: RequestLimits, *, default_mode: str = ""
+) -> NewRequest | Refusal | None:
+    """The ask of a pod that nobody has reviewed before; None when it asks for no GPU. Never raises."""
+    before = stored_from(annotations, spec)
+    if isinstance(before, Refusal):
+        return before
+    if not requests_gpus(before):
+        return None
+    asked = parse_stored(before, spec, limits)
+    if isinstance(asked, Refusal):
+        return asked
+    if not asked.pod.claims:
+        return None
+    written, before = before, with_variables(before, asked, spec)
+    asked = parse_stored(before, spec, limits)
+    if isinstance(asked, Refusal):
+        return _as_its_variable(asked, written, before)
+    return NewRequest(before, *with_default_mode(before, asked, spec, limits, default_mode))
+
+
+def _as_its_variable(refusal: Refusal, written: StoredRequest, stored: StoredRequest) -> Refusal:
+    """A refusal of a key that `with_variables` added names the variable, for its owner wrote no such key."""
+    if refusal.field not in stored.annotations or refusal.field in written.annotations:
+        return refusal
+    container = refusal.field.removesuffix(f".{SLUICE}/{DRIVER_CAPABILITIES}")
+    return msgspec.structs.replace(refusal, field=f"spec.containers[{container}].env[{ENV_DRIVER_CAPABILITIES}]")
+
+
+def validate_new_pod(pod: Pod, ask: NewRequest | Refusal | None, config: AdmissionConfig) -> list[Violation]:
+    """All that is wrong with a pod that is to be created, its ask first."""
+    marks = [*reserved_fields.validate_marks(pod), *reserved_fields.validate_granted_annotations(pod)]
+    if ask is None:
+        return marks
+    if isinstance(ask, Refusal):
+        return [refused(ask), *marks, *validate_pod_fields(pod, None, config, is_new=True)]
+    return [*marks, *validate_pod_fields(pod, ask.asked, config, is_new=True, written=ask.before)]
+
+
+def validate_pod_fields(
+    pod: Pod,
+    asked: ResolvedRequest | None,
+    config: AdmissionConfig,
+    *,
+    is_new: bool,
+    written: StoredRequest | None = None,
+) -> Iterator[Violation]:
+    """
+    All that is wrong beside the ask. When that was refused (None), no container is known to get a GPU.
+
+    Amounts are judged when the pod `is_new`, those of its ask as it was `written`: later ones are what others put back.
+    """
+    spec = pod.spec
+    yield from reserved_fields.validate_node_name(spec)
+    yield from reserved_fields.validate_host_namespaces(
+        spec, list(asked.pod.claims) if asked is not None else [], config
+    )
+    yield from validate_volumes(spec, config)
+    for path, container in _named(spec):
+        claim = asked.claim_for(container.name) if asked is not None else None
+        if is_new:
+            yield from validate_amounts(path, container, _asked_by(container, written))
+        yield from validate_env(path, container, claim, config, later=not is_new)
+        yield from validate_mounts(path, container, claim)
+        yield from reserved_fields.validate_security_context(path, container, config)
+
+
+def validate_all_amounts(pod: Pod, written: StoredRequest) -> Iterator[Violation]:
+    """What the API server would have refused about the GPU resources of any container."""
+    for path, container in _named(pod.spec):
+        yield from validate_amounts(path, container, _asked_by(container, written))
+
+
+def _asked_by(container: Container, written: StoredRequest | None) -> Collection[str]:
+    return container.asked() if written is None else written.resources.get(container.name, {})
+
+
+def needs_of(
+    spec: Mapping[str, Any], asked: ResolvedRequest, namespace: str, labels: Mapping[str, str]
+) -> HostNeeds | Refusal:
+    """What the pod of that namespace and those labels needs of its node, with the node that its annotations name."""
+    needs = read_host_needs(spec, namespace, labels)
+    return needs if isinstance(needs, Refusal) else with_node(needs, asked.pod.node_name, NODE_NAME)
+
+
+def _named(spec: Spec) -> Iterator[tuple[str, Container]]:
+    for path, containers in (("spec.containers", spec.containers), ("spec.initContainers", spec.init_containers)):
+        for container in containers or ():
+            yield f"{path}[{container.name}]", container

@@ -1,0 +1,280 @@
+"""
+One text of manifests to the pods in it: who each is, and what it asks for or why that cannot be understood.
+
+What is wrong with the text as a whole (not YAML, too large) breaks it, for nobody can say which pods are in it; what is
+wrong with one object refuses that object alone. A pod without any key or resource of ours asks for nothing. An object
+with pod templates stands for the pods that its controller would make; of any other kind is only said that it is there.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from sluice.contracts.admission import AdmissionConfig, pod_warnings
+from sluice.contracts.admission.pod_fields import MalformedReview, Pod, decode_pod
+from sluice.contracts.admission.validation import (
+    NewRequest,
+    is_exempt,
+    needs_of,
+    read_new_request,
+    validate_all_amounts,
+    validate_new_pod,
+)
+from sluice.contracts.admission.violations import Violation, refused
+from sluice.contracts.kube.names import NVIDIA_CLASSES, NVIDIA_NAMESPACES
+from sluice.contracts.manifests.cluster_admission import ClusterAdmission, read_namespace
+from sluice.contracts.manifests.manifest_errors import in_file, not_a_pod, wrong
+from sluice.contracts.manifests.manifest_limits import ManifestLimits
+from sluice.contracts.manifests.objects import ManifestObject, objects_of
+from sluice.contracts.manifests.pod_manifest import PodManifest
+from sluice.contracts.manifests.pod_templates import PODS_MAX, PodTemplate, meant, not_handed_down, pod_templates
+from sluice.contracts.manifests.yaml_documents import YamlError, read_documents
+from sluice.contracts.pod_specs import (
+    read_containers,
+    read_pod_labels,
+    read_priority,
+    read_priority_class,
+    unknown_demands,
+)
+from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.request_syntax import RequestLimits
+
+_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_NAMESPACE = re.compile(_LABEL)
+_POD_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+POD_NAME_MAX = 253
+NAME_ALLOWED = "a-z, 0-9, '-' and '.', beginning and ending with a letter or digit"
+PRIORITY_CLASS = "PriorityClass"
+ANY_CLUSTER = ClusterAdmission()
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """By what a pod is judged: how much it may ask for, and how its cluster treats pods."""
+
+    asks: RequestLimits
+    cluster: ClusterAdmission
+
+
+def read_manifests(
+    file: str, text: str, *, limits: ManifestLimits, asks: RequestLimits, cluster: ClusterAdmission = ANY_CLUSTER
+) -> tuple[PodManifest, ...] | Refusal:
+    """The pods of a text, in their order; or why it cannot be read at all. Never raises, whatever is in it."""
+    if len(text) > limits.file_bytes_max:
+        return too_large(file, limits)
+    try:
+        documents = read_documents(text, limits)
+    except YamlError as error:
+        reason = RefusalReason.TOO_LARGE if error.too_large else RefusalReason.NOT_YAML
+        what = "is more than one file may hold" if error.too_large else "is not YAML"
+        line = f"line {error.line}" if error.line else ""
+        message = f"{file} {what}: {shorten(error.why, 200)}"
+        return Refusal(reason=reason, message=message, field=line, value=shorten(_line(text, error.line)))
+    objects = [each for document in documents for each in objects_of(document.value, document.line)]
+    if len(objects) > limits.documents_max:
+        why = f"{file} holds {len(objects)} objects"
+        return Refusal(reason=RefusalReason.TOO_LARGE, message=why, allowed=f"at most {limits.documents_max}")
+    judge = _Judge(asks, cluster)
+    most = max(limits.documents_max, PODS_MAX)
+    pods = tuple(islice((pod for each in objects for pod in _read(file, each, judge)), most + 1))
+    if len(pods) > most:
+        why = f"{file} makes more than {most} pods"
+        return Refusal(reason=RefusalReason.TOO_LARGE, message=why, allowed=f"at most {most}")
+    return pods
+
+
+def too_large(file: str, limits: ManifestLimits) -> Refusal:
+    """The refusal of a text that was not even looked at."""
+    allowed = f"at most {limits.file_bytes_max} bytes"
+    return Refusal(reason=RefusalReason.TOO_LARGE, message=f"{file} is too large", allowed=allowed)
+
+
+def _line(text: str, number: int) -> str:
+    """The line of that number (1 is the first) as a person sees it; empty when there is no number."""
+    if not number:
+        return ""
+    lines = text.split("\n", number)
+    shown = lines[number - 1].strip() if number <= len(lines) else ""
+    return shown or "(end of file)"
+
+
+# -- one document -------------------------------------------------------------------------------------------------
+
+
+def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifest]:
+    """The pods that one object is, or makes."""
+    where = f"{file}, line {item.line}"
+    value = item.value
+    if not isinstance(value, dict):
+        why = f"{where}: a manifest is a mapping"
+        yield PodManifest("", "", refusal=not_a_pod(item, "", why, value, "a Pod"))
+        return
+    metadata = _mapping(value.get("metadata"))
+    name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
+    kind, version = value.get("kind"), value.get("apiVersion")
+    right_kind, right_version = meant(kind, version)
+    if not isinstance(kind, str) or not kind or right_kind or (kind != "Pod" and _is_shaped_as_a_pod(value)):
+        why = f"{where}: {'Kubernetes has no such kind' if right_kind else 'a pod of another kind'}"
+        yield PodManifest(namespace, name, refusal=not_a_pod(item, "kind", why, kind, right_kind or "Pod"))
+    elif right_version:
+        why = f"{where}: not a version of {kind}"
+        yield PodManifest(namespace, name, refusal=not_a_pod(item, "apiVersion", why, version, right_version))
+    elif kind == "Pod":
+        yield _pod(item, metadata, judge)
+    elif kind == PRIORITY_CLASS:
+        yield _priority_class(item, name)
+    else:
+        templates = pod_templates(value)
+        for template in templates:
+            yield from _made(item, template, metadata, judge)
+        if not any(template.count or template.wrong for template in templates):
+            what = "its templates make no pod (0 replicas)" if templates else "it has no pod template"
+            skipped = f"{where}: {shorten(kind, 63)} {name or '(no name)'} is skipped: {what}"
+            defines = read_namespace(name, _mapping(metadata.get("labels"))) if kind == "Namespace" else None
+            yield PodManifest(namespace, name, skipped=skipped, defines=defines)
+
+
+def _is_shaped_as_a_pod(value: Mapping[str, Any]) -> bool:
+    return isinstance(_mapping(value.get("spec")).get("containers"), list)
+
+
+def _made(
+    item: ManifestObject, template: PodTemplate, owner: Mapping[str, Any], judge: _Judge
+) -> Iterator[PodManifest]:
+    """The pods of one template, named by its object, its role and a number; all ask alike."""
+    named = _text(owner.get("name")) or _text(owner.get("generateName")).rstrip("-.")
+    base = "-".join(filter(None, (named, template.role)))
+    namespace = {"namespace": owner["namespace"]} if "namespace" in owner else {}
+    if template.wrong is not None:
+        yield PodManifest(_text(owner.get("namespace")) or "default", base, refusal=in_file(item, template.wrong))
+    elif template.count > PODS_MAX:
+        refusal = wrong(
+            item, template.path, f"{template.count} pods", "more than one object may have", f"at most {PODS_MAX}"
+        )
+        yield PodManifest(_text(owner.get("namespace")) or "default", base, refusal=refusal)
+    elif template.count:
+        metadata = {**template.metadata, **namespace, "name": f"{base}-0"}
+        value = {"metadata": metadata, "spec": template.spec}
+        first = _pod(ManifestObject(value, item.line, f"{item.path}{template.path}."), metadata, judge)
+        if item.value.get("kind") == "DaemonSet":
+            first = replace(first, warnings=(*first.warnings, "a DaemonSet has a pod on each node; Sluice reads one"))
+        first = replace(first, warnings=(*first.warnings, *not_handed_down(item.value, template)))
+        for number in range(template.count):
+            yield replace(first, name=f"{base}-{number}")
+
+
+# -- one pod ------------------------------------------------------------------------------------------------------
+
+
+def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> PodManifest:
+    """What one pod asks for, and what is wrong with it."""
+    if "name" not in metadata and isinstance(metadata.get("generateName"), str):
+        metadata = {**metadata, "name": f"{metadata['generateName']}0"}
+    name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
+    annotations = metadata.get("annotations", {})
+    if not isinstance(annotations, dict):
+        refusal = wrong(item, "metadata.annotations", annotations, "no mapping", "a mapping of strings")
+        return PodManifest(namespace, name, refusal=refusal)
+    cluster = judge.cluster
+    labels = _mapping(metadata.get("labels"))
+    if cluster.exempts(namespace) or is_exempt(namespace, labels, annotations, cluster.config.exempt_namespaces):
+        return PodManifest(namespace, name)
+    spec = _mapping(item.value.get("spec"))
+    pod = decode_pod(item.value)
+    ask = read_new_request(annotations, spec, judge.asks, default_mode=cluster.default_mode(namespace))
+    if ask is None:
+        return _asks_nothing(namespace, name, pod, cluster.config)
+    unnamed = _wrong_identity(item, metadata)
+    if unnamed is not None:
+        return PodManifest(namespace, name, refusal=unnamed, problems=(refused(unnamed),))
+    read = _refused(item, ask) if isinstance(ask, Refusal) else _asked(item, metadata, spec, pod, ask)
+    problems: list[Violation] = []
+    if not isinstance(pod, MalformedReview):
+        problems = [
+            Violation(each.code, in_file(item, each.refusal)) for each in validate_new_pod(pod, ask, cluster.config)
+        ]
+    elif read.refusal is None:
+        problems = [refused(Refusal(reason=RefusalReason.INVALID_VALUE, message=pod.why))]
+    if read.refusal is not None and not any(each.refusal == read.refusal for each in problems):
+        problems.append(refused(read.refusal))
+    return replace(read, namespace=namespace, name=name, problems=tuple(problems))
+
+
+def _asks_nothing(namespace: str, name: str, pod: Pod | MalformedReview, config: AdmissionConfig) -> PodManifest:
+    """A pod without an ask, which may still carry marks of ours."""
+    if isinstance(pod, MalformedReview):
+        return PodManifest(namespace, name)
+    problems = tuple(validate_new_pod(pod, None, config))
+    is_sent = (pod.spec.runtime_class_name or "").startswith(NVIDIA_CLASSES) and namespace not in NVIDIA_NAMESPACES
+    return PodManifest(
+        namespace, name, problems=problems, warnings=pod_warnings.no_request_warnings(pod, is_sent=is_sent)
+    )
+
+
+def _asked(
+    item: ManifestObject,
+    metadata: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    pod: Pod | MalformedReview,
+    ask: NewRequest,
+) -> PodManifest:
+    """What a pod asks for; who it is, is left to the caller."""
+    labels = read_pod_labels(metadata)
+    if isinstance(labels, Refusal):
+        return _refused(item, labels)
+    containers = read_containers(spec)
+    if isinstance(containers, Refusal):
+        return _refused(item, containers)
+    amounts = () if isinstance(pod, MalformedReview) else validate_all_amounts(pod, ask.before)
+    for problem in amounts:
+        return _refused(item, problem.refusal)
+    needs = needs_of(spec, ask.asked, _text(metadata.get("namespace")) or "default", labels)
+    if isinstance(needs, Refusal):
+        return _refused(item, needs)
+    urgency = read_priority(spec)
+    if isinstance(urgency, Refusal):
+        return _refused(item, urgency)
+    asked = ask.asked
+    if asked.pod.priority is not None:
+        urgency = replace(urgency, priority=asked.pod.priority)
+    advised = (
+        ()
+        if isinstance(pod, MalformedReview)
+        else tuple(pod_warnings.new_pod_warnings(pod, ask.before, ask.stored, ask.asked))
+    )
+    known = (*advised, *unknown_demands(spec))
+    return PodManifest(
+        "", "", asked.annotations, asked.containers, needs, labels, asked.pod, warnings=known, urgency=urgency
+    )
+
+
+def _priority_class(item: ManifestObject, name: str) -> PodManifest:
+    found = read_priority_class(item.value)
+    if isinstance(found, Refusal):
+        return replace(_refused(item, found), name=name)
+    return PodManifest("", name, defines=found)
+
+
+def _refused(item: ManifestObject, refusal: Refusal) -> PodManifest:
+    return PodManifest("", "", refusal=in_file(item, refusal))
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """A mapping; an empty one for whatever has another shape."""
+    return value if isinstance(value, dict) else {}
+
+
+def _wrong_identity(item: ManifestObject, metadata: Mapping[str, Any]) -> Refusal | None:
+    name, namespace = metadata.get("name"), metadata.get("namespace", "default")
+    if not isinstance(name, str) or len(name) > POD_NAME_MAX or _POD_NAME.fullmatch(name) is None:
+        return wrong(item, "metadata.name", name, "no name of a pod", f"at most {POD_NAME_MAX} of {NAME_ALLOWED}")
+    if not isinstance(namespace, str) or _NAMESPACE.fullmatch(namespace) is None:
+        allowed = "at most 63 of a-z, 0-9 and '-'"
+        return wrong(item, "metadata.namespace", namespace, "no name of a namespace", allowed)
+    return None
+
+
+def _text(value: Any) -> str:
+    return shorten(value, POD_NAME_MAX) if isinstance(value, str) else ""

@@ -1,0 +1,135 @@
+"""
+Read a Pod's Kubernetes priority: its own or its class's, and whether it may preempt others.
+
+When a pod is created, the API server's plugin `Priority` resolves a class into `spec.priority` and
+`spec.preemptionPolicy`, before any webhook sees it (AllOrderedPlugins in
+https://github.com/kubernetes/kubernetes/blob/master/pkg/kubeapiserver/options/plugins.go). So a pod of a cluster always
+has both, and a manifest has what was written: there a PriorityClass beside it is looked up (`with_priority_class`).
+Source: https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.contracts.kube.quantities import NotANumber, parse_int32
+from sluice.contracts.pod_specs import field_types
+from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, Unquoted, did_you_mean, is_null
+
+SYSTEM_CLASSES: Mapping[str, int] = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+"""Every cluster has these two, and no user can define another of their names."""
+_PRIORITY_ALLOWED = "a whole number of 32 bits"
+_POLICIES = ("", "PreemptLowerPriority", "Never")
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    """A class of that name; the one that `is_default` is of the pods that name none."""
+
+    name: str
+    value: int
+    preempts: bool = True
+    is_default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodPriority:
+    """What a spec says. `preempts` is None where only a class could say it, and `priority` likewise."""
+
+    priority: int | None = None
+    preempts: bool | None = None
+    class_name: str = ""
+
+    @property
+    def value(self) -> int:
+        """The priority, as far as it is known; a pod without any has 0, as in Kubernetes."""
+        return self.priority if self.priority is not None else 0
+
+    @property
+    def may_preempt(self) -> bool:
+        """Whether others may be evicted for the pod."""
+        return self.preempts is not False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a class that the spec names was found, or need not be."""
+        return self.priority is not None or not self.class_name
+
+
+NO_PRIORITY = PodPriority()
+
+
+def read_priority(spec: object) -> PodPriority | Refusal:
+    """What the pod of this `spec` says of its urgency, or what is wrong with it. Never raises."""
+    try:
+        return _urgency(field_types.mapping(spec, "spec"))
+    except RequestSyntaxError as error:
+        return error.refusal
+
+
+def read_priority_class(manifest: Mapping[str, Any]) -> PriorityClass | Refusal:
+    """The class that an object of this kind defines, or what is wrong with it. Never raises."""
+    try:
+        metadata = field_types.mapping(manifest.get("metadata"), "metadata")
+        name = field_types.text(metadata.get("name"), "metadata.name")
+        value = _priority(manifest.get("value"), "value")
+        policy = field_types.choice(manifest.get("preemptionPolicy"), "preemptionPolicy", _POLICIES)
+        default = manifest.get("globalDefault")
+        is_default = default is True or (isinstance(default, Unquoted) and default.text == "true")
+        return PriorityClass(name, value or 0, policy != "Never", is_default)
+    except RequestSyntaxError as error:
+        return error.refusal
+
+
+def with_priority_class(urgency: PodPriority, classes: Iterable[PriorityClass]) -> PodPriority:
+    """The same with what its class says, where that is among `classes` and the spec says nothing itself."""
+    found = _class_of(urgency.class_name, classes)
+    if found is None:
+        return urgency
+    priority = urgency.priority if urgency.priority is not None else found.value
+    preempts = urgency.preempts if urgency.preempts is not None else found.preempts
+    return replace(urgency, priority=priority, preempts=preempts)
+
+
+def unknown_class(urgency: PodPriority, classes: Iterable[PriorityClass]) -> str:
+    """A sentence about a class that is not among these, with the nearest one; empty when nothing is missing."""
+    if urgency.is_known:
+        return ""
+    names = (*(each.name for each in classes), *SYSTEM_CLASSES)
+    remedy = did_you_mean(urgency.class_name, names) or "; add the PriorityClass, or set spec.priority"
+    why = "there is no PriorityClass of this name beside the pod, so it has priority 0"
+    return f"spec.priorityClassName = {shorten(urgency.class_name, 63)!r}: {why}{remedy}"
+
+
+# -- inside -------------------------------------------------------------------------------------------------------
+
+
+def _urgency(spec: Mapping[str, Any]) -> PodPriority:
+    policy = field_types.choice(spec.get("preemptionPolicy"), "spec.preemptionPolicy", _POLICIES)
+    return PodPriority(
+        priority=_priority(spec.get("priority"), "spec.priority"),
+        preempts=policy != "Never" if policy else None,
+        class_name=field_types.text(spec.get("priorityClassName"), "spec.priorityClassName"),
+    )
+
+
+def _priority(value: object, path: str) -> int | None:
+    if is_null(value):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | Unquoted):
+        raise field_types.wrong(path, value, "not a number", f"{_PRIORITY_ALLOWED}, without quotes")
+    number = parse_int32(value.text if isinstance(value, Unquoted) else str(value))
+    if isinstance(number, NotANumber):
+        raise SourceValue(path, value).wrong(RefusalReason.OUT_OF_RANGE, number.why, _PRIORITY_ALLOWED)
+    return number
+
+
+def _class_of(name: str, classes: Iterable[PriorityClass]) -> PriorityClass | None:
+    """The class of a name; of the pods that name none the default one, the least of several as in Kubernetes."""
+    if name in SYSTEM_CLASSES:
+        return PriorityClass(name, SYSTEM_CLASSES[name])
+    if name:
+        return next((each for each in classes if each.name == name), None)
+    defaults = [each for each in classes if each.is_default]
+    return min(defaults, key=lambda each: each.value) if defaults else None

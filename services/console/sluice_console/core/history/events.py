@@ -1,0 +1,62 @@
+"""
+What happened, message by message: the document of `sluice events`, whatever form it is printed in.
+
+It says of each message what a person has to know. The messages themselves are on the bus, as docs/events.md has them.
+"""
+
+from sluice.contracts.bus.codec import Undecodable
+from sluice.contracts.bus.subjects import SubjectError, parse
+from sluice.contracts.messages import Envelope
+from sluice_console.core.documents import VERSION, Document
+from sluice_console.core.history.sentences import RequestNames, sentence, whom
+
+
+class EventDocument(Document, frozen=True, kw_only=True):
+    """`sluice events --json`: a line for each message, oldest first."""
+
+    version: int = VERSION
+    time: str
+    """UTC, ISO 8601, by its writer's clock; empty when it cannot be read."""
+    subject: str
+    """On the bus, where HISTORY keeps it."""
+    noun: str
+    """What kind of thing it is about: request, ledger, slice, node ..."""
+    word: str
+    """The type of the message (docs/events.md); empty when it cannot be read."""
+    request: str
+    """Empty for what is about no request."""
+    about: str
+    """The pod, as `namespace/name`, where one is known; else the node, source or role."""
+    says: str
+    """A sentence for people; it may be worded otherwise in the next version."""
+    unreadable: str = ""
+    """Why it cannot be read; empty when it can."""
+
+
+def event_document(subject: str, envelope: Envelope | Undecodable, names: RequestNames) -> EventDocument | None:
+    """One message of the history; None when it is on no subject of ours. `names` learns from it."""
+    try:
+        address = parse(subject)
+    except SubjectError:
+        return None
+    if isinstance(envelope, Undecodable):
+        return EventDocument(
+            time="",
+            subject=subject,
+            noun=address.kind,
+            word="",
+            request="",
+            about=subject,
+            says=f"cannot be read: {envelope.why}",
+            unreadable=envelope.why,
+        )
+    names.learn(envelope.request or address.key[0], envelope.message)
+    return EventDocument(
+        time=envelope.time,
+        subject=subject,
+        noun=address.kind,
+        word=type(envelope.message).__name__,
+        request=envelope.request,
+        about=whom(address.key, address.kind, envelope, names),
+        says=sentence(envelope.message),
+    )

@@ -1,0 +1,1 @@
+"""What operators change: cordons, quotas, sizes of shares, removed nodes."""

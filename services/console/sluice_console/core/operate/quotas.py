@@ -1,0 +1,231 @@
+"""
+What namespaces have and may have, and the word by which an operator changes it.
+
+Usage is counted from the ledger with the allocator's own measure (`sluice.contracts.quotas.usage`). Nothing is decided
+here.
+"""
+
+from dataclasses import dataclass, field
+from typing import get_args
+
+from msgspec.structs import replace
+
+from sluice.contracts.gpu_reports import model_from_report
+from sluice.contracts.kube.quantities import NotANumber
+from sluice.contracts.messages import (
+    BY_HAND,
+    Amounts,
+    AnyMessage,
+    Booking,
+    GpuReport,
+    QuotaSet,
+    QuotaUnset,
+    SliceGone,
+    SliceMessage,
+)
+from sluice.contracts.quotas.amounts import guarantee_above_total, invalid_namespace_reason, parse_limit
+from sluice.contracts.quotas.usage import NOTHING, PERMILLE, Usage, usage_of_device
+from sluice.contracts.resize import counted_booking
+from sluice.mig.model import GpuModel
+from sluice_console.core.documents import AmountsDocument, QuotaDocument, QuotasDocument
+from sluice_console.core.fleet.fleet_state import FleetState
+from sluice_console.core.operate.limits_file import why_of_a_file
+
+
+class QuotaError(ValueError):
+    """What was said of a quota makes no sense; the message says what would."""
+
+
+# -- what is ------------------------------------------------------------------------------------------------------
+
+
+def quotas_document(fleet_state: FleetState) -> QuotasDocument:
+    """Every namespace that has limits or devices, by name."""
+    used = _used(fleet_state)
+    limits = {key[0]: said for key, said in fleet_state.of("quota", QuotaSet)}
+    return QuotasDocument(
+        quotas=tuple(
+            _quota(namespace, used.get(namespace, NOTHING), limits.get(namespace))
+            for namespace in sorted({*used, *limits})
+        )
+    )
+
+
+def _quota(namespace: str, used: Usage, said: QuotaSet | None) -> QuotaDocument:
+    limits = said if said is not None else QuotaSet(namespace=namespace)
+    return QuotaDocument(
+        namespace=namespace,
+        limited=said is not None,
+        source=limits.source,
+        used=AmountsDocument(
+            gpus=used.gpus, memory_mib=used.memory_mib, compute_slices=used.compute_permille / PERMILLE
+        ),
+        total=_amounts(limits.total),
+        request=_amounts(limits.request),
+        guaranteed=_amounts(limits.guaranteed),
+    )
+
+
+def _amounts(said: Amounts) -> AmountsDocument:
+    return AmountsDocument(gpus=said.gpus, memory_mib=said.memory_mib, compute_slices=said.compute_slices)
+
+
+def _used(fleet_state: FleetState) -> dict[str, Usage]:
+    """What is booked of each namespace and not said to be gone."""
+    models = _ModelsByNode(fleet_state)
+    used: dict[str, Usage] = {}
+    for entry, _ in fleet_state.bookings():
+        said = _slice_of(fleet_state, entry.booking)
+        if isinstance(said, SliceGone):
+            continue
+        for device in counted_booking(entry, said).devices:
+            counts = usage_of_device(device, models.of(device.gpu))
+            namespace = entry.booking.namespace
+            used[namespace] = used.get(namespace, NOTHING) + counts
+    return used
+
+
+def _slice_of(fleet_state: FleetState, booking: Booking) -> SliceMessage | None:
+    """What its agent says of what is booked."""
+    kinds: tuple[type[SliceMessage], ...] = get_args(SliceMessage)
+    words = (fleet_state.at("slice", kind, booking.node, booking.allocation) for kind in kinds)
+    return next((word for word in words if word is not None), None)
+
+
+@dataclass(slots=True)
+class _ModelsByNode:
+    """The models of GPUs, as far as anybody asks for them; worked out once for what is reported alike."""
+
+    fleet_state: FleetState
+    _reports: dict[str, GpuReport] = field(init=False)
+    _known: dict[tuple[object, ...], GpuModel] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Find every GPU's report."""
+        inventories = self.fleet_state.inventories().values()
+        self._reports = {gpu.uuid: gpu for said in inventories for gpu in said.snapshot.gpus}
+
+    def of(self, uuid: str) -> GpuModel | None:
+        """The model of a GPU, or None when no inventory shows it."""
+        gpu = self._reports.get(uuid)
+        if gpu is None:
+            return None
+        facts = (gpu.model, gpu.memory_mib, gpu.multiprocessors, gpu.memory_slices, gpu.compute_slices, gpu.profiles)
+        model = self._known.get(facts)
+        if model is None:
+            model = self._known[facts] = model_from_report(gpu)
+        return model
+
+
+# -- what is said -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaChange:
+    """The amounts that a person named, as they were written; None leaves an amount as it is."""
+
+    gpus: str | None = None
+    memory: str | None = None
+    compute_slices: str | None = None
+
+    def amounts(self, before: Amounts, option: str) -> Amounts:
+        """
+        What was said, over what was there. `option` is how the first amount's option begins.
+
+        Raises QuotaError.
+        """
+        return Amounts(
+            gpus=_amount(option, "gpus", self.gpus, before.gpus),
+            memory_mib=_amount(option, "memory", self.memory, before.memory_mib),
+            compute_slices=_amount(option, "compute-slices", self.compute_slices, before.compute_slices),
+        )
+
+
+def check_namespace(namespace: str) -> None:
+    """Raises QuotaError for what cannot be a namespace."""
+    why = invalid_namespace_reason(namespace)
+    if why:
+        raise QuotaError(why)
+
+
+def quota_word(
+    namespace: str,
+    before: AnyMessage | None,
+    *,
+    total: QuotaChange,
+    request: QuotaChange,
+    guaranteed: QuotaChange,
+    take_over: bool = False,
+) -> QuotaSet:
+    """
+    The limits of a namespace with what was said changed, and nothing else.
+
+    Raises QuotaError when a text is no amount, more is guaranteed than may be had, or a limits file says them (unless
+    that is to be taken over).
+    """
+    _not_of_a_file(before, take_over=take_over)
+    known = before if isinstance(before, QuotaSet) else QuotaSet(namespace=namespace)
+    word = replace(
+        known,
+        total=total.amounts(known.total, ""),
+        request=request.amounts(known.request, "pod-"),
+        guaranteed=guaranteed.amounts(known.guaranteed, "guaranteed-"),
+        source=BY_HAND,
+    )
+    beyond = guarantee_above_total(word.total, word.guaranteed)
+    if beyond is not None:
+        option = f"--guaranteed-{beyond.dimension} {beyond.guaranteed}"
+        raise QuotaError(f"{option}: namespace {namespace} may have {beyond.total} in all")
+    return word
+
+
+def unset_word(namespace: str, before: AnyMessage | None, *, take_over: bool = False) -> QuotaUnset:
+    """That a namespace has no limits. Raises QuotaError when a limits file says them (unless that is taken over)."""
+    _not_of_a_file(before, take_over=take_over)
+    return before if isinstance(before, QuotaUnset) else QuotaUnset(namespace=namespace)
+
+
+def _not_of_a_file(before: AnyMessage | None, *, take_over: bool) -> None:
+    why = why_of_a_file(before)
+    if why and not take_over:
+        raise QuotaError(why)
+
+
+def _amount(option: str, dimension: str, text: str | None, before: int | None) -> int | None:
+    if text is None:
+        return before
+    limit = parse_limit(dimension, text)
+    if isinstance(limit, NotANumber):
+        raise QuotaError(f"--{option}{dimension} {text}: {limit.why}")
+    return limit
+
+
+# -- for people ---------------------------------------------------------------------------------------------------
+
+
+def quota_cells(quota: QuotaDocument) -> tuple[str, ...]:
+    """What `sluice quota list` shows of a namespace: devices, memory, compute slices, one pod's limits, guarantees."""
+    used, most = quota.used, quota.total
+    return (
+        _of(used.gpus, most.gpus),
+        _of(used.memory_mib, most.memory_mib, " MiB"),
+        _of(used.compute_slices, most.compute_slices),
+        _all(quota.request),
+        _all(quota.guaranteed),
+    )
+
+
+def _of(has: float | None, most: float | None, unit: str = "") -> str:
+    used = _number(has or 0)
+    return f"{used}{unit}" if most is None else f"{used} of {_number(most)}{unit}"
+
+
+def _all(amounts: AmountsDocument) -> str:
+    named = ((amounts.gpus, "devices"), (amounts.memory_mib, "MiB"), (amounts.compute_slices, "compute slices"))
+    said = ((amount, unit.removesuffix("s") if amount == 1 else unit) for amount, unit in named if amount is not None)
+    return ", ".join(f"{_number(amount)} {unit}" for amount, unit in said) or "-"
+
+
+def _number(amount: float) -> str:
+    """All of its digits: a TiB of GPU memory has seven."""
+    return f"{amount:.15g}"

@@ -1,0 +1,1 @@
+"""Pictures, wide lines and views as text. Knows no terminal."""

@@ -1,0 +1,109 @@
+"""
+What `-o wide` shows: a line per thing with everything that fits into one, to be searched and cut by other programs.
+
+Columns and cells only; how they are printed is decided elsewhere.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from sluice.contracts.messages import DeviceGrant
+from sluice_console.core.documents import GpuDocument, GpusDocument, NodeDocument, PodDocument
+from sluice_console.core.fleet.claim_text import claim_text
+from sluice_console.core.fleet.nodes import COLUMNS, FleetNodeDocument, node_cells
+from sluice_console.core.output.gpu_picture import fits_text
+from sluice_console.core.output.sanitize import sanitize
+
+GPU_COLUMNS = ("NODE", "GPU", "UUID", "MODEL", "MEMORY (MiB)", "MIG", "IN USE", "TAKEN BY", "STATE", "FREE")
+POD_COLUMNS = ("POD", "STATE", "NODE", "ASKS FOR", "HAS", "REQUEST", "ALLOCATION", "SOURCE")
+MEMORY_NOT_KNOWN = "not known"
+"""Of a GPU whose driver does not tell it; 0 would be a number to add up."""
+USE = "USE"
+"""What a pod's slices are used for; behind `POD_COLUMNS` where agents were asked."""
+NODE_COLUMNS = (*COLUMNS, "MODES", "DRIVER", "TOOLKIT")
+Row = tuple[str, ...]
+
+
+def columns_text(columns: Row, rows: Iterable[Row]) -> str:
+    """Columns under their names, never cut; two spaces stand between them and in no name of a column."""
+    lines = [columns, *(tuple(map(sanitize, row)) for row in rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def gpu_rows(document: GpusDocument) -> list[Row]:
+    """Every GPU."""
+    return [_gpu(gpu) for gpu in document.gpus]
+
+
+def _gpu(gpu: GpuDocument) -> Row:
+    owners = {place.owner or place.state: None for place in gpu.instances if not place.tenants}
+    owners |= {tenant.owner: None for place in gpu.instances for tenant in place.tenants}
+    return (
+        gpu.node,
+        str(gpu.index),
+        gpu.uuid,
+        gpu.model.removeprefix("NVIDIA "),
+        str(gpu.memory_mib) if gpu.memory_mib else MEMORY_NOT_KNOWN,
+        ("fixed" if gpu.fixed_layout else "on") if gpu.mig_enabled else "off",
+        f"{gpu.allocated_fraction:.0%}",
+        ",".join(owners) or "-",
+        ",".join(_states(gpu)) or "ok",
+        fits_text(gpu) if gpu.mig_enabled else "-",
+    )
+
+
+def _states(gpu: GpuDocument) -> Iterable[str]:
+    if gpu.lost:
+        yield "lost"
+    elif not gpu.healthy:
+        yield "unhealthy"
+    if gpu.cordoned:
+        yield "cordoned"
+    if gpu.stale:
+        yield "stale"
+    if any(place.out_of_use for place in gpu.instances):
+        yield "quarantined"
+
+
+def pod_rows(pods: Iterable[PodDocument], use: Mapping[str, str] | None = None) -> list[Row]:
+    """Every request; with `use` what each is used for, by request, as a last column (`USE`)."""
+    return [
+        (
+            pod_name(pod),
+            pod.state,
+            pod.node or "-",
+            claim_text(pod.claims) if pod.claims else "-",
+            ", ".join(_device(device) for device in pod.devices) or "-",
+            pod.request,
+            pod.allocation or "-",
+            pod.source,
+            *(() if use is None else (use.get(pod.request) or "-",)),
+        )
+        for pod in pods
+    ]
+
+
+def pod_name(pod: PodDocument) -> str:
+    """`namespace/name`, or what else there is to call it by."""
+    return f"{pod.namespace}/{pod.name}" if pod.name else pod.origin or pod.request
+
+
+def _device(device: DeviceGrant) -> str:
+    what = device.profile or "whole GPU"
+    share = f" ({device.share.mode}, {device.share.memory_mib} MiB)" if device.share is not None else ""
+    return f"{what}{share} at {device.start} of {device.gpu}"
+
+
+def node_rows(nodes: Iterable[FleetNodeDocument], told: Iterable[NodeDocument]) -> list[Row]:
+    """Every node, with what its agent tells of it."""
+    by_name = {node.node: node for node in told}
+    rows = []
+    for node in nodes:
+        agent = by_name.get(node.node)
+        more = (
+            (",".join(agent.modes), agent.driver_version, agent.toolkit_version) if agent is not None else ("", "", "")
+        )
+        rows.append((*node_cells(node), *(each or "-" for each in more)))
+    return rows

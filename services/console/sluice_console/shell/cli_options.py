@@ -1,0 +1,104 @@
+"""What many commands share: the options that they have in common, and how they end. Knows no command."""
+
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from sluice_console.core.output.sanitize import sanitize
+from sluice_console.shell.errors import CommandError
+
+if TYPE_CHECKING:
+    from sluice.runtime.bus import BusError
+    from sluice_console.shell.output.formats import OutputFormat
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+OPERATORS_ALONE = (
+    "the user 'console' only reads, and may not say {0}: what changes something is said by the user 'operator' "
+    "(SLUICE_NATS_USER and its password; in a cluster that of the Secret sluice-bus-operator)"
+)
+
+Server = Annotated[
+    str | None, Parameter(help="NATS URL; otherwise SLUICE_NATS_URL, otherwise the running `sluice up`.")
+]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document (docs/json.md).")]
+
+Documented = Annotated[
+    Literal["json", "yaml"] | None,
+    Parameter(name=["--output", "-o"], help="The same document, as JSON or YAML (docs/json.md)."),
+]
+
+
+def form_of(output: "Literal['wide', 'json', 'yaml'] | None", *, json: bool) -> "OutputFormat":
+    """In which form to print. Raises UsageError when two are asked for."""
+    if json and output not in {None, "json"}:
+        raise UsageError(f"--json contradicts -o {output}: name one of them")
+    return "json" if json else output or "text"
+
+
+class UsageError(CommandError):
+    """What was typed contradicts itself, or needs a person's word where there is no person."""
+
+    exit_code = EXIT_USAGE
+
+
+def ask(question: str) -> bool:
+    """Put a question to the person at the terminal; anything but y and yes is no."""
+    return answered(f"{question} [y/N] ").lower() in {"y", "yes"}
+
+
+def answered(question: str) -> str:
+    """What the person at the terminal answers. Raises KeyboardInterrupt for Ctrl-C."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        # In a task the first Ctrl-C only marks it as cancelled, and a wait for a line goes on.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        sys.stderr.write(question)
+        sys.stderr.flush()
+        return sys.stdin.readline().strip()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def agreed(question: str, *, yes: bool) -> bool:
+    """Whether somebody says yes to what hurts others. Raises UsageError where nobody is there to be asked."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError("no terminal to confirm on; use --yes")
+    if ask(question):
+        return True
+    sys.stderr.write("nothing was done\n")
+    return False
+
+
+def run(work: Coroutine[object, object, int]) -> int:
+    """Run one command; an expected failure is one sentence and an exit code, never a traceback."""
+    import asyncio
+
+    from sluice.runtime import logs
+    from sluice.runtime.bus import BusError
+
+    logs.configure(service="console", run="", level="error", form="text")  # what people need is said, not logged
+    try:
+        return asyncio.run(work)
+    except BusError as error:
+        sys.stderr.write(f"sluice: {sanitize(_in_words(error))}\n")
+        return EXIT_FAILED
+    except CommandError as error:
+        sys.stderr.write(f"sluice: {sanitize(str(error))}\n")
+        return error.exit_code
+
+
+def _in_words(error: "BusError") -> str:
+    from sluice.contracts.bus.nats_permissions import user_name
+    from sluice.contracts.bus.streams import Role
+    from sluice.runtime.bus import DeniedError
+
+    if isinstance(error, DeniedError) and error.verb.lower() == "publish" and error.user == user_name(Role.CONSOLE):
+        return OPERATORS_ALONE.format(error.subject)
+    return str(error)

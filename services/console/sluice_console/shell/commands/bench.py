@@ -1,0 +1,71 @@
+"""What can be typed: `sluice bench`. It imports what it needs when it is typed."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, form_of, run
+
+
+def add_to(app: App) -> None:
+    """Give the command its verb."""
+    app.command(bench_command, name="bench")
+
+
+def bench_command(
+    *,
+    requests: Annotated[int, Parameter(help="How many pods; of a workload, how many of its arrivals.")] = 1000,
+    rate: Annotated[float, Parameter(help="Pods a second; 0 is all at once.")] = 0.0,
+    burst: Annotated[int, Parameter(help="With a rate: so many at a time.")] = 1,
+    mix: Annotated[str, Parameter(help="Profiles and their parts.")] = "1g.5gb=6,2g.10gb=3,3g.20gb=1",
+    replay: Annotated[
+        Path | None, Parameter(help="Arrivals and departures of a workload (docs/simulate.md) instead.")
+    ] = None,
+    speed: Annotated[float, Parameter(help="Of a workload: so many times as fast.")] = 1.0,
+    nodes: Annotated[int, Parameter(help="Simulated nodes.")] = 200,
+    gpus: Annotated[int, Parameter(help="GPUs of each.")] = 8,
+    model: Annotated[str, Parameter(help="Their model.")] = "A100-SXM4-40GB",
+    processes: Annotated[
+        int | None,
+        Parameter(help="At most so many processes for all node agents; otherwise one per core, and 8 at most."),
+    ] = None,
+    running: Annotated[
+        bool, Parameter(negative="", help="On the running `sluice up`, instead of a system of its own.")
+    ] = False,
+    ceiling: Annotated[bool, Parameter(help="Measure the bare broker too.")] = True,
+    within_s: Annotated[float, Parameter(help="How long each part may take.")] = 300.0,
+    svg: Annotated[Path | None, Parameter(help="A picture of the figures.")] = None,
+    json: AsJson = False,
+    output: Documented = None,
+) -> int:
+    """
+    How fast pods get their slices, and how that compares with the same messages on a bare broker (docs/bench.md).
+
+    0: everybody was bound or refused, nothing was given twice, all was given back; 1 otherwise.
+    """
+    from sluice_console.shell.bench.bench import BenchOptions
+    from sluice_console.shell.bench.show import bench_and_show
+    from sluice_console.shell.process.system import agent_processes
+
+    processes = agent_processes() if processes is None else processes
+    if processes < 1 or not within_s > 0:
+        sys.stderr.write(f"sluice bench: --processes {processes} --within-s {within_s:g}: must be more than 0\n")
+        return EXIT_USAGE
+    asked = BenchOptions(
+        requests=requests,
+        rate=rate,
+        burst=burst,
+        mix=mix,
+        replay=replay,
+        speed=speed,
+        nodes=nodes,
+        gpus=gpus,
+        model=model,
+        processes=processes,
+        running=running,
+        with_ceiling=ceiling,
+        within_s=within_s,
+    )
+    return run(bench_and_show(asked, svg=svg, form=form_of(output, json=json)))

@@ -1,0 +1,162 @@
+"""What can be typed to look at the fleet, or at what became of a pod. Each imports what it needs when typed."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, Server, form_of, run
+
+if TYPE_CHECKING:
+    from sluice_console.shell.inspect.views import FleetView
+
+Output = Annotated[
+    Literal["wide", "json", "yaml"] | None,
+    Parameter(name=["--output", "-o"], help="A line per thing with all of it, or a document (docs/json.md)."),
+]
+SECONDS_MAX = 100 * 365 * 86400
+"""A century: what lies further back than the calendar goes has no date, and nothing is kept for so long."""
+Watch = Annotated[bool, Parameter(name=["--watch", "-w"], negative="", help="Stay, and show it again when it changes.")]
+
+
+def add_to(app: App) -> None:
+    """Give the command these verbs."""
+    app.command(gpus_command, name="gpus")
+    app.command(nodes_command, name="nodes")
+    app.command(pods_command, name="pods")
+    app.command(top_command, name="top")
+    app.command(usage_command, name="usage")
+    app.command(explain_command, name="explain")
+    app.command(trace_command, name="trace")
+    app.command(events_command, name="events")
+
+
+def gpus_command(*, server: Server = None, json: AsJson = False, output: Output = None, watch: Watch = False) -> int:
+    """Every GPU as a bar of memory slices: what is on it, whose it is, what still fits."""
+    from sluice_console.shell.inspect.views import FleetView
+
+    return _look(FleetView("gpus"), server, json=json, output=output, watch=watch)
+
+
+def nodes_command(
+    *,
+    server: Server = None,
+    json: AsJson = False,
+    output: Output = None,
+    watch: Watch = False,
+    idle: Annotated[bool, Parameter(negative="", help="Only those with nothing on them.")] = False,
+) -> int:
+    """Every node in a line: whether it may be used, what is free, and since when nothing is on it."""
+    from sluice_console.shell.inspect.views import FleetView
+
+    return _look(FleetView("nodes", idle_only=idle), server, json=json, output=output, watch=watch)
+
+
+def pods_command(
+    *,
+    server: Server = None,
+    json: AsJson = False,
+    output: Output = None,
+    watch: Watch = False,
+    all_: Annotated[bool, Parameter(name="--all", negative="", help="Ended ones too.")] = False,
+) -> int:
+    """Every pod that asked for slices, and what became of it."""
+    from sluice_console.shell.inspect.views import FleetView
+
+    return _look(FleetView("pods", with_ended=all_), server, json=json, output=output, watch=watch)
+
+
+def top_command(*, server: Server = None) -> int:
+    """The live map in the terminal; in a pipe, how it is now. q ends it; the last line names the keys."""
+    from sluice_console.shell.inspect.top import top
+    from sluice_console.shell.live.running_systems import server_url
+
+    return run(top(server_url(server)))
+
+
+def usage_command(
+    *,
+    server: Server = None,
+    json: AsJson = False,
+    output: Documented = None,
+    idle: Annotated[bool, Parameter(negative="", help="Only slices of which nothing was seen for long.")] = False,
+    idle_s: Annotated[float | None, Parameter(help="For how long, in seconds; an hour when not given.")] = None,
+) -> int:
+    """What every slice is really used for, as its node's agent sees it; who has had one and left it idle (--idle)."""
+    from sluice_console.core.fleet.usage import IDLE_S
+    from sluice_console.shell.inspect.usage import usage
+    from sluice_console.shell.live.running_systems import server_url
+
+    if idle_s is not None and not _are_seconds("--idle-s", idle_s):
+        return EXIT_USAGE
+    wanted_s = idle_s if idle_s is not None else IDLE_S if idle else None
+    form = form_of(output, json=json)
+    return run(usage(server_url(server), idle_s=wanted_s, form=form))
+
+
+def explain_command(
+    request: Annotated[str, Parameter(help="A request id, a pod name, namespace/name, or a manifest file.")],
+    *,
+    server: Server = None,
+    json: AsJson = False,
+    output: Documented = None,
+) -> int:
+    """The story of one pod in words: asked, waited for what, granted where, bound, released."""
+    from sluice_console.shell.inspect.look_up import explain
+    from sluice_console.shell.live.running_systems import server_url
+
+    form = form_of(output, json=json)
+    return run(explain(server_url(server), request, form=form))
+
+
+def trace_command(
+    request: Annotated[str, Parameter(help="A request id, a pod name, namespace/name, or a manifest file.")],
+    *,
+    server: Server = None,
+    json: AsJson = False,
+    output: Documented = None,
+) -> int:
+    """The way of one pod as a waterfall: what each step took, from the bus's own records (docs/traces.md)."""
+    from sluice_console.shell.inspect.trace import trace
+    from sluice_console.shell.live.running_systems import server_url
+
+    form = form_of(output, json=json)
+    return run(trace(server_url(server), request, form=form))
+
+
+def events_command(
+    *,
+    server: Server = None,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", help="Stay and show what comes.")] = False,
+    since_s: Annotated[float, Parameter(help="How far to look back, in seconds.")] = 900.0,
+    json: AsJson = False,
+    output: Documented = None,
+) -> int:
+    """What happened, a readable line per message; with --json a document per line."""
+    from sluice_console.shell.inspect.look_up import events
+    from sluice_console.shell.live.running_systems import server_url
+
+    if not _are_seconds("--since-s", since_s):
+        return EXIT_USAGE
+    form = form_of(output, json=json)
+    return run(events(server_url(server), follow=follow, since_s=since_s, form=form))
+
+
+def _are_seconds(option: str, value_s: float) -> bool:
+    """Whether it is a length of time that a date can be told from; if not, it is said."""
+    if 0 <= value_s <= SECONDS_MAX:
+        return True
+    sys.stderr.write(f"{option} {value_s:g}: must be 0 or more seconds, and at most {SECONDS_MAX}\n")
+    return False
+
+
+def _look(
+    looked: "FleetView", server: str | None, *, json: bool, output: Literal["wide", "json", "yaml"] | None, watch: bool
+) -> int:
+    from sluice_console.shell.inspect.look_up import look
+    from sluice_console.shell.inspect.watch import watch as watched
+    from sluice_console.shell.live.running_systems import server_url
+
+    form = form_of(output, json=json)
+    url = server_url(server)
+    return run(watched(url, looked, form) if watch else look(url, looked, form))

@@ -1,0 +1,248 @@
+"""
+The verbs of cluster operators: quotas, cordons and drains, nodes that are gone, streams.
+
+They write words on the bus, with the operator's rights. What can be typed, no more: each verb has a module of its own.
+"""
+
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, Server, ask, form_of, run
+from sluice_console.shell.commands.security import app as security_app
+
+if TYPE_CHECKING:
+    from sluice.contracts.ids import RunId
+
+DRAIN_WAIT_MAX_S = 86400
+
+streams_app = App(name="streams", help="The streams on the NATS server.")
+node_app = App(name="node", help="The nodes of the fleet.")
+quota_app = App(name="quota", help="What namespaces may have.")
+
+TakeOver = Annotated[
+    bool,
+    Parameter(negative="", help="Also what a limits file set; an allocator that still reads the file sets it again."),
+]
+
+
+def add_to(app: App) -> None:
+    """Give the command its operators' verbs."""
+    for group in (streams_app, node_app, quota_app, security_app):
+        app.command(group)
+    app.command(cordon_command, name="cordon")
+    app.command(uncordon_command, name="uncordon")
+    app.command(drain_command, name="drain")
+    app.command(release_quarantine_command, name="release-quarantine")
+
+
+@quota_app.command(name="list")
+def quota_list_command(
+    namespace: Annotated[str | None, Parameter(help="Only this one.")] = None,
+    *,
+    server: Server = None,
+    json: AsJson = False,
+    output: Documented = None,
+) -> int:
+    """What each namespace has, and may have."""
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.operate.quota import list_quotas
+
+    return run(list_quotas(server_url(server), namespace, form=form_of(output, json=json)))
+
+
+@quota_app.command(name="set")
+def quota_set_command(
+    namespace: str,
+    *,
+    gpus: Annotated[str | None, Parameter(help="Devices: instances, shares and whole GPUs.")] = None,
+    memory: Annotated[str | None, Parameter(help="64Gi, or MiB.")] = None,
+    compute_slices: Annotated[str | None, Parameter(help="A whole A100 has 7.")] = None,
+    pod_gpus: Annotated[str | None, Parameter(help="Of one pod.")] = None,
+    pod_memory: Annotated[str | None, Parameter(help="Of one pod.")] = None,
+    pod_compute_slices: Annotated[str | None, Parameter(help="Of one pod.")] = None,
+    guaranteed_gpus: Annotated[str | None, Parameter(help="Not preempted for other namespaces.")] = None,
+    guaranteed_memory: Annotated[str | None, Parameter(help="Likewise.")] = None,
+    guaranteed_compute_slices: Annotated[str | None, Parameter(help="Likewise.")] = None,
+    take_over: TakeOver = False,
+    server: Server = None,
+) -> int:
+    """
+    Limit a namespace: 0 blocks, `unlimited` takes a limit away, what is not named stays as it is.
+
+    It holds at once for what is not granted yet; nothing that was granted is taken away.
+    """
+    from sluice_console.core.operate.quotas import QuotaChange
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.operate.quota import set_quota
+
+    total = QuotaChange(gpus, memory, compute_slices)
+    request = QuotaChange(pod_gpus, pod_memory, pod_compute_slices)
+    guaranteed = QuotaChange(guaranteed_gpus, guaranteed_memory, guaranteed_compute_slices)
+    return run(
+        set_quota(
+            server_url(server),
+            namespace,
+            total=total,
+            request=request,
+            guaranteed=guaranteed,
+            run=_run_id(),
+            take_over=take_over,
+        )
+    )
+
+
+@quota_app.command(name="unset")
+def quota_unset_command(namespace: str, *, take_over: TakeOver = False, server: Server = None) -> int:
+    """Take all limits and guarantees of a namespace away."""
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.operate.quota import unset_quota
+
+    return run(unset_quota(server_url(server), namespace, run=_run_id(), take_over=take_over))
+
+
+Gpus = Annotated[
+    tuple[str, ...], Parameter(name="--gpu", negative="", help="Limit to this GPU (UUID or index); repeatable.")
+]
+Why = Annotated[str, Parameter(help="Shown to everybody who waits because of it.")]
+
+
+def cordon_command(
+    node: str,
+    *,
+    gpu: Gpus = (),
+    why: Why = "",
+    take_over: TakeOver = False,
+    server: Server = None,
+    json: AsJson = False,
+    output: Documented = None,
+) -> int:
+    """Give nothing new on a node, or on some of its GPUs. Who is there stays."""
+    from sluice.contracts.ids import NodeName
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.operate.cordon import CordonTarget, cordon
+
+    return run(
+        cordon(
+            server_url(server),
+            CordonTarget(NodeName(node), gpu, why, take_over),
+            form=form_of(output, json=json),
+            run=_run_id(),
+        )
+    )
+
+
+def uncordon_command(
+    node: str,
+    *,
+    gpu: Gpus = (),
+    take_over: TakeOver = False,
+    server: Server = None,
+    json: AsJson = False,
+    output: Documented = None,
+) -> int:
+    """Use a node, or some of its GPUs, again; pods that were to be evicted stay."""
+    from sluice.contracts.ids import NodeName
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.operate.cordon import CordonTarget, uncordon
+
+    target = CordonTarget(NodeName(node), gpu, take_over=take_over)
+    return run(uncordon(server_url(server), target, form=form_of(output, json=json), run=_run_id()))
+
+
+def drain_command(
+    node: str,
+    *,
+    gpu: Gpus = (),
+    why: Why = "",
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
+    wait: Annotated[float | None, Parameter(help="Stay until everybody has left, at most so many seconds.")] = None,
+    take_over: TakeOver = False,
+    server: Server = None,
+    json: AsJson = False,
+    output: Documented = None,
+) -> int:
+    """
+    Cordon, and evict the pods there, as disruption budgets allow (docs/draining.md).
+
+    1 when a person says no, 7 when somebody is still there after --wait.
+    """
+    from sluice.contracts.ids import NodeName
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.operate.cordon import CordonTarget, drain
+
+    if wait is not None and not 0 < wait <= DRAIN_WAIT_MAX_S:
+        sys.stderr.write(f"sluice drain: --wait {wait:g}: more than 0 and at most {DRAIN_WAIT_MAX_S} seconds\n")
+        return EXIT_USAGE
+    if not yes and not sys.stdin.isatty():
+        sys.stderr.write("sluice drain: no terminal to confirm on; use --yes\n")
+        return EXIT_USAGE
+    target = CordonTarget(NodeName(node), gpu, why, take_over)
+    work = drain(
+        server_url(server), target, yes=yes, wait_s=wait, form=form_of(output, json=json), run=_run_id(), ask=ask
+    )
+    return run(work)
+
+
+def release_quarantine_command(
+    allocation: Annotated[
+        str, Parameter(help="The slice, as `sluice gpus -o json` and `sluice pods -o wide` name it.")
+    ],
+    *,
+    node: Annotated[str, Parameter(help="Whose agent; otherwise the bus is asked who has it.")] = "",
+    data: Annotated[
+        Path | None, Parameter(help="The agent's data directory; otherwise of the running `sluice up`.")
+    ] = None,
+    ignore_holders: Annotated[
+        bool, Parameter(negative="", help="Vouch that the processes on its devices are none of its tenant's.")
+    ] = False,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
+    server: Server = None,
+) -> int:
+    """
+    Have a quarantined slice tried again at once; on the node, as the user of its agent (docs/node.md).
+
+    0 when it is tried, 1 when the agent refuses, none runs here or a person says no, 4 when there is no such slice.
+    """
+    from sluice_console.shell.operate.quarantine import QuarantineRelease, check, release
+
+    wanted = QuarantineRelease(allocation=allocation, node=node, data_dir=data, ignore_holders=ignore_holders, yes=yes)
+    check(wanted, is_terminal=sys.stdin.isatty(), ask=ask)
+    return run(release(server, wanted))
+
+
+@streams_app.command(name="ensure")
+def streams_ensure_command(*, server: Server = None) -> int:
+    """Declare the streams on a NATS server where they are missing."""
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.operate.streams import ensure
+
+    return run(ensure(server_url(server)))
+
+
+@node_app.command(name="remove")
+def node_remove_command(
+    node: Annotated[str, Parameter(help="The name of the node, as `sluice gpus` shows it.")],
+    *,
+    server: Server = None,
+    yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,
+) -> int:
+    """
+    Say that a node is gone for good: what is booked there is given up, and its pods lose their slices.
+
+    A node whose agent answers is not removed. One that comes back is opened again with what it still has.
+    """
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.operate.node_remove import remove_node
+
+    return run(remove_node(server_url(server), node, yes=yes, asked=sys.stdin.isatty(), run=_run_id()))
+
+
+def _run_id() -> "RunId":
+    """A name for what this command writes."""
+    from sluice.contracts.ids import RunId
+
+    return RunId(secrets.token_hex(8))

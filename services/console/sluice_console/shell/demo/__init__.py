@@ -1,0 +1,1 @@
+"""`sluice demo`: a short story on simulated GPUs."""

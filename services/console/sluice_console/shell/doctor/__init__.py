@@ -1,0 +1,1 @@
+"""`sluice doctor`: reads the bus and the cluster, and reports what is wrong."""

@@ -1,0 +1,1 @@
+"""Commands that show the fleet, one pod, or what happened. They only read."""

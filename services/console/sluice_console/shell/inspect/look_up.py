@@ -1,0 +1,197 @@
+"""The commands that look: `gpus`, `pods`, `explain`, `events`. They read the bus once (or follow it) and print."""
+
+import sys
+from pathlib import PurePath
+
+import msgspec
+
+from sluice.contracts.bus.codec import Undecodable
+from sluice.contracts.messages import AllocationRequested, RequestRejected
+from sluice.runtime.nats.history import EVERYTHING, HistoryRecord, open_history
+from sluice_console.core.documents import PodDocument, PodsDocument, StandingDocument, StoryDocument
+from sluice_console.core.fleet.fleet_state import FleetState
+from sluice_console.core.fleet.pending_releases import being_freed
+from sluice_console.core.fleet.pods import pods_document
+from sluice_console.core.history.events import EventDocument, event_document
+from sluice_console.core.history.sentences import HistoryMessage, RequestNames
+from sluice_console.core.history.timeline import evicted_before, steps_of
+from sluice_console.core.output.sanitize import sanitize
+from sluice_console.core.simulate.answers import standing
+from sluice_console.shell.inspect.nodes import IdleSince
+from sluice_console.shell.inspect.views import FleetView
+from sluice_console.shell.live.connect import connected, user_of_the_bus
+from sluice_console.shell.live.live_fleet import read_fleet_state
+from sluice_console.shell.output.formats import OutputFormat, as_text, is_for_programs, print_document
+from sluice_console.shell.output.printer import console, say, short_time, show_story
+
+EXIT_NOT_FOUND = 4
+STANDING_WITHIN_S = 2.0
+"""How long a story waits for the allocator's present word."""
+
+
+async def fleet_state_at(url: str) -> FleetState:
+    """The last values at one server. Raises BusError, NotAnsweringError."""
+    async with connected(url) as bus:
+        return await read_fleet_state(bus)
+
+
+async def look(url: str, looked: FleetView, form: OutputFormat) -> int:
+    """`sluice gpus`, `pods`, `nodes`: how it is now. Raises BusError, NotAnsweringError."""
+    fleet_state = await fleet_state_at(url)
+    since = await IdleSince(url).of(fleet_state) if looked.view == "nodes" else {}
+    document = looked.document(fleet_state, since)
+    if is_for_programs(form):
+        print_document(document, form)
+    else:
+        use = await _use(fleet_state) if looked.view == "pods" and form == "wide" else None
+        looked.show(console(), document, fleet_state, wide=form == "wide", use=use)
+    return 0
+
+
+async def _use(fleet_state: FleetState) -> dict[str, str]:
+    """What each request's slices are used for, as far as agents answer."""
+    from sluice_console.shell.inspect.usage import use_by_request  # noqa: PLC0415 - of gRPC only this needs anything
+
+    use, unasked = await use_by_request(fleet_state)
+    say(unasked)
+    return use
+
+
+async def explain(url: str, wanted: str, *, form: OutputFormat) -> int:
+    """`sluice explain`: everything that happened to the requests that `wanted` may mean."""
+    fleet_state = await fleet_state_at(url)
+    known = pods_document(fleet_state, with_ended=True)
+    history = await all_history(url)
+    everybody = with_past(known, history)
+    found = matching(everybody, wanted)
+    if not found:
+        return not_found(wanted)
+    for pod in found:
+        now = await _standing(url, pod)
+        story = StoryDocument(
+            pod=pod,
+            earlier=evicted_before(pod, everybody, history),
+            steps=steps_of(pod.request, history),
+            standing=now,
+            freeing=being_freed(fleet_state, now),
+        )
+        if is_for_programs(form):
+            print_document(story, form, one_line=len(found) > 1)
+        else:
+            show_story(console(), story)
+    return 0
+
+
+def not_found(wanted: str) -> int:
+    """Say that there is no such request."""
+    sys.stderr.write(
+        f"there is no request {wanted!r}: not as an id, a pod name, namespace/name or file; "
+        "`sluice pods --all` shows which there are\n"
+    )
+    return EXIT_NOT_FOUND
+
+
+async def _standing(url: str, pod: PodDocument) -> StandingDocument | None:
+    """How a living request stands in the allocator now. A story is told without it when no allocator answers."""
+    if pod.state == "ended":
+        return None
+    from sluice.contracts.pb.allocator_pb2 import ExplainRequest  # noqa: PLC0415 - of gRPC only this story needs anything
+    from sluice_console.shell.live.allocator_client import NotAskableError, allocator  # noqa: PLC0415
+
+    try:
+        async with connected(url) as bus, allocator(bus) as asked:
+            request = ExplainRequest(request=pod.request)
+            return standing(await asked.Explain(request, timeout=STANDING_WITHIN_S))
+    except NotAskableError:
+        return None
+
+
+async def all_history(url: str) -> list[HistoryMessage]:
+    """Everything that is kept, in order. Raises BusError."""
+    async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
+        return [happened async for batch in history.read() for happened in _readable(batch)]
+
+
+def _readable(batch: list[HistoryRecord]) -> list[HistoryMessage]:
+    return [
+        HistoryMessage(recorded.subject, recorded.envelope, recorded.headers)
+        for recorded in batch
+        if not isinstance(recorded.envelope, Undecodable)
+    ]
+
+
+def with_past(known: PodsDocument, history: list[HistoryMessage]) -> list[PodDocument]:
+    """The pods in the order of their first asking; names and files of ended ones are filled in from the history."""
+    past = {
+        happened.envelope.request: happened.envelope.message
+        for happened in history
+        if isinstance(happened.envelope.message, AllocationRequested | RequestRejected)
+    }
+    began = {request: number for number, request in enumerate(past)}
+    pods = []
+    for pod in known.pods:
+        asked = past.pop(pod.request, None)
+        if asked is not None and not pod.origin:
+            filled = {"namespace": asked.namespace, "name": asked.name, "origin": asked.origin}
+            pods.append(msgspec.structs.replace(pod, **filled))
+        else:
+            pods.append(pod)
+    pods += [_long_gone(request, asked) for request, asked in past.items() if request]
+    return sorted(pods, key=lambda pod: began.get(pod.request, -1))
+
+
+def _long_gone(request: str, asked: AllocationRequested | RequestRejected) -> PodDocument:
+    return PodDocument(
+        request=request,
+        namespace=asked.namespace,
+        name=asked.name,
+        origin=asked.origin,
+        source=asked.source,
+        state="ended",
+        message="ended; only the history knows it",
+        revision=asked.revision,
+    )
+
+
+def matching(pods: list[PodDocument], wanted: str) -> list[PodDocument]:
+    """
+    Which requests a person means by `wanted`: an id, `namespace/name`, a pod name, or a file by the end of its path.
+
+    Living requests win over ended ones; of ended ones the last one in `pods` is meant.
+    """
+    found = [pod for pod in pods if pod.request == wanted]
+    found = found or [pod for pod in pods if wanted in {f"{pod.namespace}/{pod.name}", pod.name}]
+    found = found or [pod for pod in pods if _is_file(pod, wanted)]
+    living = [pod for pod in found if pod.state != "ended"]
+    return living or found[-1:]
+
+
+def _is_file(pod: PodDocument, wanted: str) -> bool:
+    if pod.origin in {"", f"{pod.namespace}/{pod.name}"}:  # a cluster's pod is in no file, and its name was looked at
+        return False
+    known, typed = (PurePath(path).parts for path in (pod.origin.split("#", maxsplit=1)[0], wanted))
+    shared = min(len(known), len(typed))
+    return pod.origin == wanted or (shared > 0 and known[-shared:] == typed[-shared:])
+
+
+async def events(url: str, *, follow: bool, since_s: float, form: OutputFormat) -> int:
+    """`sluice events`: a line per message of the history; for programs a document per message."""
+    names = RequestNames()
+    async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
+        async for batch in history.read(filters=EVERYTHING, since_s=since_s, follow=follow):
+            for recorded in batch:
+                document = event_document(recorded.subject, recorded.envelope, names)
+                if document is not None:
+                    text = as_text(document, form, one_line=True) if is_for_programs(form) else event_line(document)
+                    sys.stdout.write(text)
+            sys.stdout.flush()
+    return 0
+
+
+def event_line(event: EventDocument) -> str:
+    """One message as a line: time, noun, whom, what."""
+    if event.unreadable:
+        line = f"{'':12}  {event.noun:9}  {event.subject}: {event.says}"
+    else:
+        line = f"{short_time(event.time)}  {event.noun:9}  {event.about}  {event.says}"
+    return f"{sanitize(line)}\n"

@@ -1,0 +1,78 @@
+"""Nodes for people, and since when there is nothing on some of them: that is read from the history of their ledgers."""
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rich.console import Console
+
+from sluice.contracts.bus.codec import Undecodable
+from sluice.contracts.bus.subjects import HISTORY_PREFIX, ledger_filter
+from sluice.contracts.ids import NodeName
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats.history import open_history
+from sluice_console.core.fleet.fleet_state import FleetState
+from sluice_console.core.fleet.nodes import COLUMNS, NodesDocument, last_given_back, node_cells, nodes_document
+from sluice_console.core.history.sentences import HistoryMessage
+from sluice_console.core.output.sanitize import sanitize
+from sluice_console.shell.live.connect import user_of_the_bus
+from sluice_console.shell.output.printer import said, show_table
+
+FILTERS_MAX = 32
+"""So many ledgers are read singly; of more idle nodes all ledgers are read, in one go."""
+HISTORY_WITHIN_S = 10.0
+"""A history that takes longer to read, or cannot be read, is done without: nodes are shown, and not since when."""
+_STYLES = {"open": "green", "removed": "dim", "stale": "red"}
+
+
+@dataclass(slots=True)
+class IdleSince:
+    """Since when nodes have nothing on them; the history is read again only when that are other nodes."""
+
+    url: str
+    _idle: list[NodeName] = field(default_factory=list)
+    _since: dict[str, str] = field(default_factory=dict)
+
+    async def of(self, fleet_state: FleetState) -> dict[str, str]:
+        """By node with nothing on it; without those of which it is not known."""
+        idle = [NodeName(node.node) for node in nodes_document(fleet_state, {}, idle_only=True).nodes]
+        if idle != self._idle:
+            self._since = await _since(self.url, idle) if idle else {}
+            self._idle = idle
+        return self._since
+
+
+async def _since(url: str, idle: list[NodeName]) -> dict[str, str]:
+    ledgers = [ledger_filter(node) for node in idle] if len(idle) <= FILTERS_MAX else ["sluice.ledger.>"]
+    try:
+        async with asyncio.timeout(HISTORY_WITHIN_S):
+            return last_given_back(await _history(url, tuple(f"{HISTORY_PREFIX}{each}" for each in ledgers)))
+    except TimeoutError:
+        sys.stderr.write(f"sluice nodes: the history takes over {HISTORY_WITHIN_S:g} s to read; shown without it\n")
+    except BusError as error:
+        sys.stderr.write(f"sluice nodes: the history cannot be read; shown without it: {sanitize(str(error))}\n")
+    return {}
+
+
+async def _history(url: str, filters: tuple[str, ...]) -> Iterable[HistoryMessage]:
+    async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
+        return [
+            HistoryMessage(recorded.subject, recorded.envelope)
+            async for batch in history.read(filters=filters)
+            for recorded in batch
+            if not isinstance(recorded.envelope, Undecodable)
+        ]
+
+
+def show_nodes(out: Console, document: NodesDocument, *, idle_only: bool) -> None:
+    """One row per node."""
+    if not document.nodes:
+        out.print("no node is without slices" if idle_only else "no node is known yet")
+        return
+    rows = []
+    for node in document.nodes:
+        name, state, *rest = node_cells(node)
+        style = _STYLES.get(node.state, "yellow")
+        rows.append((said(name), said(state, style=style), *map(said, rest)))
+    show_table(out, COLUMNS, rows)

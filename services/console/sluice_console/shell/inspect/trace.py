@@ -1,0 +1,58 @@
+"""`sluice trace`: the waterfall of a request, from the history of the bus."""
+
+import shutil
+import sys
+
+from sluice_console.core.fleet.pods import pods_document
+from sluice_console.core.history.waterfall import WaterfallDocument, bars, duration, waterfall
+from sluice_console.core.output.sanitize import sanitize
+from sluice_console.shell.inspect.look_up import all_history, fleet_state_at, matching, not_found, with_past
+from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
+from sluice_console.shell.output.printer import PIPE_WIDTH, console, said
+
+_STYLES = {"wait": "dim", "step": "cyan", "word": "green"}
+_TEXT_WIDTH = 62
+"""What a line holds beside its bar."""
+_TITLES = {
+    "request": "from the pod that was seen to the open gate",
+    "running": "while it ran",
+    "release": "from its end to its last message",
+}
+
+
+async def trace(url: str, wanted: str, *, form: OutputFormat) -> int:
+    """`sluice trace`."""
+    known = pods_document(await fleet_state_at(url), with_ended=True)
+    history = await all_history(url)
+    found = matching(with_past(known, history), wanted)
+    if not found:
+        return not_found(wanted)
+    for pod in found:
+        document = waterfall(pod, history)
+        if is_for_programs(form):
+            print_document(document, form, one_line=len(found) > 1)
+        else:
+            show(document)
+    return 0
+
+
+def show(document: WaterfallDocument) -> None:
+    """All parts, a line per span."""
+    out = console()
+    unicode = (out.encoding or "").lower().replace("-", "") == "utf8"
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
+    name = f"{document.namespace}/{document.name}" if document.name else document.request
+    out.print(said(name, style="bold"), said(f"({document.request})"))
+    for part in document.parts:
+        out.print(said(f"{_TITLES[part.part]}: {duration(part.took_ms)}", style="bold"))
+        out.print(said(f"  began {part.began}, trace {part.trace_id}", style="dim"))
+        if part.left_out:
+            out.print(said(f"  {part.left_out} earlier spans are not shown", style="dim"))
+        for line in bars(part, columns - _TEXT_WIDTH, unicode=unicode):
+            text = said(
+                f"  {sanitize(line.service):<12}{sanitize(line.name)[:25]:<26}{line.began:>10}{line.took:>10}  "
+            )
+            text.append(line.bar.rstrip(), style=_STYLES[line.kind])
+            out.print(text)
+    if not document.parts:
+        out.print("the history knows nothing of it any more")

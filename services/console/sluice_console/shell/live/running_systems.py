@@ -1,0 +1,180 @@
+"""
+How the other commands find a running system: `up.json` in its data directory, and one small file per `sluice up` in
+a directory of this user.
+
+Nothing here decides whether the system works; a file whose process is gone counts as not there.
+"""
+
+import contextlib
+import fcntl
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice_console.shell.errors import CommandError
+
+SERVER_VARIABLE = "SLUICE_NATS_URL"
+OTHERS_SHOWN_MAX = 5
+LOCK = "up.lock"
+"""In the data directory: locked for as long as its system lives."""
+
+
+class NothingRunningError(CommandError):
+    """No server was named and no `sluice up` of this user is alive."""
+
+    exit_code = 3
+
+
+class RunningSystem(msgspec.Struct, frozen=True, kw_only=True):
+    """One running `sluice up`: what `up.json` holds."""
+
+    pid: int
+    nats_url: str
+    inventory_grpc: str
+    data_dir: str
+    pods_dir: str
+    nodes: tuple[str, ...]
+    started_at: str
+    """UTC, ISO 8601."""
+    used_by: str = ""
+    """Of one that `sluice run` has started: the file that is locked for as long as somebody uses it."""
+    monitor: str = ""
+    """Where its broker says over HTTP whether it is well, HOST:PORT."""
+    simulated: bool = True
+    """Whether its nodes are simulated; else there is one, this machine."""
+
+
+def this_node() -> str:
+    """What this machine is called as a node: its host name, as Kubernetes would have it (lower case)."""
+    return platform.node().lower() or "localhost"
+
+
+def pointers_dir() -> Path:
+    """
+    Where this user's running systems are listed: the runtime directory, or one of our own among the temporary.
+
+    `su` and `sudo -E` leave the runtime directory of another user in the environment, which is not to be used.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    with contextlib.suppress(OSError):
+        if runtime and Path(runtime).is_dir() and Path(runtime).stat().st_uid == os.getuid():
+            return Path(runtime) / "sluice"
+    return Path(tempfile.gettempdir()) / f"sluice-of-{os.getuid()}"
+
+
+def announce(running: RunningSystem, *, to_user: bool = True) -> None:
+    """Write `up.json`, and let this user's other commands find it. Each file is complete at every moment."""
+    encoded = msgspec.json.format(msgspec.json.encode(running), indent=2)
+    _write(Path(running.data_dir) / "up.json", encoded)
+    if not to_user:
+        return
+    directory = pointers_dir()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if directory.stat().st_uid != os.getuid():
+        return  # somebody else's directory of our name: neither trusted nor used
+    _write(directory / f"{running.pid}.json", encoded)
+
+
+def retract(running: RunningSystem) -> None:
+    """Undo `announce`; leaves no empty directory behind."""
+    (Path(running.data_dir) / "up.json").unlink(missing_ok=True)
+    pointer = pointers_dir() / f"{running.pid}.json"
+    pointer.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        pointer.parent.rmdir()
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_bytes(content + b"\n")
+    temporary.replace(path)
+
+
+def running_systems() -> Iterator[RunningSystem]:
+    """Every living `sluice up` of this user, the newest first."""
+    try:
+        directory = pointers_dir()
+        trusted = directory.stat().st_uid == os.getuid()
+        files = sorted(directory.glob("*.json"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
+    except OSError:
+        trusted, files = False, []
+    for file in files if trusted else []:
+        running = _read(file)
+        if running is not None and _is_alive(running.pid) and _has_its_data(running):
+            yield running
+
+
+def find_running() -> RunningSystem:
+    """
+    The newest living `sluice up` of this user; where there are several, which one that is goes to standard error.
+
+    Raises NothingRunningError.
+    """
+    found = list(running_systems())
+    if not found:
+        raise NothingRunningError(
+            "nothing is running: no `sluice up` of this user was found, and neither --server nor "
+            f"{SERVER_VARIABLE} names a NATS server"
+        )
+    newest, *others = found
+    if others:
+        shown = ", ".join(_named(each) for each in others[:OTHERS_SHOWN_MAX])
+        more = f" and {len(others) - OTHERS_SHOWN_MAX} more" if len(others) > OTHERS_SHOWN_MAX else ""
+        sys.stderr.write(
+            f"sluice: {len(found)} systems are running; this is the newest, {_named(newest)}. --server URL or "
+            f"{SERVER_VARIABLE} names another: {shown}{more}\n"
+        )
+    return newest
+
+
+def running_at(url: str) -> RunningSystem | None:
+    """The living `sluice up` of this user with this NATS server."""
+    return next((each for each in running_systems() if each.nats_url == url), None)
+
+
+def _named(running: RunningSystem) -> str:
+    return f"{running.nats_url} ({running.data_dir})"
+
+
+def _read(file: Path) -> RunningSystem | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=RunningSystem)
+    except (OSError, *NOT_READABLE):
+        return None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _has_its_data(running: RunningSystem) -> bool:
+    """Whether its data directory is locked: of one that was killed another process may have the id by now."""
+    try:
+        lock = os.open(Path(running.data_dir) / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return True  # nobody can tell
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(lock)
+
+
+def server_url(server: str | None) -> str:
+    """The NATS server to ask: named by option, by environment, or that of the running `sluice up`."""
+    return server or os.environ.get(SERVER_VARIABLE, "") or find_running().nats_url

@@ -1,0 +1,1 @@
+"""Commands of cluster operators: they write one message, guarded, or ask a service for a change."""

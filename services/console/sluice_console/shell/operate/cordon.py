@@ -1,0 +1,233 @@
+"""
+`sluice cordon`, `uncordon`, `drain`: what of a node not to use. The allocator reads the word and acts on it.
+
+A drain asks before it hurts anyone, and only watches afterwards: pods leave through the eviction API, and one that may
+not be evicted stays until it may.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import GpuUuid, NodeName, RunId
+from sluice.contracts.messages import AnyMessage, Cordoned
+from sluice.runtime.bus import Bus
+from sluice_console.core.documents import CordonDocument, DrainedPodDocument
+from sluice_console.core.fleet.fleet_state import FleetState
+from sluice_console.core.operate.cordons import (
+    CordonError,
+    UnknownTargetError,
+    check_by_hand,
+    cordon_word,
+    named_gpus,
+    pods_on,
+    uncordon_word,
+)
+from sluice_console.core.output.sanitize import sanitize
+from sluice_console.shell.live.connect import connected
+from sluice_console.shell.live.live_fleet import LiveFleet, NotAnsweringError, following, read_fleet_state
+from sluice_console.shell.operate.guarded_write import update_guarded
+from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
+from sluice_console.shell.output.printer import say as tell
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 4
+EXIT_STILL_THERE = 7
+UNCORDONED_TTL_S = 4 * 3600
+"""How long the word that a node may be used again stays: as long as other closing words (PROTOCOL W5)."""
+SHOWN_MAX = 50
+"""So many pods are listed; a node has at most some hundreds."""
+
+
+@dataclass(frozen=True, slots=True)
+class CordonTarget:
+    """What was typed: a node, some of its GPUs by UUID or index (all when none is named), and why."""
+
+    node: NodeName
+    gpus: tuple[str, ...] = ()
+    why: str = ""
+    take_over: bool = False
+    """Also what a limits file says of the node."""
+
+
+async def cordon(url: str, target: CordonTarget, *, form: OutputFormat, run: RunId) -> int:
+    """`sluice cordon`: nothing new there; who is there stays."""
+    return await _change(url, target, _cordoning(target, drain=False), form=form, run=run)
+
+
+async def uncordon(url: str, target: CordonTarget, *, form: OutputFormat, run: RunId) -> int:
+    """`sluice uncordon`: it may be used again, and orders to evict are taken back."""
+
+    def word(last: AnyMessage | None, gpus: tuple[GpuUuid, ...]) -> AnyMessage:
+        return uncordon_word(target.node, last, gpus)
+
+    return await _change(url, target, word, form=form, run=run, ttl_s=UNCORDONED_TTL_S)
+
+
+async def drain(
+    url: str,
+    target: CordonTarget,
+    *,
+    yes: bool,
+    wait_s: float | None,
+    form: OutputFormat,
+    run: RunId,
+    ask: Callable[[str], bool],
+) -> int:
+    """
+    `sluice drain`: nothing new there, and who is there is evicted.
+
+    `ask` puts a question to a person, unless `yes`. With `wait_s` it stays until everybody has left, so long at most.
+    """
+    try:
+        if not yes and not await _person_agrees(url, target, ask):
+            tell(["nothing was changed"])
+            return EXIT_FAILED
+        async with connected(url) as bus:
+            gpus, there = await _who_is_there(bus, target)
+            said = await _say(bus, target, gpus, _cordoning(target, drain=True), run=run)
+            left = there
+            if wait_s is not None:
+                left = await wait_until_left(bus, target.node, gpus, wait_s)
+    except CordonError as error:
+        return _wrong("drain", error)
+    _show(_document(target.node, said, left), form=form)
+    return EXIT_STILL_THERE if left and wait_s is not None else 0
+
+
+async def _person_agrees(url: str, target: CordonTarget, ask: Callable[[str], bool]) -> bool:
+    """
+    Whether nobody is there, or a person wants them evicted.
+
+    No connection is open while he thinks: the server ends one that says nothing.
+    """
+    async with connected(url) as bus:
+        _, there = await _who_is_there(bus, target)
+    if not there:
+        return True
+    tell(_lines(there))
+    return ask(f"evict {_pods(there)} from {target.node}?")
+
+
+async def _who_is_there(bus: Bus, target: CordonTarget) -> tuple[tuple[GpuUuid, ...], tuple[DrainedPodDocument, ...]]:
+    """The GPUs that are meant, and the pods on them. Raises CordonError where nothing may be changed by hand."""
+    fleet_state = await read_fleet_state(bus)
+    gpus = named_gpus(fleet_state, target.node, target.gpus)
+    check_by_hand(fleet_state.at("cordon", Cordoned, target.node), take_over=target.take_over)
+    return gpus, pods_on(fleet_state, target.node, gpus)
+
+
+Word = Callable[[AnyMessage | None, tuple[GpuUuid, ...]], AnyMessage]
+
+
+def _cordoning(target: CordonTarget, *, drain: bool) -> Word:
+    def word(last: AnyMessage | None, gpus: tuple[GpuUuid, ...]) -> AnyMessage:
+        return cordon_word(target.node, last, gpus, why=target.why, drain=drain)
+
+    return word
+
+
+async def _change(
+    url: str, target: CordonTarget, word: Word, *, form: OutputFormat, run: RunId, ttl_s: int | None = None
+) -> int:
+    async with connected(url) as bus:
+        fleet_state = await read_fleet_state(bus)
+        try:
+            gpus = named_gpus(fleet_state, target.node, target.gpus)
+            said = await _say(bus, target, gpus, word, run=run, ttl_s=ttl_s)
+        except CordonError as error:
+            return _wrong("uncordon" if ttl_s else "cordon", error)
+        of = tuple(said.gpus) if isinstance(said, Cordoned) else gpus
+        _show(_document(target.node, said, pods_on(fleet_state, target.node, of)), form=form)
+        return 0
+
+
+async def _say(
+    bus: Bus, target: CordonTarget, gpus: tuple[GpuUuid, ...], word: Word, *, run: RunId, ttl_s: int | None = None
+) -> AnyMessage:
+    def word_after(last: AnyMessage | None) -> AnyMessage:
+        check_by_hand(last, take_over=target.take_over)
+        return word(last, gpus)
+
+    return await update_guarded(bus, subjects.cordon(target.node), word_after, run=run, ttl_s=ttl_s)
+
+
+async def wait_until_left(
+    bus: Bus, node: NodeName, gpus: tuple[GpuUuid, ...], wait_s: float
+) -> tuple[DrainedPodDocument, ...]:
+    """
+    Who is still there after so many seconds, or nobody as soon as all have left. Each change is said.
+
+    Who waits no longer (Ctrl-C) is told that the drain does not end with it.
+    """
+    try:
+        async with following(bus) as live:
+            try:
+                await live.until(_Progress(node, gpus), within_s=wait_s, what="everybody to leave")
+            except NotAnsweringError:
+                return _left(live, node, gpus)
+    except asyncio.CancelledError:
+        tell([f"{node} goes on being drained; `sluice uncordon {node}` ends that"])
+        raise
+    return ()
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Whether everybody has left; says who has not whenever that changed."""
+
+    node: NodeName
+    gpus: tuple[GpuUuid, ...]
+    _last: tuple[DrainedPodDocument, ...] | None = None
+
+    def __call__(self, fleet_state: FleetState) -> bool:
+        """Read the fleet state once."""
+        there = pods_on(fleet_state, self.node, self.gpus)
+        if there != self._last:
+            self._last = there
+            tell(_lines(there))
+        return not there
+
+
+def _left(live: LiveFleet, node: NodeName, gpus: tuple[GpuUuid, ...]) -> tuple[DrainedPodDocument, ...]:
+    return pods_on(live.fleet_state, node, gpus)
+
+
+def _document(node: NodeName, said: AnyMessage, there: tuple[DrainedPodDocument, ...]) -> CordonDocument:
+    if not isinstance(said, Cordoned):
+        return CordonDocument(node=node, cordoned=False, pods=there)
+    return CordonDocument(node=node, cordoned=True, gpus=tuple(said.gpus), why=said.why, drain=said.drain, pods=there)
+
+
+def _show(document: CordonDocument, *, form: OutputFormat) -> None:
+    if is_for_programs(form):
+        print_document(document, form)
+        return
+    how = "may be used again"
+    if document.cordoned:
+        how = ("is drained" if document.drain else "is cordoned") + (f": {document.why}" if document.why else "")
+    what = f"{document.node} ({', '.join(document.gpus)})" if document.gpus else document.node
+    sys.stdout.write(sanitize(f"{what} {how}") + "\n")
+    if document.cordoned:
+        sys.stdout.write("".join(f"{sanitize(line)}\n" for line in _lines(document.pods)))
+
+
+def _lines(pods: tuple[DrainedPodDocument, ...]) -> list[str]:
+    """Who is there, a line each."""
+    if not pods:
+        return ["no pod is there"]
+    lines = [f"  {pod.namespace}/{pod.name}  {pod.state}{f': {pod.message}' if pod.message else ''}" for pod in pods]
+    more = [f"  and {len(lines) - SHOWN_MAX} more"] if len(lines) > SHOWN_MAX else []
+    return [f"{_pods(pods)} there:", *lines[:SHOWN_MAX], *more]
+
+
+def _pods(pods: tuple[DrainedPodDocument, ...]) -> str:
+    return f"{len(pods)} pod{'s' if len(pods) != 1 else ''}"
+
+
+def _wrong(command: str, error: CordonError) -> int:
+    sys.stderr.write(f"sluice {command}: {sanitize(str(error))}\n")
+    return EXIT_NOT_FOUND if isinstance(error, UnknownTargetError) else EXIT_USAGE

@@ -1,0 +1,89 @@
+"""`sluice quota`: shows and sets what namespaces may have. The allocator reads the word and acts on it at once."""
+
+import sys
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import RunId
+from sluice.contracts.messages import AnyMessage, QuotaSet, QuotaUnset
+from sluice_console.core.documents import QuotasDocument
+from sluice_console.core.operate.quotas import (
+    QuotaChange,
+    QuotaError,
+    check_namespace,
+    quota_word,
+    quotas_document,
+    unset_word,
+)
+from sluice_console.core.output.sanitize import sanitize
+from sluice_console.shell.inspect.look_up import fleet_state_at
+from sluice_console.shell.live.connect import connected
+from sluice_console.shell.live.live_fleet import read_fleet_state
+from sluice_console.shell.operate.guarded_write import update_guarded
+from sluice_console.shell.output.formats import OutputFormat, is_for_programs, print_document
+from sluice_console.shell.output.printer import console, show_quotas
+
+EXIT_USAGE = 2
+UNSET_TTL_S = 4 * 3600
+"""How long the word that a quota is lifted stays: as long as other closing words (PROTOCOL W5)."""
+
+
+async def list_quotas(url: str, namespace: str | None, *, form: OutputFormat) -> int:
+    """`sluice quota list`."""
+    return _show(quotas_document(await fleet_state_at(url)), namespace, form=form)
+
+
+async def set_quota(
+    url: str,
+    namespace: str,
+    *,
+    total: QuotaChange,
+    request: QuotaChange,
+    guaranteed: QuotaChange,
+    run: RunId,
+    take_over: bool = False,
+) -> int:
+    """`sluice quota set`: what is named is changed, the rest stays. With `take_over` also what a file says."""
+    if total == request == guaranteed == QuotaChange():
+        sys.stderr.write("sluice quota set: name at least one limit, --gpus 4 for instance\n")
+        return EXIT_USAGE
+
+    def word_after(last: AnyMessage | None) -> QuotaSet:
+        return quota_word(namespace, last, total=total, request=request, guaranteed=guaranteed, take_over=take_over)
+
+    try:
+        check_namespace(namespace)
+        word_after(None)
+        async with connected(url) as bus:
+            await update_guarded(bus, subjects.quota(namespace), word_after, run=run)
+            document = quotas_document(await read_fleet_state(bus))
+    except QuotaError as error:
+        sys.stderr.write(f"sluice quota set: {sanitize(str(error))}\n")
+        return EXIT_USAGE
+    return _show(document, namespace, form="text")
+
+
+async def unset_quota(url: str, namespace: str, *, run: RunId, take_over: bool = False) -> int:
+    """`sluice quota unset`: no limits and no guarantees any more."""
+
+    def word_after(last: AnyMessage | None) -> QuotaUnset:
+        return unset_word(namespace, last, take_over=take_over)
+
+    try:
+        check_namespace(namespace)
+        async with connected(url) as bus:
+            await update_guarded(bus, subjects.quota(namespace), word_after, run=run, ttl_s=UNSET_TTL_S)
+    except QuotaError as error:
+        sys.stderr.write(f"sluice quota unset: {sanitize(str(error))}\n")
+        return EXIT_USAGE
+    sys.stdout.write(f"namespace {namespace} has no limits\n")
+    return 0
+
+
+def _show(document: QuotasDocument, namespace: str | None, *, form: OutputFormat) -> int:
+    if namespace is not None:
+        document = QuotasDocument(quotas=tuple(each for each in document.quotas if each.namespace == namespace))
+    if is_for_programs(form):
+        print_document(document, form)
+    else:
+        show_quotas(console(), document, namespace)
+    return 0

@@ -1,0 +1,32 @@
+"""How a document is printed: for people, or as JSON or YAML for programs. The same document, whatever the form."""
+
+import sys
+from typing import Literal
+
+import msgspec
+
+from sluice_console.core.documents import Document
+
+OutputFormat = Literal["text", "wide", "json", "yaml"]
+
+
+def as_text(document: Document, form: OutputFormat, *, one_line: bool = False) -> str:
+    """A document for a program, with the end of its last line. `one_line` writes JSON so that each line is one."""
+    if form == "yaml":
+        import yaml  # noqa: PLC0415 - only those who ask for YAML wait for it
+
+        plain = msgspec.to_builtins(document)
+        text = yaml.dump(plain, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True, width=4096)
+        return f"---\n{text}" if one_line else text
+    encoded = msgspec.json.encode(document)
+    return (encoded if one_line else msgspec.json.format(encoded, indent=2)).decode() + "\n"
+
+
+def is_for_programs(form: OutputFormat) -> bool:
+    """Whether a document is wanted, and no text."""
+    return form in {"json", "yaml"}
+
+
+def print_document(document: Document, form: OutputFormat, *, one_line: bool = False) -> None:
+    """A document on standard output; `one_line` where it is one of several."""
+    sys.stdout.write(as_text(document, form, one_line=one_line))

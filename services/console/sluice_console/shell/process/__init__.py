@@ -1,0 +1,1 @@
+"""Processes of `sluice up`: started, watched, and stopped with nothing left behind."""

@@ -1,0 +1,180 @@
+"""
+Signs certificates: an authority, and what it vouches for. Used by `sluice security` and by deploy/kubernetes.
+
+ECDSA on P-256, extensions by RFC 5280. It writes no file, and no text of its own holds a key.
+"""
+
+import datetime as dt
+import ipaddress
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from sluice.contracts.rpc_permissions import Caller
+from sluice_console.shell.errors import CommandError
+
+AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
+"""825 days is the longest that common TLS clients accept of a server."""
+RENEW_DAYS = 30
+"""A kept certificate that ends sooner is made anew."""
+AS_SERVER, AS_CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+USAGES = {
+    Caller.ALLOCATOR: (AS_SERVER,),
+    Caller.INVENTORY: (AS_SERVER, AS_CLIENT),
+    Caller.CONSOLE: (AS_CLIENT,),
+    Caller.OPERATOR: (AS_CLIENT,),
+    Caller.WEB: (AS_CLIENT,),
+}
+"""What a certificate is good for. An agent's is a server's alone: with it nobody can be called."""
+
+
+class CredentialsError(CommandError):
+    """What was asked for cannot be made. One sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A certificate and its key, as PEM."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+def kept_pair(
+    kept: KeyPair | None,
+    authority: KeyPair,
+    names: Sequence[str],
+    usages: Iterable[x509.ObjectIdentifier],
+    now: dt.datetime,
+) -> KeyPair:
+    """`kept` where it still lasts, is of this authority and says these names; else a new one."""
+    return kept if kept is not None and is_good(kept, authority, names, now) else issue(authority, names, usages, now)
+
+
+def is_good(kept: KeyPair, authority: KeyPair, names: Sequence[str], now: dt.datetime) -> bool:
+    """Whether it still lasts, is of this authority and says these names."""
+    try:
+        certificate = x509.load_pem_x509_certificate(kept.certificate)
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate))
+        said = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+        return False  # of another authority, or none of ours
+    lasts = certificate.not_valid_after_utc - now > dt.timedelta(days=RENEW_DAYS)
+    return lasts and list(said) == [_alternative(name) for name in names]
+
+
+def check_authority(given: KeyPair, now: dt.datetime) -> None:
+    """Whether somebody's own authority can sign here. Raises CredentialsError."""
+    try:
+        certificate = x509.load_pem_x509_certificate(given.certificate)
+        authority = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise CredentialsError("--authority: this is no certificate (PEM) of an authority") from error
+    if not authority.ca:
+        raise CredentialsError("--authority: this certificate may not sign others (basicConstraints: CA is false)")
+    if certificate.not_valid_after_utc - now < dt.timedelta(days=RENEW_DAYS):
+        raise CredentialsError(f"--authority: this certificate ends at {certificate.not_valid_after_utc:%Y-%m-%d}")
+    if _signer(given).public_key() != certificate.public_key():
+        raise CredentialsError("--authority-key: this is not the key of the certificate")
+
+
+def names_of(certificate: bytes) -> tuple[str, ...]:
+    """The names that a certificate of ours says. Raises CredentialsError."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate).extensions
+        said = found.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise CredentialsError("the broker's certificate is none that says who it is") from error
+    return tuple(str(name.value) for name in said)
+
+
+def _signer(authority: KeyPair) -> ec.EllipticCurvePrivateKey:
+    try:
+        signer = serialization.load_pem_private_key(authority.key, password=None)
+    except (ValueError, TypeError) as error:
+        raise CredentialsError("the key of the authority is no PEM key without a password") from error
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise CredentialsError("the key of the authority is not an EC key, and only such are used here")
+    return signer
+
+
+def new_authority(common_name: str, now: dt.datetime) -> KeyPair:
+    """An authority that may sign certificates, and no further authorities."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    certificate = (
+        _certificate(name, name, key.public_key(), now, dt.timedelta(days=AUTHORITY_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
+
+
+def issue(
+    authority: KeyPair,
+    names: Sequence[str],
+    usages: Iterable[x509.ObjectIdentifier],
+    now: dt.datetime,
+    *,
+    lasts: dt.timedelta = dt.timedelta(days=SERVER_DAYS),
+) -> KeyPair:
+    """A new certificate with these DNS names (or IP addresses), for these extended usages. Raises CredentialsError."""
+    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    signer = _signer(authority)
+    key = ec.generate_private_key(ec.SECP256R1())
+    # The names of nodes are longer than a subject may be: who somebody is, is in the alternative names alone.
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sluice")])
+    certificate = (
+        _certificate(subject, issuer.subject, key.public_key(), now, lasts)
+        .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, lasts: dt.timedelta
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))  # clocks differ
+        .not_valid_after(now + lasts)
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

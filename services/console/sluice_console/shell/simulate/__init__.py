@@ -1,0 +1,1 @@
+"""`sluice simulate`: on the live fleet, or offline from files."""

@@ -1,0 +1,71 @@
+"""
+What one pod's slices are used for, for the page: asked of its node's agent, for whoever looks at the pod.
+
+A page that many people leave open must not become many questions to an agent: an answer counts for some seconds, and
+only so many agents are asked at once.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
+
+from sluice.contracts.slice_usage import NodeUsage
+from sluice.runtime.errors import ServiceError
+from sluice_console.core.documents import PodDocument
+from sluice_console.core.fleet.usage import UsagesDocument, usages_document
+from sluice_console.shell.inspect.usage import ask_agents
+from sluice_console.shell.live.allocator_client import trusted
+
+AT_ONCE = 8
+COUNTS_FOR_S = 5.0
+KEPT_MAX = 256
+"""Answers of so many nodes are kept."""
+Ask = Callable[[str, str], Awaitable[NodeUsage | str]]
+"""What the agent of a node says, asked at an endpoint; or why it says nothing."""
+
+
+async def ask_agent(node: str, endpoint: str) -> NodeUsage | str:
+    """One agent's answer, with the certificate that the environment names."""
+    try:
+        security = trusted()
+    except ServiceError as error:
+        return str(error)
+    return (await ask_agents({node: endpoint}, security))[node]
+
+
+class Usages:
+    """Asks agents, so many at once and none too often."""
+
+    def __init__(self, ask: Ask = ask_agent, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nobody was asked yet. `clock` in seconds."""
+        self._ask = ask
+        self._clock = clock
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._asking: dict[str, asyncio.Lock] = {}
+        self._kept: OrderedDict[str, tuple[float, NodeUsage | str]] = OrderedDict()
+
+    async def of(self, pod: PodDocument, endpoint: str) -> UsagesDocument:
+        """What the slices of one pod are used for, as its node's agent at `endpoint` says it."""
+        answer = await self._answer(pod.node, endpoint)
+        if isinstance(answer, str):
+            return usages_document({}, {pod.node: answer})
+        own = tuple(each for each in answer.slices if each.request == pod.request)
+        return usages_document({pod.node: replace(answer, slices=own)}, {})
+
+    async def _answer(self, node: str, endpoint: str) -> NodeUsage | str:
+        async with self._asking.setdefault(node, asyncio.Lock()):
+            known = self._kept.get(node)
+            if known is not None and self._clock() - known[0] < COUNTS_FOR_S:
+                return known[1]
+            async with self._turns:
+                answer = await self._ask(node, endpoint)
+            self._kept.pop(node, None)
+            self._kept[node] = (self._clock(), answer)
+            while len(self._kept) > KEPT_MAX:
+                oldest, _ = self._kept.popitem(last=False)
+                if not self._asking[oldest].locked():
+                    del self._asking[oldest]
+            return answer

@@ -1,0 +1,102 @@
+"""
+What the ledger of this node says: the head, and the last order of every allocation.
+
+It follows readings and must not decide. What is not there (any more) is known only after a whole reading, and is never
+an order.
+"""
+
+from sluice.contracts.bus.events import BusEvent, Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus.subjects import parse
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RunId
+from sluice.contracts.messages import AnyMessage, Booking, Closed, Grant, LedgerEntry, NodeOpened, Revoke
+
+
+class LedgerView:
+    """The ledger of one node."""
+
+    def __init__(self, node: NodeName) -> None:
+        """Begin with nothing read."""
+        self._node = node
+        self._head: NodeOpened | None = None
+        self._incarnation = Incarnation("")
+        self._complete = False
+        self._seen: dict[AllocationId, None] = {}
+        self._sequences: dict[str, int] = {}
+        """The newest that was heard of each subject in this reading: a durable may deliver an older one again."""
+        self.entries: dict[AllocationId, LedgerEntry] = {}
+
+    def is_open_for(self, run: RunId) -> bool:
+        """Whether this run of the agent may act: the head names it in this life of the broker, and all was read."""
+        head = self._head
+        named = head is not None and (head.incarnation, head.agent_run) == (self._incarnation, run)
+        return named and self._complete
+
+    def order(self, allocation: AllocationId) -> Grant | Revoke | None:
+        """The order that stands for an allocation, if it was given in this life of the broker."""
+        entry = self.entries.get(allocation)
+        if isinstance(entry, (Grant, Revoke)) and entry.incarnation == self._incarnation:
+            return entry
+        return None
+
+    def order_to_end(self, booking: Booking) -> Revoke | None:
+        """The Revoke that a Closed has overwritten, maybe before it was read; none where a slice went with its node."""
+        entry = self.entries.get(booking.allocation)
+        if not isinstance(entry, Closed) or entry.removed:
+            return None
+        return Revoke(revision=entry.revision, incarnation=self._incarnation, booking=booking, cause=entry.cause)
+
+    def has_lived(self, allocation: AllocationId) -> bool:
+        """Whether the slice of an order was ready before this agent knew of it."""
+        return self._head is not None and allocation in self._head.lived
+
+    def is_closed(self, allocation: AllocationId) -> bool:
+        """Whether nobody waits for a word about an allocation: closed, or not in the ledger."""
+        entry = self.entries.get(allocation)
+        return entry is None or isinstance(entry, Closed)
+
+    def handle(self, event: BusEvent) -> list[AllocationId]:
+        """Take in one event of the ledger's reading. Returns the allocations of which something changed."""
+        match event:
+            case ReadingStarted(stream=Stream.BOOK, incarnation=incarnation):
+                self._incarnation = incarnation
+                self._head = None
+                self._complete = False
+                self._seen = {}
+                self._sequences = {}
+            case Observed(stream=Stream.BOOK, entry=entry) if not self._is_outdated(entry):
+                return self._observe(entry.subject, entry.message)
+            case ReadingCaughtUp(stream=Stream.BOOK):
+                return self._catch_up()
+            case _:
+                pass
+        return []
+
+    def _is_outdated(self, entry: Entry) -> bool:
+        known = self._sequences.get(entry.subject, 0)
+        self._sequences[entry.subject] = max(known, entry.sequence)
+        return entry.sequence < known
+
+    def _observe(self, subject: str, message: AnyMessage | None) -> list[AllocationId]:
+        address = parse(subject)
+        if address.kind != "ledger" or address.key[0] != self._node:
+            return []
+        if address.key[1] == "head":
+            self._head = message if isinstance(message, NodeOpened) else None
+            return []
+        allocation = AllocationId(address.key[1])
+        self._seen[allocation] = None
+        if not isinstance(message, (Grant, Revoke, Closed)):
+            return []  # cannot be read: what was known before still stands
+        named = message.allocation if isinstance(message, Closed) else message.booking.allocation
+        if named != allocation:
+            return []
+        self.entries[allocation] = message
+        return [allocation]
+
+    def _catch_up(self) -> list[AllocationId]:
+        gone = [] if self._complete else [a for a in self.entries if a not in self._seen]
+        for allocation in gone:
+            del self.entries[allocation]
+        self._complete = True
+        self._seen = {}
+        return gone

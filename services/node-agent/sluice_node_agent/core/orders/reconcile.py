@@ -1,0 +1,243 @@
+"""
+Taking orders: the ledger's last word about a slice, held against what the journal knows of it.
+
+It changes what is wanted of a slice, and must not take steps: those follow from the record.
+"""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from sluice.contracts.ids import AllocationId, NodeName
+from sluice.contracts.messages import Booking, Closed, Grant, Revoke
+from sluice.contracts.reasons import shorten
+from sluice.contracts.resize import same_places
+from sluice.contracts.ticket_names import is_ticket_of
+from sluice_node_agent.core.events import FoundTicket
+from sluice_node_agent.core.journal_records import SliceRecord
+from sluice_node_agent.core.orders.ledger_view import LedgerView
+from sluice_node_agent.core.publish.publisher import Publisher
+from sluice_node_agent.core.recovery.discovered import Discovered
+from sluice_node_agent.core.recovery.garbage import GarbageCollector
+from sluice_node_agent.core.recovery.resume import (
+    adopt_shared_device,
+    adopt_slice,
+    as_lived_in,
+    can_only_belong_to,
+    claims_of,
+    planned_after_others,
+)
+from sluice_node_agent.core.recovery.ticket_proofs import TicketRejected, newest_first, verify_ticket
+from sluice_node_agent.core.shared.controller import SharedDeviceController
+from sluice_node_agent.core.slices import create
+from sluice_node_agent.core.slices.controller import SliceController
+from sluice_node_agent.core.slices.resize import begin
+from sluice_node_agent.core.state.tasks import SharedDeviceKey, SliceTask, shared_device_key
+from sluice_node_agent.core.state.tombstones import Tombstones
+
+_WHY_MAX = 300
+"""Characters of why a ticket is not believed: what it says may be of any length."""
+
+
+class OrderReconciler:
+    """What orders mean for the slices of a node. `found` is what was there at the start and no record names."""
+
+    def __init__(
+        self,
+        orders: LedgerView,
+        tombstones: Tombstones,
+        slices: SliceController,
+        shared_devices: SharedDeviceController,
+        publisher: Publisher,
+        *,
+        garbage: GarbageCollector,
+    ) -> None:
+        """Begin with nothing found."""
+        self._ledger = orders
+        self._tombstones = tombstones
+        self._state = slices.state
+        self._slices = slices
+        self._shared_devices = shared_devices
+        self._publisher = publisher
+        self._garbage = garbage
+        self.found = Discovered()
+
+    def hear(self, tickets: Iterable[FoundTicket], node: NodeName) -> tuple[str, ...]:
+        """
+        The journal was lost: go on with what tickets prove, whatever the ledger will say. It may be lost as well.
+
+        Returns in sentences which are not believed, and why.
+        """
+        found = self.found
+        unbelieved: dict[str, TicketRejected] = {}
+        for ticket in newest_first(each for each in tickets if each.ticket in found.speaking):
+            outcome = verify_ticket(ticket, node, self._state, found)
+            if isinstance(outcome, TicketRejected):
+                unbelieved[ticket.ticket] = outcome
+                continue
+            for home in outcome.homes:
+                found.claim(home)
+                self._shared_devices.begin(home)
+            self._slices.save(outcome.slice)
+            found.forget_tickets((outcome.slice.ticket, *outcome.slice.stale_tickets))
+        for key in self._state.claims():
+            found.unclaimed.pop(key, None)
+        left = {ticket: why for ticket, why in unbelieved.items() if ticket in found.tickets}
+        found.doubtful = tuple(ticket for ticket, why in left.items() if not why.over)
+        found.over = tuple(ticket for ticket, why in left.items() if why.over)
+        return tuple(f"ticket {ticket} is not believed: {shorten(why.why, _WHY_MAX)}" for ticket, why in left.items())
+
+    def awaited(self) -> frozenset[SharedDeviceKey]:
+        """Places of orders that wait for a GPU of which nothing is known yet: what is there may be theirs."""
+        if not self.found.unseen:
+            return frozenset()
+        untaken = (
+            each for each in self._ledger.entries if each not in self._state.slices and each not in self._tombstones
+        )
+        orders = (order for each in untaken if (order := self._ledger.order(each)) is not None)
+        waiting = (order.booking for order in orders if self.found.hides(order.booking))
+        return frozenset(shared_device_key(grant) for booking in waiting for grant in booking.devices)
+
+    def clear_away(self) -> None:
+        """All orders were read: remove the tickets of what is not there any more, and for which there is none."""
+        for ticket in self.found.useless_tickets(self._ledger.entries):
+            self._garbage.ticket(ticket)
+
+    def take(self, allocation: AllocationId, now: float) -> None:
+        """Compare the ledger's order with what is known, and take it if it is newer."""
+        order = self._ledger.order(allocation)
+        work = self._state.slices.get(allocation)
+        if work is not None:
+            newest = self._newest(order, work.record)
+            if newest is not None and newest.revision > work.record.revision and work.waits_for is None:
+                self._take_newer(work, newest)
+        elif allocation in self._tombstones:
+            stone = self._tombstones[allocation]
+            if order is not None and order.revision > stone.revision:
+                self._slices.save(replace(stone, revision=order.revision))
+            else:
+                self._publisher.say_gone(allocation, now, is_closed=self._ledger.is_closed(allocation))
+        elif order is not None:
+            self._take_first(order)
+        elif isinstance(entry := self._ledger.entries.get(allocation), Closed):
+            self._publisher.say_closed(entry)
+            for ticket in self.found.tickets_of(allocation):
+                self._garbage.ticket(ticket)
+
+    def _take_first(self, order: Grant | Revoke) -> None:
+        """
+        An order of which the journal knows nothing.
+
+        It waits for a GPU that has not answered since the journal was lost: that nothing was seen there means nothing.
+        """
+        booking, found = order.booking, self.found
+        if found.hides(booking):
+            return
+        is_next = self._are_gone(order.after) and not (isinstance(order, Grant) and self._serves_a_daemon(booking))
+        was_begun = not is_next and self._was_begun(order)
+        if not is_next and not was_begun:
+            self._slices.save(self._as_it_was(planned_after_others(order)))
+            return
+        for grant in booking.devices:
+            if grant.share is not None and shared_device_key(grant) not in self._state.homes:
+                home = adopt_shared_device(booking, grant, self._state, found, name=self._shared_devices.new_name())
+                if home is not None:
+                    found.claim(home)
+                    self._shared_devices.begin(home)
+        record = self._as_it_was(adopt_slice(order, self._state, found))
+        if record.phase == "planned" and (is_next or was_begun):
+            record = create.begin(record, self._state, self._slices.new_ticket(booking.allocation))
+        for key in claims_of([record], [], self._state.devices):
+            found.unclaimed.pop(key, None)
+        found.forget_tickets(record.stale_tickets if not record.ticket else (record.ticket, *record.stale_tickets))
+        self._slices.save(record)
+
+    def _as_it_was(self, record: SliceRecord) -> SliceRecord:
+        """One that was ready, as the head says, is not one that was never made: its pod keeps its place."""
+        return as_lived_in(record) if self._ledger.has_lived(record.booking.allocation) else record
+
+    def _take_newer(self, work: SliceTask, order: Grant | Revoke) -> None:
+        """What is revoked stays revoked. A place never moves: a Grant of another is not taken. A share's size may."""
+        record = work.record
+        if isinstance(order, Revoke) or record.revoked:
+            cause = order.cause if isinstance(order, Revoke) else record.cause
+            others = record.ignores_holders or _was_never_begun(record)
+            record = replace(record, phase="unmaking", revision=order.revision, cause=cause, ignores_holders=others)
+        elif same_places(order.booking.devices, record.booking.devices):
+            phase = "planned" if record.phase == "failed" else record.phase
+            if order.booking.devices != record.booking.devices:
+                record = replace(record, adjusting=begin(record, order.booking.devices, order.counts))
+            record = replace(
+                record,
+                phase=phase,
+                revision=order.revision,
+                booking=order.booking,
+                after=order.after,
+                evict=order.evict,
+            )
+        else:
+            return
+        work.retry_at = None
+        work.looks.clear()
+        work.clients.clear()
+        self._slices.save(record)
+
+    def _newest(self, order: Grant | Revoke | None, record: SliceRecord) -> Grant | Revoke | None:
+        """
+        The order that stands for a slice of the journal. One that is being made ends with Closed, too.
+
+        An earlier life of this agent said that it is gone, then the journal was lost, and its Grant was read from a
+        server that lags. Nobody was told of what is being made since, and nobody waits for it (ADR 0051).
+        """
+        if order is not None or record.phase not in {"planned", "making"}:
+            return order
+        return self._ledger.order_to_end(record.booking)
+
+    def _was_begun(self, order: Grant | Revoke) -> bool:
+        """
+        Whether something was made for an order although it is not known that those before it are gone.
+
+        Nothing was as a rule, and what is found at its place is theirs; of a Revoke too: its Grant may have been
+        overwritten before it was read. But when the journal was lost, one with a ticket was begun, however little is
+        known of the others; and so was one of which something stands that can only be its own.
+        """
+        if any(is_ticket_of(ticket, order.booking.allocation) for ticket in self.found.tickets):
+            return True
+        entries = [self._ledger.entries.get(other) for other in order.after]
+        if not all(isinstance(entry, (Grant, Revoke, Closed)) for entry in entries):
+            return False
+        return can_only_belong_to(order.booking, self._not_after(order), self._state, self.found)
+
+    def _not_after(self, order: Grant | Revoke) -> list[Booking]:
+        """What is booked for all others but those that come after an order: of them nothing can be there yet."""
+        mine = order.booking.allocation
+        others = [entry for entry in self._ledger.entries.values() if isinstance(entry, (Grant, Revoke))]
+        return [each.booking for each in others if each.booking.allocation != mine and mine not in each.after]
+
+    def is_next(self, record: SliceRecord) -> bool:
+        """Whether everything that a planned slice has to come after is gone, and what somebody has left behind."""
+        return self._are_gone(record.after) and not self._serves_a_daemon(record.booking)
+
+    def _serves_a_daemon(self, booking: Booking) -> bool:
+        """
+        Whether a GPU that is booked whole, and for one alone, is still set to serve a daemon: nobody may have it.
+
+        It is from when it is found so until its home is gone, however many orders are read while that is unmade.
+        """
+        whole = [grant.gpu for grant in booking.devices if grant.profile is None and grant.share is None]
+        return any(gpu in self.found.aside or any(home[0] == gpu for home in self._state.homes) for gpu in whole)
+
+    def _are_gone(self, others: Iterable[AllocationId]) -> bool:
+        return all(
+            other not in self._state.slices and (other in self._tombstones or self._ledger.is_closed(other))
+            for other in others
+        )
+
+
+def _was_never_begun(record: SliceRecord) -> bool:
+    """
+    Whether a slice still waited for others: whoever is on its devices is one of them, and none of its tenant's.
+
+    The journal knows it, so nobody is asked: not even a GPU that does not answer keeps it.
+    """
+    return record.phase == "planned" and bool(record.after) and not (record.boot_id or record.ticket)

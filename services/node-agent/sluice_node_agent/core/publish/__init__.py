@@ -1,0 +1,1 @@
+"""What the agent publishes of its slices and of its node."""

@@ -1,0 +1,193 @@
+"""
+What the agent says: the word of every slice, kept on the bus, and how the whole node is.
+
+It derives and repeats; it must not change what it tells of.
+"""
+
+from collections.abc import Iterator
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
+from sluice.contracts.messages import Closed, NodeChanged, PlacementReport, SliceGone, SliceReport
+from sluice.contracts.outbox import Outbox
+from sluice_node_agent.core.journal_records import NodeRecord, SliceRecord
+from sluice_node_agent.core.publish.slice_status import slice_report, slice_state, status_message, stuck_on
+from sluice_node_agent.core.publish.snapshot_versions import SnapshotVersions
+from sluice_node_agent.core.recovery.discovered import Discovered
+from sluice_node_agent.core.shared.controller import SharedDeviceController
+from sluice_node_agent.core.state.devices import ShownFacts
+from sluice_node_agent.core.state.in_flight import InFlight
+from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.tasks import SharedDeviceKey, SliceTask, numbered_devices
+from sluice_node_agent.core.state.tombstones import Tombstones
+from sluice_node_agent.core.state.warm_pool import WarmPool
+
+
+class Publisher:
+    """The agent's voice: the outbox of its bus, and the snapshot for whoever pulls."""
+
+    def __init__(
+        self, node: NodeName, outbox: Outbox, snapshots: SnapshotVersions, tombstones: Tombstones, state: NodeState
+    ) -> None:
+        """Begin with nothing said."""
+        self._node = node
+        self._config = snapshots.config
+        self._outbox = outbox
+        self._snapshots = snapshots
+        self._tombstones = tombstones
+        self._state = state
+        self._untold = False
+        """Whether the node may look different from how the snapshot shows it."""
+        self._unsaid: NodeChanged | None = None
+        """What the snapshot shows, and was not said."""
+        self._unsaid_since = 0.0
+        """When all was said last."""
+        self._say_at = 0.0
+        """When the next news of an open node may be said."""
+        self._reported: dict[AllocationId, tuple[SliceRecord, SliceReport]] = {}
+        """What was told of each slice last, and the record that it was made of."""
+        self._reports_last: tuple[SliceReport, ...] = ()
+        """The same in their order."""
+        self._told_last: tuple[object, ...] | None = None
+        """What the snapshot that is served was made of; None where it lacks something."""
+
+    def say(self, work: SliceTask) -> None:
+        """Keep the word of a slice on the bus. What is not in the journal yet is not said."""
+        if work.saving:
+            return
+        address = subjects.slice_(self._node, work.allocation)
+        word = status_message(work, self._state, self._config)
+        if word is None:
+            self._outbox.forget(address)
+        else:
+            self._outbox.keep(address, word, request=word.request)
+
+    def say_home(self, key: SharedDeviceKey) -> None:
+        """Something about a home may have to be said of all who live there."""
+        for work, _, _ in self._state.tenants(key):
+            self.say(work)
+
+    def say_gone(self, allocation: AllocationId, now: float, *, is_closed: bool) -> None:
+        """The last word of a slice: for good, or until everybody has heard it (`is_closed`)."""
+        word = self._tombstones.word(allocation, closed=is_closed, now=now)
+        if word is not None:
+            gone, ttl_s = word
+            self._outbox.keep(subjects.slice_(self._node, allocation), gone, request=gone.request, ttl_s=ttl_s)
+
+    def say_closed(self, closed: Closed) -> None:
+        """Closed, and we remember nothing of it: what may still be said of it on the bus must not stay for ever."""
+        gone = SliceGone(
+            allocation=closed.allocation,
+            request=closed.request,
+            revision=closed.revision,
+            cause=closed.cause,
+            closing=True,
+        )
+        address = subjects.slice_(self._node, closed.allocation)
+        self._outbox.keep(address, gone, request=gone.request, ttl_s=self._config.closing_ttl_s)
+
+    def reserve(self, found: Discovered, in_flight: InFlight) -> None:
+        """Reserve generations in the journal when they run out. `found` goes there with them."""
+        if self._snapshots.must_reserve():
+            record = NodeRecord(
+                node=self._node,
+                boot_id=self._state.boot_id,
+                generation_upto=self._snapshots.reserve(),
+                unclaimed=found.unclaimed_records(),
+                unseen=tuple(found.unseen),
+                seen=found.seen(self._state.devices),
+                tickets=found.speaking,
+            )
+            in_flight.save(record, None)
+
+    def changed(self) -> None:
+        """The node may look different now."""
+        self._untold = True
+
+    def tell(
+        self, found: Discovered, in_flight: InFlight, shared_devices: SharedDeviceController, warm: WarmPool
+    ) -> None:
+        """Serve what is true now. It costs as much as the node is full: done when somebody is to hear of it."""
+        if not self._untold:
+            return
+        state = self._state
+        self.reserve(found, in_flight)
+        made_of = self._all_that_is_told(found, warm)
+        if made_of == self._told_last:  # mostly the very same objects
+            self._untold = False
+            return
+        quarantined: dict[GpuUuid, tuple[PlacementReport, ...]] = {}
+        for gpu, span in [*self._stuck(), *shared_devices.out_of_use(), *warm.stuck(), *self._served(found)]:
+            if span not in quarantined.get(gpu, ()):
+                quarantined[gpu] = (*quarantined.get(gpu, ()), span)
+        seen = ShownFacts(state.claims(), quarantined, shared_devices.daemons(), warm.in_nobodys_way())
+        gpus, slices = state.devices.shown(seen), self._reports()
+        changed = self._snapshots.update(gpus, slices, found.doubtful)
+        if changed is not None:
+            self._unsaid = changed
+        self._untold = not self._snapshots.tells(gpus, slices, found.doubtful)  # no generation was left: told later
+        self._told_last = made_of if not self._untold else None
+
+    def _all_that_is_told(self, found: Discovered, warm: WarmPool) -> tuple[object, ...]:
+        """All that `tell` tells of; equal where there is nothing else to tell. Whose tenants homes have, slices say."""
+        state = self._state
+        slices = [(work.record, work.failures) for work in state.slices.values()]
+        homes = [(home.record, home.seen, home.trouble, home.failures) for home in state.homes.values()]
+        return slices, homes, state.devices.known(), warm.in_nobodys_way(), found.doubtful, found.served_gpus()
+
+    def must_say(self, now: float, *, may_wait: bool, quiet: bool) -> bool:
+        """
+        Whether it is time to say that the node has changed, if it has.
+
+        At once where it is not open: whoever opens it must know of all there is (PROTOCOL §6). Of one that is open
+        (`may_wait`) the ledger and the slices' own words tell what is decided from: there it is said when nothing is
+        under way any more (`quiet`), and every so often; a burst of slices is one news.
+        """
+        if not self._untold and self._unsaid is None:
+            self._unsaid_since = now
+            return False
+        if not may_wait:
+            return True
+        return self._say_at <= now and (quiet or now - self._unsaid_since >= self._config.news_every_s)
+
+    def say_news(self, now: float, *, may_wait: bool) -> None:
+        """Say how the node is, if that is not what was said last."""
+        if self._unsaid is not None:
+            self._outbox.keep(subjects.node(self._node), self._unsaid)
+            self._unsaid = None
+            if may_wait:  # the first after it was opened does not wait for those before
+                self._say_at = now + self._config.news_every_s
+        if not self._untold:
+            self._unsaid_since = now
+
+    def _reports(self) -> tuple[SliceReport, ...]:
+        """Every slice as whoever pulls sees it; what was made of the same record for that is told again."""
+        slices, reported = self._state.slices, self._reported
+        changed = len(slices) != len(reported)
+        for allocation, work in slices.items():
+            record, state = work.record, slice_state(work, self._state, self._config)
+            known = reported.get(allocation)
+            if known is None or known[0] is not record or known[1].state != state:
+                reported[allocation] = record, slice_report(record, state)
+                changed = True
+        if changed:
+            self._reported = {allocation: reported[allocation] for allocation in slices}
+            self._reports_last = tuple(report for _, report in self._reported.values())
+        return self._reports_last
+
+    def _served(self, found: Discovered) -> Iterator[tuple[GpuUuid, PlacementReport]]:
+        """Whole GPUs with a daemon of nobody that is known: nothing that is seen there says that they are not free."""
+        homed = {gpu for gpu, _, _ in self._state.homes}
+        for gpu in found.served_gpus():
+            report = self._state.devices.reports.get(gpu)
+            if report is not None and gpu not in homed:
+                yield gpu, PlacementReport(start=0, size=max(1, report.memory_slices))
+
+    def _stuck(self) -> list[tuple[GpuUuid, PlacementReport]]:
+        """The places of slices that cannot be taken down."""
+        return [
+            (grant.gpu, PlacementReport(start=grant.start, size=grant.size))
+            for work in self._state.slices.values()
+            if work.failures and stuck_on(work, self._state, self._config) is work
+            for _, grant, _ in numbered_devices(work.record)
+        ]

@@ -1,0 +1,264 @@
+"""What is said of a slice on the bus, and what is reported of it to whoever pulls. Derived, never stored."""
+
+from sluice.contracts.messages import (
+    DaemonState,
+    DeviceState,
+    MpsDaemonReport,
+    SliceDegraded,
+    SliceFailed,
+    SliceGone,
+    SliceMessage,
+    SliceQuarantined,
+    SliceReady,
+    SliceReport,
+    SliceState,
+)
+from sluice_node_agent.core.config import AgentConfig
+from sluice_node_agent.core.journal_records import SliceRecord, Tombstone
+from sluice_node_agent.core.shared.quota_tenants import unheld_clients
+from sluice_node_agent.core.slices.create import containers_of
+from sluice_node_agent.core.state.backoff import is_stuck
+from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.tasks import (
+    SharedDeviceTask,
+    SliceTask,
+    Task,
+    numbered_devices,
+    shared_device_key,
+    shared_devices_of,
+)
+
+_NAMED_MAX = 5
+"""Processes that a warning names."""
+
+
+def status_message(work: SliceTask, state: NodeState, config: AgentConfig) -> SliceMessage | None:
+    """What to say of a slice; None while there is nothing to say but what was said before."""
+    record = work.record
+    allocation, request, revision = record.booking.allocation, record.booking.request, record.revision
+    stuck = stuck_on(work, state, config)
+    if stuck is not None and record.lost and not record.revoked:  # it was bound, and still is wanted
+        message = f"its devices vanished, and what is left of them cannot be cleared away: {stuck.trouble}"
+        return _degraded(record, message)
+    if stuck is not None:
+        return SliceQuarantined(
+            allocation=allocation, request=request, revision=revision, message=stuck.trouble, holders=stuck.holders
+        )
+    if record.phase == "ready":
+        return _ready_message(record, state, work.trouble if work.ticket_is_wrong else "")
+    if record.phase == "making" and (record.lost or _gpu_does_not_answer(record, state)):
+        return _fault_message(record, state)
+    if record.phase == "failed":
+        return SliceFailed(
+            allocation=allocation,
+            request=request,
+            revision=revision,
+            error=record.error,
+            message=record.message,
+            shrinking=_is_shrinking(record),
+        )
+    if record.phase == "degraded":
+        message = f"its devices vanished and could not be made again: {record.error}: {record.message}"
+        return _degraded(record, message)
+    return None
+
+
+def gone_message(tombstone: Tombstone, *, closing: bool) -> SliceGone:
+    """The last word of a slice."""
+    return SliceGone(
+        allocation=tombstone.allocation,
+        request=tombstone.request,
+        revision=tombstone.revision,
+        cause=tombstone.cause,
+        closing=closing,
+    )
+
+
+def slice_report(record: SliceRecord, state: SliceState) -> SliceReport:
+    """A slice as whoever pulls sees it."""
+    return SliceReport(
+        booking=record.booking,
+        revision=record.revision,
+        state=state,
+        revoked=record.revoked,
+        after=record.after,
+        evict=record.evict,
+        counts=record.adjusting.counts if record.adjusting is not None else (),
+    )
+
+
+def daemon_report(home: SharedDeviceTask) -> MpsDaemonReport:
+    """The MPS daemon of a home as whoever pulls sees it."""
+    record = home.record
+    return MpsDaemonReport(
+        profile=record.profile,
+        start=record.start,
+        size=record.size,
+        device=record.device.uuid,
+        namespace=record.namespace,
+        uid=record.uid,
+        state=_daemon_state(home),
+        pid=record.pid,
+        clients=len(home.seen.clients) if home.seen is not None and record.phase == "ready" else 0,
+        message=_why_out_of_order(home) or record.message or home.trouble,
+    )
+
+
+def stuck_on(work: SliceTask, state: NodeState, config: AgentConfig) -> Task | None:
+    """What keeps a slice from being taken down: itself, or the home that it leaves last, or that has its place."""
+    if work.record.phase not in {"undoing", "unmaking"}:
+        return None
+    if is_stuck(work, config):
+        return work
+    places = map(shared_device_key, work.record.booking.devices)
+    homes = (state.homes[place] for place in places if place in state.homes)
+    going = (home for home in homes if is_going(home) or home.record.inherited)
+    return next((home for home in going if is_stuck(home, config)), None)
+
+
+def is_going(home: SharedDeviceTask) -> bool:
+    """Whether a home is being taken down."""
+    return home.record.phase in {"undoing", "unmaking"}
+
+
+def is_out_of_order(home: SharedDeviceTask) -> bool:
+    """Whether nobody new may be put into a home now."""
+    return bool(_why_out_of_order(home))
+
+
+# -- inside -------------------------------------------------------------------------------------------------------
+
+
+def _ready_message(record: SliceRecord, state: NodeState, no_ticket: str) -> SliceReady | SliceDegraded | None:
+    booking = record.booking
+    wrong = _fault_message(record, state)
+    if wrong is not None:
+        return wrong
+    if record.adjusting is not None and not record.adjusting.told:
+        return None  # as it was said before: the new sizes do not hold yet
+    return SliceReady(
+        allocation=booking.allocation,
+        request=booking.request,
+        revision=record.revision,
+        ticket=record.ticket,
+        devices=tuple(
+            DeviceState(gpu=grant.gpu, profile=grant.profile, start=grant.start, size=grant.size, uuid=device.uuid)
+            for _, grant, device in numbered_devices(record)
+        ),
+        containers=containers_of(record, state),
+        warnings=(*_warnings(record, state), *((f"its containers cannot start: {no_ticket}",) if no_ticket else ())),
+        shrinking=_is_shrinking(record),
+    )
+
+
+def _fault_message(record: SliceRecord, state: NodeState) -> SliceDegraded | None:
+    """What its pod has to know of a slice that it has, or had; None when nothing is wrong."""
+    if not _is_wrong(record, state):
+        return None
+    return _degraded(record, "; ".join(_what_is_wrong(record, state)))
+
+
+def _degraded(record: SliceRecord, message: str) -> SliceDegraded:
+    return SliceDegraded(
+        allocation=record.booking.allocation,
+        request=record.booking.request,
+        revision=record.revision,
+        message=message,
+        shrinking=_is_shrinking(record),
+    )
+
+
+def _is_shrinking(record: SliceRecord) -> bool:
+    """Whether more may be used of its shares than its order says: it was smaller, or is to become so."""
+    adjusting = record.adjusting
+    return adjusting is not None and (not adjusting.told or bool(adjusting.counts))
+
+
+def _gpu_does_not_answer(record: SliceRecord, state: NodeState) -> bool:
+    """Whether it cannot be made before a GPU answers again: nobody knows when, and there may be room elsewhere."""
+    return any(state.devices.is_dark(grant.gpu) for grant in record.booking.devices)
+
+
+def _is_wrong(record: SliceRecord, state: NodeState) -> bool:
+    """Whether anything is wrong. Asked of every slice again and again, and mostly nothing is."""
+    for grant in record.booking.devices:
+        if state.devices.why_unhealthy(grant.gpu):
+            return True
+        home = state.homes.get(shared_device_key(grant)) if grant.share is not None else None
+        if home is not None and _why_out_of_order(home):
+            return True
+    return False
+
+
+def _what_is_wrong(record: SliceRecord, state: NodeState) -> list[str]:
+    gpus = dict.fromkeys(grant.gpu for grant in record.booking.devices)
+    wrong = [f"{gpu}: {why}" for gpu in gpus if (why := state.devices.why_unhealthy(gpu))]
+    homes = [state.homes[key] for key in dict.fromkeys(shared_devices_of(record)) if key in state.homes]
+    return wrong + [f"{home.record.device.uuid}: {why}" for home in homes if (why := _why_out_of_order(home))]
+
+
+def _why_out_of_order(home: SharedDeviceTask) -> str:
+    """What is wrong with the MPS daemon of a home that had been ready; empty when nothing is."""
+    if home.record.phase == "making" and home.record.restarts:
+        return "its MPS daemon died, and is being started again"
+    if home.record.phase == "ready" and home.seen is not None and home.seen.fault:
+        return f"its MPS server is in fault and takes no new clients: {home.seen.fault}"
+    return ""
+
+
+def _warnings(record: SliceRecord, state: NodeState) -> list[str]:
+    """What the user of a ready share should know."""
+    found: list[str] = []
+    for _, grant, device in numbered_devices(record):
+        home = state.homes.get(shared_device_key(grant)) if grant.share is not None else None
+        if home is None:
+            continue
+        died = home.record.restarts - device.daemon_restarts
+        if died > 0:
+            times = "once" if died == 1 else f"{died} times"
+            found.append(
+                f"the MPS daemon of {device.uuid} died {times} and was started again: "
+                "processes that were on it then have lost the device"
+            )
+        found += [
+            f"processes of user {uid} wait for the MPS daemon of {device.uuid}, which serves user "
+            f"{home.record.uid}: set securityContext.runAsUser to the user that they run as"
+            for uid in (home.seen.waiting if home.seen is not None else ())
+        ]
+    return found + _unheld(record, state)
+
+
+def _unheld(record: SliceRecord, state: NodeState) -> list[str]:
+    """Who computes beside the time quota: a program that is linked statically, or dropped its variables."""
+    found = []
+    for key in dict.fromkeys(shared_devices_of(record)) if state.time_quota else ():
+        pids = unheld_clients(record.booking.owner, state, key)
+        if pids:
+            named = ", ".join(map(str, pids[:_NAMED_MAX])) + (" and more" if len(pids) > _NAMED_MAX else "")
+            found.append(
+                f"QuotaNotEnforced: process {named} on {state.homes[key].record.device.uuid} has not said hello to the "
+                "time quota, so nothing holds it to its part of the time (docs/time-quota.md)"
+            )
+    return found
+
+
+def slice_state(work: SliceTask, state: NodeState, config: AgentConfig) -> SliceState:
+    """How far a slice is, as whoever pulls sees it."""
+    phase = work.record.phase
+    if phase == "ready":
+        return "degraded" if _is_wrong(work.record, state) else phase
+    if stuck_on(work, state, config) is not None:
+        return "quarantined"
+    return "making" if phase == "undoing" else phase
+
+
+def _daemon_state(home: SharedDeviceTask) -> DaemonState:
+    match home.record.phase:
+        case "making":
+            return "down" if home.record.restarts else "starting"
+        case "ready":
+            return "fault" if is_out_of_order(home) else "ready"
+        case "failed":
+            return "down"
+        case "undoing" | "unmaking":
+            return "stopping"

@@ -1,0 +1,216 @@
+"""
+What was found at the start and no record names: perhaps ours, when the journal was lost.
+
+An instance is a slice's only if the ledger says so or a ticket proves it, in exactly its place, and a mark says that it
+was made by us, where marks are known to be whole. What nobody has is ours still if it has a mark (see
+`orphaned_instances`); else it is foreign, and is never touched. A home's directory is always ours, and its daemon too,
+but whom it serves the ledger or a ticket must say. What is on a GPU that did not answer then is not known before it
+does, so nothing may be concluded from not seeing it.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
+from sluice.contracts.messages import Booking, DeviceGrant, GpuReport
+from sluice.contracts.ticket_names import is_ticket_of
+from sluice_node_agent.core.events import AgentStarted, FoundMpsHome
+from sluice_node_agent.core.journal_records import (
+    DeviceRecord,
+    NodeRecord,
+    SharedDeviceRecord,
+    SliceRecord,
+    UnclaimedInstance,
+    WarmRecord,
+)
+from sluice_node_agent.core.state.devices import Devices, InstanceKey
+from sluice_node_agent.core.state.tasks import SharedDeviceKey
+
+
+@dataclass(slots=True)
+class Discovered:
+    """Instances with their MIG UUIDs, tickets and homes."""
+
+    unclaimed: dict[InstanceKey, str] = field(default_factory=dict)
+    tickets: tuple[str, ...] = ()
+    homes: dict[HomeId, FoundMpsHome] = field(default_factory=dict)
+    unseen: dict[GpuUuid, None] = field(default_factory=dict)
+    """GPUs of which it is not known what is there."""
+    nameless: bool = False
+    """Some could not tell their UUID when the journal was lost: one that is named only now is of the unseen ones."""
+    speaking: tuple[str, ...] = ()
+    """Those of the tickets that were there when the journal was lost: what they say is heard."""
+    doubtful: tuple[str, ...] = ()
+    """Those that are not believed, although somebody may be using what they were made for."""
+    over: tuple[str, ...] = ()
+    """Those of which it is known that nobody can be using what they were made for."""
+    aside: dict[GpuUuid, None] = field(default_factory=dict)
+    """Whole GPUs that were set to serve a daemon, and no record says for whom."""
+
+    def hides(self, booking: Booking) -> bool:
+        """Whether an instance of these devices may be there and was not seen. A whole GPU needs none."""
+        return any(grant.gpu in self.unseen for grant in booking.devices if grant.profile is not None)
+
+    def instance_at(self, grant: DeviceGrant, devices: Devices) -> DeviceRecord:
+        """
+        The instance at exactly a granted place, if nobody's record names it and it may be ours.
+
+        One that somebody else has made there, who could not know of the grant, is his: it has no mark.
+        """
+        there = devices.instance_at(grant) if grant.profile is not None else None
+        if there is None or self.unclaimed.get((grant.gpu, there.gi_id)) != there.uuid:
+            return DeviceRecord()
+        if not devices.may_be_ours(grant):
+            return DeviceRecord()
+        return DeviceRecord(step="intended", gi_id=there.gi_id, uuid=there.uuid)
+
+    def expect(self, gpu: GpuUuid) -> None:
+        """A GPU is named that could not tell its UUID at the start."""
+        if self.nameless:
+            self.unseen[gpu] = None
+
+    def seen(self, devices: Devices) -> tuple[GpuUuid, ...] | None:
+        """For the journal: the GPUs of which it is known what is there, if others cannot be named (`NodeRecord`)."""
+        return tuple(gpu for gpu in devices.reports if gpu not in self.unseen) if self.nameless else None
+
+    def see(self, report: GpuReport, claimed: Collection[InstanceKey]) -> bool:
+        """A GPU was read; what records do not name there (`claimed`) is found now. Whether it had not been seen."""
+        if report.lost or report.uuid not in self.unseen:
+            return False
+        del self.unseen[report.uuid]
+        there = () if report.fixed_layout else report.instances
+        found = {(report.uuid, instance.gi_id): instance.uuid for instance in there}
+        self.unclaimed |= {key: uuid for key, uuid in found.items() if key not in claimed}
+        return True
+
+    def made(self, key: InstanceKey) -> None:
+        """An instance was made just now: what had its id before, and was found, is not there any more."""
+        self.unclaimed.pop(key, None)
+
+    def was_read(self, report: GpuReport) -> None:
+        """Forget what was found on a GPU and is not there any more: its id may be another one's next."""
+        if report.lost:
+            return
+        there = {(report.uuid, instance.gi_id) for instance in report.instances}
+        for key in [key for key in self.unclaimed if key[0] == report.uuid and key not in there]:
+            del self.unclaimed[key]
+
+    def served_gpus(self) -> tuple[GpuUuid, ...]:
+        """Whole GPUs that serve a daemon, or were set to, and no record says for whom: they are not free."""
+        served = (home.gpu for home in self.homes.values() if home.pid and home.device == home.gpu)
+        return tuple(dict.fromkeys((*self.aside, *served)))
+
+    def claim(self, home: SharedDeviceRecord) -> None:
+        """A home has a record now."""
+        self.homes.pop(home.home, None)
+        if home.profile is None:
+            self.aside.pop(home.gpu, None)
+        if home.device.gi_id is not None:
+            self.unclaimed.pop((home.gpu, home.device.gi_id), None)
+
+    def tickets_of(self, allocation: AllocationId) -> tuple[str, ...]:
+        """The tickets that were made for a slice which is gone. They are forgotten here."""
+        theirs = tuple(ticket for ticket in self.tickets if is_ticket_of(ticket, allocation))
+        self.forget_tickets(theirs)
+        return theirs
+
+    def forget_tickets(self, named: Collection[str]) -> None:
+        """A record names these tickets, or they are removed."""
+        self.tickets, self.speaking, self.doubtful, self.over = (
+            tuple(ticket for ticket in tickets if ticket not in named)
+            for tickets in (self.tickets, self.speaking, self.doubtful, self.over)
+        )
+
+    def useless_tickets(self, ordered: Iterable[AllocationId]) -> tuple[str, ...]:
+        """Tickets of what is not there any more, for which there is no order, when all orders were read. Forgotten."""
+        if not self.over:
+            return ()
+        useless = tuple(each for each in self.over if not any(is_ticket_of(each, other) for other in ordered))
+        self.forget_tickets(useless)
+        return useless
+
+    def useless(self, devices: Devices) -> list[FoundMpsHome]:
+        """Homes that serve nobody, whoever asks: their device is not there. They are forgotten here."""
+        return self._forget([home for home in self.homes.values() if _is_gone(home.gpu, home.device, devices)])
+
+    def deserted(self, awaited: Collection[SharedDeviceKey]) -> list[FoundMpsHome]:
+        """
+        Homes without a daemon that no order has claimed, when all orders were read. They are forgotten here.
+
+        Before that their tenants may still have tickets, and a container must find the directory. One with a daemon may
+        be used still (see `orphaned_instances`); one on a GPU that was not seen, or that orders that wait are about
+        (`awaited`), may be claimed.
+        """
+        kept = {*self.unseen, *(gpu for gpu, _, _ in awaited)}
+        return self._forget([home for home in self.homes.values() if not home.pid and home.gpu not in kept])
+
+    def _forget(self, homes: list[FoundMpsHome]) -> list[FoundMpsHome]:
+        for home in homes:
+            del self.homes[home.home]
+        return homes
+
+    def unclaimed_records(self) -> tuple[UnclaimedInstance, ...]:
+        """The instances, for the journal: the next life must know them too."""
+        return tuple(UnclaimedInstance(gpu=key[0], gi_id=key[1], uuid=uuid) for key, uuid in self.unclaimed.items())
+
+
+def named_gpus(event: AgentStarted) -> Iterator[GpuUuid]:
+    """All GPUs that the journal, tickets, marks and homes' directories name: these are, or were, of this node."""
+    for record in event.records:
+        match record:
+            case SliceRecord(booking=booking):
+                yield from (grant.gpu for grant in booking.devices)
+            case SharedDeviceRecord(gpu=gpu) | WarmRecord(gpu=gpu):
+                yield gpu
+            case NodeRecord(unclaimed=unclaimed, unseen=unseen):
+                yield from (*(each.gpu for each in unclaimed), *unseen)
+            case _:
+                pass
+    for ticket in event.found_tickets:
+        yield from (grant.gpu for grant in ticket.record.booking.devices) if ticket.record is not None else ()
+    yield from (mark.gpu for mark in event.marks)
+    yield from (home.gpu for home in event.homes)
+
+
+def discover(
+    event: AgentStarted, slices: list[SliceRecord], homes: list[SharedDeviceRecord], claimed: Collection[InstanceKey]
+) -> Discovered:
+    """What no record names. Instances only when the journal was lost, now or in an earlier life of the same boot."""
+    hidden: dict[GpuUuid, None] = {}
+    nameless = False
+    speaking: tuple[str, ...] = ()
+    before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
+    there: list[tuple[InstanceKey, str]] = []
+    if event.journal_problem:
+        hidden = {gpu.uuid: None for gpu in event.gpus}
+        nameless = bool(event.nameless)
+        speaking = event.tickets
+    elif before is not None and before.boot_id == event.boot_id:
+        there = [((instance.gpu, instance.gi_id), instance.uuid) for instance in before.unclaimed]
+        silent = {gpu.uuid for gpu in event.gpus if gpu.lost}  # what was found there cannot be seen any more
+        hidden = dict.fromkeys((*before.unseen, *(gpu for (gpu, _), _ in there if gpu in silent)))
+        if before.seen is not None:
+            hidden |= {gpu.uuid: None for gpu in event.gpus if gpu.uuid not in before.seen}
+            nameless = bool(event.nameless)
+        speaking = before.tickets
+    tickets = {ticket for record in slices for ticket in (record.ticket, *record.stale_tickets)}
+    names = {record.home for record in homes}
+    found = Discovered(
+        unclaimed={key: uuid for key, uuid in there if key not in claimed},
+        tickets=tuple(ticket for ticket in event.tickets if ticket not in tickets),
+        homes={home.home: home for home in event.homes if home.home not in names},
+        unseen={gpu.uuid: None for gpu in event.gpus if gpu.uuid in hidden},
+        nameless=nameless,
+        speaking=tuple(ticket for ticket in event.tickets if ticket in speaking and ticket not in tickets),
+        aside={mark.gpu: None for mark in event.marks if not mark.size and mark.gpu not in {h.gpu for h in homes}},
+    )
+    for gpu in event.gpus:
+        found.see(gpu, claimed)
+    return found
+
+
+def _is_gone(gpu: GpuUuid, device: str, devices: Devices) -> bool:
+    report = devices.reports.get(gpu)
+    if report is None:
+        return True
+    return not report.lost and device != gpu and all(instance.uuid != device for instance in report.instances)

@@ -1,0 +1,66 @@
+"""
+What nobody's record names and nobody may have any more: tickets and directories of homes that are cleared away.
+
+A refusal (a full disk, a daemon that does not end) is tried again, ever more slowly; the next life of the agent finds
+anew what is left, so nothing of this is in the journal. It must not decide what is useless (`discovered`, `reconcile`
+do).
+"""
+
+from dataclasses import dataclass, replace
+
+from sluice_node_agent.core.config import AgentConfig
+from sluice_node_agent.core.events import FoundMpsHome, MpsRefused, Result, TicketRefused
+from sluice_node_agent.core.instructions import RemoveTicket, StopMps
+from sluice_node_agent.core.state.backoff import back_off
+from sluice_node_agent.core.state.in_flight import InFlight
+from sluice_node_agent.core.state.tasks import Task
+
+
+@dataclass(slots=True)
+class Garbage(Task):
+    """One ticket or home, by what clears it away."""
+
+    name: str
+    order: StopMps | RemoveTicket
+    """With any token."""
+
+
+class GarbageCollector:
+    """All of one node."""
+
+    def __init__(self, config: AgentConfig, in_flight: InFlight) -> None:
+        """Begin with nothing."""
+        self._config = config
+        self._in_flight = in_flight
+        self._left: dict[str, Garbage] = {}
+        """What is not gone yet, by its name: homes and tickets are never called alike, nor like one before."""
+
+    def home(self, found: FoundMpsHome) -> None:
+        """Clear a home away that has no record: its daemon, if there is one, and its directory."""
+        self._clear(found.home, StopMps(0, found.home, found.pid, found.started_at))
+
+    def ticket(self, ticket: str) -> None:
+        """Remove a ticket that no slice has any more."""
+        self._clear(ticket, RemoveTicket(0, ticket))
+
+    def take_result(self, rubbish: Garbage, result: Result, now: float) -> None:
+        """It is gone, or is tried again later."""
+        if isinstance(result, (MpsRefused, TicketRefused)):
+            back_off(rubbish, result.message, self._config, now)
+        else:
+            self._left.pop(rubbish.name, None)
+
+    def tick(self, now: float) -> None:
+        """Time has passed: try again what may be tried."""
+        for rubbish in self._left.values():
+            if rubbish.retry_at is not None and rubbish.retry_at <= now:
+                rubbish.retry_at = None
+                self._send(rubbish)
+
+    def _clear(self, name: str, order: StopMps | RemoveTicket) -> None:
+        if name not in self._left:
+            self._left[name] = Garbage(name=name, order=order)
+            self._send(self._left[name])
+
+    def _send(self, rubbish: Garbage) -> None:
+        self._in_flight.send(replace(rubbish.order, token=self._in_flight.next_token), rubbish)

@@ -1,0 +1,184 @@
+"""
+What slices have left behind of which nobody knows any more: being made or unmade when journal and ledger were lost.
+
+A slice that is ready has a ticket, and is known by it again (`ticket_proofs`). What was under way has none. Its
+instance is at a place with a mark, so it is ours; its daemon has a home, so it is ours, too. When all orders were read,
+all tickets were heard, and no process uses it, it goes, the way that homes go. The instance of a fixed layout stays.
+
+Nothing is taken from anybody here: while one ticket is doubted, or one process is on it, it stays as it is and is shown
+as foreign. What has no mark is never touched: somebody else made it.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from sluice.contracts.ids import GpuUuid, HomeId
+from sluice_node_agent.core.config import AgentConfig
+from sluice_node_agent.core.events import DeviceRefused, FoundMpsHome, HoldersListed, OwnershipMark, Result
+from sluice_node_agent.core.instructions import ListHolders
+from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord
+from sluice_node_agent.core.recovery.discovered import Discovered
+from sluice_node_agent.core.shared.controller import SharedDeviceController
+from sluice_node_agent.core.state.backoff import back_off
+from sluice_node_agent.core.state.in_flight import InFlight
+from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.tasks import SharedDeviceKey, Task, shared_device_key
+
+DaemonHomes = Mapping[tuple[GpuUuid, str], FoundMpsHome]
+"""Homes with a daemon by their GPU and device."""
+
+
+@dataclass(slots=True)
+class OrphanedInstance(Task):
+    """One of them, as the home that it is to be unmade as."""
+
+    record: SharedDeviceRecord
+
+
+class OrphanedInstances:
+    """All of one node."""
+
+    def __init__(
+        self, config: AgentConfig, state: NodeState, in_flight: InFlight, shared_devices: SharedDeviceController
+    ) -> None:
+        """Begin with none."""
+        self._config = config
+        self._state = state
+        self._in_flight = in_flight
+        self._shared_devices = shared_devices
+        self._ones: dict[SharedDeviceKey, OrphanedInstance] = {}
+
+    def look(self, found: Discovered, awaited: Collection[SharedDeviceKey], now: float) -> None:
+        """All orders were read, and taken but for those that wait for their GPUs: look who uses what nobody has."""
+        if not (self._ones or found.unclaimed or found.homes or found.aside):
+            return
+        there = self._there(found, awaited)
+        self._ones = {key: self._ones.get(key) or OrphanedInstance(record) for key, record in there.items()}
+        for key, one in self._ones.items():
+            one.record = there[key]
+            if one.retry_at is not None and one.retry_at <= now:
+                one.retry_at = None
+            if not one.idle or not self._state.devices.answers(one.record.gpu):
+                continue
+            if one.record.device.uuid:
+                self._in_flight.send(
+                    ListHolders(self._in_flight.next_token, one.record.gpu, one.record.device.uuid), one
+                )
+            else:
+                self._unmake(one, found)  # without a compute instance there is nothing to run on
+
+    def take_result(
+        self, one: OrphanedInstance, result: Result, found: Discovered, awaited: Collection[SharedDeviceKey], now: float
+    ) -> None:
+        """Who uses it. An order may have come for it meanwhile: then it is nobody's leftover any more."""
+        if shared_device_key(one.record) not in self._there(found, awaited):
+            return
+        match result:
+            case HoldersListed(holders=holders):
+                users = tuple(f"{each.name or 'process'} {each.pid}" for each in holders if each.kind == "compute")
+                if users:
+                    back_off(one, f"it is used by {', '.join(users)}", self._config, now, users)
+                else:
+                    self._unmake(one, found)
+            case DeviceRefused(kind=kind, message=message):
+                back_off(one, f"{kind}: {message}", self._config, now)
+            case _:
+                raise AssertionError(f"{result} answers no look at who uses a device")
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _unmake(self, one: OrphanedInstance, found: Discovered) -> None:
+        record = one.record if one.record.home else replace(one.record, home=self._shared_devices.new_name())
+        found.claim(record)
+        self._shared_devices.begin(record)
+
+    def _there(
+        self, found: Discovered, awaited: Collection[SharedDeviceKey]
+    ) -> dict[SharedDeviceKey, SharedDeviceRecord]:
+        """
+        What nobody has and is ours, by its place; nothing while a ticket is doubted that somebody may be using.
+
+        What an order is about that waits (`awaited`) is no leftover: it is taken over with that order.
+        """
+        if found.doubtful:
+            return {}
+        homes = {(home.gpu, home.device): home for home in found.homes.values() if home.pid}
+        there = [*self._instances(found, homes), *self._whole_gpus(found, homes), *self._on_fixed_layouts(homes)]
+        return {shared_device_key(record): record for record in there if shared_device_key(record) not in awaited}
+
+    def _instances(self, found: Discovered, homes: DaemonHomes) -> Iterator[SharedDeviceRecord]:
+        claimed = self._state.claims() if found.unclaimed else {}
+        for (gpu, gi_id), uuid in found.unclaimed.items():
+            instance = self._state.devices.instance(gpu, gi_id)
+            if instance is None or instance.uuid != uuid or (gpu, gi_id) in claimed:
+                continue
+            home = homes.get((gpu, uuid)) if uuid else None
+            place = OwnershipMark(gpu, instance.start, instance.size)
+            if home is not None or place in self._state.devices.marks:
+                device = DeviceRecord(step="intended", gi_id=gi_id, uuid=uuid)
+                yield self._to_unmake(place, instance.profile, device, home)
+
+    def _whole_gpus(self, found: Discovered, homes: DaemonHomes) -> Iterator[SharedDeviceRecord]:
+        taken = set(self._gpus_in_use())
+        homed = {gpu for gpu, _, _ in self._state.homes}
+        for gpu in found.served_gpus():
+            report = self._state.devices.reports.get(gpu)
+            if report is None or gpu in homed:
+                found.aside.pop(gpu, None)  # who has it sets it as he needs it
+            if report is None or gpu in homed or gpu in taken:
+                continue
+            device = DeviceRecord(step="made", uuid=str(gpu))
+            yield self._to_unmake(
+                OwnershipMark(gpu, 0, max(1, report.memory_slices)), None, device, homes.get((gpu, str(gpu)))
+            )
+
+    def _on_fixed_layouts(self, homes: DaemonHomes) -> Iterator[SharedDeviceRecord]:
+        """Their daemons are ours, and their instances are not: those stay (see `fixed_layouts`)."""
+        devices, claimed = self._state.devices, self._state.claims() if homes else {}
+        for (gpu, uuid), home in homes.items():
+            instances = devices.reports[gpu].instances if devices.is_fixed(gpu) else ()
+            instance = next((each for each in instances if each.uuid == uuid), None)
+            if instance is None or (gpu, instance.gi_id) in claimed:
+                continue
+            device = DeviceRecord(step="intended", gi_id=instance.gi_id, uuid=uuid, found=True)
+            yield self._to_unmake(OwnershipMark(gpu, instance.start, instance.size), instance.profile, device, home)
+
+    def _gpus_in_use(self) -> Iterator[GpuUuid]:
+        """
+        Those that are being made ready for a slice, or handed out.
+
+        One that is being taken back waits for whatever is on its GPU, and so for a leftover.
+        """
+        for work in self._state.slices.values():
+            if work.record.phase not in {"planned", "unmaking"}:
+                yield from (grant.gpu for grant in work.record.booking.devices)
+
+    def _to_unmake(
+        self, place: OwnershipMark, profile: str | None, device: DeviceRecord, home: FoundMpsHome | None
+    ) -> SharedDeviceRecord:
+        record = SharedDeviceRecord(
+            home=HomeId(""),
+            gpu=place.gpu,
+            profile=profile,
+            start=place.start,
+            size=place.size,
+            namespace="",
+            uid=0,
+            phase="unmaking",
+            boot_id=self._state.boot_id,
+            device=device,
+            daemon=profile is None,
+        )
+        if home is None:
+            return record
+        return replace(
+            record,
+            home=home.home,
+            namespace=home.namespace,
+            uid=home.uid,
+            daemon=True,
+            pid=home.pid,
+            started_at=home.started_at,
+        )

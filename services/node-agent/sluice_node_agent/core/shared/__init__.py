@@ -1,0 +1,1 @@
+"""Shared devices: the MPS daemon of each, its limits and its tenants."""

@@ -1,0 +1,275 @@
+"""
+Which homes of shares there are and for whom: made with the first share, kept for all, unmade with the last.
+
+It carries out `lifecycle` for every home and knows who lives there (`node_state`). It must not read orders.
+"""
+
+from msgspec.structs import replace
+
+from sluice.contracts.ids import GpuUuid, HomeId, RunId
+from sluice.contracts.messages import MpsDaemonReport, PlacementReport
+from sluice_node_agent.core.config import AgentConfig
+from sluice_node_agent.core.events import MpsSeen, Result
+from sluice_node_agent.core.instructions import (
+    CreateGpuInstance,
+    DestroyGpuInstance,
+    OwnInstruction,
+    SetMpsLimits,
+    WatchMps,
+)
+from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceGone, SharedDeviceRecord
+from sluice_node_agent.core.publish.slice_status import daemon_report, is_going, is_out_of_order
+from sluice_node_agent.core.recovery.resume import claims_of
+from sluice_node_agent.core.shared import lifecycle, mps_limits
+from sluice_node_agent.core.shared.lifecycle import TenantDemand
+from sluice_node_agent.core.shared.quota_tenants import tenants_of
+from sluice_node_agent.core.slices.mig_instance import NO_DEVICE, is_another
+from sluice_node_agent.core.state.backoff import back_off, is_stuck
+from sluice_node_agent.core.state.in_flight import InFlight
+from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.tasks import SharedDeviceKey, SharedDeviceTask, SliceTask, shared_device_key
+from sluice_node_agent.core.state.warm_pool import WarmPool
+
+
+class SharedDeviceController:
+    """All homes of one node, and the steps that are out for them."""
+
+    def __init__(self, run: RunId, config: AgentConfig, state: NodeState, in_flight: InFlight, warm: WarmPool) -> None:
+        """Begin with no home."""
+        self._run = run
+        self._config = config
+        self._state = state
+        self._in_flight = in_flight
+        self._warm = warm
+        self._made = 0
+        self._watch_at = 0.0
+
+    # -- knowing --------------------------------------------------------------------------------------------------
+
+    def new_name(self) -> HomeId:
+        """A home's name that was never used: this run's, and counted."""
+        return HomeId(f"{self._run}-h{self._made + 1}")
+
+    def enter(self, record: SharedDeviceRecord) -> SharedDeviceTask:
+        """A home of an earlier life, as the journal has it."""
+        home = self._state.homes[shared_device_key(record)] = SharedDeviceTask(record)
+        return home
+
+    def enter_resumed(self, before: SharedDeviceRecord, record: SharedDeviceRecord) -> SharedDeviceTask:
+        """A home of an earlier life, and as it is: what has become of its instance is saved before anything is done."""
+        home = self.enter(record)
+        if is_another(before.device, record.device):
+            self._in_flight.save(record, home)
+        return home
+
+    def begin(self, record: SharedDeviceRecord) -> None:
+        """A home that the journal does not know yet."""
+        if record.home == self.new_name():
+            self._made += 1
+        self._save(self.enter(record), record)
+
+    def daemons(self) -> dict[GpuUuid, tuple[MpsDaemonReport, ...]]:
+        """All daemons by GPU, in the order of their places."""
+        if not self._state.homes:
+            return {}
+        found: dict[GpuUuid, tuple[MpsDaemonReport, ...]] = {}
+        for home in sorted(self._state.homes.values(), key=lambda home: home.key):
+            found[home.record.gpu] = (*found.get(home.record.gpu, ()), daemon_report(home))
+        return found
+
+    def out_of_use(self) -> list[tuple[GpuUuid, PlacementReport]]:
+        """
+        The places where nobody may be put now: a home that cannot be taken down, or whose daemon is out of order.
+
+        So is one that was inherited, until it is known who is in it; and a whole GPU that is set to serve a daemon and
+        has no tenant: no instance on it says that it is not free.
+        """
+        return [
+            (home.record.gpu, PlacementReport(start=home.record.start, size=home.record.size))
+            for home in self._state.homes.values()
+            if is_out_of_order(home)
+            or home.record.inherited
+            or (is_going(home) and is_stuck(home, self._config))
+            or (home.record.profile is None and not self._state.has_tenants(home.key))
+        ]
+
+    # -- stepping -------------------------------------------------------------------------------------------------
+
+    def advance(self, key: SharedDeviceKey, now: float) -> bool:
+        """Make a home that is needed and not there, or take its next step. Whether there was one."""
+        home = self._state.homes.get(key)
+        wish = self._wish(key)
+        if home is None:
+            return wish.wanted and self._begin_for(key)
+        if not wish.wanted and not is_going(home) and not home.record.inherited:
+            home.recovered()  # what could not be done for its tenants is not needed any more
+        if not home.idle or self._is_in_the_dark(home.record):
+            return False
+        step = lifecycle.next_step(home, wish, self._state, self._in_flight.next_token)
+        match step:
+            case None:
+                return False
+            case SharedDeviceRecord():
+                self._save(home, step)
+            case SharedDeviceGone():
+                self._in_flight.save(step, home)
+            case CreateGpuInstance():
+                return self._create(home, step)
+            case DestroyGpuInstance() if home.record.phase == "unmaking" and self._keep(home, now):
+                pass
+            case _:
+                self._in_flight.send(step, home)
+        return True
+
+    def take_result(self, home: SharedDeviceTask, sent: OwnInstruction, result: Result, now: float) -> None:
+        """A step of a home has its result."""
+        if self._warm.may_be_why(home, home.record, sent, result):
+            return  # a warm instance had an engine: it goes, and the step is taken again
+        outcome = lifecycle.take_result(home, sent, result, self._state)
+        if isinstance(outcome, str) and isinstance(sent, WatchMps):
+            self._did_not_answer(home, outcome)
+        elif isinstance(outcome, str):
+            home.watch = home.watch or isinstance(sent, SetMpsLimits)  # it may be dead
+            back_off(home, outcome, self._config, now)
+        elif outcome is not None:
+            home.recovered()
+            self._save(home, outcome)
+        elif not isinstance(result, MpsSeen):
+            home.recovered()
+        elif home.record.inherited:
+            self._look_for_strangers(home, result)
+
+    def _look_for_strangers(self, home: SharedDeviceTask, seen: MpsSeen) -> None:
+        """An inherited home is like any other once nobody is on it but its tenants. All orders are read by now."""
+        owners = {work.record.booking.owner for work, _, _ in self._state.tenants(home.key)}
+        home.strangers = tuple(client.pid for client in seen.clients if client.owner not in owners)
+        if not home.strangers:
+            home.recovered()
+            self._save(home, replace(home.record, inherited=False))
+            return
+        home.holders = tuple(f"process {pid}" for pid in home.strangers)
+        home.trouble = f"used by {', '.join(home.holders)} of no slice that is known here"
+        if not self._state.wants_home(home.key):
+            home.failures += 1  # its last tenant is gone with it only
+
+    def vouch(self, home: SharedDeviceTask) -> None:
+        """An operator says that whoever is found there is nobody who was given a part of it."""
+        if home.record.inherited:
+            home.recovered()
+            home.strangers = ()
+            self._save(home, replace(home.record, inherited=False))
+
+    def _did_not_answer(self, home: SharedDeviceTask, trouble: str) -> None:
+        """A daemon may only be slow: it is asked again at the next look, and given up after some."""
+        home.watch = False
+        home.unanswered += 1
+        home.trouble = trouble
+        if home.unanswered >= self._config.quarantine_after:
+            home.unanswered = 0
+            home.recovered()
+            self._save(home, lifecycle.given_up(home))
+
+    def gone(self, record: SharedDeviceGone) -> SharedDeviceKey | None:
+        """The journal says that a home is gone. Returns where it was."""
+        key = next((key for key, home in self._state.homes.items() if home.record.home == record.home), None)
+        if key is not None:
+            del self._state.homes[key]
+        return key
+
+    def was_read(self, gpu: GpuUuid, *, was_lost: bool) -> None:
+        """A GPU answers (again), or has refused a home something: what was begun on it may be there, or further."""
+        state = self._state
+        there = [home for home in state.homes.values() if home.record.gpu == gpu and (was_lost or home.trouble)]
+        if not there:
+            return
+        slices, lived_in = (w.record for w in state.slices.values()), (h.record for h in state.homes.values())
+        claimed = claims_of(slices, lived_in, state.devices)
+        for home in there:
+            if home.waits_for is None:
+                before, home.record = home.record, lifecycle.resume(home.record, state.devices, state.boot_id, claimed)
+                if is_another(before.device, home.record.device):
+                    self._in_flight.save(home.record, home)
+
+    def tick(self, now: float) -> list[SharedDeviceKey]:
+        """Look at every daemon now and then. Returns the homes that can go on."""
+        is_due = self._watch_at <= now
+        if is_due:
+            self._watch_at = now + self._config.watch_mps_s
+        ready: list[SharedDeviceKey] = []
+        for key, home in self._state.homes.items():
+            home.watch = home.watch or (is_due and home.record.phase == "ready")
+            if home.retry_at is not None and home.retry_at <= now:
+                home.retry_at = None
+                ready.append(key)
+            elif home.watch and home.idle:
+                ready.append(key)
+        return ready
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _wish(self, key: SharedDeviceKey) -> TenantDemand:
+        state, home = self._state, self._state.homes.get(key)
+        tickets = any(work.record.ticket or work.record.stale_tickets for work, _, _ in state.tenants(key))
+        if state.devices.is_unknown(key[0]):  # how wide a share is there nobody knows: all stays as it was told before
+            return TenantDemand(state.wants_home(key), None, home.quotas if home is not None else (), tickets)
+        staying = [grant for work, grant, device in state.tenants(key) if _stays(work, device)]
+        limits = mps_limits.largest(mps_limits.limits_of(grant, state.devices) for grant in staying)
+        return TenantDemand(state.wants_home(key), limits, tenants_of(state, key), tickets)
+
+    def _begin_for(self, key: SharedDeviceKey) -> bool:
+        """The first tenant says what the home is."""
+        first = next(
+            (pair for pair in self._state.tenants(key) if pair[0].record.phase == "making" and not pair[0].saving), None
+        )
+        if first is None:
+            return False
+        work, grant, _ = first
+        assert grant.share is not None
+        self.begin(
+            SharedDeviceRecord(
+                home=self.new_name(),
+                gpu=grant.gpu,
+                profile=grant.profile,
+                start=grant.start,
+                size=grant.size,
+                namespace=work.record.booking.namespace,
+                uid=grant.share.uid,
+                phase="making",
+                boot_id=self._state.boot_id,
+            )
+        )
+        return True
+
+    def _is_in_the_dark(self, record: SharedDeviceRecord) -> bool:
+        """Whether its instance may be there and cannot be seen, because its GPU does not answer since the start."""
+        unknown = record.device.step == "intended" and record.device.gi_id is None
+        return unknown and self._state.devices.is_dark(record.gpu)
+
+    def _create(self, home: SharedDeviceTask, step: CreateGpuInstance) -> bool:
+        """Create its instance, or take a warm one. False while what is warm and in the way goes."""
+        taken = self._warm.take(home.record)
+        if taken is not None:
+            self._save(home, replace(home.record, device=DeviceRecord(step="intended", gi_id=taken)))
+            self._warm.taken(home.record.gpu, taken)
+        elif self._warm.make_room(home.record):
+            return False
+        else:
+            self._in_flight.send(step, home)
+        return True
+
+    def _keep(self, home: SharedDeviceTask, now: float) -> bool:
+        gi_id = home.record.device.gi_id
+        if gi_id is None or not self._warm.keep(home.record, gi_id, self._state, now):
+            return False
+        self._save(home, replace(home.record, device=NO_DEVICE))
+        return True
+
+    def _save(self, home: SharedDeviceTask, record: SharedDeviceRecord) -> None:
+        home.record = record
+        self._in_flight.save(record, home)
+
+
+def _stays(work: SliceTask, device: DeviceRecord) -> bool:
+    """Whether a tenant has its share there, or is to have it: also one that has lost what it has elsewhere."""
+    record = work.record
+    return record.phase in {"making", "ready"} or (record.lost and not record.revoked and device.step == "made")

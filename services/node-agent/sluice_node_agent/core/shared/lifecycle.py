@@ -1,0 +1,312 @@
+"""
+How a home of shares is made and unmade, and what keeps it well: the device, then its MPS daemon; and back.
+
+A state machine over one `SharedDeviceRecord`: `next_step` says what is needed now, `take_result` what the record
+becomes. A step that leaves something behind is announced in the journal before it is taken. It must not know tenants:
+whether the home is wanted, and what its largest tenant needs, is told to it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from sluice_node_agent.core.events import (
+    ComputeModeSet,
+    DeviceErrorKind,
+    DeviceRefused,
+    FoundMpsHome,
+    Holder,
+    HoldersListed,
+    MpsLimitsSet,
+    MpsRefused,
+    MpsSeen,
+    MpsStarted,
+    MpsStopped,
+    QuotasSet,
+    QuotaTenant,
+    Result,
+)
+from sluice_node_agent.core.instructions import (
+    ListHolders,
+    OwnInstruction,
+    SetComputeMode,
+    SetMpsLimits,
+    SetQuotas,
+    StartMps,
+    StopMps,
+    WatchMps,
+)
+from sluice_node_agent.core.journal_records import DeviceRecord, MpsLimits, SharedDeviceGone, SharedDeviceRecord
+from sluice_node_agent.core.slices import fixed_layouts, mig_instance
+from sluice_node_agent.core.state.devices import Devices, InstanceKey
+from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.tasks import NextSharedDeviceStep, SharedDeviceTask
+
+_CANNOT = {DeviceErrorKind.NOT_SUPPORTED, DeviceErrorKind.NO_PERMISSION}
+
+
+@dataclass(frozen=True, slots=True)
+class TenantDemand:
+    """What a home's tenants want of it."""
+
+    wanted: bool
+    limits: MpsLimits | None
+    """What the largest of them needs; None when all are leaving, or their GPU has told nobody how large it is."""
+    quotas: tuple[QuotaTenant, ...] = ()
+    """Whose time is enforced."""
+    lets_in: bool = False
+    """A ticket of one of them is there still: of before a reboot, say, and it could not be removed yet."""
+
+
+def next_step(home: SharedDeviceTask, wish: TenantDemand, state: NodeState, token: int) -> NextSharedDeviceStep:
+    """What a home needs now."""
+    record = home.record
+    match record.phase:
+        case "making":
+            return _to_make(home, wish, state, token) if wish.wanted else replace(record, phase="unmaking")
+        case "ready":
+            is_kept = wish.wanted or record.inherited  # of that nobody knows yet whether it is empty
+            return _to_keep(home, wish, state.devices, token) if is_kept else replace(record, phase="unmaking")
+        case "undoing" | "unmaking":
+            return _to_unmake(home, wish, state.devices, token)
+        case "failed":
+            return None if wish.wanted else SharedDeviceGone(home=record.home)
+
+
+def take_result(
+    home: SharedDeviceTask, sent: OwnInstruction, result: Result, state: NodeState
+) -> SharedDeviceRecord | str | None:
+    """The record that a result leads to, why it did not get further, or None when only `home` itself changed."""
+    if home.record.phase in {"undoing", "unmaking"}:
+        return _unmade(home, sent, result)
+    match result:
+        case HoldersListed(holders=holders):
+            assert isinstance(sent, ListHolders)
+            return _take(home.record, sent, holders, state)
+        case ComputeModeSet():
+            home.mode_set = True
+            return None
+        case MpsStarted(pid=pid, started_at=started_at):
+            assert isinstance(sent, StartMps)
+            home.watch = False  # it was just seen to answer
+            home.seen, home.strangers = None, ()
+            return replace(home.record, phase="ready", pid=pid, started_at=started_at, limits=sent.limits)
+        case MpsLimitsSet():
+            assert isinstance(sent, SetMpsLimits)
+            return replace(home.record, limits=sent.limits)
+        case QuotasSet():
+            assert isinstance(sent, SetQuotas)
+            home.quotas = sent.tenants
+            return None
+        case MpsSeen():
+            return _seen(home, result)
+        case MpsRefused() | DeviceRefused():
+            return _refused(home.record, sent, result)
+        case _:
+            return _made(home.record, result)
+
+
+def had_tenants(record: SharedDeviceRecord) -> bool:
+    """
+    Whether its daemon was ready once, so that pods may be in a home that is being made.
+
+    Only a Revoke takes a device from a pod: such a home is not undone by a start that is refused. It is tried again for
+    as long as anybody is in it.
+    """
+    return record.phase == "making" and record.restarts > 0
+
+
+def resume(
+    record: SharedDeviceRecord, devices: Devices, boot_id: str, claimed: dict[InstanceKey, None]
+) -> SharedDeviceRecord:
+    """A record of an earlier life, in line with the devices. No instance and no daemon survives a reboot."""
+    if record.boot_id != boot_id:
+        return replace(record, phase="unmaking", device=mig_instance.NO_DEVICE, daemon=True, pid=0, started_at=0)
+    if record.profile is None or not devices.answers(record.gpu) or record.phase == "ready":
+        return record
+    device = mig_instance.resumed(record, record.device, devices, claimed, making=record.phase == "making")
+    return record if device == record.device else replace(record, device=device)
+
+
+def given_up(home: SharedDeviceTask) -> SharedDeviceRecord:
+    """A daemon that has not answered for so long that it is as good as dead: the next start ends what is left of it."""
+    home.mode_set = False
+    home.seen = None
+    return _down(home.record)
+
+
+def held_against(record: SharedDeviceRecord, found: Iterable[FoundMpsHome]) -> SharedDeviceRecord:
+    """The record in line with the daemons that answer at the start: one that was ready may have died meanwhile."""
+    answering = {home.home: (home.pid, home.started_at) for home in found}
+    is_down = record.phase == "ready" and answering.get(record.home) != (record.pid, record.started_at)
+    return _down(record) if is_down else record
+
+
+# -- making -------------------------------------------------------------------------------------------------------
+
+
+def _to_make(home: SharedDeviceTask, wish: TenantDemand, state: NodeState, token: int) -> NextSharedDeviceStep:
+    devices = state.devices
+    record = home.record
+    vanished = _vanished(record, devices)
+    if vanished is not None:
+        return vanished
+    problem = mig_instance.why_impossible(record, devices)
+    if problem is not None:
+        return None if had_tenants(record) else _failing(record, *problem)
+    if record.profile is None and not record.device.uuid:
+        return ListHolders(token, record.gpu, str(record.gpu))
+    if fixed_layouts.is_to_be_taken(record, record.device, devices):
+        take = fixed_layouts.step_to_take(record, devices, state.claims(), token)
+        return _failing(record, *take) if isinstance(take, tuple) else take
+    if record.profile is not None and record.device.step == "planned":
+        intended = replace(record, device=DeviceRecord(step="intended"))
+        return None if devices.is_dark(record.gpu) else intended  # what is found there later would pass for ours
+    if record.profile is not None and record.device.step != "made":
+        return mig_instance.step_to_make(record, record.device, devices, token)
+    if not record.daemon:
+        return replace(record, daemon=True)
+    if record.profile is None and not home.mode_set:
+        return SetComputeMode(token, record.gpu, exclusive_process=True)
+    limits = wish.limits or record.limits
+    if limits is None:
+        return None  # its first tenant left before it was ready
+    uuid, space = record.device.uuid, record.namespace
+    return StartMps(token, record.home, record.gpu, uuid, space, record.uid, limits)
+
+
+def _made(record: SharedDeviceRecord, result: Result) -> SharedDeviceRecord:
+    """The instance came further. With the last step the daemon is announced."""
+    device = mig_instance.made(record.device, result)
+    return replace(record, device=device, daemon=record.daemon or device.step == "made")
+
+
+def _take(
+    record: SharedDeviceRecord, listed: ListHolders, holders: tuple[Holder, ...], state: NodeState
+) -> SharedDeviceRecord:
+    """A whole GPU, or an instance of a fixed layout: both are made by nothing but nobody else being on them."""
+    strangers = fixed_layouts.strangers_of(holders)
+    if record.profile is not None:
+        found = fixed_layouts.taken(record, listed.uuid, strangers, state.devices, state.claims())
+        return _failing(record, *found) if isinstance(found, tuple) else replace(record, device=found)
+    if strangers:
+        return _failing(record, str(DeviceErrorKind.IN_USE), f"{record.gpu} is used by {', '.join(strangers)}")
+    return replace(record, device=DeviceRecord(step="made", uuid=str(record.gpu)), daemon=True)
+
+
+def _refused(
+    record: SharedDeviceRecord, sent: OwnInstruction, refusal: MpsRefused | DeviceRefused
+) -> SharedDeviceRecord | str:
+    """A new home is given up. What pods are in, or were, is tried again, and so are limits and looks."""
+    if isinstance(refusal, MpsRefused):
+        is_tried_again = had_tenants(record) or isinstance(sent, (SetMpsLimits, SetQuotas, WatchMps))
+        return refusal.message if is_tried_again else _failing(record, "MpsRefused", refusal.message)
+    if had_tenants(record):
+        return f"{refusal.kind}: {refusal.message}"
+    device = mig_instance.after_refusal(record.device, sent, refusal.kind)
+    return _failing(replace(record, device=device), str(refusal.kind), refusal.message)
+
+
+def _failing(record: SharedDeviceRecord, error: str, message: str) -> SharedDeviceRecord:
+    return replace(record, phase="undoing", error=error, message=message)
+
+
+# -- keeping ------------------------------------------------------------------------------------------------------
+
+
+def _to_keep(home: SharedDeviceTask, wish: TenantDemand, devices: Devices, token: int) -> NextSharedDeviceStep:
+    record = home.record
+    vanished = _vanished(record, devices)
+    if vanished is not None:
+        return vanished
+    if home.watch:
+        return WatchMps(token, record.home, record.pid, record.started_at, record.uid)
+    if wish.quotas != home.quotas:
+        return SetQuotas(token, record.home, wish.quotas)
+    if wish.limits is None or wish.limits == record.limits:
+        return None
+    if record.limits is not None:
+        return replace(record, limits=None)  # from now on nobody knows them, and nobody joins, until they are set
+    return SetMpsLimits(token, record.home, wish.limits)
+
+
+def _vanished(record: SharedDeviceRecord, devices: Devices) -> SharedDeviceRecord | None:
+    """A home whose instance is not there any more, or not ours any more: what is left of it has to go."""
+    if record.profile is None or record.device.step != "made" or not devices.answers(record.gpu):
+        return None
+    found = devices.instance(record.gpu, record.device.gi_id)
+    if found is None or not mig_instance.is_at(record, record.device, devices):
+        return replace(record, phase="unmaking", device=mig_instance.NO_DEVICE)
+    if found.uuid != record.device.uuid:
+        is_ours = not found.uuid and not fixed_layouts.is_kept(record, record.device, devices)
+        there = replace(record.device, uuid="") if is_ours else mig_instance.NO_DEVICE
+        return replace(record, phase="unmaking", device=there)
+    return None
+
+
+def _seen(home: SharedDeviceTask, seen: MpsSeen) -> SharedDeviceRecord | None:
+    """A daemon that died is started again: its device is there, and tenants may come back to it."""
+    home.watch = False
+    home.unanswered = 0
+    home.seen = seen
+    home.looks += 1
+    silent = _silent_in(seen)
+    home.unheld, home.silent = silent & home.silent, silent
+    if seen.quota is not None and not seen.quota.alive:
+        home.quotas = ()  # it is begun anew, and told all of them
+    if seen.alive:
+        return None
+    home.mode_set = False
+    return _down(home.record)
+
+
+def _silent_in(seen: MpsSeen) -> frozenset[int]:
+    """Clients that have not said hello to the token scheduler, where those who have can be told apart."""
+    if seen.quota is None or 0 in seen.quota.greeted:
+        return frozenset()
+    return frozenset(client.pid for client in seen.clients) - frozenset(seen.quota.greeted)
+
+
+def _down(record: SharedDeviceRecord) -> SharedDeviceRecord:
+    return replace(record, phase="making", pid=0, started_at=0, restarts=record.restarts + 1)
+
+
+# -- unmaking -----------------------------------------------------------------------------------------------------
+
+
+def _to_unmake(home: SharedDeviceTask, wish: TenantDemand, devices: Devices, token: int) -> NextSharedDeviceStep:
+    record = home.record
+    if record.daemon and wish.lets_in:
+        return None  # a container that does not find the daemon's directory any more computes beside whoever comes next
+    if record.daemon and not home.stopped:
+        return StopMps(token, record.home, record.pid, record.started_at)
+    if record.daemon and record.profile is None and devices.knows(record.gpu):
+        return SetComputeMode(token, record.gpu, exclusive_process=False)
+    if record.daemon:
+        return replace(record, daemon=False, pid=0, started_at=0)
+    if record.profile is not None and not fixed_layouts.is_kept(record, record.device, devices):
+        step = mig_instance.step_to_unmake(record, record.device, token)
+        if step is not None:
+            return step
+    if record.phase == "unmaking":
+        return SharedDeviceGone(home=record.home)
+    return replace(record, phase="failed", device=mig_instance.NO_DEVICE)
+
+
+def _unmade(home: SharedDeviceTask, sent: OwnInstruction, result: Result) -> SharedDeviceRecord | str | None:
+    record = home.record
+    match result:
+        case MpsStopped():
+            home.stopped = True
+            return None if record.profile is None else replace(record, daemon=False, pid=0, started_at=0)
+        case ComputeModeSet():
+            return replace(record, daemon=False, pid=0, started_at=0, device=mig_instance.NO_DEVICE)
+        case DeviceRefused(kind=kind, message=message) if isinstance(sent, SetComputeMode):
+            gone = replace(record, daemon=False, pid=0, started_at=0, device=mig_instance.NO_DEVICE)
+            return gone if kind in _CANNOT else f"{kind}: {message}"  # what could not be set needs no setting back
+        case MpsRefused(message=message):
+            return message
+        case _:
+            device = mig_instance.unmade(record.device, sent, result)
+            return device if isinstance(device, str) else replace(record, device=device)

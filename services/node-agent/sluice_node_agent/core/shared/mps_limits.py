@@ -1,0 +1,105 @@
+"""
+What shares come to on their device: what each tenant is told, and what the MPS server must let through.
+
+Pure arithmetic over what is granted and what the GPU reports. The server's limits are those of its largest tenant:
+smaller shares are told to their containers, and can only lower them (NVIDIA MPS documentation,
+"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" and "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from sluice.contracts.messages import ContainerDevices, DeviceGrant, GpuReport, Share
+from sluice.contracts.ticket_paths import QUOTA, quota_socket_name
+from sluice.mig.share_width import FULL_WIDTH_PERCENT, width_percent
+from sluice_node_agent.core.journal_records import MpsLimits, SharedDeviceRecord, SliceRecord
+from sluice_node_agent.core.state.devices import Devices
+from sluice_node_agent.core.state.tasks import numbered_devices
+
+_INDEX = 0
+"""A daemon serves one device, which its clients see under this index."""
+
+
+def limits_of(grant: DeviceGrant, devices: Devices) -> MpsLimits:
+    """What one tenant of a shared device may use at most."""
+    assert grant.share is not None
+    return MpsLimits(
+        active_thread_percentage=_thread_percentage(grant, grant.share, devices),
+        memory_mib=grant.share.memory_mib,
+    )
+
+
+def largest(limits: Iterable[MpsLimits]) -> MpsLimits | None:
+    """What the server must let through for all of these; None when there are none."""
+    every = list(limits)
+    if not every:
+        return None
+    return MpsLimits(
+        active_thread_percentage=max(one.active_thread_percentage for one in every),
+        memory_mib=max(one.memory_mib for one in every),
+    )
+
+
+def covers(limits: MpsLimits | None, needed: MpsLimits) -> bool:
+    """Whether the server lets a tenant use what it was granted."""
+    return limits is not None and largest([limits, needed]) == limits
+
+
+def containers_of(
+    record: SliceRecord, devices: Devices, homes: dict[int, SharedDeviceRecord], mps_root: str, *, time_quota: bool
+) -> tuple[ContainerDevices, ...]:
+    """
+    What each container must be told, in the order of the booking. `homes` are those of its shared devices, by number.
+    `time_quota`: fractional shares are held to their time.
+
+    A CUDA process can talk to one MPS daemon only: a container with several shares is told the first one's.
+    """
+    told: dict[str, ContainerDevices] = {}
+    for number, grant, device in numbered_devices(record):
+        name = grant.container
+        memory_mib = grant.share.memory_mib if grant.share is not None else devices.memory_mib(grant)
+        home = homes.get(number)
+        mps = _mps_of(grant, home, devices, mps_root)
+        if time_quota and home is not None and grant.share is not None and grant.share.mode == "fractional":
+            socket = quota_socket_name(record.booking.allocation, name)
+            mps["quota_socket"] = f"{mps_root}/{home.home}/{QUOTA}/{socket}"
+        if name not in told:
+            told[name] = ContainerDevices(container=name, visible_devices=device.uuid, memory_mib=memory_mib, **mps)
+            continue
+        before = told[name]
+        more = mps if not before.mps_pipe_directory else {}
+        visible = f"{before.visible_devices},{device.uuid}"
+        told[name] = replace(before, visible_devices=visible, memory_mib=before.memory_mib + memory_mib, **more)
+    return tuple(told.values())
+
+
+# -- inside -------------------------------------------------------------------------------------------------------
+
+
+def _mps_of(grant: DeviceGrant, home: SharedDeviceRecord | None, devices: Devices, mps_root: str) -> dict[str, Any]:
+    if grant.share is None or home is None:
+        return {}
+    return {
+        "mps_pipe_directory": f"{mps_root}/{home.home}/pipe",
+        "mps_log_directory": f"{mps_root}/{home.home}/log",
+        "active_thread_percentage": limits_of(grant, devices).active_thread_percentage,
+        "pinned_memory_limit": f"{_INDEX}={grant.share.memory_mib}M",
+    }
+
+
+def _thread_percentage(grant: DeviceGrant, share: Share, devices: Devices) -> int:
+    report = devices.reports.get(grant.gpu)
+    if report is None:
+        return FULL_WIDTH_PERCENT
+    profile = devices.profile(grant)
+    sms = profile.multiprocessors if profile is not None else report.multiprocessors
+    return min(FULL_WIDTH_PERCENT, width_percent(share.sm_partition, sms, _gives_sms(report)))
+
+
+def _gives_sms(report: GpuReport) -> int:
+    """What a percentage is of: the SMs of the largest profile, or of the whole GPU without MIG."""
+    if not report.mig_enabled:
+        return report.multiprocessors
+    return max((profile.multiprocessors for profile in report.profiles), default=report.multiprocessors)

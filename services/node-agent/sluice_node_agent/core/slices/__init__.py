@@ -1,0 +1,1 @@
+"""How a slice is created, resized and destroyed, one step at a time."""

@@ -1,0 +1,273 @@
+"""
+How a slice is made: intent saved, GPU instance, saved, compute instance, saved, read back, ticket, ready.
+
+Pure decisions over one record: `next_step` says what is needed now, `take_result` what the record becomes. A step is
+announced in the journal before it is taken, so a crash at any point finds either the intent or the result. Devices of
+one slice are made one after another; if one fails all are undone in reverse (see `destroy`). A shared device is not
+made here: the slice waits for its home (see `shared.lifecycle`) and joins it.
+"""
+
+from msgspec.structs import replace
+
+from sluice.contracts.messages import ContainerDevices, DeviceGrant
+from sluice_node_agent.core.config import AgentConfig
+from sluice_node_agent.core.events import (
+    DeviceErrorKind,
+    DeviceRefused,
+    Holder,
+    HoldersListed,
+    Result,
+    TicketMade,
+    TicketRefused,
+    TicketRemoved,
+)
+from sluice_node_agent.core.instructions import ListHolders, MakeTicket, OwnInstruction, RemoveTicket
+from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord, SliceRecord, TicketRecord
+from sluice_node_agent.core.shared import mps_limits
+from sluice_node_agent.core.shared.lifecycle import had_tenants
+from sluice_node_agent.core.slices import fixed_layouts, mig_instance
+from sluice_node_agent.core.slices.fixed_layouts import strangers_of
+from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
+from sluice_node_agent.core.state.backoff import is_stuck
+from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.tasks import (
+    NextStep,
+    SharedDeviceTask,
+    numbered_devices,
+    shared_device_key,
+    undoing,
+    with_device,
+    without_device,
+)
+
+CreationPlan = SliceRecord | OwnInstruction | None
+
+
+def begin(record: SliceRecord, state: NodeState, ticket: str) -> SliceRecord:
+    """Start making: from now on an instance may be there."""
+    record = replace(record, phase="making", boot_id=state.boot_id, error="", message="")
+    return _announce_next(record, state, ticket)
+
+
+def next_step(record: SliceRecord, state: NodeState, config: AgentConfig, token: int, ticket: str) -> NextStep:
+    """What making needs now. `ticket` is a name never used before."""
+    if record.stale_tickets:
+        return RemoveTicket(token, record.stale_tickets[0])
+    if record.boot_id != state.boot_id:
+        return begin(record, state, ticket)
+    for number, grant, device in numbered_devices(record):
+        if device.step == "made":
+            if grant.share is not None and not _is_at_home(device, state.home_of(grant)):
+                return to_make_again(without_device(record, number))
+            continue
+        if grant.share is not None:
+            return _join(record, number, state, config, ticket)
+        return _step_to_make(record, number, state, token, ticket)
+    unserved = next((grant for grant in record.booking.devices if not is_served(grant, state)), None)
+    if unserved is not None:
+        return _await_service(record, unserved, state, config)
+    if not record.ticket:
+        return _announce_next(record, state, ticket)
+    return make_ticket(record, state, token)
+
+
+def take_result(
+    record: SliceRecord, sent: OwnInstruction, result: Result, ticket: str, state: NodeState
+) -> SliceRecord:
+    """What the record becomes by the result of the step that was taken. `ticket` is a name never used before."""
+    number = next((n for n, _, device in numbered_devices(record) if device.step != "made"), 0)
+    match result:
+        case HoldersListed(holders=holders) if record.booking.devices[number].profile is None:
+            return _take_whole(record, number, holders, state, ticket)
+        case HoldersListed(holders=holders):
+            assert isinstance(sent, ListHolders)
+            grant, strangers = record.booking.devices[number], strangers_of(holders, record.booking.owner)
+            found = fixed_layouts.taken(grant, sent.uuid, strangers, state.devices, state.claims())
+            return undoing(record, *found) if isinstance(found, tuple) else with_device(record, number, found)
+        case TicketRemoved():
+            return replace(record, stale_tickets=record.stale_tickets[1:])
+        case TicketMade():
+            return replace(record, phase="ready", lost=False)
+        case TicketRefused(message=message):
+            return undoing(record, "TicketRefused", message)
+        case DeviceRefused(kind=kind, message=message):
+            device = mig_instance.after_refusal(record.devices[number], sent, kind)
+            return undoing(with_device(record, number, device), str(kind), message)
+    device = mig_instance.made(record.devices[number], result)
+    record = with_device(record, number, device)
+    return _announce_next(record, state, ticket) if device.step == "made" else record
+
+
+def lost_devices(record: SliceRecord, state: NodeState) -> SliceRecord | None:
+    """A ready slice of which a device vanished, as it is to be made again; None when all is there."""
+    again = record
+    for number, grant, device in numbered_devices(record):
+        if grant.share is not None:
+            if not _is_at_home(device, state.home_of(grant)):
+                again = without_device(again, number)
+        elif not state.devices.answers(grant.gpu):
+            continue
+        elif grant.profile is None:
+            if mig_instance.why_impossible(grant, state.devices) is not None:  # somebody has put it in MIG mode
+                again = without_device(again, number)
+        else:
+            found = state.devices.instance(grant.gpu, device.gi_id)
+            if found is None or not mig_instance.is_at(grant, device, state.devices):
+                again = without_device(again, number)
+            elif found.uuid != device.uuid:
+                is_ours = not found.uuid and not fixed_layouts.is_kept(grant, device, state.devices)
+                left = replace(device, step="intended", uuid="") if is_ours else NO_DEVICE
+                again = with_device(again, number, left)
+    return None if again is record else to_make_again(again)
+
+
+def to_make_again(record: SliceRecord) -> SliceRecord:
+    """Devices vanished: the old ticket must go before a new one comes, so that no container starts with an old UUID."""
+    stale = (*record.stale_tickets, record.ticket) if record.ticket else record.stale_tickets
+    return replace(record, phase="making", lost=record.lost or record.phase == "ready", stale_tickets=stale, ticket="")
+
+
+def containers_of(record: SliceRecord, state: NodeState) -> tuple[ContainerDevices, ...]:
+    """What each container must be told, in the order of the booking."""
+    homes = {
+        number: home for number, grant, _ in numbered_devices(record) if (home := state.home_of(grant)) is not None
+    }
+    return mps_limits.containers_of(record, state.devices, homes, state.mps_root, time_quota=state.time_quota)
+
+
+def make_ticket(record: SliceRecord, state: NodeState, token: int) -> MakeTicket:
+    """The ticket of a slice whose devices are all there: what its containers are told, and the copy of its record."""
+    copy = TicketRecord(
+        booking=record.booking,
+        revision=record.revision,
+        boot_id=record.boot_id,
+        devices=tuple(_with_home(device, state.home_of(grant)) for _, grant, device in numbered_devices(record)),
+        counts=record.adjusting.counts if record.adjusting is not None else (),
+    )
+    return MakeTicket(token, record.ticket, copy, containers_of(record, state))
+
+
+def is_served(grant: DeviceGrant, state: NodeState) -> bool:
+    """Whether a client of a shared device would find its server, with limits that let it have what was granted."""
+    if grant.share is None:
+        return True
+    home = state.homes.get(shared_device_key(grant))
+    if home is None or home.saving or home.record.phase != "ready":
+        return False
+    return mps_limits.covers(home.record.limits, mps_limits.limits_of(grant, state.devices))
+
+
+# -- inside -------------------------------------------------------------------------------------------------------
+
+
+def _with_home(device: DeviceRecord, home: SharedDeviceRecord | None) -> DeviceRecord:
+    """A device as its ticket tells of it: of a share also which instance its home is."""
+    return device if home is None else replace(device, gi_id=home.device.gi_id, found=home.device.found)
+
+
+def _step_to_make(record: SliceRecord, number: int, state: NodeState, token: int, ticket: str) -> NextStep:
+    """What a device of the slice's own needs now."""
+    _, grant, device = numbered_devices(record)[number]
+    problem = mig_instance.why_impossible(grant, state.devices)
+    if problem is not None:
+        return undoing(record, *problem)
+    if grant.profile is None:
+        return ListHolders(token, grant.gpu, str(grant.gpu))
+    if fixed_layouts.is_to_be_taken(grant, device, state.devices):
+        step = fixed_layouts.step_to_take(grant, state.devices, state.claims(), token)
+        return undoing(record, *step) if isinstance(step, tuple) else step
+    if device.step == "planned":
+        return None if state.devices.is_dark(grant.gpu) else begin(record, state, ticket)
+    return mig_instance.step_to_make(grant, device, state.devices, token)
+
+
+def _announce_next(record: SliceRecord, state: NodeState, ticket: str) -> SliceRecord:
+    """
+    Save the next intent together with the last result: the next device's, or the ticket's name.
+
+    No intent is said where nobody can see what is there already: what is found later would pass for ours.
+    """
+    for number, grant, device in numbered_devices(record):
+        if device.step == "planned" and grant.profile is not None and grant.share is None:
+            if state.devices.is_dark(grant.gpu):
+                return record
+            return with_device(record, number, replace(device, step="intended"))
+        if device.step != "made":
+            return record
+    return record if record.ticket else replace(record, ticket=ticket)
+
+
+def _take_whole(
+    record: SliceRecord, number: int, holders: tuple[Holder, ...], state: NodeState, ticket: str
+) -> SliceRecord:
+    """A whole GPU is made by nothing but nobody else being on it."""
+    grant = record.booking.devices[number]
+    strangers = strangers_of(holders, record.booking.owner)
+    if strangers:
+        message = f"{grant.gpu} is used by {', '.join(strangers)}"
+        return undoing(record, str(DeviceErrorKind.IN_USE), message)
+    taken = with_device(record, number, DeviceRecord(step="made", uuid=str(grant.gpu)))
+    return _announce_next(taken, state, ticket)
+
+
+def _join(record: SliceRecord, number: int, state: NodeState, config: AgentConfig, ticket: str) -> SliceRecord | None:
+    """Join the home of a shared device, when it is ready for this tenant; None while it is not."""
+    grant = record.booking.devices[number]
+    problem = mig_instance.why_impossible(grant, state.devices)
+    if problem is not None:
+        return undoing(record, *problem)
+    home = state.homes.get(shared_device_key(grant))
+    if home is None:
+        return None
+    there = home.record
+    if there.phase in {"undoing", "unmaking"}:
+        why = f"{grant.gpu} {grant.start}:{grant.size}: a home that was there cannot be taken down: {home.trouble}"
+        return undoing(record, str(DeviceErrorKind.IN_USE), why) if is_stuck(home, config) else None
+    if there.phase == "failed":
+        return undoing(record, there.error, there.message)
+    mismatch = _why_not_in(grant, record.booking.namespace, home, state, config)
+    if mismatch:
+        return undoing(record, str(DeviceErrorKind.NOT_SUPPORTED), mismatch)
+    if home.strangers:
+        return undoing(record, str(DeviceErrorKind.IN_USE), f"{grant.gpu} is {home.trouble}")
+    if there.inherited or not is_served(grant, state):
+        return None
+    joined = DeviceRecord(step="made", uuid=there.device.uuid, daemon_restarts=there.restarts)
+    return _announce_next(with_device(record, number, joined), state, ticket)
+
+
+def _await_service(
+    record: SliceRecord, grant: DeviceGrant, state: NodeState, config: AgentConfig
+) -> SliceRecord | None:
+    """A joined home does not serve its tenant (yet): wait, unless it never will."""
+    home = state.homes.get(shared_device_key(grant))
+    if home is None or home.record.phase not in {"making", "ready"}:
+        return to_make_again(without_device(record, record.booking.devices.index(grant)))
+    mismatch = _why_not_in(grant, record.booking.namespace, home, state, config)
+    return undoing(record, str(DeviceErrorKind.NOT_SUPPORTED), mismatch) if mismatch else None
+
+
+def _why_not_in(
+    grant: DeviceGrant, namespace: str, home: SharedDeviceTask, state: NodeState, config: AgentConfig
+) -> str:
+    assert grant.share is not None
+    there = home.record
+    if (there.namespace, there.uid) != (namespace, grant.share.uid):
+        wanted, found = f"{namespace}/{grant.share.uid}", f"{there.namespace}/{there.uid}"
+        return f"{grant.gpu} {grant.start}:{grant.size} is shared by {found}, so {wanted} cannot join it"
+    if there.profile != grant.profile:
+        return f"{grant.gpu} {grant.start}:{grant.size} is shared as {there.profile}, not as {grant.profile}"
+    has_failed = home.failures >= config.quarantine_after
+    if has_failed and had_tenants(there):
+        return f"the MPS daemon of {grant.gpu} {grant.start}:{grant.size} died and does not start again: {home.trouble}"
+    is_raising = there.phase == "ready" and not mps_limits.covers(
+        there.limits, mps_limits.limits_of(grant, state.devices)
+    )
+    if has_failed and is_raising:
+        return f"the MPS server of {grant.gpu} did not take the limits of a larger share: {home.trouble}"
+    return ""
+
+
+def _is_at_home(device: DeviceRecord, home: SharedDeviceRecord | None) -> bool:
+    """Whether a joined home is still the same one. While its daemon is started again, it is."""
+    return home is not None and home.phase in {"making", "ready"} and home.device.uuid == device.uuid

@@ -1,0 +1,279 @@
+"""
+How a slice is taken down: ticket, then the pod's processes, then per device in reverse: no process of the tenant left,
+compute instance, GPU instance; each result saved. For an order to unmake (which ends in a tombstone) and for undoing
+what failed half-way. A share leaves its home, and is gone when nothing of the home is left, or when others still live
+there.
+
+That a device is empty does not say that its pod is gone: a process that has not opened it yet may do so later, and a
+new instance may be behind the same device file by then. So no process of the pod may be left, whatever it holds.
+
+Pure decisions over one record. What refuses is tried again by the caller: nothing here gives up, because a place is
+free only when the device says so.
+"""
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from sluice.contracts.messages import DeviceGrant
+from sluice_node_agent.core.events import (
+    DeviceRefused,
+    Holder,
+    HoldersListed,
+    MpsClientsTerminated,
+    MpsRefused,
+    PodProcess,
+    Result,
+    TenantsListed,
+    TenantsUnseen,
+    TicketRefused,
+    TicketRemoved,
+)
+from sluice_node_agent.core.instructions import (
+    ListHolders,
+    ListTenants,
+    OwnInstruction,
+    RemoveTicket,
+    TerminateMpsClients,
+)
+from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord, Tombstone
+from sluice_node_agent.core.slices import fixed_layouts, mig_instance
+from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
+from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.tasks import (
+    NextStep,
+    SharedDeviceKey,
+    SliceTask,
+    numbered_devices,
+    shared_device_key,
+    with_device,
+    without_device,
+)
+
+_NAMED_MAX = 5
+"""Processes that a sentence names."""
+
+
+def next_step(work: SliceTask, state: NodeState, token: int) -> NextStep:
+    """What taking down needs now."""
+    record = work.record
+    for ticket in (record.ticket, *record.stale_tickets):
+        if ticket:
+            return RemoveTicket(token, ticket)
+    for number, grant, device in reversed(numbered_devices(record)):
+        if device.step == "made" and record.lost and not record.revoked:
+            continue  # its pod may still use what is left: only what is missing is tried again
+        if record.revoked and not record.ignores_holders:
+            step = _to_empty(work, number, state, token)
+            if step is not None:
+                return step
+        if grant.share is not None and device.step == "made":
+            return without_device(record, number)
+        kept = fixed_layouts.is_kept(grant, device, state.devices)
+        step = mig_instance.step_to_unmake(grant, device, token) if not kept else None
+        if step is not None:
+            return step
+    if record.revoked and any(_is_being_unmade(state, shared_device_key(grant)) for grant in record.booking.devices):
+        return None  # its home; or what it had, which was nobody's when this order came (`orphaned_instances`)
+    return _ended(record)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step led to: the changed record, or trouble, or neither (nobody was found)."""
+
+    record: SliceRecord | None = None
+    trouble: str = ""
+    holders: tuple[str, ...] = ()
+    free: int | None = None
+    """The number of a device on which no process of the tenant is left."""
+    clients: tuple[int, ...] = ()
+    """Processes of the tenant that an MPS server may still serve."""
+    deserted: bool = False
+    """No process of the pod is left."""
+    ends_by_itself: bool = False
+    """The trouble is that something runs which ends without us."""
+
+
+def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, state: NodeState) -> Outcome:
+    """What the result of a step changes."""
+    match result:
+        case TicketRemoved():
+            assert isinstance(sent, RemoveTicket)
+            ticket = "" if record.ticket == sent.ticket else record.ticket
+            stale = tuple(ticket for ticket in record.stale_tickets if ticket != sent.ticket)
+            return Outcome(replace(record, ticket=ticket, stale_tickets=stale))
+        case HoldersListed():
+            return _take_holders(record, result, _number_of(record, sent), state)
+        case TenantsListed(processes=processes):
+            return _take_tenants(processes)
+        case TenantsUnseen(message=message):
+            return Outcome(trouble=f"cannot see whether processes of its pod are left: {message}")
+        case MpsClientsTerminated():
+            return Outcome()
+        case TicketRefused(message=message) | MpsRefused(message=message):
+            return Outcome(trouble=message)
+        case DeviceRefused(kind=kind, message=message) if isinstance(sent, ListHolders):
+            return Outcome(trouble=f"{kind}: {message}")
+    number = _number_of(record, sent)
+    device = mig_instance.unmade(record.devices[number], sent, result)
+    return Outcome(trouble=device) if isinstance(device, str) else Outcome(with_device(record, number, device))
+
+
+# -- inside -------------------------------------------------------------------------------------------------------
+
+
+def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> OwnInstruction | None:
+    """
+    What it takes to know that no process of the pod is left, and none on this device; None when that is known.
+
+    To look for processes costs less than to look who is on a device, so it comes first. But who shares a device is let
+    go by its server first: it would compute until its process ends.
+    """
+    grant, owner = work.record.booking.devices[number], work.record.booking.owner
+    looks_for_pod = state.has_pods and bool(owner) and not work.deserted and not _lives_on(work, state)
+    is_let_go = grant.share is None or (bool(work.holders) and not work.to_terminate)
+    if looks_for_pod and is_let_go:
+        return ListTenants(token, owner)
+    step = _to_empty_device(work, number, state, token) if number not in work.free_of_holders else None
+    return ListTenants(token, owner) if step is None and looks_for_pod else step
+
+
+def _lives_on(work: SliceTask, state: NodeState) -> bool:
+    """Whether the same pod has another slice here, which stands: its processes are there for that one."""
+    owner = work.record.booking.owner
+    others = (other for other in state.slices.values() if other is not work and other.record.booking.owner == owner)
+    return any(_stands(other.record) for other in others)
+
+
+def _to_empty_device(work: SliceTask, number: int, state: NodeState, token: int) -> OwnInstruction | None:
+    """What it takes to know that no process of the tenant is left on a device; None when none can be there."""
+    _, grant, device = numbered_devices(work.record)[number]
+    if grant.share is not None:
+        home = state.home_of(grant)
+        if device.step != "made" or home is None or home.device.uuid != device.uuid:
+            return None
+        if _has_another(work, grant, state):
+            return None
+        if work.to_terminate:
+            return TerminateMpsClients(token, home.home, work.to_terminate)
+        return ListHolders(token, grant.gpu, device.uuid)
+    if grant.profile is None:
+        return ListHolders(token, grant.gpu, str(grant.gpu)) if _may_hold(work.record, grant, state) else None
+    return ListHolders(token, grant.gpu, device.uuid) if device.uuid else None
+
+
+def _has_another(work: SliceTask, grant: DeviceGrant, state: NodeState) -> bool:
+    """
+    Whether the same pod has another share there, which stands: whatever of it runs there is on that one.
+
+    One that is still being made was never said to be ready: nothing runs on it yet, and it may come to nothing.
+    """
+    owner = work.record.booking.owner
+    return any(
+        other is not work and other.record.booking.owner == owner and _stands(other.record) and device.step == "made"
+        for other, _, device in state.tenants(shared_device_key(grant))
+    )
+
+
+def _stands(record: SliceRecord) -> bool:
+    return record.phase == "ready" or (record.lost and not record.revoked)
+
+
+def _may_hold(record: SliceRecord, grant: DeviceGrant, state: NodeState) -> bool:
+    """
+    Whether processes can be on a GPU that was granted whole: not if it is not here and was not in this boot.
+
+    A GPU of this boot that does not answer is asked again and again: nobody knows what still runs on it.
+    """
+    return state.devices.knows(grant.gpu) or record.boot_id == state.boot_id
+
+
+def _is_being_unmade(state: NodeState, key: SharedDeviceKey) -> bool:
+    """Whether a home is going or has to go: its last tenant is gone only with it."""
+    home = state.homes.get(key)
+    return home is not None and (home.record.phase not in {"making", "ready"} or not state.wants_home(key))
+
+
+def _ended(record: SliceRecord) -> SliceRecord | Tombstone:
+    booking = record.booking
+    if record.revoked:
+        return Tombstone(
+            allocation=booking.allocation, request=booking.request, revision=record.revision, cause=record.cause
+        )
+    if not record.lost:
+        return replace(record, phase="failed", devices=tuple(NO_DEVICE for _ in record.devices))
+    left = tuple(device if device.step == "made" else NO_DEVICE for device in record.devices)
+    return replace(record, phase="degraded", devices=left)
+
+
+def _number_of(record: SliceRecord, sent: OwnInstruction) -> int:
+    """Which device a sent instruction was about: the last one that is there, for they are taken down in reverse."""
+    for number, grant, device in reversed(numbered_devices(record)):
+        gpu = getattr(sent, "gpu", None)
+        uuid = getattr(sent, "uuid", None)
+        gi_id = getattr(sent, "gi_id", None)
+        if isinstance(sent, ListHolders) and (gpu, uuid) == (grant.gpu, _looked_at(grant, device)):
+            return number
+        if gi_id is not None and (gpu, gi_id) == (grant.gpu, device.gi_id):
+            return number
+    raise AssertionError(f"{sent} is about no device of {record.booking.allocation}")
+
+
+def _looked_at(grant: DeviceGrant, device: DeviceRecord) -> str:
+    """Where its tenant's processes are looked for: of a share, and of an instance, only where it is on a device."""
+    return str(grant.gpu) if grant.profile is None and grant.share is None else device.uuid
+
+
+def _take_tenants(processes: tuple[PodProcess, ...]) -> Outcome:
+    if not processes:
+        return Outcome(deserted=True)
+    named = tuple(_named_process(process) for process in processes)
+    shown = ", ".join(named[:_NAMED_MAX]) + (f" and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else "")
+    return Outcome(trouble=f"processes of its pod still run: {shown}", holders=named, ends_by_itself=True)
+
+
+def _take_holders(record: SliceRecord, result: HoldersListed, number: int, state: NodeState) -> Outcome:
+    grant = record.booking.devices[number]
+    left = [holder for holder in result.holders if _is_in_the_way(holder, record, grant, state)]
+    if not left:
+        return Outcome(free=number, holders=_named(result.holders))
+    theirs = tuple(holder.pid for holder in left if holder.owner == record.booking.owner)
+    return Outcome(
+        trouble=f"{len(left)} process(es) of the tenant left on {grant.gpu}",
+        holders=_named(left),
+        clients=theirs if grant.share is not None else (),
+    )
+
+
+def _is_in_the_way(holder: Holder, record: SliceRecord, grant: DeviceGrant, state: NodeState) -> bool:
+    """Whose processes keep a slice: its tenant's, and those of nobody known unless they only look at the device."""
+    if holder.kind == "mps" and _has_home(grant, state) and holder.owner != record.booking.owner:
+        return False  # the home's own server; a tenant may call itself like one
+    if _was_to_come_later(record) and holder.owner != record.booking.owner:
+        return False  # it is of those that are there before it
+    return holder.owner == record.booking.owner or (not holder.owner and holder.kind != "file")
+
+
+def _has_home(grant: DeviceGrant, state: NodeState) -> bool:
+    """
+    Whether an MPS server there is a home's: of its shares, or of who came after it.
+
+    A journal that was lost does not say any more that a GPU which was granted whole was given back, and shares stand on
+    it since: while they do, their server would keep the booking of who has long gone.
+    """
+    return grant.share is not None or (grant.profile is None and shared_device_key(grant) in state.homes)
+
+
+def _was_to_come_later(record: SliceRecord) -> bool:
+    """Whether it was revoked while others were there before it, and nothing is known of its having been begun."""
+    return bool(record.after) and not record.boot_id
+
+
+def _named_process(process: PodProcess) -> str:
+    waits = " (waits in the kernel, so that no signal ends it)" if process.in_kernel else ""
+    return f"{process.name or 'process'} {process.pid}{waits}"
+
+
+def _named(holders: tuple[Holder, ...] | list[Holder]) -> tuple[str, ...]:
+    return tuple(f"{holder.name or 'process'} {holder.pid}" for holder in holders)

@@ -1,0 +1,168 @@
+"""
+One MIG instance, for a slice of its own or for a home of shares: which step it needs next, and what a result means.
+
+Pure decisions over a place and its `DeviceRecord`. It must not know slices, homes or orders: whoever owns the record
+saves it before and after each step.
+"""
+
+from msgspec.structs import replace
+
+from sluice_node_agent.core.events import (
+    ComputeInstanceCreated,
+    ComputeInstanceDestroyed,
+    DeviceErrorKind,
+    DeviceRefused,
+    GpuInstanceCreated,
+    GpuInstanceDestroyed,
+    InstanceVerified,
+    Result,
+)
+from sluice_node_agent.core.instructions import (
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    GpuInstruction,
+    OwnInstruction,
+    VerifyInstance,
+)
+from sluice_node_agent.core.journal_records import DeviceRecord
+from sluice_node_agent.core.slices import fixed_layouts
+from sluice_node_agent.core.state.devices import DevicePlacement, Devices, InstanceKey
+
+NO_DEVICE = DeviceRecord()
+
+
+def why_impossible(place: DevicePlacement, devices: Devices) -> tuple[str, str] | None:
+    """Why this can never be made here: error and sentence."""
+    report = devices.reports.get(place.gpu)
+    if report is None:
+        return str(DeviceErrorKind.GPU_LOST), f"this node has no GPU {place.gpu}"
+    if place.profile is None:
+        whole = "MIG is enabled, so it cannot be granted whole" if report.mig_enabled else None
+        return (str(DeviceErrorKind.NOT_SUPPORTED), f"{place.gpu}: {whole}") if whole else None
+    if devices.is_unknown(place.gpu):
+        return str(DeviceErrorKind.GPU_LOST), report.health_message
+    if not report.mig_enabled:
+        return str(DeviceErrorKind.NOT_SUPPORTED), f"{place.gpu}: MIG is not enabled"
+    if devices.profile(place) is None:
+        return str(DeviceErrorKind.INVALID_ARGUMENT), f"{place.gpu} ({report.model}) has no profile {place.profile!r}"
+    return None
+
+
+# -- making -------------------------------------------------------------------------------------------------------
+
+
+def step_to_make(place: DevicePlacement, device: DeviceRecord, devices: Devices, token: int) -> GpuInstruction:
+    """What an announced instance needs next; the last is reading it back. Its profile is one that the GPU has."""
+    profile = devices.profile(place)
+    assert profile is not None
+    if device.gi_id is None:
+        return CreateGpuInstance(token, place.gpu, profile.profile_id, place.start, place.size)
+    if not device.uuid:
+        return CreateComputeInstance(token, place.gpu, device.gi_id)
+    return VerifyInstance(token, place.gpu, device.gi_id, profile.profile_id, place.start, place.size, device.uuid)
+
+
+def made(device: DeviceRecord, result: Result) -> DeviceRecord:
+    """The record after a step of making that went well."""
+    match result:
+        case GpuInstanceCreated(gi_id=gi_id):
+            return replace(device, gi_id=gi_id)
+        case ComputeInstanceCreated(uuid=uuid):
+            return replace(device, uuid=uuid)
+        case InstanceVerified():
+            return replace(device, step="made")
+    raise AssertionError(f"{result} answers no step of making an instance")
+
+
+def after_refusal(device: DeviceRecord, sent: OwnInstruction, kind: DeviceErrorKind) -> DeviceRecord:
+    """
+    What is there after a refused step: a refused creation leaves nothing.
+
+    One that is not as it was made may be ours, without its compute instance: each step of unmaking it looks at that.
+    """
+    is_gone = kind is DeviceErrorKind.NOT_FOUND and isinstance(sent, (CreateComputeInstance, VerifyInstance))
+    if isinstance(sent, CreateGpuInstance) or is_gone:
+        return NO_DEVICE
+    return device
+
+
+# -- unmaking -----------------------------------------------------------------------------------------------------
+
+
+def step_to_unmake(place: DevicePlacement, device: DeviceRecord, token: int) -> GpuInstruction | None:
+    """What taking an instance down needs next; None when there is none."""
+    if device.gi_id is None:
+        return None
+    if device.uuid:
+        return DestroyComputeInstance(token, place.gpu, device.gi_id, device.uuid)
+    return DestroyGpuInstance(token, place.gpu, device.gi_id, place.start, place.size)
+
+
+def unmade(device: DeviceRecord, sent: OwnInstruction, result: Result) -> DeviceRecord | str:
+    """The record after a step of unmaking, or why it did not get further."""
+    match result:
+        case ComputeInstanceDestroyed():
+            return replace(device, uuid="")
+        case GpuInstanceDestroyed():
+            return NO_DEVICE
+        case DeviceRefused(kind=DeviceErrorKind.NOT_FOUND) if isinstance(sent, DestroyComputeInstance):
+            return replace(device, uuid="")
+        case DeviceRefused(kind=DeviceErrorKind.NOT_FOUND | DeviceErrorKind.DIFFERENT):
+            return NO_DEVICE  # what is there, if anything, is not ours
+        case DeviceRefused(kind=kind, message=message):
+            return f"{kind}: {message}"
+    raise AssertionError(f"{result} answers no step of unmaking an instance")
+
+
+# -- after a crash ------------------------------------------------------------------------------------------------
+
+
+def is_at(place: DevicePlacement, device: DeviceRecord, devices: Devices) -> bool:
+    """Whether the instance that a record names is where it should be, as far as it is known."""
+    found = devices.instance(place.gpu, device.gi_id)
+    return found is not None and (found.profile, found.start, found.size) == (place.profile, place.start, place.size)
+
+
+def is_elsewhere(place: DevicePlacement, device: DeviceRecord, devices: Devices) -> bool:
+    """Whether the id that a record names is seen at another place: then it is another instance's by now."""
+    return devices.instance(place.gpu, device.gi_id) is not None and not is_at(place, device, devices)
+
+
+def resumed(
+    place: DevicePlacement, device: DeviceRecord, devices: Devices, claimed: dict[InstanceKey, None], *, making: bool
+) -> DeviceRecord:
+    """
+    A record of an earlier life, in line with a GPU that answers. `claimed` are instances that belong to other records.
+
+    An intent was saved and its result was not: what is at exactly this place is ours, if it has no compute instance
+    and may be ours. One that has is somebody else's: ours is never given one before its id is in the journal
+    (`is_another`).
+    """
+    if fixed_layouts.is_kept(place, device, devices):
+        return fixed_layouts.resumed(place, device, devices, making=making)
+    if device.gi_id is None:
+        found = devices.instance_at(place) if device.step == "intended" else None
+        is_free = found is not None and not found.uuid and (place.gpu, found.gi_id) not in claimed
+        if found is not None and is_free and devices.may_be_ours(place):
+            return replace(device, gi_id=found.gi_id)
+        return device
+    found = devices.instance(place.gpu, device.gi_id)
+    if found is None or not is_at(place, device, devices):
+        return DeviceRecord(step="intended" if making else "planned")
+    if not found.uuid:
+        return replace(device, step="intended", uuid="")
+    if not device.uuid and device.step != "made":
+        return replace(device, uuid=found.uuid)  # it was made, and nobody has heard of it
+    if device.uuid != found.uuid:
+        return NO_DEVICE  # another compute instance, or one where ours was destroyed: somebody else's by now
+    return device
+
+
+def is_another(before: DeviceRecord, now: DeviceRecord) -> bool:
+    """
+    Whether a record names another instance than the journal does, or none any more: it must be saved before the next
+    step, or what is made then is nobody's after a crash.
+    """
+    return now.gi_id != before.gi_id

@@ -1,0 +1,126 @@
+"""
+How a ready share is made larger or smaller: limits of its server, strings of its containers, and the end of what is
+still used.
+
+Pure decisions over one slice: `next_step` says what is needed now, `take_result` what the record becomes. Nothing of
+the slice is taken away meanwhile, whatever fails: it goes on being tried. That a home's limits are those of its largest
+tenant is for the home to see to (`shared.lifecycle`); only when they let this tenant have what it was granted are its
+containers told.
+
+Limits hold for clients that connect afterwards (NVIDIA MPS documentation, "nvidia-cuda-mps-control"), and below a
+larger tenant's a container is held by its own strings alone. So a share that is made smaller gets a new ticket, for no
+container may start again with the old strings; and it counts as before until every process that was a client when the
+old ticket was gone has ended. Then the new ticket's record says so too.
+"""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from sluice.contracts.messages import DeviceGrant
+from sluice.contracts.resize import max_sizes, uses_more
+from sluice_node_agent.core.events import MpsSeen, Result, TicketMade, TicketRefused, TicketRemoved
+from sluice_node_agent.core.instructions import RemoveTicket
+from sluice_node_agent.core.journal_records import ResizeRecord, SliceRecord
+from sluice_node_agent.core.slices.create import is_served, make_ticket
+from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.tasks import NextStep, SharedDeviceKey, SharedDeviceTask, SliceTask, shared_device_key
+
+
+def begin(record: SliceRecord, devices: tuple[DeviceGrant, ...], counts: tuple[DeviceGrant, ...]) -> ResizeRecord:
+    """A slice is to have other shares. What it had counts until it is not used any more, and so does `counts`."""
+    had = record.adjusting.counts if record.adjusting is not None and record.adjusting.counts else ()
+    most = max_sizes(record.booking.devices, devices)
+    for others in (had, counts):
+        most = max_sizes(most, others) if others else most
+    return ResizeRecord(counts=most if most != devices else ())
+
+
+def next_step(work: SliceTask, state: NodeState, token: int, ticket: str) -> NextStep:
+    """
+    What a slice whose shares were changed needs now; None while it waits for its homes, or has none to wait for.
+
+    `ticket` is a name never used before.
+    """
+    record, adjusting = work.record, work.record.adjusting
+    if adjusting is None:
+        return None
+    homes = _homes_used_more(record, state)
+    if adjusting.told and adjusting.clients is None:
+        _note_clients(work, homes)  # of each at once, whatever has become of the others
+    if not all(is_served(grant, state) for grant in record.booking.devices):
+        return None
+    if homes and not adjusting.renewed:
+        stale = (*record.stale_tickets, record.ticket)
+        return replace(record, ticket=ticket, stale_tickets=stale, adjusting=replace(adjusting, renewed=True))
+    if record.stale_tickets:
+        return RemoveTicket(token, record.stale_tickets[0])
+    if not adjusting.told:
+        return make_ticket(record, state, token)
+    if homes and adjusting.clients is None:
+        clients = _clients_by_now(work, homes)
+        return replace(record, adjusting=replace(adjusting, clients=clients)) if clients is not None else None
+    if homes and _left_of(adjusting.clients or (), homes) != ():
+        return None
+    # Its ticket says what counted until now: with a lost journal that would count again, as long as its pod runs.
+    return replace(record, adjusting=ResizeRecord(renewed=adjusting.renewed) if adjusting.counts else None)
+
+
+def take_result(record: SliceRecord, result: Result) -> SliceRecord | str:
+    """The record that a result leads to, or why it did not get further."""
+    match result:
+        case TicketRefused(message=message):
+            return message
+        case TicketRemoved():
+            return replace(record, stale_tickets=record.stale_tickets[1:])
+        case TicketMade() if record.adjusting is not None:
+            return replace(record, adjusting=replace(record.adjusting, told=True))
+        case _:
+            return record
+
+
+def _homes_used_more(record: SliceRecord, state: NodeState) -> list[SharedDeviceTask]:
+    """The homes where processes that began before may use more than what the slice has now."""
+    found: dict[SharedDeviceKey, SharedDeviceTask] = {}
+    had = record.adjusting.counts if record.adjusting is not None else ()
+    for was, grant in zip(had or record.booking.devices, record.booking.devices, strict=True):
+        home = state.homes.get(shared_device_key(grant))
+        if home is not None and was.share is not None and grant.share is not None and uses_more(was.share, grant.share):
+            found[home.key] = home
+    return list(found.values())
+
+
+def _note_clients(work: SliceTask, homes: list[SharedDeviceTask]) -> None:
+    """
+    Of each home that was looked at once more: every process of the tenant that was a client then.
+
+    A look that is under way may have begun too early, so it does not count. Who comes later is none of them, though
+    another home answers late: his container was told the new strings.
+    """
+    owners = {work.record.booking.owner, ""}
+    for home in homes:
+        if home.key in work.clients:
+            continue
+        needed = work.looks.setdefault(home.key, home.looks + 1 + (home.waits_for is not None))
+        if home.looks < needed or home.seen is None:
+            home.watch = True
+        else:
+            work.clients[home.key] = tuple(client.pid for client in home.seen.clients if client.owner in owners)
+
+
+def _clients_by_now(work: SliceTask, homes: list[SharedDeviceTask]) -> tuple[int, ...] | None:
+    """All of them; None before each home was looked at."""
+    if any(home.key not in work.clients for home in homes):
+        return None
+    pids = dict.fromkeys(pid for home in homes for pid in work.clients[home.key])
+    work.looks.clear()
+    work.clients.clear()
+    return tuple(pids)
+
+
+def _left_of(pids: Iterable[int], homes: list[SharedDeviceTask]) -> tuple[int, ...] | None:
+    """Which of these are clients still, as far as each home was looked at last; None while one was not."""
+    looks: list[MpsSeen] = [home.seen for home in homes if home.seen is not None]
+    there = {client.pid for seen in looks for client in seen.clients}
+    left = tuple(pid for pid in pids if pid in there)
+    return left if left or len(looks) == len(homes) else None

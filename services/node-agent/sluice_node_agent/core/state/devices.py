@@ -1,0 +1,342 @@
+"""
+What is on the GPUs: the last reading of each, and what our own steps have changed since.
+
+It must not know slices or orders; who an instance belongs to is told to it when a report is asked for.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from sluice.contracts.gpu_reports import model_from_report
+from sluice.contracts.ids import AllocationId, GpuUuid
+from sluice.contracts.messages import GpuReport, InstanceReport, MpsDaemonReport, PlacementReport, ProfileReport
+from sluice.mig.layout import Instance
+from sluice.mig.model import Placement
+from sluice.mig.transition_table import table_of
+from sluice_node_agent.core.events import OwnershipMark
+
+InstanceKey = tuple[GpuUuid, int]
+"""A GPU instance by its GPU and its id there."""
+
+
+class DevicePlacement(Protocol):
+    """Where an instance is, or is to be: a granted device, or a home. `start` and `size` are memory slices."""
+
+    @property
+    def gpu(self) -> GpuUuid:
+        """The GPU."""
+
+    @property
+    def profile(self) -> str | None:
+        """None for a whole GPU."""
+
+    @property
+    def start(self) -> int:
+        """The first one."""
+
+    @property
+    def size(self) -> int:
+        """How many."""
+
+
+class Devices:
+    """The GPUs of one node, in index order."""
+
+    def __init__(
+        self,
+        reports: Iterable[GpuReport] = (),
+        marks: Iterable[OwnershipMark] = (),
+        unmarked: Iterable[OwnershipMark] | None = None,
+        nameless: Mapping[int, str] | None = None,
+    ) -> None:
+        """Begin with what was read at the start, and where instances were ours then (see `AgentStarted`)."""
+        self.reports: dict[GpuUuid, GpuReport] = {report.uuid: report for report in reports}
+        self.marks = frozenset(mark for mark in marks if mark.size)
+        self._unmarked = frozenset(unmarked) if unmarked is not None else None
+        self._nameless = dict(nameless or {})
+        self._users: dict[str, tuple[str, ...]] = {}
+        """Of fixed layouts: who was found on a MIG device that nobody was given."""
+        self._creatable: dict[tuple[object, ...], dict[str, int]] = {}
+        self._told: dict[GpuUuid, tuple[GpuReport, _ShownFactsOfGpu, GpuReport]] = {}
+        """What was told of each GPU last, and what that was made of: most of what happens changes none of it."""
+        self._shown_last: tuple[tuple[GpuReport, ...], ShownFacts, tuple[GpuReport, ...]] | None = None
+        """What all were shown as, and what that was made of, for the same reason."""
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def known(self) -> tuple[object, ...]:
+        """All that is known; equal while nothing has changed."""
+        return tuple(self.reports.values()), tuple(self._users.items())
+
+    def knows(self, gpu: GpuUuid) -> bool:
+        """Whether the node has this GPU."""
+        return gpu in self.reports
+
+    def may_be_ours(self, place: DevicePlacement) -> bool:
+        """
+        Whether an instance that was found at the start, at exactly this place, may have been made by an earlier life.
+
+        Without a mark it is of somebody who could not know that the place was granted.
+        """
+        at = OwnershipMark(place.gpu, place.start, place.size)
+        return self._unmarked is None or at in self.marks or at in self._unmarked
+
+    def answers(self, gpu: GpuUuid) -> bool:
+        """Whether the GPU is there and answered when it was last asked."""
+        return gpu in self.reports and not self.reports[gpu].lost
+
+    def is_dark(self, gpu: GpuUuid) -> bool:
+        """Whether the GPU is of this node and did not answer when it was last asked: nobody knows what is on it."""
+        return gpu in self.reports and self.reports[gpu].lost
+
+    def is_unknown(self, gpu: GpuUuid) -> bool:
+        """Whether the GPU never answered since the start, so that not even its sizes are known."""
+        return self.is_dark(gpu) and not self.reports[gpu].model
+
+    def why_unhealthy(self, gpu: GpuUuid) -> str:
+        """What is wrong with the GPU; empty when nothing is."""
+        report = self.reports.get(gpu)
+        if report is None:
+            return "it is not on this node any more"
+        return "" if report.healthy else report.health_message or "it is not healthy"
+
+    def is_fixed(self, gpu: GpuUuid) -> bool:
+        """Whether an administrator owns the GPU's layout: nothing is made or destroyed there."""
+        return gpu in self.reports and self.reports[gpu].fixed_layout
+
+    def why_unusable(self, instance: InstanceReport) -> str:
+        """Why an instance of a fixed layout, that nobody was given, can be given to nobody; empty when it can."""
+        if not instance.uuid:
+            return instance.unusable or "it has no compute instance; its administrator has to create it"
+        users = self._users.get(instance.uuid, ())
+        return instance.unusable or (f"it is used by {', '.join(users)}, which Sluice did not start" if users else "")
+
+    def instance(self, gpu: GpuUuid, gi_id: int | None) -> InstanceReport | None:
+        """The instance with this id."""
+        return next((i for i in self._instances(gpu) if i.gi_id == gi_id), None)
+
+    def instance_at(self, place: DevicePlacement) -> InstanceReport | None:
+        """The instance of exactly this profile at exactly this placement."""
+        wanted = (place.profile, place.start, place.size)
+        return next((i for i in self._instances(place.gpu) if (i.profile, i.start, i.size) == wanted), None)
+
+    def profile(self, place: DevicePlacement) -> ProfileReport | None:
+        """The profile of a place as its GPU reports it."""
+        report = self.reports.get(place.gpu)
+        return next((p for p in report.profiles if p.name == place.profile), None) if report is not None else None
+
+    def memory_mib(self, place: DevicePlacement) -> int:
+        """The memory of a device: the profile's, or the whole GPU's."""
+        profile = self.profile(place)
+        if profile is not None:
+            return profile.memory_mib
+        return self.reports[place.gpu].memory_mib if place.gpu in self.reports else 0
+
+    def _instances(self, gpu: GpuUuid) -> tuple[InstanceReport, ...]:
+        report = self.reports.get(gpu)
+        return report.instances if report is not None else ()
+
+    # -- learning -------------------------------------------------------------------------------------------------
+
+    def expect(self, gpu: GpuUuid) -> bool:
+        """
+        Somebody names a GPU. Whether it was not known, and is from now on: as lost, until it answers.
+
+        It is not known although it is here where GPUs could not tell their UUID: it may be any of them.
+        """
+        if gpu in self.reports or not self._nameless:
+            return False
+        indexes = {report.index for report in self.reports.values()}
+        free = (index for index in self._nameless if index not in indexes)
+        index = next(free, max((*indexes, *self._nameless)) + 1)
+        why = "; ".join(self._nameless.values())
+        told = f"{gpu}: no GPU that answers is this one, and of others the driver cannot tell which they are: {why}"
+        known = {**self.reports, gpu: never_read(gpu, index, told)}
+        self.reports = dict(sorted(known.items(), key=lambda each: each[1].index))
+        return True
+
+    def read(self, report: GpuReport) -> None:
+        """A GPU was read anew. One that is lost shows no instances, so what was known of it stays."""
+        known = self.reports.get(report.uuid)
+        if known is not None and report.lost:
+            self.lose(report.uuid, report.health_message)
+        else:
+            there = {instance.uuid for instance in report.instances}
+            for instance in known.instances if known is not None else ():
+                if instance.uuid not in there and self._users.pop(instance.uuid, None) is not None:
+                    self._shown_last = None
+            self.reports[report.uuid] = report
+            self._nameless.pop(report.index, None)
+            if not report.lost:
+                places = {(instance.start, instance.size) for instance in report.instances}
+                self._unmark(at for at in self._marked(report.uuid) if (at.start, at.size) not in places)
+
+    def unmade(self, at: OwnershipMark) -> None:
+        """The instance here was destroyed: whatever is seen here from now on is another one."""
+        self._unmark((at,))
+
+    def _marked(self, gpu: GpuUuid) -> list[OwnershipMark]:
+        return [at for at in (*self.marks, *(self._unmarked or ())) if at.gpu == gpu]
+
+    def _unmark(self, places: Iterable[OwnershipMark]) -> None:
+        gone = frozenset(places)
+        self.marks -= gone
+        self._unmarked = self._unmarked - gone if self._unmarked is not None else None
+
+    def note_users(self, uuid: str, users: tuple[str, ...]) -> None:
+        """Who was found on a MIG device of a fixed layout."""
+        self._shown_last = None
+        if users:
+            self._users[uuid] = users
+        else:
+            self._users.pop(uuid, None)
+
+    def lose(self, gpu: GpuUuid, message: str) -> None:
+        """A GPU does not answer any more."""
+        if gpu in self.reports:
+            self.reports[gpu] = replace(self.reports[gpu], healthy=False, lost=True, health_message=message)
+
+    def add(self, place: DevicePlacement, gi_id: int) -> None:
+        """A GPU instance was created, without a compute instance yet."""
+        made = InstanceReport(gi_id=gi_id, profile=place.profile or "", start=place.start, size=place.size)
+        others = (i for i in self._instances(place.gpu) if i.gi_id != gi_id)  # a foreign one, gone since, had this id
+        self._set(place.gpu, (*others, made))
+
+    def name(self, gpu: GpuUuid, gi_id: int, uuid: str) -> None:
+        """The instance has a compute instance with this MIG UUID, or none any more (empty)."""
+        instances = self._instances(gpu)
+        self._set(gpu, tuple(replace(i, uuid=uuid) if i.gi_id == gi_id else i for i in instances))
+
+    def remove(self, gpu: GpuUuid, gi_id: int) -> None:
+        """The GPU instance is gone."""
+        self._set(gpu, tuple(i for i in self._instances(gpu) if i.gi_id != gi_id))
+
+    def _set(self, gpu: GpuUuid, instances: tuple[InstanceReport, ...]) -> None:
+        if gpu in self.reports:
+            ordered = tuple(sorted(instances, key=lambda i: (i.start, i.gi_id)))
+            self.reports[gpu] = replace(self.reports[gpu], instances=ordered)
+
+    # -- telling --------------------------------------------------------------------------------------------------
+
+    def shown(self, seen: "ShownFacts") -> tuple[GpuReport, ...]:
+        """All GPUs as others see them: whose each instance is, and what more could be created."""
+        reports, last = tuple(self.reports.values()), self._shown_last
+        if last is not None and last[0] == reports and last[1] == seen:  # mostly the same objects
+            return last[2]
+        shown = tuple(self._shown_again(uuid, report, seen) for uuid, report in self.reports.items())
+        self._shown_last = reports, seen, shown
+        return shown
+
+    def _shown_again(self, uuid: GpuUuid, report: GpuReport, seen: "ShownFacts") -> GpuReport:
+        there: _ShownFactsOfGpu = (
+            tuple((seen.claims.get((uuid, i.gi_id)), (uuid, i.gi_id) in seen.warm) for i in report.instances),
+            seen.quarantined.get(uuid, ()),
+            seen.daemons.get(uuid, ()),
+            tuple(self._users.get(i.uuid, ()) for i in report.instances) if report.fixed_layout else (),
+        )
+        told = self._told.get(uuid)
+        if told is not None and told[0] is report and told[1] == there:
+            return told[2]
+        shown = self._shown(uuid, report, seen)
+        self._told[uuid] = (report, there, shown)
+        return shown
+
+    def _shown(self, uuid: GpuUuid, report: GpuReport, seen: "ShownFacts") -> GpuReport:
+        there = tuple(i for i in report.instances if (uuid, i.gi_id) not in seen.warm)
+        instances = tuple(replace(i, allocation=seen.claims.get((uuid, i.gi_id))) for i in there)
+        if report.fixed_layout:
+            instances = tuple(replace(i, unusable="" if i.allocation else self.why_unusable(i)) for i in instances)
+            creatable = _offered(report, instances)
+        else:
+            creatable = self._creatable_on(replace(report, instances=there))
+        return replace(
+            report,
+            instances=instances,
+            creatable=creatable,
+            quarantined=seen.quarantined.get(uuid, ()),
+            daemons=seen.daemons.get(uuid, ()),
+        )
+
+    def _creatable_on(self, report: GpuReport) -> dict[str, int]:
+        if not report.mig_enabled:
+            return {}
+        layout = tuple(sorted((i.profile, i.start, i.size) for i in report.instances))
+        key = (report.model, report.memory_mib, report.profiles, layout)
+        found = self._creatable.get(key)
+        if found is None:
+            if len(self._creatable) >= _LAYOUTS_REMEMBERED:
+                self._creatable.clear()
+            found = self._creatable[key] = _creatable(report)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFacts:
+    """What others are to see of the GPUs beyond what was read there."""
+
+    claims: Mapping[InstanceKey, AllocationId | None]
+    quarantined: Mapping[GpuUuid, tuple[PlacementReport, ...]]
+    daemons: Mapping[GpuUuid, tuple[MpsDaemonReport, ...]]
+    warm: Collection[InstanceKey]
+    """Instances of ours that stand in nobody's way: not shown."""
+
+
+_ShownFactsOfGpu = tuple[
+    tuple[tuple[AllocationId | None, bool], ...],
+    tuple[PlacementReport, ...],
+    tuple[MpsDaemonReport, ...],
+    tuple[tuple[str, ...], ...],
+]
+"""Of one GPU: per instance whose it is and whether it is warm; what is quarantined; daemons; who was found there."""
+_LAYOUTS_REMEMBERED = 256
+
+
+def never_read(gpu: GpuUuid, index: int, why: str, *, fixed: bool = False) -> GpuReport:
+    """
+    A GPU of which nothing is known but that it is there, for it could not be read since this process began.
+
+    It must be told all the same: who does not see it may think that there is nothing on it.
+    """
+    return GpuReport(
+        uuid=gpu,
+        index=index,
+        model="",
+        memory_mib=0,
+        multiprocessors=0,
+        mig_enabled=False,
+        memory_slices=0,
+        compute_slices=0,
+        profiles=(),
+        instances=(),
+        creatable={},
+        healthy=False,
+        health_message=why,
+        lost=True,
+        fixed_layout=fixed,
+    )
+
+
+def is_offered(instance: InstanceReport) -> bool:
+    """Whether an instance of a fixed layout is one that can be handed out at all, whoever has it or is on it."""
+    return bool(instance.uuid) and not instance.unusable
+
+
+def _offered(report: GpuReport, instances: Iterable[InstanceReport]) -> dict[str, int]:
+    """Of a fixed layout: per profile, how many instances nobody has and anybody could be given."""
+    counts = dict.fromkeys((profile.name for profile in report.profiles), 0) if report.mig_enabled else {}
+    for instance in instances:
+        if instance.profile in counts and instance.allocation is None and not instance.unusable:
+            counts[instance.profile] += 1
+    return counts
+
+
+def _creatable(report: GpuReport) -> dict[str, int]:
+    """Per profile, how many more fit. An instance of a profile that the GPU does not list blocks its span."""
+    table = table_of(model_from_report(report))
+    listed = {profile.name for profile in report.profiles}
+    instances = tuple(Instance(i.profile, i.start, i.size) for i in report.instances if i.profile in listed)
+    blocked = tuple(Placement(i.start, i.size) for i in report.instances if i.profile not in listed)
+    return dict(table.creatable(table.state(instances, blocked=blocked)))

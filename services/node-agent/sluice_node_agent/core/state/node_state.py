@@ -1,0 +1,98 @@
+"""
+What all steps of one node are about: its devices, the slices and the homes of shares on them, and the boot.
+
+Plain state with the questions that both slices and homes ask of it; it changes nothing by itself.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import DeviceGrant
+from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord, SliceRecord
+from sluice_node_agent.core.state.devices import Devices, InstanceKey
+from sluice_node_agent.core.state.tasks import (
+    SharedDeviceKey,
+    SharedDeviceTask,
+    SliceTask,
+    numbered_devices,
+    shared_device_key,
+)
+
+
+@dataclass(slots=True)
+class NodeState:
+    """The state of one node, as far as steps go."""
+
+    boot_id: str = ""
+    mps_root: str = ""
+    has_pods: bool = False
+    """Whether a kubelet may run pods here: their processes are looked for, besides those on devices."""
+    time_quota: bool = False
+    """Whether the time of fractional shares is enforced."""
+    devices: Devices = field(default_factory=Devices)
+    slices: dict[AllocationId, SliceTask] = field(default_factory=dict)
+    homes: dict[SharedDeviceKey, SharedDeviceTask] = field(default_factory=dict)
+    _tenants: dict[SharedDeviceKey, dict[AllocationId, None]] = field(default_factory=dict)
+
+    # -- slices ---------------------------------------------------------------------------------------------------
+
+    def enter(self, record: SliceRecord) -> SliceTask:
+        """The work of a slice, with this record from now on."""
+        allocation = record.booking.allocation
+        work = self.slices.get(allocation)
+        if work is None:
+            work = self.slices[allocation] = SliceTask(record)
+            for key in work.homes:
+                self._tenants.setdefault(key, {})[allocation] = None
+        work.record = record
+        return work
+
+    def leave(self, allocation: AllocationId) -> None:
+        """A slice is gone."""
+        work = self.slices.pop(allocation, None)
+        for key in work.homes if work is not None else ():
+            tenants = self._tenants.get(key, {})
+            tenants.pop(allocation, None)
+            if not tenants:
+                self._tenants.pop(key, None)
+
+    def claims(self) -> dict[InstanceKey, AllocationId | None]:
+        """Whose each instance of ours is: a home's is any tenant's, and nobody's when none is left."""
+        found: dict[InstanceKey, AllocationId | None] = {}
+        for home in self.homes.values():
+            gi_id = home.record.device.gi_id
+            if gi_id is not None:
+                tenants = self._tenants.get(home.key, {})
+                found[home.record.gpu, gi_id] = next(iter(tenants), None)
+        for allocation, work in self.slices.items():
+            record = work.record
+            for grant, device in zip(record.booking.devices, record.devices, strict=False):
+                if device.gi_id is not None:
+                    found[grant.gpu, device.gi_id] = allocation
+        return found
+
+    # -- homes ----------------------------------------------------------------------------------------------------
+
+    def tenants(self, key: SharedDeviceKey) -> Iterator[tuple[SliceTask, DeviceGrant, DeviceRecord]]:
+        """Every shared device that has its home here, with its slice."""
+        for allocation in self._tenants.get(key, ()):
+            work = self.slices[allocation]
+            for _, grant, device in numbered_devices(work.record):
+                if grant.share is not None and shared_device_key(grant) == key:
+                    yield work, grant, device
+
+    def has_tenants(self, key: SharedDeviceKey) -> bool:
+        """Whether any slice that is not gone has a share there, or shall have one."""
+        return bool(self._tenants.get(key))
+
+    def home_of(self, grant: DeviceGrant) -> SharedDeviceRecord | None:
+        """The home that a shared device is in, or is to join."""
+        home = self.homes.get(shared_device_key(grant)) if grant.share is not None else None
+        return home.record if home is not None else None
+
+    def wants_home(self, key: SharedDeviceKey) -> bool:
+        """Whether a home is needed: a slice is being made or ready there, or has not left it yet."""
+        return any(
+            device.step == "made" or work.record.phase in {"making", "ready"} for work, _, device in self.tenants(key)
+        )

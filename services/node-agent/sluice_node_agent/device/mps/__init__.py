@@ -1,0 +1,1 @@
+"""MPS control daemons: start, watch, limit and end them."""

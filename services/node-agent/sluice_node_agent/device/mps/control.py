@@ -1,0 +1,299 @@
+"""
+Talks to one home's control daemon through the control binary, and knows its processes from all others.
+
+Every conversation is one bounded run of the binary. Its answers carry no marks, so one conversation only asks what can
+be told apart: a percentage, a size with its unit, numbers of processes, or words. It kills nothing.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice_node_agent.core.journal_records import MpsLimits
+from sluice_node_agent.device.mps.home_directory import HomeDirectory, MpsError, as_mps_error
+from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.device.subprocess_io import communicate
+
+_CONTROL, _SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
+_COMM = _CONTROL[:15]
+"""What both are called in /proc/<pid>/comm, which is cut after 15 characters (proc(5))."""
+_SAID_ONCE = ("quit", "terminate_client")
+_NOBODY = "Cannot find MPS control daemon process"
+_PERCENTAGE = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,10})?")
+_MEMORY = re.compile(r"([0-9]{1,12})([MG])")
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_ENVIRON_MAX_BYTES = 256 * 1024
+ANSWER_MAX_BYTES = 1024 * 1024
+"""What one conversation may print: some numbers and a line or two."""
+
+
+class NoDaemonError(MpsError):
+    """Nobody answers on the pipe directory."""
+
+
+class _BrokenError(MpsError):
+    """The daemon ended the conversation."""
+
+
+class NoAnswerError(MpsError):
+    """The daemon took too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class MpsProcess:
+    """A process of a home: its control daemon, or a server. With `started_at`, `pid` names it for ever."""
+
+    pid: int
+    started_at: int
+    is_server: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Limits as they were read back; None where nothing was said."""
+
+    percentage: float | None
+    memory: tuple[int, str] | None
+
+    def mismatch(self, ordered: MpsLimits) -> str:
+        """
+        What is not as ordered, in words; empty when all is.
+
+        Memory is printed in whole MiB below one GiB, else in whole GiB, rounded down (seen of 535.261 and 550.163).
+        """
+        if self.percentage is None or self.percentage != ordered.active_thread_percentage:
+            return f"active thread percentage was set to {ordered.active_thread_percentage}, reads {self.percentage}"
+        shown = "nothing" if self.memory is None else f"{self.memory[0]}{self.memory[1]}"
+        divisor = 1024 if self.memory is not None and self.memory[1] == "G" else 1
+        if self.memory is None or self.memory[0] != ordered.memory_mib // divisor:
+            return f"memory limit of device 0 was set to {ordered.memory_mib}M, reads {shown}"
+        return ""
+
+
+class MpsControl:
+    """The control daemon of one home."""
+
+    def __init__(
+        self, directory: HomeDirectory, control: Path, processes: Processes, environment: Mapping[str, str]
+    ) -> None:
+        """`environment` is all that the binary gets, besides what names the home."""
+        self._directory = directory
+        self._control = control
+        self._processes = processes
+        pipe, log = str(directory.pipe), str(directory.log)
+        self._environment = {**environment, "CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_LOG_DIRECTORY": log}
+
+    # -- conversations --------------------------------------------------------------------------------------------
+
+    def launch(self, device: str, timeout_s: float) -> None:
+        """
+        Start the daemon in the background, in a session of its own so that it outlives us.
+
+        Raises MpsError with what the binary said and the last line of the log.
+        """
+        environment = {**self._environment, "CUDA_VISIBLE_DEVICES": device}
+        with tempfile.TemporaryFile() as said:  # a pipe would be held open by the daemon
+            status = self._run(["-d"], environment, said.fileno(), timeout_s)
+            said.seek(0)
+            words = _one_line(said.read(4096).decode("utf-8", "replace"))
+        if status != 0:
+            words = words or self._directory.last_line("control.log") or "it said nothing"
+            raise MpsError(f"home {self._directory.home}: {self._control} -d failed with exit status {status}: {words}")
+
+    def ask(self, commands: tuple[str, ...], timeout_s: float) -> list[str]:
+        """
+        The lines that commands are answered with. Raises NoDaemonError, NoAnswerError, MpsError.
+
+        A conversation that broke is had once more: 535.261 drops it when a server ends at that moment. All commands may
+        be said twice, except `quit` and `terminate_client`.
+        """
+        try:
+            return self._ask(commands, timeout_s)
+        except _BrokenError:
+            if commands[0].startswith(_SAID_ONCE):
+                raise
+            return self._ask(commands, timeout_s)
+
+    def _ask(self, commands: tuple[str, ...], timeout_s: float) -> list[str]:
+        lines = "".join(f"{command}\n" for command in commands).encode()
+        try:
+            status, data = communicate([self._control], lines, self._environment, timeout_s, bytes_max=ANSWER_MAX_BYTES)
+        except TimeoutError:
+            what = ", ".join(commands)
+            text = f"home {self._directory.home}: no answer to {what!r} within {timeout_s:.1f} s"
+            raise NoAnswerError(text) from None
+        except OSError as error:
+            raise MpsError(f"{self._control} cannot be run: {error.strerror}") from error
+        if len(data) > ANSWER_MAX_BYTES:
+            said_to = f"home {self._directory.home}: {', '.join(commands)!r}"
+            raise MpsError(f"{said_to} was answered with more than {ANSWER_MAX_BYTES} bytes; no answer is as long")
+        text = data.decode("utf-8", "replace")
+        if _NOBODY in text:
+            raise NoDaemonError(f"home {self._directory.home}: its MPS control daemon does not run")
+        if status != 0:
+            words = _one_line(text) or f"exit status {status}"
+            raise _BrokenError(f"home {self._directory.home}: {', '.join(commands)!r} failed: {words}")
+        return answers_in(text)
+
+    def servers(self, timeout_s: float) -> tuple[int, ...]:
+        """The servers that the daemon has, those that are starting included."""
+        return numbers_in(self.ask(("get_server_list",), timeout_s))
+
+    def state_of(self, server: int, timeout_s: float) -> tuple[str | None, tuple[int, ...]]:
+        """
+        A server's state (INITIALIZING, ACTIVE, FAULT; empty when this release cannot say) and its clients.
+
+        The state is None when there is no such server. Release 535.261 does not know `get_server_status`.
+        """
+        lines = self.ask((f"get_server_status {server}", f"get_client_list {server}"), timeout_s)
+        words = [line for line in lines if not _NUMBER.fullmatch(line)]
+        if any("not found" in line for line in words):
+            return None, ()
+        state = next((line for line in words if not line.startswith("Unknown command")), "")
+        return state, numbers_in(lines)
+
+    def start_server(self, uid: int, timeout_s: float) -> tuple[int, ...]:
+        """Start a server for a user unless there is one, of whatever user; returns the servers that are there then."""
+        try:
+            return numbers_in(self.ask((f"start_server -uid {uid}", "get_server_list"), timeout_s))
+        except _BrokenError:  # its server ended at once, and took the conversation with it (seen of both releases)
+            return self.servers(timeout_s)
+
+    def clients_of(self, server: int, timeout_s: float) -> tuple[int, ...]:
+        """The clients of a server; none when there is no such server."""
+        return numbers_in(self.ask((f"get_client_list {server}",), timeout_s))
+
+    def terminate(self, server: int, pid: int, timeout_s: float) -> str:
+        """
+        Have a server let go of a client; returns what was said against it, empty when it was done.
+
+        Only for a process that was never named before (`terminated_clients`). Releases before 580 may say nothing.
+        """
+        said = self.ask((f"terminate_client {server} {pid}",), timeout_s)
+        return "" if said in ([], ["0"]) else _one_line(" ".join(said))
+
+    def set_defaults(self, limits: MpsLimits, timeout_s: float) -> None:
+        """Set what the next server gives its clients, and read it back. Raises MpsError when it reads otherwise."""
+        percentage, memory = limits.active_thread_percentage, f"0 {limits.memory_mib}M"
+        commands = (
+            f"set_default_active_thread_percentage {percentage}",
+            f"set_default_device_pinned_mem_limit {memory}",
+            "get_default_active_thread_percentage",
+            "get_default_device_pinned_mem_limit 0",
+        )
+        self._check("default", limits, self.ask(commands, timeout_s))
+
+    def set_limits(self, server: int, limits: MpsLimits, timeout_s: float) -> None:
+        """Set what a running server gives clients that come from now on, and read it back."""
+        commands = (
+            f"set_active_thread_percentage {server} {limits.active_thread_percentage}",
+            f"set_device_pinned_mem_limit {server} 0 {limits.memory_mib}M",
+            *_queries(server),
+        )
+        self._check(f"server {server}'s", limits, self.ask(commands, timeout_s))
+
+    def check_limits(self, server: int, limits: MpsLimits, timeout_s: float) -> None:
+        """Read back what a running server gives its clients. Raises MpsError when it is not `limits`."""
+        self._check(f"server {server}'s", limits, self.ask(_queries(server), timeout_s))
+
+    def _check(self, whose: str, limits: MpsLimits, lines: list[str]) -> None:
+        wrong = limits_in(lines).mismatch(limits)
+        if wrong:
+            other = [line for line in lines if not _PERCENTAGE.fullmatch(line) and not _MEMORY.fullmatch(line)]
+            said = f" (it said: {_one_line(' '.join(other))})" if other else ""
+            raise MpsError(f"home {self._directory.home}: the {whose} {wrong}{said}")
+
+    def _run(self, arguments: list[str], environment: dict[str, str], output: int, timeout_s: float) -> int:
+        try:
+            done = subprocess.run(  # noqa: S603 - the control binary, as it was configured
+                [self._control, *arguments],
+                input=b"",
+                stdout=output,
+                stderr=output,
+                env=environment,
+                cwd="/",
+                timeout=max(timeout_s, 0.01),
+                start_new_session=True,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            text = f"home {self._directory.home}: no answer to {' '.join(arguments)!r} within {timeout_s:.1f} s"
+            raise NoAnswerError(text) from error
+        except OSError as error:
+            raise MpsError(f"{self._control} cannot be run: {error.strerror}") from error
+        return done.returncode
+
+    # -- processes ------------------------------------------------------------------------------------------------
+
+    @as_mps_error()
+    def processes(
+        self, device: str, pods: frozenset[str], pids: tuple[int, ...] | None = None
+    ) -> tuple[MpsProcess, ...]:
+        """
+        The processes of this home, daemons first: those called so that got our directory in their environment.
+
+        `device` is what the daemon was told to see (empty when that is not known), and `pods` are the pods that it may
+        be in: a tenant may call a process of his own likewise, but he cannot leave his pod's cgroup. A server gets its
+        daemon's environment (seen of 535 and 550). `pids` are `candidates`, where they were listed already. Raises
+        MpsError when one of them cannot be looked at: it may be the daemon.
+        """
+        found = []
+        wanted = {f"CUDA_MPS_PIPE_DIRECTORY={self._directory.pipe}".encode()}
+        if device:
+            wanted.add(f"CUDA_VISIBLE_DEVICES={device}".encode())
+        for pid in candidates(self._processes) if pids is None else pids:
+            started_at = self._processes.started_at(pid)
+            if not started_at or self._processes.owner_of(pid) not in pods or not wanted <= self._environ(pid):
+                continue
+            kind = _kind_of(self._processes.command_of(pid))
+            if kind is not None and self._processes.started_at(pid) == started_at:
+                found.append(MpsProcess(pid, started_at, kind == _SERVER))
+        return tuple(sorted(found, key=lambda process: (process.is_server, process.pid)))
+
+    def _environ(self, pid: int) -> set[bytes]:
+        return set(self._processes.read(pid, "environ", _ENVIRON_MAX_BYTES).split(b"\0"))
+
+
+def candidates(processes: Processes) -> tuple[int, ...]:
+    """All processes that are called as MPS daemons and servers are, whoever started them. Raises MpsError."""
+    try:
+        return tuple(pid for pid in processes.pids() if processes.name_of(pid) == _COMM)
+    except OSError as error:
+        raise MpsError(f"the processes of this node cannot be listed: {processes.root}: {error.strerror}") from error
+
+
+def limits_in(lines: list[str]) -> ServerLimits:
+    """The last percentage and the last size among answers."""
+    percentages = [float(line) for line in lines if _PERCENTAGE.fullmatch(line)]
+    sizes = [found for line in lines if (found := _MEMORY.fullmatch(line))]
+    memory = (int(sizes[-1][1]), sizes[-1][2]) if sizes else None
+    return ServerLimits(percentages[-1] if percentages else None, memory)
+
+
+def _kind_of(command: tuple[str, ...]) -> str | None:
+    """Whether a command line is a daemon's or a server's; None for a front end, which only asks."""
+    names = [Path(argument).name for argument in command]
+    if _SERVER in names:
+        return _SERVER
+    return _CONTROL if _CONTROL in names and {"-d", "-f"} & set(command) else None
+
+
+def _queries(server: int) -> tuple[str, str]:
+    return f"get_active_thread_percentage {server}", f"get_device_pinned_mem_limit {server} 0"
+
+
+def answers_in(text: str) -> list[str]:
+    """What was printed, line by line."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def numbers_in(lines: list[str]) -> tuple[int, ...]:
+    """The numbers of processes among answers."""
+    return tuple(int(line) for line in lines if _NUMBER.fullmatch(line))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]

@@ -1,0 +1,1 @@
+"""The GPU backend of real nodes, on NVML."""

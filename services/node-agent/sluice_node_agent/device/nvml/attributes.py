@@ -1,0 +1,180 @@
+"""
+What a GPU is, asked of NVML: its name, sizes, place in the machine and health. Reads; changes nothing.
+
+Each function raises NVML's errors as they are: who calls says whose GPU it was. What not every GPU or driver can tell
+is told as not known; a GPU that is lost is never taken for one that cannot tell.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pynvml  # type: ignore[import-untyped]
+
+from sluice.contracts.ids import GpuUuid
+from sluice.contracts.messages import ProfileReport
+from sluice.mig.catalog import find_model
+from sluice_node_agent.device.gpu_health import HealthFacts
+from sluice_node_agent.device.nvml.errors import MISSING, known_or, told_or
+from sluice_node_agent.device.nvml.mig import Handle, Mode
+
+MIB = 1024**2
+PER_LINK = 100
+"""How close one NVLink brings two GPUs, in the unit of `GpuReport.links`."""
+SYS = Path("/sys/bus/pci/devices")
+
+CORES_PER_SM: Mapping[tuple[int, int], int] = {
+    **dict.fromkeys(((7, 0), (7, 2), (7, 5), (8, 0)), 64),
+    **dict.fromkeys(((8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 1), (10, 3), (11, 0), (12, 0), (12, 1)), 128),
+}
+"""CUDA cores per SM by compute capability (NVIDIA/cuda-samples, Common/helper_cuda.h)."""
+
+_AFFINITY_WORDS = 4
+"""64 NUMA nodes each; no machine with GPUs has more than a few dozen."""
+_SWITCH = pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+
+_UNTOLD = MISSING | {pynvml.NVML_ERROR_NOT_SUPPORTED}
+"""This GPU, or this driver, does not tell such a fact."""
+_CLIENTS_60_FROM = 13010
+"""CUDA 13.1 as nvmlSystemGetCudaDriverVersion_v2 tells it (major * 1000 + minor * 10)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """
+    Where a GPU is: its PCI place, and what its active NVLinks lead to (other PCI places, or NVSwitches).
+
+    `pci` is None where the driver tells none.
+    """
+
+    pci: tuple[int, int, int] | None
+    mig: bool
+    direct: Mapping[tuple[int, int, int], int] = field(default_factory=dict)
+    switched: int = 0
+
+
+def mps_clients_max() -> int:
+    """
+    How many clients one MPS server serves on a whole GPU: 48 until CUDA 13.0, 60 from CUDA 13.1 on.
+
+    NVIDIA MPS documentation, "Limitations". 48 when the driver's CUDA version is not known.
+    """
+    version = known_or(0, pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    return 60 if version >= _CLIENTS_60_FROM else 48
+
+
+def memory_bytes(device: Handle) -> int:
+    """
+    All memory of the GPU, that which the driver keeps for itself included (as nvidia-smi's memory.total); 0 where the
+    driver does not tell it of this GPU: one that has the machine's memory, as GB10, has none of its own to tell of.
+
+    Any other error is no answer, and raised: a size that is not known for a moment would be another model.
+    """
+    memory = told_or(_UNTOLD, None, pynvml.nvmlDeviceGetMemoryInfo, device)
+    return int(memory.total) if memory is not None else 0
+
+
+def multiprocessors(device: Handle, name: str, profiles: tuple[ProfileReport, ...]) -> int:
+    """
+    All SMs of a whole GPU; 0 when nothing tells.
+
+    NVML has no call for it: attributes are for MIG devices only, and the largest profile can have fewer (98 of 108 on
+    an A100). So the catalog's number for the product; for others the CUDA cores over the cores per SM of their
+    architecture; else the largest profile's. Never fewer than that: one profile cannot have more than there are.
+    """
+    least = max((profile.multiprocessors for profile in profiles), default=0)
+    model = find_model(name)
+    if model is not None and model.multiprocessors >= least:
+        return model.multiprocessors
+    cores = known_or(0, pynvml.nvmlDeviceGetNumGpuCores, device)
+    capability = known_or((0, 0), pynvml.nvmlDeviceGetCudaComputeCapability, device)
+    per_sm = CORES_PER_SM.get((capability[0], capability[1]), 0)
+    return max(cores // per_sm if per_sm and cores % per_sm == 0 else 0, least)
+
+
+def health(device: Handle, mode: Mode) -> HealthFacts:
+    """What the driver says of the GPU's health."""
+    return HealthFacts(
+        mig_now=mode.now,
+        mig_next=mode.after_reset,
+        recovery=_recovery_action(device),
+        uncorrected=known_or(
+            0,
+            pynvml.nvmlDeviceGetTotalEccErrors,
+            device,
+            pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+            pynvml.NVML_VOLATILE_ECC,
+        ),
+    )
+
+
+def wiring(device: Handle, *, mig: bool) -> Wiring:
+    """Where the GPU is, and what it is linked to. A GPU in MIG mode has no peers: P2P is off (MIG user guide)."""
+    found = told_or(_UNTOLD, None, pynvml.nvmlDeviceGetPciInfo_v3, device)
+    pci = _place(found) if found is not None else None
+    if mig:
+        return Wiring(pci, mig)
+    direct: Counter[tuple[int, int, int]] = Counter()
+    switched = 0
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        state = known_or(None, pynvml.nvmlDeviceGetNvLinkState, device, link)
+        if not state:  # off, or no such link
+            continue
+        if known_or(None, pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, device, link) == _SWITCH:
+            switched += 1
+        elif (remote := known_or(None, pynvml.nvmlDeviceGetNvLinkRemotePciInfo, device, link)) is not None:
+            direct[_place(remote)] += 1
+    return Wiring(pci, mig, dict(direct), switched)
+
+
+def links(own: Wiring, others: Mapping[GpuUuid, Wiring]) -> dict[GpuUuid, int]:
+    """
+    How close the other GPUs are: 100 for each NVLink between the two; those without are left out.
+
+    Behind NVSwitches every GPU reaches every other one with all links that both have there (as `NV18` in
+    `nvidia-smi topo -m`).
+    """
+    found = {}
+    for uuid, other in others.items():
+        if own.mig or other.mig or own.pci is None or other.pci is None or other.pci == own.pci:
+            continue
+        count = own.direct.get(other.pci, 0) + min(own.switched, other.switched)
+        if count:
+            found[uuid] = PER_LINK * count
+    return found
+
+
+def numa_node(device: Handle, pci: tuple[int, int, int] | None) -> int | None:
+    """
+    The NUMA node whose memory is closest to the GPU; None when the machine has no such node or does not tell.
+
+    Not nvmlDeviceGetNumaNodeId: on machines where GPU memory is itself a NUMA node (Grace), that is the GPU's own.
+    """
+    words: Iterable[int] = known_or(
+        (), pynvml.nvmlDeviceGetMemoryAffinity, device, _AFFINITY_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE
+    )
+    mask = sum(word << (64 * number) for number, word in enumerate(words))
+    if mask.bit_count() == 1:
+        return mask.bit_length() - 1
+    if pci is None:
+        return None
+    domain, bus, slot = pci
+    try:
+        node = int((SYS / f"{domain:04x}:{bus:02x}:{slot:02x}.0" / "numa_node").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+def _recovery_action(device: Handle) -> int | None:
+    """The recovery action that the driver asks for, 0 for none; None on drivers that do not tell (before R565)."""
+    values = known_or(None, pynvml.nvmlDeviceGetFieldValues, device, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    return int(values[0].value.uiVal)
+
+
+def _place(pci: Any) -> tuple[int, int, int]:
+    return int(pci.domain), int(pci.bus), int(pci.device)

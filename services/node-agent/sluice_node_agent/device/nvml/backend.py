@@ -1,0 +1,262 @@
+"""
+The GPUs of a real node, through NVML: a `GpuBackend`.
+
+NVML is initialized once and kept. Handles are kept by UUID and fetched anew when one has gone stale, which a reset or a
+change of MIG mode does. A GPU that is lost never hides the others. What is known of a GPU is a reading's; nothing here
+decides, retries or waits. Only the modules `device.nvml*` may touch pynvml, and none of its errors gets out of them.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pynvml  # type: ignore[import-untyped]
+
+from sluice.contracts.ids import GpuUuid
+from sluice.contracts.messages import GpuReport, InstanceReport
+from sluice.runtime import logs
+from sluice_node_agent.core.device_use import DeviceUse
+from sluice_node_agent.core.events import Holder
+from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector, refusal
+from sluice_node_agent.device.gpu_health import RECOVERY_CHANGED, is_critical
+from sluice_node_agent.device.nvml import holders
+from sluice_node_agent.device.nvml import mig as nvml_mig
+from sluice_node_agent.device.nvml.errors import no_backend, told
+from sluice_node_agent.device.nvml.events import EventSet
+from sluice_node_agent.device.nvml.inventory import GpuInventory
+from sluice_node_agent.device.nvml.mig import Handle
+from sluice_node_agent.device.nvml.utilization import UtilizationReader
+from sluice_node_agent.device.port import (
+    BackendError,
+    DeviceError,
+    DifferentError,
+    NotFoundError,
+    NotSupportedError,
+)
+from sluice_node_agent.device.processes import Processes
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class NvmlBackend:
+    """The GPUs that NVML knows on this node (a `GpuBackend`)."""
+
+    def __init__(
+        self,
+        processes: Processes,
+        *,
+        uuids: Collection[str] = (),
+        fixed: FixedLayoutSelector = FixedLayoutSelector(),  # noqa: B008  # frozen
+    ) -> None:
+        """
+        Take hold of the driver. With `uuids` only these GPUs count; of `fixed` no layout is changed.
+
+        Raises BackendError.
+
+        A GPU that is lost already, and cannot even tell its UUID, is left out, told in the log, and `nameless`.
+        """
+        self._processes = processes
+        self._log = logs.get("nvml")
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise no_backend(error.value) from None
+        self._events = EventSet()
+        self._uses = UtilizationReader(processes)
+        try:
+            self._boot_id = BOOT_ID.read_text(encoding="ascii").strip()
+            self._driver_version = str(pynvml.nvmlSystemGetDriverVersion())
+            self._inventory = GpuInventory(self._events, only=uuids, fixed=fixed)
+            self._on = self._inventory.handles.on
+            found = {report.uuid for report in self.read()}
+        except (pynvml.NVMLError, UnicodeDecodeError, DeviceError, OSError) as error:
+            self.close()
+            raise _as_backend_error(error) from None
+        if missing := sorted(set(uuids) - found):
+            self._log.warning("GPUs that were asked for are not on this node", gpus=missing)
+
+    def boot_id(self) -> str:
+        """The kernel's boot id as it was when this began: a reboot ends this process."""
+        return self._boot_id
+
+    def driver_version(self) -> str:
+        """As NVML says it, `580.65.06`."""
+        return self._driver_version
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def read(self) -> tuple[GpuReport, ...]:
+        """All GPUs in index order. Raises DeviceError when not even their number can be read."""
+        return self._inventory.read()
+
+    def nameless(self) -> dict[int, str]:
+        """The GPUs that `read` left out, because they could not tell their UUID: by index, why."""
+        return self._inventory.nameless()
+
+    def read_gpu(self, gpu: GpuUuid) -> GpuReport:
+        """One GPU; as `lost` when it does not answer and was there before. Raises DeviceError when it never was."""
+        return self._inventory.read_gpu(gpu)
+
+    def instance(self, gpu: GpuUuid, gi_id: int) -> InstanceReport:
+        """One GPU instance."""
+        doing = f"reading GPU instance {gi_id}"
+        return self._on(
+            gpu, doing, lambda device: nvml_mig.instance(device, gi_id, self._inventory.profiles_of(gpu, device))
+        )
+
+    def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
+        """The id of the GPU instance of this profile at a placement, if there is one."""
+        doing = f"looking for a GPU instance of profile {profile_id} at {start}:{size}"
+        return self._on(gpu, doing, lambda device: nvml_mig.instance_at(device, profile_id, start, size))
+
+    def processes(self, gpu: GpuUuid, uuid: str) -> tuple[Holder, ...]:
+        """Processes with a context on a device, or with its files open; on a whole GPU those on its MIG devices too."""
+        return self._on(gpu, f"listing the processes of {uuid}", lambda device: self._holders(gpu, device, uuid))
+
+    def remaining(self, gpu: GpuUuid) -> dict[str, int]:
+        """Per profile, how many more the driver says could be created now; empty without MIG."""
+
+        def ask(device: Handle) -> dict[str, int]:
+            return (
+                nvml_mig.remaining(device, self._inventory.profiles_of(gpu, device))
+                if nvml_mig.mode(device).now
+                else {}
+            )
+
+        return self._on(gpu, "asking what fits", ask)
+
+    def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
+        """What these devices are used for, as far as the driver tells."""
+        return self._on(gpu, "reading its use", lambda device: self._uses.read(gpu, device, wanted))
+
+    # -- changing -------------------------------------------------------------------------------------------------
+
+    def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int:
+        """Create a GPU instance at a placement. Refused while MIG mode waits for a reset."""
+
+        def create(device: Handle) -> int:
+            mode = nvml_mig.mode(device)
+            if not mode.now or not mode.after_reset:
+                words = "MIG mode is off" if not mode.now else "MIG mode will be off after the next reset"
+                raise NotSupportedError(f"{gpu}: {words}")
+            self._refuse_fixed(gpu, "creating a GPU instance")
+            return nvml_mig.create_gpu_instance(
+                device, self._inventory.profiles_of(gpu, device), profile_id, start, size
+            )
+
+        return self._on(gpu, f"creating a GPU instance of profile {profile_id} at {start}:{size}", create)
+
+    def create_compute_instance(self, gpu: GpuUuid, gi_id: int) -> str:
+        """Create the compute instance of a GPU instance."""
+
+        def create(device: Handle) -> str:
+            self._refuse_fixed(gpu, "creating a compute instance")
+            return nvml_mig.create_compute_instance(device, gi_id, self._inventory.profiles_of(gpu, device))
+
+        return self._on(gpu, f"creating the compute instance of GPU instance {gi_id}", create)
+
+    def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, uuid: str) -> None:
+        """Destroy the compute instance of a GPU instance, if its MIG device is `uuid`."""
+
+        def destroy(device: Handle) -> None:
+            self._refuse_fixed(gpu, "destroying a compute instance")
+            parent = nvml_mig.gpu_instance(device, gi_id)
+            there = nvml_mig.compute_instances(device, parent, gi_id)
+            if not there:
+                raise NotFoundError(f"{gpu}: GPU instance {gi_id} has no compute instance")
+            # A foreign hand may have put more than one there: all must be the one that is meant.
+            others = [one.uuid for one in there if one.uuid and one.uuid != uuid]
+            if not others and not all(one.uuid for one in there):  # it may be the one, with its tenant on it
+                raise DeviceError(
+                    f"{gpu}: GPU instance {gi_id} is a device that does not tell its UUID, perhaps {uuid}"
+                )
+            if others:
+                raise DifferentError(f"{gpu}: GPU instance {gi_id} is {', '.join(others)}, not {uuid}")
+            pynvml.nvmlComputeInstanceDestroy(there[0].handle)
+
+        self._on(gpu, f"destroying the compute instance of GPU instance {gi_id} ({uuid})", destroy)
+
+    def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int, start: int, size: int) -> None:
+        """Destroy a GPU instance, if it sits at this placement."""
+
+        def destroy(device: Handle) -> None:
+            self._refuse_fixed(gpu, "destroying a GPU instance")
+            found = nvml_mig.gpu_instance(device, gi_id)
+            span = pynvml.nvmlGpuInstanceGetInfo(found).placement
+            if (span.start, span.size) != (start, size):
+                raise DifferentError(f"{gpu}: GPU instance {gi_id} is at {span.start}:{span.size}, not {start}:{size}")
+            pynvml.nvmlGpuInstanceDestroy(found)
+
+        self._on(gpu, f"destroying GPU instance {gi_id}", destroy)
+
+    def set_exclusive_process(self, gpu: GpuUuid, *, exclusive: bool) -> None:
+        """Set the compute mode, and read it back: a driver that says yes and does not is an error."""
+        wanted = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else pynvml.NVML_COMPUTEMODE_DEFAULT
+        name = "EXCLUSIVE_PROCESS" if exclusive else "DEFAULT"
+
+        def change(device: Handle) -> None:
+            if nvml_mig.mode(device).now:
+                raise NotSupportedError(f"{gpu}: a GPU in MIG mode has no compute mode {name}")
+            pynvml.nvmlDeviceSetComputeMode(device, wanted)
+            if (found := pynvml.nvmlDeviceGetComputeMode(device)) != wanted:
+                raise DeviceError(f"{gpu}: compute mode {name} was set, but {found} was read back")
+
+        self._on(gpu, f"setting compute mode {name}", change)
+
+    # -- trouble --------------------------------------------------------------------------------------------------
+
+    def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
+        """
+        Wait for the driver's events; returns the GPUs that have to be read, and those that tell their UUID by now.
+
+        A critical Xid makes its GPU unhealthy until it was reset, or this process ends; one of an application changes
+        nothing and is only told in the log.
+        """
+        handles = self._inventory.handles.all()
+        found: dict[GpuUuid, None] = {}
+        for trouble in self._events.wait(handles, timeout_s):
+            if trouble.xid or trouble.gpu is None:  # else it may be an instance that we made ourselves
+                self._log.warning("the driver told of an error", gpu=trouble.gpu, xid=trouble.xid)
+            if trouble.gpu is None:
+                found.update(dict.fromkeys(handles))  # the readings find out whose it was
+            elif trouble.gpu in handles:
+                critical = trouble.xid != 0 and is_critical(trouble.xid)
+                if critical:
+                    self._inventory.xids.add(trouble.gpu, trouble.xid)
+                if critical or trouble.xid in {0, RECOVERY_CHANGED}:
+                    found[trouble.gpu] = None
+        return tuple(found | dict.fromkeys(self._inventory.named_by_now()))
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        self._events.close()
+        self._uses.close()
+        with told("letting go of the driver"):
+            pynvml.nvmlShutdown()
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _refuse_fixed(self, gpu: GpuUuid, doing: str) -> None:
+        if self._inventory.is_fixed(gpu):
+            raise NotSupportedError(refusal(gpu, doing))
+
+    def _holders(self, gpu: GpuUuid, device: Handle, uuid: str) -> tuple[Holder, ...]:
+        if uuid == gpu:
+            files = holders.whole_gpu_files(device)
+            return holders.holders(holders.using(device), files, self._processes)
+        mig = nvml_mig.mig_device(device, uuid)
+        if mig is None:
+            return ()
+        files = holders.mig_files(device, mig.gi_id, mig.ci_id)
+        return holders.holders(holders.using(mig.handle, is_instance=True), files, self._processes)
+
+
+def _as_backend_error(error: Exception) -> BackendError:
+    if isinstance(error, pynvml.NVMLError):
+        return no_backend(error.value)
+    if isinstance(error, UnicodeDecodeError):
+        return BackendError(
+            "the NVIDIA driver's version is no text: see what nvidia-smi says on this node, and install the driver anew"
+        )
+    if isinstance(error, OSError):
+        return BackendError(f"the node's boot id cannot be read: {error}")
+    return BackendError(str(error))

@@ -1,0 +1,137 @@
+"""
+What NVML tells by itself: an event set, waited for by one thread.
+
+Which GPUs are in it is brought up to date before each wait, because a GPU that was reset is not in it any more. A GPU
+or driver that knows no events is left out, and is seen by the agent's own readings only.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pynvml  # type: ignore[import-untyped]
+
+from sluice.contracts.ids import GpuUuid
+from sluice.runtime import logs
+from sluice_node_agent.device.nvml.handles import address
+from sluice_node_agent.device.nvml.mig import MIG_PREFIX, Handle
+
+STEP_S = 0.5
+"""The longest single wait inside NVML: `close` waits for its end, because a set that is waited for may not be freed."""
+EVENTS_MAX = 256
+"""Events taken in one wait: more than the Xids of a bad second on eight GPUs; the others come with the next wait."""
+
+_XID = pynvml.nvmlEventTypeXidCriticalError
+_WANTED = (
+    _XID
+    | pynvml.nvmlEventTypeDoubleBitEccError
+    | pynvml.nvmlEventMigConfigChange
+    | pynvml.nvmlEventTypeDramRetirementFailure
+    | pynvml.nvmlEventTypeFatalPoisonError
+    | pynvml.nvmlEventTypeGpuUnavailableError
+    | pynvml.nvmlEventTypeGpuRecoveryAction
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuEvent:
+    """Something happened to a GPU; `xid` is 0 when it is none. `gpu` is None when NVML does not say whose it is."""
+
+    gpu: GpuUuid | None
+    xid: int = 0
+
+
+class EventSet:
+    """One event set. `wait` is called by one thread at a time; `forget` and `close` by any."""
+
+    def __init__(self) -> None:
+        """Nothing is registered yet."""
+        self._log = logs.get("nvml")
+        self._closing = threading.Event()
+        self._waiting = threading.Lock()
+        self._lock = threading.Lock()
+        self._registered: set[GpuUuid] = set()
+        self._set = None
+        try:
+            self._set = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as error:
+            self._log.warning("this driver tells no errors by itself", code=error.value)
+
+    def forget(self, gpu: GpuUuid) -> None:
+        """The GPU was reset, or has another handle: it has to be registered again."""
+        with self._lock:
+            self._registered.discard(gpu)
+
+    def wait(self, devices: Mapping[GpuUuid, Handle], timeout_s: float) -> tuple[GpuEvent, ...]:
+        """What happened to these GPUs, waited for up to `timeout_s`. Ends early when it is closed."""
+        with self._waiting:
+            for gpu, device in devices.items():
+                self._register(gpu, device)
+            # By handle: a GPU that fell off the bus cannot tell its UUID any more.
+            whose = {address(device): gpu for gpu, device in devices.items()}
+            if self._set is None or not self._registered:
+                self._closing.wait(timeout_s)
+                return ()
+            end = time.monotonic() + timeout_s
+            found: list[GpuEvent] = []
+            while not self._closing.is_set() and len(found) < EVENTS_MAX:
+                # Once there is one, only what is there already is taken too.
+                left_s = 0.0 if found else min(STEP_S, max(0.0, end - time.monotonic()))
+                trouble = self._next(left_s, whose)
+                if trouble is not None:
+                    found.append(trouble)
+                    if trouble.gpu is None:  # all are read anyway; NVML may say the same again at once
+                        self._closing.wait(max(0.0, min(STEP_S, end - time.monotonic())))
+                        break
+                elif found or time.monotonic() >= end:
+                    break
+            return tuple(found)
+
+    def close(self) -> None:
+        """End the wait that is under way, and free the set. Calling it twice is calling it once."""
+        self._closing.set()
+        with self._waiting:
+            if self._set is not None:
+                try:
+                    pynvml.nvmlEventSetFree(self._set)
+                except pynvml.NVMLError as error:
+                    self._log.warning("the event set could not be freed", code=error.value)
+                self._set = None
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _next(self, timeout_s: float, whose: Mapping[int | None, GpuUuid]) -> GpuEvent | None:
+        try:
+            event = pynvml.nvmlEventSetWait_v2(self._set, int(timeout_s * 1000))
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                return None
+            # A GPU fell off the bus, most likely. Which one is found by reading them all.
+            self._log.warning("waiting for the driver's events failed", code=error.value)
+            return GpuEvent(None)
+        xid = int(event.eventData) if event.eventType & _XID else 0
+        return GpuEvent(whose.get(address(event.device)) or _gpu_of(event.device), xid)
+
+    def _register(self, gpu: GpuUuid, device: Handle) -> None:
+        with self._lock:
+            if self._set is None or gpu in self._registered:
+                return
+            self._registered.add(gpu)
+        try:
+            wanted = pynvml.nvmlDeviceGetSupportedEventTypes(device) & _WANTED
+            if wanted:
+                pynvml.nvmlDeviceRegisterEvents(device, wanted, self._set)
+        except pynvml.NVMLError as error:
+            # Not tried again until the GPU was reset: it would fail as often as it is tried.
+            self._log.warning("this GPU tells no errors by itself", gpu=gpu, code=error.value)
+
+
+def _gpu_of(device: Handle) -> GpuUuid | None:
+    try:
+        uuid = str(pynvml.nvmlDeviceGetUUID(device))
+        if uuid.startswith(MIG_PREFIX):
+            uuid = str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)))
+    except (pynvml.NVMLError, UnicodeDecodeError):  # a UUID that is no text is nobody's: all are read then
+        return None
+    return GpuUuid(uuid)

@@ -1,0 +1,194 @@
+"""
+What NVML tells of the use of devices, with what it does not tell left open.
+
+Facts, from the NVML API reference and the comments of nvml.h:
+
+- `nvmlDeviceGetUtilizationRates` and `nvmlDeviceGetProcessUtilization` are not supported in MIG mode.
+- GPM (Hopper and newer) tells both of whole GPUs and of GPU instances, as the difference of two samples. So the first
+  look at a device tells nothing, and each later one tells of all the time since the one before.
+- Memory is told of GPUs and of MIG devices; of a process it may be "not available".
+- `nvmlDeviceGetProcessUtilization` has one sample for each process that did something, and says "not found" when none
+  did. Under MPS a driver may count all clients as their server: then nothing is known of each.
+
+Nothing is changed on a device. Calls about one GPU come one at a time, as everywhere behind the port.
+"""
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml  # type: ignore[import-untyped]
+
+from sluice.contracts.ids import GpuUuid
+from sluice_node_agent.core.device_use import DeviceUse, ProcessUse
+from sluice_node_agent.device.nvml import holders
+from sluice_node_agent.device.nvml import mig as nvml_mig
+from sluice_node_agent.device.nvml.attributes import MIB
+from sluice_node_agent.device.nvml.errors import known_or
+from sluice_node_agent.device.nvml.mig import Handle
+from sluice_node_agent.device.processes import Processes
+
+_BUSY, _SM, _MEMORY = (
+    pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
+    pynvml.NVML_GPM_METRIC_SM_UTIL,
+    pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
+)
+"""Any kernel ran; SMs that were busy; bandwidth of the memory. Percent each."""
+_UNTOLD: tuple[float | None, float | None, float | None] = (None, None, None)
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """What is kept of one GPU between two looks."""
+
+    gpm: bool | None = None
+    """Whether it has GPM; None before it was asked."""
+    samples: dict[str, Any] | None = None
+    """The last GPM sample by device."""
+    seen_us: int = 0
+    """The time of the last sample of processes, in the driver's own time."""
+
+
+class UtilizationReader:
+    """Looks at the use of the GPUs of one node, and keeps what the next look is compared with."""
+
+    def __init__(self, processes: Processes) -> None:
+        """Nothing was looked at yet."""
+        self._processes = processes
+        self._gpus: dict[GpuUuid, _Gpu] = {}
+
+    def read(self, gpu: GpuUuid, device: Handle, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
+        """The use of `wanted` devices of one GPU; those that are not there are left out. Raises NVML's errors."""
+        kept = self._gpus.setdefault(gpu, _Gpu())
+        found = []
+        if not nvml_mig.mode(device).now:
+            if gpu in wanted:
+                found.append(self._whole(kept, gpu, device))
+        else:
+            for uuid in wanted:
+                mig = nvml_mig.mig_device(device, uuid) if uuid != gpu else None
+                if mig is not None:
+                    found.append(self._instance(kept, device, uuid, mig))
+        self._forget(kept, {use.uuid for use in found})
+        return tuple(found)
+
+    def close(self) -> None:
+        """Give the driver's samples back. Before NVML is left."""
+        for kept in self._gpus.values():
+            self._forget(kept, ())
+        self._gpus.clear()
+
+    # -- devices --------------------------------------------------------------------------------------------------
+
+    def _whole(self, kept: _Gpu, gpu: GpuUuid, device: Handle) -> DeviceUse:
+        busy, sm, memory = self._gpm(kept, device, gpu, None)
+        if busy is None:
+            rates = known_or(None, pynvml.nvmlDeviceGetUtilizationRates, device)
+            if rates is not None:
+                busy, memory = float(rates.gpu), float(rates.memory)
+        return DeviceUse(gpu, _memory(device), busy, sm, memory, self._using(device, self._busy(kept, device)))
+
+    def _instance(self, kept: _Gpu, device: Handle, uuid: str, mig: nvml_mig.MigDevice) -> DeviceUse:
+        busy, sm, memory = self._gpm(kept, device, uuid, mig.gi_id)
+        return DeviceUse(uuid, _memory(mig.handle), busy, sm, memory, self._using(mig.handle, None, is_instance=True))
+
+    def _gpm(
+        self, kept: _Gpu, device: Handle, uuid: str, gi_id: int | None
+    ) -> tuple[float | None, float | None, float | None]:
+        """Percent since the last look: any kernel ran, SMs busy, memory busy."""
+        if kept.gpm is None:
+            support = known_or(None, pynvml.nvmlGpmQueryDeviceSupport, device)
+            kept.gpm = support is not None and bool(support.isSupportedDevice)
+        if not kept.gpm:
+            return _UNTOLD
+        samples = kept.samples = kept.samples if kept.samples is not None else {}
+        before, now = samples.pop(uuid, None), known_or(None, pynvml.nvmlGpmSampleAlloc)
+        if now is None:
+            return _UNTOLD
+        taken = False
+        try:
+            if gi_id is None:
+                taken = known_or(None, pynvml.nvmlGpmSampleGet, device, now) is not None
+            else:
+                taken = known_or(None, pynvml.nvmlGpmMigSampleGet, device, gi_id, now) is not None
+            return _difference(before, now) if taken and before is not None else _UNTOLD
+        finally:
+            _free(before)
+            if taken:
+                samples[uuid] = now
+            else:
+                _free(now)
+
+    @staticmethod
+    def _forget(kept: _Gpu, but: Collection[str]) -> None:
+        for uuid in [uuid for uuid in kept.samples or () if uuid not in but]:
+            assert kept.samples is not None
+            _free(kept.samples.pop(uuid))
+
+    # -- processes ------------------------------------------------------------------------------------------------
+
+    def _using(
+        self, handle: Handle, busy: Mapping[int, float] | None, *, is_instance: bool = False
+    ) -> tuple[ProcessUse, ...]:
+        """Processes with a context. `busy` is None where the driver does not tell it of processes."""
+        memory = holders.memory_of(handle, is_instance=is_instance)
+        with holders.listing():
+            servers = {pid for pid in memory if holders.is_node_server(pid, self._processes)}
+            if busy is not None and any(busy.get(pid, 0) > 0 for pid in servers):
+                busy = None  # all clients are counted as one
+            return tuple(
+                ProcessUse(
+                    pid,
+                    self._processes.pod_of(pid),
+                    None if used is None else used // MIB,
+                    None if busy is None else busy.get(pid, 0.0),
+                )
+                for pid, used in memory.items()
+                if pid not in servers
+            )
+
+    @staticmethod
+    def _busy(kept: _Gpu, device: Handle) -> dict[int, float] | None:
+        """Percent of the time by process, of those that did something since the last look."""
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(device, kept.seen_us)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+                return {}
+            if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+                raise
+            return None
+        # A buffer that was too large ends in entries of no process.
+        told = [sample for sample in samples if sample.timeStamp > kept.seen_us]
+        kept.seen_us = max((int(sample.timeStamp) for sample in told), default=kept.seen_us)
+        return {int(sample.pid): float(sample.smUtil) for sample in told}
+
+
+def _memory(handle: Handle) -> int | None:
+    info = known_or(None, pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return None if info is None else int(info.used) // MIB
+
+
+def _difference(before: Any, now: Any) -> tuple[float | None, float | None, float | None]:
+    asked = pynvml.c_nvmlGpmMetricsGet_t()
+    asked.version, asked.sample1, asked.sample2 = pynvml.NVML_GPM_METRICS_GET_VERSION, before, now
+    wanted = (_BUSY, _SM, _MEMORY)
+    asked.numMetrics = len(wanted)
+    for number, metric in enumerate(wanted):
+        asked.metrics[number].metricId = metric
+    if known_or(None, pynvml.nvmlGpmMetricsGet, asked) is None:
+        return _UNTOLD
+    busy, sm, memory = (_percent(asked.metrics[number]) for number in range(len(wanted)))
+    return busy, sm, memory
+
+
+def _percent(metric: Any) -> float | None:
+    value = float(metric.value)
+    return value if metric.nvmlReturn == pynvml.NVML_SUCCESS and 0 <= value <= 100 else None  # also no NaN
+
+
+def _free(sample: Any) -> None:
+    if sample is not None:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlGpmSampleFree(sample)

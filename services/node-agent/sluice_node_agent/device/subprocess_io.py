@@ -1,0 +1,77 @@
+"""
+One question to a program and its answer: bounded in time and in size, and over when the program is.
+
+Its answer comes through a pipe and never through a file: a program that prints without end fills no disk, and children
+that it leaves behind are told by the kernel that nobody reads them any more (SIGPIPE). Nothing here knows what is said.
+"""
+
+import contextlib
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_LOOK_S = 0.02
+"""How often it is looked whether the program has ended while something that it left behind holds its output open."""
+_READ_BYTES = 64 * 1024
+
+
+def communicate(
+    command: Sequence[str | Path], said: bytes, environment: Mapping[str, str], timeout_s: float, *, bytes_max: int
+) -> tuple[int, bytes]:
+    """
+    Run a program, say all of `said` (less than a pipe holds), and give its exit status and what it printed.
+
+    Who prints more than `bytes_max` is killed; what it said until then is longer. Raises OSError when it cannot be
+    run, and TimeoutError when it has not ended in time; it is killed then.
+    """
+    until = time.monotonic() + max(timeout_s, _LOOK_S)
+    with subprocess.Popen(  # noqa: S603 - a program that an operator configured
+        [*command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(environment),
+        cwd="/",
+        start_new_session=True,
+        bufsize=0,
+    ) as process:
+        try:
+            _say(process, said)
+            answer = _hear(process, until, bytes_max)
+            if len(answer) > bytes_max:
+                process.kill()
+            return process.wait(max(until - time.monotonic(), _LOOK_S)), answer
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def _say(process: "subprocess.Popen[bytes]", said: bytes) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin:  # it may not care for what it is told
+        process.stdin.write(said)
+
+
+def _hear(process: "subprocess.Popen[bytes]", until: float, bytes_max: int) -> bytes:
+    """All that it prints until it ends, or one byte too many. Raises TimeoutError."""
+    assert process.stdout is not None
+    answer = bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while len(answer) <= bytes_max:
+            has_ended = process.poll() is not None
+            if selector.select(0 if has_ended else _LOOK_S):
+                part = os.read(process.stdout.fileno(), min(_READ_BYTES, bytes_max + 1 - len(answer)))
+                if not part:
+                    break
+                answer += part
+            elif has_ended:
+                break
+            if time.monotonic() > until:
+                raise TimeoutError
+    return bytes(answer)

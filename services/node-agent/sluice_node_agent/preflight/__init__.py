@@ -1,0 +1,1 @@
+"""Checks of a node before an agent runs on it (`sluice-node-agent check`)."""

@@ -1,0 +1,262 @@
+"""
+Preflight of what else is on the node: MPS, the container toolkit, others who manage GPUs, other agents, our journal.
+
+See `findings` for what a check may do.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from sluice_node_agent.core.journal_records import SharedDeviceRecord, SliceRecord
+from sluice_node_agent.preflight.findings import Check, DriverReport, Finding, Machine, version_of
+from sluice_node_agent.preflight.gpus import MPS_FLOOR
+
+TOOLKIT_FLOORS: tuple[tuple[str, str, str], ...] = (
+    ("1.16.2", "CVE-2024-0132", "problem"),
+    ("1.17.8", "CVE-2025-23266", "problem"),
+    ("1.19.1", "CVE-2026-24260", "warning"),
+)
+"""
+The version that first has the fix of a way out of a container, and how grave it is to be without.
+
+The CVE records say "up to and including v1.16.1" and "1.17.7" (CVEProject/cvelistV5, CVE-2024-0132.json and
+CVE-2025-23266.json). The third is a warning: its version (NVIDIA bulletin 5850) was only read second-hand.
+"""
+MANAGERS: dict[str, str] = {
+    "nvidia-mig-manager": "it makes and destroys GPU instances by node label",
+    "nvidia-mig-parted": "it makes and destroys GPU instances",
+    "nvidia-device-plugin": "it hands out every GPU and MIG device that it finds, ours too",
+    "gpu-kubelet-plugin": "the DRA driver hands out every GPU and MIG device that it finds, ours too",
+    "mps-control-daemon": "the device plugin's daemon starts MPS on GPUs that we may hand out",
+    "vGPUmonitor": "HAMi hands out the same GPUs",
+}
+"""
+Programs that hand out GPUs, by the name of their file, and what would happen.
+
+The names are those of `cmd/` in NVIDIA/{mig-parted, k8s-device-plugin, k8s-dra-driver-gpu} and Project-HAMi/HAMi.
+"""
+MONITORS = ("nv-hostengine", "dcgm-exporter")
+"""Programs that hold device files open for as long as they run."""
+MPS_CONTROL = "nvidia-cuda-mps-control"
+AGENT_WORDS = frozenset({"check", "show", "release-quarantine", "hardware"})
+"""With one of these as its first argument, the agent's program is no agent."""
+IN_IMAGE = "/opt/sluice/bin/run"
+"""As which our images start their program, whichever it is (deploy/docker/Dockerfile)."""
+_VERSION = re.compile(r"\b(\d+\.\d+\.\d+)")
+
+
+def check_mps(machine: Machine, devices: DriverReport) -> list[Finding]:
+    """Whether MPS can be had: the modes mps and fractional live on it."""
+    if machine.mps_control == "off":
+        return [
+            Finding(Check.MPS, "ok", "MPS is switched off: this node takes no pods in the modes mps and fractional")
+        ]
+    if machine.mps_asked:
+        return [
+            Finding(
+                Check.MPS,
+                "problem",
+                f"the MPS control program {machine.mps_asked} is not there, or may not be run",
+                "set SLUICE_NODE_AGENT_MPS_CONTROL to where it is, or unset it to have it looked for",
+            )
+        ]
+    if not machine.mps_control:
+        return [
+            Finding(
+                Check.MPS,
+                "warning",
+                f"{MPS_CONTROL} is not found: this node takes no pods in the modes mps and fractional",
+                "install it (it comes with the driver; in packages often as nvidia-compute-utils), or set "
+                "SLUICE_NODE_AGENT_MPS_CONTROL=off to say that this is meant",
+            )
+        ]
+    if machine.simulated:
+        return [Finding(Check.MPS, "ok", "MPS: the stand-in for simulated nodes is used")]
+    ran = machine.run((machine.mps_control, "-v"))
+    if ran.code is None or ran.code in {126, 127} or ran.code < 0:
+        said = ran.said.strip().partition("\n")[0]
+        return [
+            Finding(
+                Check.MPS,
+                "problem",
+                f"{machine.mps_control} does not run: {said or 'it ended without a word'}",
+                "install the one of the driver that is loaded",
+            )
+        ]
+    if devices.driver_version and version_of(devices.driver_version) < MPS_FLOOR:
+        return [
+            Finding(
+                Check.MPS,
+                "problem",
+                f"driver {devices.driver_version} cannot limit the memory of MPS clients",
+                f"install a driver of at least R{MPS_FLOOR[0]}, or set SLUICE_NODE_AGENT_MPS_CONTROL=off",
+            )
+        ]
+    version = _VERSION.search(ran.said)
+    return [
+        Finding(Check.MPS, "ok", f"MPS: {machine.mps_control} runs" + (f", version {version[1]}" if version else ""))
+    ]
+
+
+def check_toolkit(machine: Machine) -> list[Finding]:
+    """Whether the container toolkit lets tenants out of their containers."""
+    program = machine.find_program("nvidia-ctk")
+    if not program:
+        return [
+            Finding(
+                Check.TOOLKIT,
+                "warning",
+                "nvidia-ctk is not found, so the version of the NVIDIA container toolkit is not known",
+                f"see on the host that `nvidia-ctk --version` says at least {TOOLKIT_FLOORS[-1][0]}; "
+                "in a container, mount the host's toolkit directory",
+            )
+        ]
+    ran = machine.run((program, "--version"))
+    found = _VERSION.search(ran.said) if ran.code == 0 else None
+    if found is None:
+        return [
+            Finding(
+                Check.TOOLKIT,
+                "warning",
+                f"{program} --version does not say which version of the NVIDIA container toolkit this is",
+                f"see on the host that it is at least {TOOLKIT_FLOORS[-1][0]}",
+            )
+        ]
+    missing = [floor for floor in TOOLKIT_FLOORS if version_of(found[1]) < version_of(floor[0])]
+    if not missing:
+        return [Finding(Check.TOOLKIT, "ok", f"NVIDIA container toolkit {found[1]}: no known way out of a container")]
+    cves = " and ".join(cve for _, cve, _ in missing)
+    return [
+        Finding(
+            Check.TOOLKIT,
+            "problem" if any(level == "problem" for _, _, level in missing) else "warning",
+            f"NVIDIA container toolkit {found[1]} lacks the fix of {cves}: a container image can take over the node",
+            f"install NVIDIA container toolkit {missing[-1][0]} or later",
+        )
+    ]
+
+
+def check_others(machine: Machine) -> list[Finding]:
+    """Who else is at the GPUs: other managers, monitoring, MPS daemons and agents that are not ours."""
+    managers: dict[str, list[int]] = {}
+    monitors: dict[str, list[int]] = {}
+    daemons, agents = [], []
+    for pid in sorted(machine.processes.pids()):
+        command = machine.processes.command_of(pid)
+        name = Path(command[0]).name if command else ""
+        if name in MANAGERS:
+            managers.setdefault(name, []).append(pid)
+        elif name in MONITORS:
+            monitors.setdefault(name, []).append(pid)
+        elif name == MPS_CONTROL and not _is_our_daemon(machine, pid):
+            daemons.append(pid)
+        elif _is_agent(machine, pid, command):
+            agents.append(pid)
+    return [*_told_of(managers, monitors), *_foreign_daemons(daemons), *_agents(machine, agents)]
+
+
+def check_journal(machine: Machine) -> list[Finding]:
+    """Whether the journal can be read, and is this node's."""
+    journal = machine.journal
+    if journal.problem:
+        return [
+            Finding(
+                Check.JOURNAL,
+                "problem",
+                journal.problem,
+                "give this node a data directory of its own (SLUICE_DATA_DIR); a damaged journal is set aside at the "
+                "next start, and rebuilt from the devices and the ledger",
+            )
+        ]
+    if not journal.exists:
+        return [Finding(Check.JOURNAL, "ok", "there is no journal yet: it is begun with the first start")]
+    slices = sum(isinstance(record, SliceRecord) for record in journal.records)
+    homes = sum(isinstance(record, SharedDeviceRecord) for record in journal.records)
+    return [Finding(Check.JOURNAL, "ok", f"the journal can be read: {slices} slices, {homes} homes of shares")]
+
+
+# -- inside -------------------------------------------------------------------------------------------------------
+
+
+def _told_of(managers: dict[str, list[int]], monitors: dict[str, list[int]]) -> list[Finding]:
+    found = [
+        Finding(
+            Check.MANAGERS,
+            "problem",
+            f"{name} runs here (pid {_listed(pids)}): {MANAGERS[name]}",
+            "keep it off this node (by the node selector or the labels of its DaemonSet)",
+        )
+        for name, pids in managers.items()
+    ]
+    if not managers:
+        found.append(Finding(Check.MANAGERS, "ok", "nobody else who hands out GPUs is seen"))
+    found += [
+        Finding(
+            Check.MONITORS,
+            "warning",
+            f"{name} runs here (pid {_listed(pids)}) and holds GPUs open: a slice may be in use by it when it is "
+            "taken away, and MIG mode cannot be changed",
+            "nothing, unless slices are quarantined with it as their holder; then restart it",
+        )
+        for name, pids in monitors.items()
+    ]
+    if not monitors:
+        found.append(Finding(Check.MONITORS, "ok", "no monitoring is seen that holds GPUs open"))
+    return found
+
+
+def _foreign_daemons(pids: list[int]) -> list[Finding]:
+    if not pids:
+        return [Finding(Check.FOREIGN_MPS, "ok", "no MPS daemon is seen that is not ours")]
+    return [
+        Finding(
+            Check.FOREIGN_MPS,
+            "warning",
+            f"an MPS daemon runs here that is not ours (pid {_listed(pids)}): it may hold GPUs that we hand out",
+            "echo quit | nvidia-cuda-mps-control, with its CUDA_MPS_PIPE_DIRECTORY",
+        )
+    ]
+
+
+def _agents(machine: Machine, pids: list[int]) -> list[Finding]:
+    if not pids:
+        return [Finding(Check.AGENT, "ok", "no agent runs on this node now")]
+    if len(pids) == 1 or machine.simulated:
+        return [Finding(Check.AGENT, "ok", f"an agent runs on this node (pid {_listed(pids)})")]
+    return [
+        Finding(
+            Check.AGENT,
+            "problem",
+            f"{len(pids)} agents run on this node (pids {_listed(pids)}): each would take the other's instances for "
+            "foreign ones",
+            "stop all but one; they only notice each other where they have the same data directory",
+        )
+    ]
+
+
+def _is_our_daemon(machine: Machine, pid: int) -> bool:
+    """One of ours was started with a pipe directory below our own."""
+    pipe = machine.processes.environment_of(pid).get("CUDA_MPS_PIPE_DIRECTORY", "")
+    return bool(pipe) and Path(pipe).is_relative_to(machine.mps_root)
+
+
+def _is_agent(machine: Machine, pid: int, command: tuple[str, ...]) -> bool:
+    """`sluice-node-agent`, by itself, as a script or module of an interpreter, or in its image, that serves GPUs."""
+    for number, word in enumerate(command[:4]):
+        named = Path(word).name == "sluice-node-agent" or (word == "sluice_node_agent" and command[number - 1] == "-m")
+        if named or (word == IN_IMAGE and number < 2):  # not a docker-init that waits for it
+            if len(command) > number + 1 and command[number + 1] in AGENT_WORDS:
+                return False
+            told = machine.processes.environment_of(pid)
+            return (named or "SLUICE_NODE_AGENT_NODES" in told) and _touches_gpus(told)
+    return False
+
+
+def _touches_gpus(told: Mapping[str, str]) -> bool:
+    """An agent of simulated nodes touches no GPU of this machine, and the driver of volumes, which is apart, none."""
+    return "SLUICE_NODE_AGENT_FLEET_FILE" not in told and told.get("SLUICE_NODE_AGENT_ROLE") != "csi"
+
+
+def _listed(pids: list[int]) -> str:
+    return ", ".join(str(pid) for pid in pids[:5]) + (", ..." if len(pids) > 5 else "")

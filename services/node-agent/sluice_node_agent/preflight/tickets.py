@@ -1,0 +1,96 @@
+"""
+Preflight of tickets: where they lie, for a reboot must take them along with the devices that they stand for; and that
+those of slices that are ready are there.
+
+See `findings` for what a check may do.
+"""
+
+import os
+from pathlib import Path
+
+from sluice_node_agent.core.journal_records import NodeRecord, SliceRecord
+from sluice_node_agent.preflight.findings import Check, Finding, Machine
+from sluice_node_agent.preflight.permissions import is_seen
+
+FORGOTTEN_AT_REBOOT = frozenset({"tmpfs", "ramfs"})
+_DOCUMENT = "slice.json"
+_NAMED_MAX = 5
+_ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
+"""How the kernel writes these in mount points (proc(5), mountinfo)."""
+
+
+def check_tickets(machine: Machine) -> list[Finding]:
+    """Whether tickets are on a file system that a reboot empties, and those that should be there are."""
+    return [*_check_their_place(machine), *_check_they_are_there(machine)]
+
+
+def _check_they_are_there(machine: Machine) -> list[Finding]:
+    """Only of the boot in which the journal was written last: after a reboot all are made anew when an agent starts."""
+    boots = {record.boot_id for record in machine.journal.records if isinstance(record, NodeRecord)}
+    ready = [
+        record
+        for record in machine.journal.records
+        if isinstance(record, SliceRecord) and record.phase == "ready" and record.ticket and record.boot_id in boots
+    ]
+    flat = machine.data_dir / "tickets" / machine.node
+    missing = [
+        record.booking
+        for record in ready
+        if not any(
+            is_seen(folder / record.ticket / _DOCUMENT)
+            for folder in (flat, *([machine.pods_dir / record.booking.owner] if machine.pods_dir is not None else ()))
+        )
+    ]
+    if not missing:
+        return []
+    pods = ", ".join(f"{booking.namespace}/{booking.name}" for booking in missing[:_NAMED_MAX])
+    more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
+    return [
+        Finding(
+            Check.TICKETS,
+            "problem",
+            f"{len(missing)} of {len(ready)} slices have no ticket, so no container of their pods starts: {pods}{more}",
+            "a running agent restores them within ten seconds: check that it runs, and its log; if the disk of tickets "
+            "is full, free some space there",
+        )
+    ]
+
+
+def _check_their_place(machine: Machine) -> list[Finding]:
+    place = machine.pods_dir
+    if place is None:
+        return []  # no kubelet here, so nobody starts containers by tickets
+    try:
+        text = (machine.processes.root / "self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []  # no /proc: `host-processes` says so
+    kind = file_system_of(Path(os.path.realpath(place)), text)  # /var/run is a link to /run, and no mount
+    if kind in FORGOTTEN_AT_REBOOT:
+        return [Finding(Check.TICKETS, "ok", f"{place} is on a {kind}, which a reboot empties")]
+    return [
+        Finding(
+            Check.TICKETS,
+            "warning",
+            f"{place} is on {kind or 'an unknown file system'} and outlives a reboot: until the driver has cleaned it, "
+            "tickets are there of devices that are not",
+            "set SLUICE_NODE_AGENT_PODS_DIR to a directory below /run, which is a tmpfs on the node; in a container, "
+            "mount the node's own at the same path",
+        )
+    ]
+
+
+def file_system_of(place: Path, mountinfo: str) -> str:
+    """The type of the file system that a path is on, by the text of /proc/<pid>/mountinfo (proc(5)); empty for none."""
+    best, kind = -1, ""
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, of = left.split(), right.split()
+        if len(fields) < 5 or not of:
+            continue
+        point = fields[4]
+        for escape, character in _ESCAPES.items():
+            point = point.replace(escape, character)
+        depth = len(Path(point).parts)
+        if place.is_relative_to(point) and depth >= best:  # of two at one place the later lies on top
+            best, kind = depth, of[0]
+    return kind

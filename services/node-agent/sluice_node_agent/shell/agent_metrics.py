@@ -1,0 +1,155 @@
+"""
+What an agent shows of its node: slices by how far they are and what they are used for, GPUs that are in trouble, and
+whether its journal is whole.
+
+Of GPUs and slices each is told apart: a node has a few dozen, and what is gone is not shown any more. Read from the
+snapshot that others pull and from the last look at devices. What was done to them, and how long it took,
+`runtime.runtime_metrics` counts by instruction and outcome (`sluice_action_seconds`).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from sluice.contracts.messages import InstanceReport, NodeSnapshot, PlacementReport
+from sluice.contracts.slice_usage import NodeUsage
+from sluice.runtime.prometheus.metrics import Metric, Sample
+from sluice_node_agent.core.agent import Agent
+
+_MIB = 1024**2
+
+OPEN = Metric("sluice_agent_open", "gauge", "Nodes of this agent that carry out orders.", ())
+SLICES = Metric(
+    "sluice_agent_slices",
+    "gauge",
+    "Slices in the journal by state: planned, making, ready, failed, degraded, unmaking, quarantined.",
+    ("state",),
+)
+GPUS = Metric("sluice_agent_gpus", "gauge", "GPUs by health: healthy, unhealthy, lost (no answer).", ("health",))
+QUARANTINED = Metric("sluice_agent_quarantined_places", "gauge", "Places that could not be given back.", ())
+FOREIGN = Metric("sluice_agent_foreign_instances", "gauge", "MIG instances that Sluice did not create.", ())
+HOMES = Metric(
+    "sluice_agent_homes",
+    "gauge",
+    "Shared devices by the state of their MPS daemon: starting, ready, fault, down, stopping.",
+    ("state",),
+)
+WARNINGS = Metric(
+    "sluice_agent_warnings", "gauge", "Warnings about the node as a whole (a lost journal, for example).", ()
+)
+
+GPU_SLICES = Metric(
+    "sluice_agent_gpu_memory_slices",
+    "gauge",
+    "Memory slices of each GPU: total, allocated, quarantined, foreign.",
+    ("gpu", "model", "state"),
+)
+GPU_CREATABLE = Metric(
+    "sluice_agent_gpu_creatable",
+    "gauge",
+    "Further instances of a profile that fit on each GPU. Profiles are alternatives: do not add them up.",
+    ("gpu", "model", "profile"),
+)
+DEVICE_REFUSALS = Metric(
+    "sluice_device_refusals_total",
+    "counter",
+    "Steps that a device or MPS daemon refused, by step and kind of error.",
+    ("step", "kind"),
+)
+_OF_SLICE = ("owner_namespace", "owner_pod", "gpu", "device", "profile", "mode")
+SLICE_BUSY = Metric(
+    "sluice_slice_busy_ratio", "gauge", "Part of the time in which a kernel of the slice ran.", _OF_SLICE
+)
+SLICE_SMS = Metric(
+    "sluice_slice_sm_ratio", "gauge", "Part of the device's SMs that was busy; Hopper and newer.", _OF_SLICE
+)
+SLICE_MEMORY_BUSY = Metric(
+    "sluice_slice_memory_busy_ratio",
+    "gauge",
+    "Part of the time (Hopper and newer: of the bandwidth) in which its memory was read or written.",
+    _OF_SLICE,
+)
+SLICE_MEMORY_USED = Metric(
+    "sluice_slice_memory_used_bytes", "gauge", "Device memory held by the slice's processes.", _OF_SLICE
+)
+SLICE_MEMORY = Metric("sluice_slice_memory_bytes", "gauge", "Device memory that the slice may use.", _OF_SLICE)
+SLICE_IDLE = Metric(
+    "sluice_slice_idle_seconds",
+    "gauge",
+    "Time since the slice was last used; absent if unknown. Restarts with the agent.",
+    _OF_SLICE,
+)
+USAGE_LOOK_SECONDS = Metric(
+    "sluice_usage_look_seconds",
+    "histogram",
+    "Time to sample one GPU's usage, by outcome: read, busy (skipped), refused (by the driver).",
+    ("outcome",),
+)
+
+
+def usage_samples(usage: NodeUsage) -> Iterator[Sample]:
+    """What the slices of a node are used for. What is not known of one is not shown."""
+    for each in usage.slices:
+        labels = (each.namespace, each.name, each.gpu, each.device, each.profile or "whole", each.mode)
+        yield Sample(SLICE_MEMORY, each.memory_mib * _MIB, labels)
+        if each.age_s is None:
+            continue
+        if each.memory_used_mib is not None:
+            yield Sample(SLICE_MEMORY_USED, each.memory_used_mib * _MIB, labels)
+        for metric, percent in (
+            (SLICE_BUSY, each.busy_percent),
+            (SLICE_SMS, each.sm_percent),
+            (SLICE_MEMORY_BUSY, each.memory_busy_percent),
+        ):
+            if percent is not None:
+                yield Sample(metric, percent / 100, labels)
+        if each.idle_s is not None or each.busy_percent is not None:
+            yield Sample(SLICE_IDLE, each.idle_s or 0.0, labels)
+
+
+def memory_slices(snapshot: NodeSnapshot) -> dict[tuple[str, str, str], int]:
+    """By GPU, model and state, how many memory slices there are; each state of a GPU that is there, also none."""
+    booked: dict[str, set[int]] = {}
+    for report in snapshot.slices:
+        for device in report.booking.devices:
+            booked.setdefault(device.gpu, set()).update(range(device.start, device.start + device.size))
+    found: dict[tuple[str, str, str], int] = {}
+    for gpu in snapshot.gpus:
+        foreign = () if gpu.fixed_layout else tuple(each for each in gpu.instances if each.allocation is None)
+        taken = {"allocated": booked.get(gpu.uuid, set()), "quarantined": _units(gpu.quarantined)}
+        taken["foreign"] = _units(foreign) - taken["allocated"]  # a home of shares is of several
+        found[gpu.uuid, gpu.model, "total"] = max(1, gpu.memory_slices)
+        found |= {(gpu.uuid, gpu.model, state): len(units) for state, units in taken.items()}
+    return found
+
+
+def _units(spans: Iterable[PlacementReport | InstanceReport]) -> set[int]:
+    return {unit for span in spans for unit in range(span.start, span.start + span.size)}
+
+
+class AgentMetrics:
+    """What one agent knows, as samples."""
+
+    def __init__(self, core: Agent) -> None:
+        """Nothing is counted before somebody looks."""
+        self._core = core
+
+    def now(self) -> Iterator[Sample]:
+        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
+        yield Sample(OPEN, self._core.is_open)
+        if not self._core.started:
+            return
+        snapshot = self._core.snapshot()
+        for state, count in Counter(report.state for report in snapshot.slices).items():
+            yield Sample(SLICES, count, (state,))
+        for gpu in snapshot.gpus:
+            yield Sample(GPUS, 1, ("lost" if gpu.lost else "healthy" if gpu.healthy else "unhealthy",))
+            yield Sample(QUARANTINED, len(gpu.quarantined))
+            if not gpu.fixed_layout:
+                yield Sample(FOREIGN, sum(instance.allocation is None for instance in gpu.instances))
+            for daemon in gpu.daemons:
+                yield Sample(HOMES, 1, (daemon.state,))
+            for profile, count in gpu.creatable.items():
+                yield Sample(GPU_CREATABLE, count, (gpu.uuid, gpu.model, profile))
+        for labels, count in memory_slices(snapshot).items():
+            yield Sample(GPU_SLICES, count, labels)
+        yield Sample(WARNINGS, len(snapshot.warnings))

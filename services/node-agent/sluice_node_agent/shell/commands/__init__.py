@@ -1,0 +1,1 @@
+"""Commands that a person runs on the node itself."""

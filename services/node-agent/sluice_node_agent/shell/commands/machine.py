@@ -1,0 +1,192 @@
+"""
+This machine as the commands on a node look at it: which node it is, its journal, its GPUs, its programs.
+
+It opens what it is asked for and changes nothing of the node: no lock is taken, no daemon started, and a simulated node
+that never ran is made in a temporary place.
+"""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sluice.contracts.fleet_file.fleet_spec import NodeSpec
+from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.runtime.errors import ServiceError
+from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector, parse_selector
+from sluice_node_agent.device.port import BackendError, GpuBackend
+from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.preflight.findings import Machine, Ran, ReadJournal
+from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
+from sluice_node_agent.shell import paths
+from sluice_node_agent.shell.journal.journal import JournalError, read_journal
+from sluice_node_agent.shell.nodes.external_programs import on_path
+from sluice_node_agent.simulated.backend import SimulatedBackend
+from sluice_node_agent.simulated.hardware_file import HardwareFile, HardwareFileError
+
+PROGRAM_S = 5.0
+"""How long a program may take to say its version."""
+_SAID_MAX = 10_000
+"""Characters of what a program says."""
+_NODES_LISTED = 8
+
+
+class WhichNodeError(ServiceError):
+    """It is not clear which node is meant. One sentence."""
+
+
+def choose_node(settings: NodeAgentSettings, named: str) -> NodeName:
+    """The node that is meant: the one named, else the only one there is. Raises WhichNodeError and FleetFileError."""
+    if named:
+        return NodeName(named)
+    known: Sequence[str] = settings.nodes or [node.name for node in _fleet(settings)] or _seen(settings.data_dir)
+    if len(known) == 1:
+        return NodeName(known[0])
+    if not known:
+        raise WhichNodeError("say which node with --node, or set SLUICE_NODE_AGENT_NODES to it")
+    listed = ", ".join(known[:_NODES_LISTED]) + (", ..." if len(known) > _NODES_LISTED else "")
+    raise WhichNodeError(f"there are {len(known)} nodes; say which with --node: {listed}")
+
+
+@contextmanager
+def opened_machine(settings: NodeAgentSettings, node: NodeName) -> Iterator[Machine]:
+    """The machine that a node is, for the time of the `with`. Raises FleetFileError."""
+    with tempfile.TemporaryDirectory(prefix="sluice-") as scratch:
+        hardware = _hardware(settings, node, Path(scratch))
+        processes = Processes()
+        control, asked = _mps_control(settings, node, simulated=hardware is not None)
+        yield Machine(
+            node=node,
+            simulated=hardware is not None,
+            processes=processes,
+            uid=os.geteuid(),
+            capabilities=_capabilities(),
+            data_dir=settings.data_dir.absolute(),
+            mps_root=paths.mps_root(settings.data_dir, settings.mps_dir, node),
+            pods_dir=settings.pods_dir if settings.kubelet_root is not None else None,
+            mps_control=control,
+            mps_asked=asked,
+            open_gpus=lambda: _open(hardware, processes, parse_selector(settings.fixed_layout, node)),
+            exclusive=lambda: _exclusive(hardware),
+            journal=look_into_journal(settings.data_dir, node),
+            run=run_program,
+            find_program=lambda name: str(on_path(name) or ""),
+        )
+
+
+def look_into_journal(data_dir: Path, node: NodeName) -> ReadJournal:
+    """What the journal of a node says, or why it cannot be read."""
+    directory = paths.agent_directory(data_dir, node)
+    try:
+        records = read_journal(directory, node)
+    except JournalError as error:
+        return ReadJournal(exists=True, problem=str(error))
+    return ReadJournal(exists=bool(records), records=records)
+
+
+def run_program(command: Sequence[str]) -> Ran:
+    """Run a program that only says something. It gets no input, and ends within 5 s."""
+    try:
+        done = subprocess.run(  # noqa: S603 - paths come from PATH and settings, which are the operator's
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=PROGRAM_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Ran(None, f"it did not end within {PROGRAM_S:g} s")
+    except OSError as error:
+        return Ran(None, error.strerror or str(error))
+    return Ran(done.returncode, done.stdout.decode("utf-8", "replace")[:_SAID_MAX])
+
+
+# -- inside -------------------------------------------------------------------------------------------------------
+
+
+def _fleet(settings: NodeAgentSettings) -> Sequence[NodeSpec]:
+    if settings.fleet_file is None:
+        return ()
+    from sluice_node_agent.shell.nodes.simulated_node import simulated_nodes  # noqa: PLC0415 - not on real nodes
+
+    return [site.fleet_node for site in simulated_nodes(settings, settings.fleet_file)]
+
+
+def _fleet_node(settings: NodeAgentSettings, node: NodeName) -> NodeSpec | None:
+    return next((each for each in _fleet(settings) if each.name == node), None)
+
+
+def _seen(data_dir: Path) -> list[str]:
+    """The nodes whose agents kept their things here."""
+    folder = data_dir / "agents"
+    try:
+        return sorted(place.name for place in folder.iterdir() if place.is_dir())
+    except OSError:
+        return []
+
+
+def _hardware(settings: NodeAgentSettings, node: NodeName, scratch: Path) -> HardwareFile | None:
+    """The hardware of a simulated node; None on a real one."""
+    file = HardwareFile(paths.hardware_path(settings.data_dir, node))
+    with suppress(PermissionError):  # who may not look is told so of the directories and of the journal
+        if file.exists:
+            return file
+    if settings.fleet_file is None:
+        return None
+    fleet_node = _fleet_node(settings, node)
+    if fleet_node is None:
+        raise WhichNodeError(f"{settings.fleet_file} has no node {node!r}")
+    file = HardwareFile(scratch / "hardware.json")
+    file.make(fleet_node)
+    return file
+
+
+def _mps_control(settings: NodeAgentSettings, node: NodeName, *, simulated: bool) -> tuple[str, str]:
+    """The MPS control program (or `off`), and what was asked for and not found."""
+    if settings.mps_control == MPS_OFF:
+        return MPS_OFF, ""
+    if settings.mps_control:
+        found = on_path(settings.mps_control)
+        return (str(found), "") if found else ("", settings.mps_control)
+    if not simulated:
+        return str(on_path("nvidia-cuda-mps-control") or ""), ""
+    fleet_node = _fleet_node(settings, node)
+    shares = fleet_node is None or any(mode != "exclusive" for mode in fleet_node.modes)
+    return ("stand-in", "") if shares else (MPS_OFF, "")
+
+
+def _open(hardware: HardwareFile | None, processes: Processes, fixed: FixedLayoutSelector) -> GpuBackend:
+    if hardware is None:
+        from sluice_node_agent.device.nvml.backend import NvmlBackend  # noqa: PLC0415 - not for simulated nodes
+
+        return NvmlBackend(processes, fixed=fixed)
+    try:
+        hardware.read()
+    except HardwareFileError as error:
+        raise BackendError(str(error)) from error
+    return SimulatedBackend(hardware)
+
+
+def _exclusive(hardware: HardwareFile | None) -> frozenset[GpuUuid] | None:
+    """The GPUs in compute mode EXCLUSIVE_PROCESS; None where nobody says it."""
+    if hardware is not None:
+        return frozenset(gpu.uuid for gpu in hardware.read().gpus if gpu.exclusive_process)
+    program = on_path("nvidia-smi")
+    if program is None:
+        return None
+    ran = run_program((str(program), "--query-gpu=uuid,compute_mode", "--format=csv,noheader"))
+    if ran.code != 0:
+        return None
+    rows = (line.partition(",") for line in ran.said.splitlines())
+    return frozenset(GpuUuid(uuid.strip()) for uuid, _, mode in rows if mode.strip() == "Exclusive_Process")
+
+
+def _capabilities() -> int:
+    """Our effective set (proc(5), CapEff)."""
+    for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0

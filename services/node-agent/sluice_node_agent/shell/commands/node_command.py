@@ -1,0 +1,168 @@
+"""
+`sluice-node-agent check | show | release-quarantine`: what a person asks of a node, on the node itself.
+
+Exit codes: 0 all well, 1 something must be fixed or could not be done, 2 a wrong command. Every failure is one
+sentence; nothing here makes or destroys anything.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import GpuReport
+from sluice.runtime import logs
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.settings import load
+from sluice_node_agent.device.port import BackendError, DeviceError
+from sluice_node_agent.preflight.all_checks import check_machine
+from sluice_node_agent.preflight.findings import Check, Finding, Machine, worst
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell import paths
+from sluice_node_agent.shell.commands.control_client import NoAgentError, ask_snapshot, release_quarantine
+from sluice_node_agent.shell.commands.machine import WhichNodeError, choose_node, look_into_journal, opened_machine
+from sluice_node_agent.shell.commands.text import findings_text, shown_text
+from sluice_node_agent.shell.commands.view import Shown, shown_by_agent, shown_by_journal
+
+OK, FAILED, WRONG = 0, 1, 2
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Carry out one command. Returns the exit code."""
+    wanted = _parser().parse_args(arguments)
+    logs.configure(service="node-agent", run="command", level="error", form="text")
+    try:
+        return int(wanted.do(wanted))
+    except WhichNodeError as error:
+        return _fail(error, WRONG)
+    except ServiceError as error:
+        return _fail(error, FAILED)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sluice-node-agent",
+        description="Without arguments: run the agent, told by SLUICE_* variables. "
+        "The commands read the same variables.",
+        epilog="`sluice-node-agent hardware --help` changes the hardware of a simulated node.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    check = commands.add_parser("check", help="see whether this node can be served, and what to fix")
+    check.set_defaults(do=_check)
+    show = commands.add_parser("show", help="what this node has, and whose it is")
+    show.set_defaults(do=_show)
+    release = commands.add_parser("release-quarantine", help="have a quarantined slice tried again at once")
+    release.add_argument("allocation", help="the slice, as `show` names it")
+    release.add_argument(
+        "--ignore-holders",
+        action="store_true",
+        help="vouch that the processes found on its devices are none of its tenant's",
+    )
+    release.set_defaults(do=_release)
+    for command in (check, show):
+        command.add_argument("--json", action="store_true", help="as JSON")
+    for command in (check, show, release):
+        command.add_argument("--node", default="", help="the node, where there are several")
+        command.add_argument("--data", type=Path, default=None, help="data folder (SLUICE_DATA_DIR)")
+    return parser
+
+
+def _check(wanted: argparse.Namespace) -> int:
+    node = wanted.node
+    try:
+        settings = _settings(wanted)
+        node = choose_node(settings, wanted.node)
+        with opened_machine(settings, node) as machine:
+            findings = check_machine(machine)
+    except WhichNodeError:
+        raise
+    except ServiceError as error:
+        findings = [Finding(Check.SETTINGS, "problem", str(error), "set it right in the environment of the agent")]
+    if wanted.json:
+        _say_json({"node": node, "verdict": worst(findings), "findings": findings})
+    else:
+        _say(findings_text(node or "(not known)", findings))
+    return FAILED if worst(findings) == "problem" else OK
+
+
+def _show(wanted: argparse.Namespace) -> int:
+    settings = _settings(wanted)
+    node = choose_node(settings, wanted.node)
+    shown = _looked_at(settings, node)
+    if wanted.json:
+        _say_json(shown)
+    else:
+        _say(shown_text(shown))
+    return FAILED if shown.problems else OK
+
+
+def _release(wanted: argparse.Namespace) -> int:
+    settings = _settings(wanted)
+    node = choose_node(settings, wanted.node)
+    socket = paths.control_socket(settings.data_dir, node)
+    _say(release_quarantine(socket, node, wanted.allocation, ignore_holders=wanted.ignore_holders))
+    return OK
+
+
+# -- inside -------------------------------------------------------------------------------------------------------
+
+
+def _settings(wanted: argparse.Namespace) -> NodeAgentSettings:
+    """As the service reads them. Raises SettingsError."""
+    environ = dict(os.environ)
+    if wanted.data is not None:
+        environ["SLUICE_DATA_DIR"] = str(wanted.data)
+    return load(NodeAgentSettings, service="node-agent", config=None, environ=environ)
+
+
+def _looked_at(settings: NodeAgentSettings, node: NodeName) -> Shown:
+    """The node as its running agent says, else as journal and devices say."""
+    journal = look_into_journal(settings.data_dir, node)
+    problems = [journal.problem] if journal.problem else []
+    socket = paths.control_socket(settings.data_dir, node)
+    try:
+        snapshot = ask_snapshot(socket, node)
+    except NoAgentError as error:
+        if not paths.fits_a_socket(socket.absolute()):
+            problems.append(str(error))  # it may run all the same
+        with opened_machine(settings, node) as machine:
+            return _without_agent(machine, problems)
+    return shown_by_agent(snapshot, journal.records, problems)
+
+
+def _without_agent(machine: Machine, problems: list[str]) -> Shown:
+    gpus: tuple[GpuReport, ...] = ()
+    boot_id = driver_version = ""
+    try:
+        backend = machine.open_gpus()
+        try:
+            boot_id, driver_version, gpus = backend.boot_id(), backend.driver_version(), backend.read()
+        finally:
+            backend.close()
+    except (BackendError, DeviceError) as error:
+        problems.append(f"the GPUs cannot be read: {error}")
+    return shown_by_journal(
+        machine.node,
+        machine.journal.records,
+        gpus,
+        boot_id=boot_id,
+        driver_version=driver_version,
+        problems=problems,
+    )
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _say_json(value: object) -> None:
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def _fail(error: ServiceError, code: int) -> int:
+    sys.stderr.write(f"sluice-node-agent: {error}\n")
+    return code

@@ -1,0 +1,105 @@
+"""
+The lines of a journal, and what they say when read in order.
+
+Each line is a checksum (8 hex digits), a space and a record as JSON. The checksum goes on from that of the line before:
+a line that is missing, doubled or in another place is as wrong as a flipped bit.
+"""
+
+import zlib
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.reasons import shorten
+from sluice_node_agent.core.journal_records import (
+    ForgottenTombstone,
+    NodeRecord,
+    Record,
+    SharedDeviceGone,
+    SharedDeviceRecord,
+    SliceRecord,
+    Tombstone,
+    WarmGone,
+    WarmRecord,
+)
+
+pack = msgspec.json.Encoder().encode
+_decode: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+unpack = _decode.decode
+
+
+class DamagedError(Exception):
+    """The journal is not as it was written. The text says where."""
+
+
+@dataclass(slots=True)
+class Lines:
+    """What counts of a journal: the last record of everything that is not forgotten, packed, oldest first."""
+
+    kept: dict[str, bytes] = field(default_factory=dict)
+    chain: int = 0
+    """The checksum of the last line written or read."""
+
+    def records(self) -> tuple[Record, ...]:
+        """What counts, unpacked."""
+        return tuple(unpack(line) for line in self.kept.values())
+
+    def keep(self, record: Record, line: bytes) -> None:
+        """Take in a record that is on disk."""
+        key = _key(record)
+        self.kept.pop(key, None)
+        if not isinstance(record, (ForgottenTombstone, SharedDeviceGone, WarmGone)):
+            self.kept[key] = line
+
+    def rewritten(self) -> bytes:
+        """A file that holds only what counts. The chain goes on from its end."""
+        self.chain = 0
+        return b"".join(self.next(line) for line in self.kept.values())
+
+    def next(self, line: bytes) -> bytes:
+        """A packed record as it stands in the file, after those before it."""
+        self.chain = zlib.crc32(line, self.chain)
+        return b"%08x %s\n" % (self.chain, line)
+
+
+def read_lines(data: bytes, *, told: int = 0) -> Lines:
+    """
+    What a journal says. `told` is how many bytes of it were told at least.
+
+    What follows its last whole line was torn off by a crash, unless it was told. Raises DamagedError.
+    """
+    parts = data.split(b"\n")
+    torn = parts.pop()
+    if len(data) - len(torn) < told:
+        raise DamagedError(f"its end is lost: {told} bytes were written, {len(data) - len(torn)} are left")
+    if not parts:
+        raise DamagedError("it holds no whole record")
+    lines = Lines()
+    for number, part in enumerate(parts, start=1):
+        checksum, _, body = part.partition(b" ")
+        lines.chain = zlib.crc32(body, lines.chain)
+        if checksum != b"%08x" % lines.chain:
+            raise DamagedError(f"line {number} does not match its checksum")
+        try:
+            record = unpack(body)
+        except NOT_READABLE as error:
+            why = shorten(str(error), 300)
+            raise DamagedError(f"line {number} is no record that this version knows: {why}") from error
+        lines.keep(record, body)
+    return lines
+
+
+def _key(record: Record) -> str:
+    """Records with equal keys replace one another: a tombstone its slice's."""
+    match record:
+        case NodeRecord():
+            return ""
+        case SliceRecord(booking=booking):
+            return booking.allocation
+        case Tombstone(allocation=allocation) | ForgottenTombstone(allocation=allocation):
+            return allocation
+        case SharedDeviceRecord(home=home) | SharedDeviceGone(home=home):
+            return f"home {home}"
+        case WarmRecord(gpu=gpu, gi_id=gi_id) | WarmGone(gpu=gpu, gi_id=gi_id):
+            return f"warm {gpu} {gi_id}"

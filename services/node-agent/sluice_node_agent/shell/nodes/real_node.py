@@ -1,0 +1,75 @@
+"""The machine that this process runs on: GPUs through NVML, and the MPS control program of the driver."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Mode
+from sluice_node_agent.device.fixed_layout_selector import parse_selector
+from sluice_node_agent.device.mps.daemons import MpsDaemons, MpsError
+from sluice_node_agent.device.nvml.backend import NvmlBackend
+from sluice_node_agent.device.port import BackendError
+from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
+from sluice_node_agent.shell import paths
+from sluice_node_agent.shell.nodes.external_programs import find_program, on_path, quota_library, toolkit_version
+from sluice_node_agent.shell.nodes.node_backend import EXCLUSIVE, NodeBackendError, OpenNode, WatchTimes
+
+_MPS_CONTROL = "nvidia-cuda-mps-control"
+_SHARED: tuple[Mode, ...] = ("exclusive", "mps", "fractional")
+_GPUS_MAX = 32
+"""Threads are begun as they are needed; no node has more GPUs."""
+_WATCH = WatchTimes(wait_s=1.0, pause_s=0.0)
+"""The wait is in the driver and costs nothing. It is also how long an agent takes to notice that it shall stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class RealNode:
+    """This machine (a `NodeBackend`)."""
+
+    name: NodeName
+    settings: NodeAgentSettings
+
+    @property
+    def gpus_max(self) -> int:
+        """Not known before they are opened."""
+        return _GPUS_MAX
+
+    def open(self) -> OpenNode:
+        """Open the driver. Raises NodeBackendError."""
+        root = paths.mps_root(self.settings.data_dir, self.settings.mps_dir, self.name)
+        control, no_shares = self._control(root)
+        processes = Processes()
+        try:
+            mps = MpsDaemons(root, control, processes)
+            backend = NvmlBackend(processes, fixed=parse_selector(self.settings.fixed_layout, self.name))
+        except (BackendError, MpsError) as error:
+            raise NodeBackendError(str(error)) from error
+        modes = EXCLUSIVE if no_shares else _SHARED
+        library = None if no_shares else quota_library(self.settings.quota_library)
+        return OpenNode(backend, _WATCH, mps, modes, no_shares, toolkit_version(), library)
+
+    def _control(self, root: Path) -> tuple[Path, str]:
+        """The MPS control program, and why no daemon shall be started."""
+        wanted, too_long = self.settings.mps_control, paths.why_no_homes(root)
+        if wanted and wanted != MPS_OFF:
+            if too_long:
+                raise NodeBackendError(too_long)
+            return find_program(wanted, "mps_control"), ""
+        found = on_path(_MPS_CONTROL)
+        if wanted == MPS_OFF:
+            return found or Path(_MPS_CONTROL), "mps_control is off"
+        if found is None:
+            missing = f"{_MPS_CONTROL} is not on PATH (it comes with the driver's compute utilities)"
+            return Path(_MPS_CONTROL), missing
+        return found, too_long
+
+
+def real_node(settings: NodeAgentSettings) -> RealNode:
+    """This machine under the name that the settings give it. Raises NodeBackendError."""
+    if len(settings.nodes) != 1:
+        raise NodeBackendError(
+            "SLUICE_NODE_AGENT_NODES must name this node, and no other, to serve the GPUs of this machine "
+            f"(it names {len(settings.nodes)}); for simulated nodes set SLUICE_NODE_AGENT_FLEET_FILE"
+        )
+    return RealNode(NodeName(settings.nodes[0]), settings)

@@ -1,0 +1,197 @@
+"""
+The time quota of a node's homes: one server each, with the sockets and the client library in the home's directory.
+
+It does what the core orders about tenants and shows what was counted; it decides nothing. A home's directory is what
+its containers see (`csi.mps_views`), read-only, so the library and the sockets are there for all tenants of the home,
+who are of one trust domain. Which tenant a process is follows from the socket that it found, under a name that nobody
+can guess, and from its cgroup where that tells a pod.
+"""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from sluice.contracts.ids import HomeId
+from sluice.contracts.ticket_paths import QUOTA, QUOTA_LIBRARY
+from sluice.runtime import logs
+from sluice_node_agent.core.events import QuotaSeen, QuotaTenant
+from sluice_node_agent.core.instructions import SetQuotas
+from sluice_node_agent.shell.quota.server import QuotaServer, QuotaServerError, TenantUsage
+
+_DIRECTORY_MODE = 0o711
+"""A container's user must get through; who does not know a name finds none."""
+_LIBRARY_MODE = 0o555
+_PERMILLE = 1000
+_MIB = 1024**2
+
+
+class QuotaControllerError(Exception):
+    """The time quota of a home cannot be served as ordered. One sentence."""
+
+
+class QuotaController:
+    """The token schedulers of one agent. Every method may be called from any thread; calls block briefly."""
+
+    def __init__(self, root: Path, library: Path, owner_of: Callable[[int], str]) -> None:
+        """
+        Serve homes below `root` (MPS's), with the client library `library`.
+
+        `owner_of` tells the pod of a process, empty where it is none of a pod's.
+        """
+        self._root = root
+        self._library = library
+        self._owner_of = owner_of
+        self._lock = threading.Lock()
+        self._servers: dict[HomeId, QuotaServer] = {}
+        self._tenants: dict[HomeId, dict[str, QuotaTenant | None]] = {}
+        """What each scheduler was told of its tenants; None of one whose size it may have otherwise."""
+        self._in_doubt: set[HomeId] = set()
+        """Those whose scheduler was told something, and may have done it after nobody waited for it any longer."""
+        self._shown: dict[HomeId, dict[str, TenantUsage]] = {}
+        """What was counted at the last look, changed only as a whole: it is read without the lock."""
+        self._log = logs.get("quota")
+
+    def set(self, order: SetQuotas) -> None:
+        """Serve exactly the tenants of the order. Raises QuotaControllerError."""
+        with self._lock:
+            try:
+                self._set(order)
+            except (OSError, ValueError, QuotaServerError) as error:
+                if isinstance(error, QuotaServerError):
+                    self._in_doubt.add(order.home)
+                raise QuotaControllerError(f"the time quota of home {order.home} cannot be served: {error}") from error
+
+    def seen(self, home: HomeId) -> QuotaSeen | None:
+        """How the scheduler of a home is; None where there is none. Raises QuotaControllerError."""
+        with self._lock:
+            server = self._servers.get(home)
+            if server is None:
+                return None
+            try:
+                usage = server.usage()
+            except QuotaServerError as error:
+                self._log.error("the time quota of a home has ended by itself", home=home, why=str(error))
+                self._show(home, {})
+                return QuotaSeen(alive=False)
+            if missing := self._missing(home):
+                self._log.error(
+                    "a file by which tenants reach the time quota is gone; the quota server restarts", missing=missing
+                )
+                self._end(home)
+                return QuotaSeen(alive=False)
+            self._show(home, usage)
+        greeted = {pid for used in usage.values() for pid in used.greeted_pids}
+        return QuotaSeen(alive=True, greeted=tuple(sorted(greeted)))
+
+    def end(self, home: HomeId) -> None:
+        """Serve a home no longer. Raises QuotaControllerError."""
+        with self._lock:
+            self._end(home)
+
+    def close(self) -> None:
+        """End all of them: clients follow their fail mode until the next agent is there. Raises QuotaServerError."""
+        with self._lock:
+            for home in list(self._servers):
+                self._stop(home)
+
+    def usage(self) -> dict[str, TenantUsage]:
+        """
+        What was counted of every tenant, by its name, when its home was `seen` last; without homes that have ended.
+
+        Never waits, for the event loop asks: the lock is held while files are copied and servers asked.
+        """
+        return {name: used for tenants in self._shown.values() for name, used in tenants.items()}
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _end(self, home: HomeId) -> None:
+        try:
+            self._stop(home)
+        except QuotaServerError as error:
+            raise QuotaControllerError(str(error)) from error
+
+    def _missing(self, home: HomeId) -> list[str]:
+        """Files without which no process that begins now is held to its time: somebody has emptied the directory."""
+        tenants = [tenant for tenant in self._tenants.get(home, {}).values() if tenant is not None]
+        directory = self._root / home / QUOTA
+        files = [directory / QUOTA_LIBRARY, *(directory / tenant.socket for tenant in tenants)] if tenants else []
+        return [str(file) for file in files if not file.exists()]
+
+    def _set(self, order: SetQuotas) -> None:
+        wanted = {tenant.name: tenant for tenant in order.tenants}
+        server = self._servers.get(order.home)
+        if server is not None and server.failure is not None:
+            self._stop(order.home)
+            server = None
+        if not wanted:
+            self._stop(order.home)
+            return
+        if server is None:
+            self._place_library(self._root / order.home / QUOTA)
+            server = self._servers[order.home] = QuotaServer(order.home)
+            self._tenants[order.home] = {}
+            server.start()
+        if order.home in self._in_doubt:
+            self._tenants[order.home] = dict.fromkeys(server.usage())
+            self._in_doubt.discard(order.home)
+        has = self._tenants[order.home]
+        for name in has.keys() - wanted.keys():
+            server.remove_tenant(name)
+            del has[name]
+            self._show(order.home, {one: used for one, used in self._shown.get(order.home, {}).items() if one != name})
+        for name, tenant in wanted.items():
+            if has.get(name) == tenant:
+                continue
+            if name in has:
+                server.change_tenant(
+                    name,
+                    request=tenant.request_permille / _PERMILLE,
+                    limit=tenant.limit_permille / _PERMILLE,
+                    width_percent=tenant.width_percent,
+                    memory_bytes=tenant.memory_mib * _MIB,
+                )
+            else:
+                server.add_tenant(
+                    name,
+                    self._root / order.home / QUOTA / tenant.socket,
+                    request=tenant.request_permille / _PERMILLE,
+                    limit=tenant.limit_permille / _PERMILLE,
+                    width_percent=tenant.width_percent,
+                    memory_bytes=tenant.memory_mib * _MIB,
+                    uid=tenant.uid,
+                    admits=self._admits(tenant),
+                )
+            has[name] = tenant
+
+    def _admits(self, tenant: QuotaTenant) -> Callable[[int], bool]:
+        """Whether a process may be one of the tenant's: nobody's, or its pod's."""
+
+        def admits(pid: int) -> bool:
+            return self._owner_of(pid) in {"", tenant.owner}
+
+        return admits
+
+    def _place_library(self, directory: Path) -> None:
+        """Whole or not at all: a process may be loading the one that is there."""
+        directory.mkdir(exist_ok=True)
+        directory.chmod(_DIRECTORY_MODE)
+        for left in directory.glob("*.sock"):  # of an agent that was killed; nobody listens there
+            left.unlink()
+        draft = directory / f".{QUOTA_LIBRARY}.{os.getpid()}"
+        shutil.copyfile(self._library, draft)
+        draft.chmod(_LIBRARY_MODE)
+        draft.replace(directory / QUOTA_LIBRARY)
+
+    def _show(self, home: HomeId, usage: dict[str, TenantUsage]) -> None:
+        others = {one: tenants for one, tenants in self._shown.items() if one != home}
+        self._shown = others | ({home: usage} if usage else {})
+
+    def _stop(self, home: HomeId) -> None:
+        self._show(home, {})
+        server = self._servers.pop(home, None)
+        self._tenants.pop(home, None)
+        self._in_doubt.discard(home)
+        if server is not None:
+            server.stop()

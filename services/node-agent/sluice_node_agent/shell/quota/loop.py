@@ -1,0 +1,300 @@
+"""
+The inside of a quota server: sockets in, a `TokenScheduler` in the middle, packets out. Only its own thread calls it.
+
+It decides nothing. Whatever tenants send, it keeps serving their neighbours: every queue here is bounded, who floods is
+read slower, who lies or does not read is cut off.
+"""
+
+import heapq
+import selectors
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from socket import socket
+
+from sluice_node_agent.core.quota import wire
+from sluice_node_agent.core.quota.events import (
+    Connection,
+    ConnectionClosed,
+    ConnectionOpened,
+    Disconnect,
+    MessageReceived,
+    QuotaEvent,
+    Send,
+    TenantName,
+    TenantRemoved,
+    TenantSet,
+    TimerDue,
+)
+from sluice_node_agent.core.quota.scheduler import TenantStatus, TokenScheduler
+from sluice_node_agent.shell.quota.sockets import Peer, RateLimits, listen, peer_of
+
+HELLO_S = 5.0
+"""A connection that has not said hello by then is closed."""
+_AT_ONCE = 16
+"""Messages of one connection, and connections of one socket, before it is the others' turn."""
+_DOOR_PAUSE_US = 250_000
+"""Where the machine has no descriptor left for a connection, its socket is looked at again so much later."""
+
+
+@dataclass(slots=True)
+class LoopCounters:
+    """What a server has done to its tenants since it began."""
+
+    refused: int = 0
+    """Connections of strangers, or of too many."""
+    cut_off: int = 0
+    """Connections that were closed for what they said, or for not reading."""
+    slowed: int = 0
+    """How often a connection of a tenant that said too much was read later."""
+    held_up: int = 0
+    """How often a tenant whose processes connected too often was let in later."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSocket:
+    """Where one tenant's processes knock. `admits` says of a process whether it may be one of them."""
+
+    tenant: TenantName
+    path: Path
+    uid: int
+    admits: Callable[[int], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenDoor:
+    door: TenantSocket
+    listener: socket
+    paces: RateLimits
+
+
+def _is_admitted(door: TenantSocket, pid: int) -> bool:
+    """Who cannot be looked at is a stranger: an error here would end the thread, and with it the time of all others."""
+    try:
+        return door.admits(pid)
+    except OSError:
+        return False
+
+
+class QuotaLoop:
+    """One home's sockets and scheduler. Times are in microseconds of `clock`."""
+
+    def __init__(self, scheduler: TokenScheduler, clock: Callable[[], int], bell: socket) -> None:
+        """Begin without tenants. A byte on `bell` ends a pause."""
+        self.counted = LoopCounters()
+        self._scheduler = scheduler
+        self._clock = clock
+        self._bell = bell
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(bell, selectors.EVENT_READ)
+        self._doors: dict[TenantName, _OpenDoor] = {}
+        self._peers: dict[Connection, Peer] = {}
+        self._last_number = 0
+        self._strange: deque[tuple[int, Connection]] = deque()
+        """Who has not said hello yet, and by when it must."""
+        self._slowed: list[tuple[int, Connection]] = []
+        """Who said too much, and when it is read again."""
+        self._shut: list[tuple[int, TenantName]] = []
+        """Doors that are looked at again later, and when."""
+        self._wakes_at: int | None = None
+
+    def add(self, order: TenantSet, door: TenantSocket) -> None:
+        """Serve one more tenant. Raises OSError, ValueError."""
+        if order.tenant in self._doors:
+            raise ValueError(f"tenant {order.tenant!r} is there already")
+        opened = self._doors[order.tenant] = _OpenDoor(door, listen(door.path), RateLimits(self._clock()))
+        try:
+            self._selector.register(opened.listener, selectors.EVENT_READ, opened)
+            self._tell(order)
+        except BaseException:  # half a tenant could never be added again
+            del self._doors[order.tenant]
+            self._close_door(opened)
+            raise
+
+    def change(self, order: TenantSet) -> None:
+        """A tenant has another size. Raises ValueError."""
+        self._door(order.tenant)
+        self._tell(order)
+
+    def remove(self, name: TenantName) -> None:
+        """Serve a tenant no longer. Raises ValueError."""
+        opened = self._door(name)
+        del self._doors[name]
+        self._close_door(opened)
+        self._tell(TenantRemoved(name))
+
+    def usage(self) -> dict[TenantName, tuple[TenantStatus, tuple[int, ...]]]:
+        """Of every tenant, by now: what was counted, and its processes that have said hello."""
+        pids: dict[TenantName, tuple[int, ...]] = {}
+        for peer in self._peers.values():
+            if peer.said_hello:
+                pids[peer.tenant] = (*pids.get(peer.tenant, ()), peer.pid)
+        return {name: (used, pids.get(name, ())) for name, used in self._scheduler.usage(self._clock()).items()}
+
+    def serve_once(self) -> None:
+        """Wait for something to happen, and do what is to be done then."""
+        for key, _ in self._selector.select(self._pause_s()):
+            found = key.data
+            if isinstance(found, _OpenDoor):
+                self._welcome(found)
+            elif isinstance(found, Peer):
+                if found.number in self._peers:  # it may have been cut off in this very round
+                    self._listen(found)
+            else:
+                self._drain_bell()
+        now_us = self._clock()
+        if self._wakes_at is not None and self._wakes_at <= now_us:
+            self._wakes_at = None
+            self._tell(TimerDue())
+        self._look_again(now_us)
+
+    def close(self) -> None:
+        """End every connection and remove the sockets."""
+        for opened in self._doors.values():
+            self._close_door(opened)
+        for peer in list(self._peers.values()):
+            self._forget(peer)
+        self._selector.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _look_again(self, now_us: int) -> None:
+        """Those whose time has come: who was slowed or shut, and who has not said hello."""
+        while self._slowed and self._slowed[0][0] <= now_us:
+            peer = self._peers.get(heapq.heappop(self._slowed)[1])
+            if peer is not None:
+                self._selector.register(peer.socket, selectors.EVENT_READ, peer)
+        while self._shut and self._shut[0][0] <= now_us:
+            opened = self._doors.get(heapq.heappop(self._shut)[1])
+            if opened is not None and opened.listener not in self._selector.get_map():
+                self._selector.register(opened.listener, selectors.EVENT_READ, opened)
+        while self._strange and self._strange[0][0] <= now_us:
+            peer = self._peers.get(self._strange.popleft()[1])
+            if peer is not None and not peer.said_hello:
+                self._cut_off(peer)
+
+    def _pause_s(self) -> float | None:
+        times = [] if self._wakes_at is None else [self._wakes_at]
+        times += [waiting[0][0] for waiting in (self._slowed, self._strange, self._shut) if waiting]
+        return max(0, min(times) - self._clock()) / 1e6 if times else None
+
+    def _welcome(self, opened: _OpenDoor) -> None:
+        door = opened.door
+        for _ in range(_AT_ONCE):
+            now_us = self._clock()
+            if not opened.paces.connections.is_left(now_us):
+                self.counted.held_up += 1
+                self._shut_for_now(opened, opened.paces.connections.resumes_at_us(now_us))
+                return
+            try:
+                found, _ = opened.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # it has gone again, or there is no descriptor left: neither may keep this thread busy
+                self._shut_for_now(opened, now_us + _DOOR_PAUSE_US)
+                return
+            opened.paces.connections.count()
+            pid, uid = peer_of(found)
+            self._last_number += 1
+            peer = Peer(self._last_number, door.tenant, found, pid, opened.paces.messages)
+            if uid not in {door.uid, 0} or not _is_admitted(door, pid):
+                self.counted.refused += 1
+                self._send(peer, wire.Refused(wire.NOT_A_TENANT))
+                found.close()
+                continue
+            self._peers[peer.number] = peer
+            self._selector.register(found, selectors.EVENT_READ, peer)
+            self._strange.append((self._clock() + int(HELLO_S * 1e6), peer.number))
+            self._tell(ConnectionOpened(peer.number, door.tenant))
+
+    def _shut_for_now(self, opened: _OpenDoor, until_us: int) -> None:
+        """Who knocks waits in the kernel's queue, which is bounded."""
+        self._selector.unregister(opened.listener)
+        heapq.heappush(self._shut, (until_us, opened.door.tenant))
+
+    def _listen(self, peer: Peer) -> None:
+        """Take what a process has said, some of it."""
+        for _ in range(_AT_ONCE):
+            now_us = self._clock()
+            if not peer.pace.is_left(now_us):
+                self.counted.slowed += 1
+                self._selector.unregister(peer.socket)
+                heapq.heappush(self._slowed, (peer.pace.resumes_at_us(now_us), peer.number))
+                return
+            try:
+                packet = peer.read()
+            except OSError:
+                packet = b""
+            if packet is None:
+                return
+            peer.pace.count()
+            if not packet:
+                self._forget(peer)
+                self._tell(ConnectionClosed(peer.number))
+                return
+            try:
+                message = wire.read(packet)
+            except wire.WireError as error:
+                if error.reason:
+                    self._send(peer, wire.Refused(error.reason))
+                self._cut_off(peer)
+                return
+            peer.said_hello = peer.said_hello or isinstance(message, wire.Hello)
+            self._tell(MessageReceived(peer.number, message))
+            if peer.number not in self._peers:
+                return
+
+    def _tell(self, event: QuotaEvent) -> None:
+        """The scheduler learns of an event, and what it wants is done; what comes of that, too."""
+        events = deque([event])
+        while events:
+            for instruction in self._scheduler.steps(events.popleft(), self._clock()):
+                match instruction:
+                    case Send(connection=number, message=message):
+                        peer = self._peers.get(number)
+                        if peer is not None and not self._send(peer, message):
+                            self.counted.cut_off += 1
+                            self._forget(peer)
+                            events.append(ConnectionClosed(number))
+                    case Disconnect(connection=number):
+                        peer = self._peers.get(number)
+                        if peer is not None:
+                            self.counted.cut_off += 1
+                            self._forget(peer)
+                    case _:
+                        self._wakes_at = instruction.at_us
+
+    def _send(self, peer: Peer, message: wire.ToClient) -> bool:
+        peer.sequence += 1
+        return peer.send(wire.written(message, peer.sequence))
+
+    def _cut_off(self, peer: Peer) -> None:
+        self.counted.cut_off += 1
+        self._forget(peer)
+        self._tell(ConnectionClosed(peer.number))
+
+    def _forget(self, peer: Peer) -> None:
+        del self._peers[peer.number]
+        if peer.socket in self._selector.get_map():
+            self._selector.unregister(peer.socket)
+        peer.socket.close()
+
+    def _close_door(self, opened: _OpenDoor) -> None:
+        if opened.listener in self._selector.get_map():
+            self._selector.unregister(opened.listener)
+        opened.listener.close()
+        opened.door.path.unlink(missing_ok=True)
+
+    def _door(self, name: TenantName) -> _OpenDoor:
+        found = self._doors.get(name)
+        if found is None:
+            raise ValueError(f"there is no tenant {name!r}; there are {', '.join(self._doors) or 'none'}")
+        return found
+
+    def _drain_bell(self) -> None:
+        try:
+            while True:
+                self._bell.recv(1)
+        except BlockingIOError:
+            return

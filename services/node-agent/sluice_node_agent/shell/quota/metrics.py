@@ -1,0 +1,68 @@
+"""
+What the token schedulers of a node show of their tenants: time granted, used, waited and overrun.
+
+By namespace, pod and container of slices that are there; what is gone is not shown any more. As it was at the last
+look at each home, some seconds ago: nobody waits for a scheduler here. Begins anew with the agent.
+"""
+
+from collections.abc import Iterator
+
+from sluice.contracts.ids import AllocationId
+from sluice.runtime.prometheus.metrics import Metric, Sample
+from sluice_node_agent.core.agent import Agent
+from sluice_node_agent.shell.quota.controller import QuotaController
+
+_OF_TENANT = ("owner_namespace", "owner_pod", "container")
+GRANTED = Metric(
+    "sluice_quota_granted_seconds_total",
+    "counter",
+    "SM time that a tenant got tokens for. Quota metrics are some seconds old.",
+    _OF_TENANT,
+)
+USED = Metric("sluice_quota_used_seconds_total", "counter", "Time in which a tenant held a token.", _OF_TENANT)
+WAITED = Metric(
+    "sluice_quota_waited_seconds_total", "counter", "Time in which a tenant waited for a token.", _OF_TENANT
+)
+OVERRUN = Metric(
+    "sluice_quota_overrun_seconds_total",
+    "counter",
+    "Time in which tokens were held beyond their end.",
+    _OF_TENANT,
+)
+STALLS = Metric(
+    "sluice_quota_stalls_total",
+    "counter",
+    "Tokens that were never given back, so that others continued beside them.",
+    _OF_TENANT,
+)
+PROCESSES = Metric(
+    "sluice_quota_processes", "gauge", "Processes of a tenant registered with the token scheduler.", _OF_TENANT
+)
+_US = 1e-6
+
+
+class QuotaMetrics:
+    """What one agent's token schedulers counted, as samples."""
+
+    def __init__(self, core: Agent, homes: QuotaController) -> None:
+        """Nothing is counted before somebody looks."""
+        self._core = core
+        self._homes = homes
+
+    def now(self) -> Iterator[Sample]:
+        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
+        if not self._core.started:
+            return
+        slices = {report.booking.allocation: report.booking for report in self._core.snapshot().slices}
+        for name, used in self._homes.usage().items():
+            allocation, _, container = name.partition("/")
+            booking = slices.get(AllocationId(allocation))
+            if booking is None:
+                continue
+            labels = (booking.namespace, booking.name, container)
+            yield Sample(GRANTED, used.granted_us * _US, labels)
+            yield Sample(USED, used.used_us * _US, labels)
+            yield Sample(WAITED, used.waited_us * _US, labels)
+            yield Sample(OVERRUN, used.overrun_us * _US, labels)
+            yield Sample(STALLS, used.stalls, labels)
+            yield Sample(PROCESSES, len(used.greeted_pids), labels)

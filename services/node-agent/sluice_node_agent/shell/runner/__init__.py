@@ -1,0 +1,1 @@
+"""Runs an agent: feeds events to its core and carries out its instructions."""

@@ -1,0 +1,291 @@
+"""
+One node's agent, life after life: reads what is there, tells the core, and does what it says.
+
+A simulated node that reboots begins a new life with another run; any other failure ends the process, for its
+supervisor to start it again.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from concurrent.futures import Executor as Threads
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, ReadLast, Stream
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.messages import Grant
+from sluice.runtime import logs
+from sluice.runtime.bus import Bus
+from sluice.runtime.core_runner import CoreRunner
+from sluice.runtime.grpc.health import Health
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.service import Service
+from sluice.runtime.tracing.core_spans import SpanPhase
+from sluice.runtime.version import sluice_version
+from sluice_node_agent.core.agent import Agent
+from sluice_node_agent.core.events import AgentStarted, Event
+from sluice_node_agent.core.journal_records import NodeRecord, Record, SliceRecord
+from sluice_node_agent.device.mps.daemons import MpsError
+from sluice_node_agent.device.port import BackendError, DeviceError, RebootedError
+from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell import paths
+from sluice_node_agent.shell.agent_metrics import AgentMetrics
+from sluice_node_agent.shell.journal.journal import Journal
+from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
+from sluice_node_agent.shell.nodes.node_backend import NodeBackend, NodeBackendError, OpenNode
+from sluice_node_agent.shell.quota.controller import QuotaController
+from sluice_node_agent.shell.quota.metrics import QuotaMetrics
+from sluice_node_agent.shell.runner.agent_servicer import AgentServicer
+from sluice_node_agent.shell.runner.control_socket import ControlServicer, served_on
+from sluice_node_agent.shell.runner.executors import StepExecutors, ThreadPools
+from sluice_node_agent.shell.runner.pod_processes import PodProcesses
+from sluice_node_agent.shell.runner.pod_volumes import marks_of, tickets_of
+from sluice_node_agent.shell.runner.usage_poller import UsagePoller
+from sluice_node_agent.shell.runner.xid_watch import watch_xids
+from sluice_node_agent.shell.tickets.tickets import Tickets
+
+PHASES = (
+    SpanPhase("make slice", "saw Grant", "decided SliceReady"),
+    SpanPhase("unmake slice", "saw Revoke", "decided SliceGone"),
+)
+"""What a node does for a request, in traces: its steps are inside of them in time."""
+
+WAS_READY = frozenset({"ready", "degraded"})
+"""Phases of a slice of which it was said that it is ready."""
+
+T = TypeVar("T")
+InThread = Callable[[Callable[[], None]], Awaitable[None]]
+Connect = Callable[[NodeName], AbstractAsyncContextManager[Bus]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessContext:
+    """What all agents of a process have in common."""
+
+    service: Service[NodeAgentSettings]
+    endpoint: str
+    """Where the inventory pulls."""
+    pulled: AgentServicer
+    gpu_threads: Threads
+    helpers: ThreadPools
+    connect: Connect
+    health: Health
+
+
+@dataclass(slots=True)
+class AgentRunner:
+    """The lives of one node's agent."""
+
+    site: NodeBackend
+    name: str
+    """Begins the names of its runs."""
+    shared: ProcessContext
+    lives: int = 0
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises ServiceError and what else ends a process (in an ExceptionGroup)."""
+        node, data_dir = self.site.name, self.shared.service.settings.data_dir
+        while True:
+            journal = Journal(paths.agent_directory(data_dir, node), node)
+            try:
+                site = await self._in_thread(self.site.open)
+                try:
+                    await self._live(site, journal)
+                finally:
+                    site.backend.close()
+            except* RebootedError:
+                logs.get("app", node=node).warning("the node was rebooted; its agent begins anew")
+            finally:
+                self.shared.pulled.agents[node] = None
+                self.shared.pulled.usage.pop(node, None)
+                journal.close()
+
+    async def _live(self, site: OpenNode, journal: Journal) -> None:
+        shared, node = self.shared, self.site.name
+        settings = shared.service.settings
+        self.lives += 1
+        run = RunId(f"{self.name}-{self.lives}")
+        log = logs.get("app", node=node)
+        core = Agent(node, run, settings.config())
+        tickets = await self._in_thread(lambda: tickets_of(settings, node))
+        try:
+            old = await self._in_thread(lambda: tickets.clear(site.backend.boot_id()))
+        except OSError as error:  # the core has them removed, too, before their slices are made again
+            log.warning("tickets of before the reboot cannot be removed now", why=str(error))
+        else:
+            if old:
+                log.info("removed tickets of before the reboot", tickets=old)
+        marks = await self._in_thread(lambda: marks_of(settings, node, site.backend.boot_id()))
+        pods = PodProcesses.of(settings, shared.helpers.pods)
+        started = await self._in_thread(lambda: read_node(site, journal, tickets, marks, shared.endpoint, pods=pods))
+        if started.journal_problem:
+            log.error("rebuilding from devices and ledger", problem=started.journal_problem)
+        for request in had_slices(started):
+            shared.service.traces.runs(request, linger_s=0.0)
+        if site.no_shares:
+            log.warning("shares (mps, fractional) cannot be handed out here", why=site.no_shares)
+        quotas = self._quotas(site)
+        async with (
+            _shown_and_closed(self._in_thread, core, quotas),
+            StepExecutors(
+                site.backend,
+                journal,
+                tickets,
+                marks,
+                shared.gpu_threads,
+                mps=site.mps,
+                no_shares=site.no_shares,
+                instant=site.instant,
+                helpers=shared.helpers,
+                quotas=quotas,
+                pods=pods,
+            ) as step_executors,
+            shared.connect(node) as bus,
+        ):
+            runner: CoreRunner[Event] = CoreRunner(
+                name=f"node-agent {node}",
+                core=core,
+                bus=bus,
+                clock=shared.service.clock,
+                traces=shared.service.traces,
+                ledger=node,
+                execute=step_executors.executors(core.request_of),
+                tick_s=settings.tick_s,
+                shows=AgentMetrics(core).now,
+                phases=PHASES,
+                predict_read=first_status_subject,
+            )
+            await runner.offer(started)
+            usage = UsagePoller(
+                core,
+                step_executors.uses,
+                shared.service.clock,
+                every_s=settings.usage_every_s,
+                hami=settings.hami_metrics,
+            )
+            shared.pulled.usage[node] = usage
+            shared.pulled.agents[node] = core
+            log.info("agent of a node", run=run, endpoint=shared.endpoint, gpus=len(started.gpus), modes=site.modes)
+            socket = paths.control_socket(settings.data_dir, node)
+            control = ControlServicer(node, core, runner.offer)
+            with shared.health.runs(node, runner, lambda: bus.connected), metrics.collecting_from(usage.now):
+                async with served_on(socket, control, shared.pulled, node=node), asyncio.TaskGroup() as work:
+                    work.create_task(watch_xids(site.backend, site.watch, runner.offer, node=node))
+                    work.create_task(usage.run())
+                    work.create_task(runner.run())
+
+    def _quotas(self, site: OpenNode) -> QuotaController | None:
+        if site.quota_library is None:
+            return None
+        processes = Processes()
+        try:
+            own = processes.owner_of(os.getpid())  # of simulated tenants: they are processes of the agent's own pod
+        except OSError as error:
+            raise NodeBackendError(f"the agent's own process cannot be looked at: {error}") from error
+        return QuotaController(site.mps.root, site.quota_library, lambda pid: processes.owner_of(pid).removeprefix(own))
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.shared.gpu_threads, call)
+
+
+@asynccontextmanager
+async def _shown_and_closed(in_thread: InThread, core: Agent, quotas: QuotaController | None) -> AsyncIterator[None]:
+    """Show what the token schedulers count, and end them with the life of their agent: after the last call to them."""
+    if quotas is None:
+        yield
+        return
+    try:
+        with metrics.collecting_from(QuotaMetrics(core, quotas).now):
+            yield
+    finally:
+        await in_thread(quotas.close)
+
+
+def first_status_subject(entry: Entry) -> ReadLast | None:
+    """Where a slice that is ordered now will be spoken of: looked at while it is made."""
+    grant = entry.message
+    if not isinstance(grant, Grant) or grant.revision > 1 or grant.adopted:  # it was spoken of
+        return None
+    node, allocation = subjects.parse(entry.subject).key
+    return ReadLast(Stream.STATE, subjects.slice_(NodeName(node), AllocationId(allocation)).subject)
+
+
+def had_slices(started: AgentStarted) -> list[RequestId]:
+    """Of whom an earlier life has said that the slice is ready: what is said of them now is not their way to it."""
+    records = (record for record in started.records if isinstance(record, SliceRecord))
+    return [each.booking.request for each in records if each.phase in WAS_READY or each.lost or each.stale_tickets]
+
+
+def read_node(
+    site: OpenNode,
+    journal: Journal,
+    tickets: Tickets,
+    marks: OwnershipMarks,
+    endpoint: str,
+    *,
+    pods: PodProcesses | None = None,
+) -> AgentStarted:
+    """All that is found at the start of a life; blocks. Raises NodeBackendError, RebootedError."""
+    backend, mps = site.backend, site.mps
+    try:
+        gpus, nameless = backend.read(), backend.nameless()
+    except (DeviceError, BackendError) as error:
+        raise NodeBackendError(f"the GPUs of this node cannot be read: {error}") from error
+    try:
+        homes = mps.found()
+    except MpsError as error:
+        raise NodeBackendError(str(error)) from error
+    try:
+        marked, unmarked = marks.found(gpus, all_told=not nameless), marks.unmarked()
+    except OSError as error:
+        raise NodeBackendError(f"the marks of what is made on the GPUs cannot be read: {error}") from error
+    try:
+        names = tickets.names()
+    except OSError as error:
+        raise NodeBackendError(f"the tickets of this node cannot be listed: {error}") from error
+    problem = journal.problem  # one that is missing where things are left, or may be, was lost
+    if not problem and journal.is_new:
+        left = {
+            "instances": any(gpu.instances for gpu in gpus if not gpu.fixed_layout),
+            "GPUs that do not answer": nameless or any(gpu.lost for gpu in gpus),
+            "MPS daemons": homes,
+            "tickets": names,
+        }
+        found = [what for what, some in left.items() if some]
+        if found:
+            problem = f"there is no journal, but there are {' and '.join(found)} on the node"
+    records = journal.records()
+    try:
+        found_tickets = tickets.read() if problem or _goes_by_tickets(records) else ()
+    except OSError as error:
+        raise NodeBackendError(f"the tickets of this node cannot be read: {error}") from error
+    return AgentStarted(
+        boot_id=backend.boot_id(),
+        endpoint=endpoint,
+        gpus=gpus,
+        records=records,
+        journal_problem=problem,
+        driver_version=backend.driver_version(),
+        tickets=names,
+        found_tickets=found_tickets,
+        toolkit_version=site.toolkit_version,
+        modes=site.modes,
+        mps_root=str(mps.root),
+        homes=homes,
+        marks=marked,
+        unmarked=unmarked,
+        nameless=nameless,
+        has_pods=pods is not None,
+        why_unseen=pods.why_unseen() if pods is not None else "",
+        time_quota=site.quota_library is not None,
+        version=sluice_version(),
+    )
+
+
+def _goes_by_tickets(records: Iterable[Record]) -> bool:
+    """Whether the journal was lost in an earlier life, and not all was taken over yet that tickets tell of."""
+    return any(isinstance(record, NodeRecord) and record.tickets for record in records)

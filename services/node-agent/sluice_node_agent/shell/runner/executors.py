@@ -1,0 +1,405 @@
+"""
+Carries out what a node's core instructs on devices, MPS daemons, journal and tickets, and says how it went.
+
+A record is written at once, and waits for the disk only where it must outlive the node's own crash (ADR 0042).
+
+Blocking calls run in threads: of the GPUs, as many as GPUs, so that all of them work at once (the core has at most one
+instruction out per GPU, so calls about one GPU never overlap); and of other kinds, each in threads of its own, so that
+a record does not wait for a GPU that takes seconds, nor a slice for a daemon that does not answer.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Executor as Threads
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from sluice.contracts.ids import GpuUuid
+from sluice.runtime import logs
+from sluice.runtime.core_runner import Executor
+from sluice.runtime.prometheus import metrics
+from sluice_node_agent.core.device_use import DeviceUse
+from sluice_node_agent.core.events import (
+    DeviceRefused,
+    Event,
+    JournalSaved,
+    MpsRefused,
+    Result,
+    TenantsListed,
+    TenantsUnseen,
+    TicketMade,
+    TicketRefused,
+    TicketRemoved,
+    TicketsCompared,
+)
+from sluice_node_agent.core.instructions import (
+    CompareTickets,
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    GpuInstruction,
+    ListHolders,
+    ListTenants,
+    MakeTicket,
+    MpsInstruction,
+    ReadGpu,
+    RemoveTicket,
+    SaveJournal,
+    SetComputeMode,
+    SetMpsLimits,
+    SetQuotas,
+    StartMps,
+    StopMps,
+    TerminateMpsClients,
+    TicketInstruction,
+    VerifyInstance,
+    WatchMps,
+)
+from sluice_node_agent.core.journal_records import SliceRecord, Tombstone, must_outlive_boot
+from sluice_node_agent.device.port import DeviceError, GpuBackend
+from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS
+from sluice_node_agent.shell.journal.journal import Journal
+from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
+from sluice_node_agent.shell.runner.device_calls import on_daemon
+from sluice_node_agent.shell.runner.pod_processes import PodProcesses
+from sluice_node_agent.shell.tickets.tickets import Tickets
+
+if TYPE_CHECKING:  # imported where there is MPS
+    from sluice_node_agent.device.mps.daemons import MpsDaemons
+    from sluice_node_agent.shell.quota.controller import QuotaController
+
+T = TypeVar("T")
+_END_S = 2.0
+"""How long a call that is under way may take to end when the agent stops."""
+_OUT_MAX = 1024
+"""Instructions of one kind under way at once; one per slice and GPU, so this is far above any node."""
+_MPS_THREADS = 8
+"""Calls to MPS daemons under way at once; those that come meanwhile wait."""
+_SHARED_MAX = 16
+"""Threads of one kind for the agents of one process: many simulated nodes take turns."""
+_VERBS = {MakeTicket: "made", RemoveTicket: "removed", CompareTickets: "compared"}
+_NO_MPS = "this agent has no MPS"
+
+
+def _threads(count: int, name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=count, thread_name_prefix=name)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPools:
+    """Threads beside those of the GPUs; several agents of one process may share them. None runs before it is needed."""
+
+    journal: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "journal"))
+    tickets: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "tickets"))
+    mps: ThreadPoolExecutor = field(default_factory=lambda: _threads(_MPS_THREADS, "mps"))
+    pods: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "pods"))
+    """For looks at all processes: who waits shares the next one."""
+
+    @classmethod
+    def for_nodes(cls, nodes: int) -> Self:
+        """For the agents of so many nodes in one process."""
+        few = max(1, min(nodes, _SHARED_MAX))
+        return cls(_threads(few, "journal"), _threads(few, "tickets"), _threads(max(few, _MPS_THREADS), "mps"))
+
+    def shut_down(self) -> None:
+        """Take no more calls; wait for none."""
+        for threads in (self.journal, self.tickets, self.mps, self.pods):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+class StepExecutors:
+    """The hands of one node's agent."""
+
+    def __init__(
+        self,
+        backend: GpuBackend,
+        journal: Journal,
+        tickets: Tickets,
+        marks: OwnershipMarks,
+        threads: Threads,
+        *,
+        mps: "MpsDaemons | None" = None,
+        no_shares: str = "",
+        instant: bool = False,
+        helpers: ThreadPools | None = None,
+        quotas: "QuotaController | None" = None,
+        pods: PodProcesses | None = None,
+    ) -> None:
+        """
+        Use what was opened; opens and closes nothing itself but threads.
+
+        `threads` are those of the GPUs; none is used where calls about them are `instant`. Without `mps` all orders
+        about daemons are refused; those to start one also where `no_shares` says why. Without `quotas` no time is
+        enforced. Without `pods` no pod has processes here.
+        """
+        self._quotas = quotas
+        self._pods = pods
+        self._backend = backend
+        self._journal = journal
+        self._tickets = tickets
+        self._marks = marks
+        self._mps = mps
+        self._no_shares = no_shares
+        self._threads = None if instant else threads
+        self._own = ThreadPools() if helpers is None else None
+        self._helpers = helpers or self._own or ThreadPools()
+        self._unsynced: list[asyncio.Future[None]] = []
+        """Of those who wait for the next sync of the journal: what they wait for is written."""
+        self._syncer: asyncio.Task[None] | None = None
+        self._rewriting: asyncio.Future[None] | None = None
+        self._behind = 0
+        """Records that wait for the file to be replaced: later ones do not overtake them."""
+        self._in_line = asyncio.Lock()
+        """Which of them is next: the one that came first, also after the file was replaced (a lock is had in order)."""
+        self._written: set[int] = set()
+        """Tokens of records that are written and have to be synced."""
+        self._calls: set[Future[Any]] = set()
+        self._lanes: dict[GpuUuid, asyncio.Lock] = {}
+        """One call about a GPU at a time: the core's own never meet, and looks must not meet them."""
+        self._log = logs.get("hands", node=journal.node)
+
+    async def __aenter__(self) -> Self:
+        """Nothing to open."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Wait (bounded) until no thread is at devices, daemons or journal any more, so that they can be closed."""
+        if self._syncer is not None:
+            self._syncer.cancel()
+        calls = [asyncio.wrap_future(call) for call in list(self._calls)]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_S):
+                await asyncio.gather(*calls, return_exceptions=True)
+        if self._own is not None:
+            self._own.shut_down()
+
+    def executors(self, request_of: Callable[[int], str] | None = None) -> Mapping[type, Executor[Event]]:
+        """How each of the core's own instructions is carried out; `request_of` says whose step a token is."""
+        whose = _by_token(request_of) if request_of is not None else None
+        steps = (
+            CreateGpuInstance,
+            CreateComputeInstance,
+            VerifyInstance,
+            DestroyComputeInstance,
+            DestroyGpuInstance,
+            SetComputeMode,
+        )
+        orders = (StartMps, SetMpsLimits, SetQuotas, TerminateMpsClients, StopMps)
+        return {
+            **_each((*steps, ReadGpu, ListHolders), self._on_device, whose, quiet=True, at_once=self._at_device),
+            **_each(orders, self._on_daemon, whose),
+            **_each((WatchMps,), self._on_daemon, quiet=True),
+            SaveJournal: Executor(
+                self._save, request=_request_of, limit=_OUT_MAX, quiet=True, at_once=self._save_at_once
+            ),
+            **_each((MakeTicket, RemoveTicket), self._on_ticket, whose, quiet=True, at_once=self._at_ticket),
+            **_each((CompareTickets,), self._on_ticket, quiet=True, at_once=self._at_ticket),
+            **_each((ListTenants,), self._on_pod, quiet=True),
+        }
+
+    # -- devices and daemons --------------------------------------------------------------------------------------
+
+    async def uses(self, gpu: GpuUuid, devices: Collection[str]) -> tuple[DeviceUse, ...] | None:
+        """What devices of a GPU are used for; None when the GPU is being worked on. Raises DeviceError."""
+        lane = self._lane(gpu)
+        if lane.locked():
+            return None
+        async with lane:
+            return await self._about_gpus(lambda: self._backend.uses(gpu, devices))
+
+    def _lane(self, gpu: GpuUuid) -> asyncio.Lock:
+        return self._lanes.setdefault(gpu, asyncio.Lock())  # as many as the node has GPUs
+
+    async def _on_device(self, order: GpuInstruction) -> Result:
+        try:
+            async with self._lane(order.gpu):
+                return await self._about_gpus(lambda: self._marks.carry_out(self._backend, order))
+        except DeviceError as error:
+            return self._refused(order, error)
+
+    def _at_device(self, order: GpuInstruction) -> Callable[[], Result] | None:
+        """One step on a GPU that no thread is needed for, and that nobody looks at now."""
+        if self._threads is not None or self._lane(order.gpu).locked():
+            return None
+
+        def do() -> Result:
+            try:
+                return self._marks.carry_out(self._backend, order)
+            except DeviceError as error:
+                return self._refused(order, error)
+
+        return do
+
+    def _refused(self, order: GpuInstruction, error: DeviceError) -> Result:
+        metrics.count(DEVICE_REFUSALS, type(order).__name__, str(error.kind))
+        self._log.warning("device refused", instruction=order, kind=str(error.kind), why=str(error))
+        return DeviceRefused(order.token, error.kind, str(error))
+
+    async def _on_daemon(self, order: MpsInstruction) -> Result:
+        mps = self._mps
+        if mps is None:
+            return MpsRefused(order.token, _NO_MPS)
+        if self._no_shares and isinstance(order, StartMps):
+            return MpsRefused(order.token, f"this node hands out no shares: {self._no_shares}")
+        from sluice_node_agent.device.mps.daemons import MpsError  # noqa: PLC0415
+        from sluice_node_agent.shell.quota.controller import QuotaControllerError  # noqa: PLC0415
+
+        try:
+            return await self._in_thread(self._helpers.mps, lambda: on_daemon(mps, order, self._quotas))
+        except (MpsError, QuotaControllerError) as error:
+            metrics.count(DEVICE_REFUSALS, type(order).__name__, "MpsRefused")
+            self._log.warning("MPS daemon refused", instruction=order, why=str(error))
+            return MpsRefused(order.token, str(error))
+
+    # -- pods -----------------------------------------------------------------------------------------------------
+
+    async def _on_pod(self, order: ListTenants) -> Result:
+        if self._pods is None:
+            return TenantsListed(order.token, ())
+        try:
+            return TenantsListed(order.token, await self._pods.left_of(order.owner))
+        except OSError as error:
+            return TenantsUnseen(order.token, str(error))
+
+    # -- journal --------------------------------------------------------------------------------------------------
+
+    def _save_at_once(self, order: SaveJournal) -> Callable[[], Result] | None:
+        """
+        Put a record into the journal, in the order of the instructions; None where something is left to be waited for.
+
+        While the file is replaced, and for those who have waited for that, `_save` does all of it.
+        """
+        if self._rewriting is not None or self._behind:
+            return None
+        self._journal.write((order.record,))  # copied into memory: a thread would cost more than it
+        if must_outlive_boot(order.record):
+            self._written.add(order.token)
+            return None
+        return lambda: JournalSaved(order.token)
+
+    async def _save(self, order: SaveJournal) -> Result:
+        """
+        Put a record into the journal; if it must outlive the node's crash, wait until it is on disk.
+
+        One sync serves all that were written before it.
+        """
+        if order.token in self._written:
+            self._written.discard(order.token)
+        else:
+            self._behind += 1
+            try:
+                async with self._in_line:
+                    while self._rewriting is not None:
+                        await asyncio.shield(self._rewriting)
+                    self._journal.write((order.record,))
+            finally:
+                self._behind -= 1
+        if must_outlive_boot(order.record):
+            synced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._unsynced.append(synced)
+            if self._syncer is None:
+                self._syncer = asyncio.create_task(self._sync_all())
+            await asyncio.shield(synced)
+        return JournalSaved(order.token)
+
+    async def _sync_all(self) -> None:
+        """Sync until nobody waits for it, then rewrite the file if it is time to."""
+        waiting: list[asyncio.Future[None]] = []
+        try:
+            while self._unsynced:
+                waiting, self._unsynced = self._unsynced, []
+                await self._in_thread(self._helpers.journal, self._journal.sync)
+                for synced in waiting:
+                    _set(synced, None)
+                if self._journal.is_long:
+                    await self._rewrite()
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear it, and the agent ends
+            for synced in (*waiting, *self._unsynced):
+                _set(synced, error)
+            self._unsynced = []
+        finally:
+            self._syncer = None
+
+    async def _rewrite(self) -> None:
+        """Nothing is written meanwhile: it would be in the file that goes."""
+        self._rewriting = asyncio.get_running_loop().create_future()
+        try:
+            await self._in_thread(self._helpers.journal, self._journal.rewrite)
+        finally:
+            _set(self._rewriting, None)
+            self._rewriting = None
+
+    # -- tickets --------------------------------------------------------------------------------------------------
+
+    async def _on_ticket(self, order: TicketInstruction) -> Result:
+        return await self._in_thread(self._helpers.tickets, lambda: self._ticket(order))
+
+    def _at_ticket(self, order: TicketInstruction) -> Callable[[], Result] | None:
+        """Some names in a directory's page: a thread would cost more. Not where the driver of volumes may be in it."""
+        return None if self._tickets.shared else lambda: self._ticket(order)
+
+    def _ticket(self, order: TicketInstruction) -> Result:
+        try:
+            match order:
+                case MakeTicket():
+                    self._tickets.make(order)
+                    return TicketMade(order.token)
+                case RemoveTicket():
+                    self._tickets.remove(order.ticket)
+                    return TicketRemoved(order.token)
+                case CompareTickets():
+                    wrong = self._tickets.wrong_of(order.tickets)
+                    if wrong:
+                        self._log.warning("tickets are missing or changed, and are restored", tickets=wrong)
+                    return TicketsCompared(order.token, wrong)
+        except OSError as error:
+            return TicketRefused(order.token, f"the ticket cannot be {_VERBS[type(order)]}: {error}")
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    async def _about_gpus(self, call: Callable[[], T]) -> T:
+        return call() if self._threads is None else await self._in_thread(self._threads, call)
+
+    async def _in_thread(self, threads: Threads, call: Callable[[], T]) -> T:
+        running: Future[T] = threads.submit(call)
+        self._calls.add(running)
+        running.add_done_callback(self._calls.discard)
+        return await asyncio.wrap_future(running)
+
+
+def _set(waited_for: "asyncio.Future[None]", error: Exception | None) -> None:
+    """End a wait, unless who waits has gone."""
+    if waited_for.done():
+        return
+    if error is None:
+        waited_for.set_result(None)
+    else:
+        waited_for.set_exception(error)
+
+
+def _each(
+    kinds: Iterable[type],
+    run: Callable[[Any], Any],
+    whose: Callable[[Any], str] | None = None,
+    *,
+    quiet: bool = False,
+    at_once: Callable[[Any], Callable[[], Result] | None] | None = None,
+) -> dict[type, Executor[Event]]:
+    return {kind: Executor(run, request=whose, limit=_OUT_MAX, quiet=quiet, at_once=at_once) for kind in kinds}
+
+
+def _by_token(request_of: Callable[[int], str]) -> Callable[[Any], str]:
+    return lambda order: request_of(order.token)
+
+
+def _request_of(order: SaveJournal) -> str:
+    match order.record:
+        case SliceRecord(booking=booking):
+            return booking.request
+        case Tombstone(request=request):
+            return request
+        case _:
+            return ""

@@ -1,0 +1,60 @@
+"""
+Find a pod's processes on this machine by its cgroup, including those that hold no device yet.
+
+The pod's UID identifies its cgroup, which the kubelet names (v1 and v2, drivers cgroupfs and systemd). A request that
+is not a pod of a kubelet (a manifest in a folder, a `sluice run`) has no such cgroup, so this module finds nothing of
+it. Its processes are those on its device, and a `sluice run` keeps its request as long as a process has its lease.
+"""
+
+from concurrent.futures import Executor as Threads
+from typing import Self
+
+from sluice_node_agent.core.events import PodProcess
+from sluice_node_agent.csi.kubelet_paths import is_pod_uid
+from sluice_node_agent.csi.pod_exit import PodExitWait, why_unseen
+from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.settings import NodeAgentSettings
+
+
+class PodProcesses:
+    """The processes of this machine's pods. Only for one event loop; `why_unseen` blocks and is for any thread."""
+
+    def __init__(self, processes: Processes, threads: Threads, *, has_kubelet: bool) -> None:
+        """
+        Look through `processes` in one of `threads`.
+
+        `has_kubelet`: pods of a kubelet are given slices here, so that to see none says something only where all are
+        seen. Without one none can start, and what is not seen is not there.
+        """
+        self._processes = processes
+        self._tenants = PodExitWait(processes, threads)
+        self._has_kubelet = has_kubelet
+        self._are_seen = False
+
+    @classmethod
+    def of(cls, settings: NodeAgentSettings, threads: Threads) -> Self | None:
+        """As the settings say; None on simulated nodes without a kubelet, where no pod has processes."""
+        has_kubelet = settings.kubelet_root is not None
+        if settings.fleet_file is not None and not has_kubelet:
+            return None
+        return cls(Processes(), threads, has_kubelet=has_kubelet)
+
+    def why_unseen(self) -> str:
+        """Why processes of pods could be here without being seen, and what to do; empty when none could."""
+        if not self._has_kubelet or self._are_seen:
+            return ""
+        try:
+            why = why_unseen(self._processes)
+        except OSError as error:
+            return f"the processes of this node cannot be read: {error}"
+        self._are_seen = not why
+        return f"{why}; set hostPID: true in the agent's pod" if why else ""
+
+    async def left_of(self, uid: str) -> tuple[PodProcess, ...]:
+        """What is left of a pod, zombies left out. Raises OSError where it cannot be seen."""
+        if not is_pod_uid(uid):
+            return ()
+        found = await self._tenants.left_of(uid, within_s=0.0)
+        if not found and (why := self.why_unseen()):
+            raise OSError(why)
+        return tuple(PodProcess(pid, self._processes.name_of(pid), self._processes.is_in_kernel(pid)) for pid in found)

@@ -1,0 +1,66 @@
+"""
+Whether this node has a kubelet, and what follows: where tickets and marks are kept, and that pods' volumes are served.
+
+Volumes are served before anything else of the agent begins, and until all of it has ended.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sluice.contracts.ids import NodeName
+from sluice.runtime import logs
+from sluice_node_agent.csi import mounts
+from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell import paths
+from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
+from sluice_node_agent.shell.nodes.node_backend import NodeBackendError
+from sluice_node_agent.shell.tickets.tickets import Tickets
+
+
+@asynccontextmanager
+async def volumes_served(settings: NodeAgentSettings) -> AsyncIterator[None]:
+    """Serve the volumes of this node's pods for the time of the `async with`, if that is for us. Raises CsiError."""
+    if settings.kubelet_root is None or settings.role == "agent":
+        yield
+        return
+    from sluice_node_agent.csi.driver import driver  # noqa: PLC0415 - only where there is a kubelet
+
+    async with driver(NodeName(settings.nodes[0]), settings.kubelet_root, PodDirectories(settings.pods_dir)):
+        yield
+
+
+def tickets_of(settings: NodeAgentSettings, node: NodeName) -> Tickets:
+    """Where this node's tickets are kept. Blocks; raises NodeBackendError."""
+    directory = paths.tickets_directory(settings.data_dir, node)
+    if settings.kubelet_root is None:
+        return Tickets(directory)
+    sources = PodDirectories(settings.pods_dir)
+    try:
+        sources.open()
+        is_shared = mounts.is_shared(sources.root)
+    except OSError as error:
+        raise NodeBackendError(
+            f"the pods' directories cannot be kept in {sources.root}: {error}; see docs/csi.md"
+        ) from error
+    if not is_shared:
+        logs.get("app", node=node).warning(
+            "pods_dir is not on a shared mount, so shares will not be found in volumes; mount it with propagation "
+            "Bidirectional in the agent's container",
+            pods_dir=str(sources.root),
+        )
+    return Tickets(directory, sources)
+
+
+def marks_of(settings: NodeAgentSettings, node: NodeName, boot_id: str) -> OwnershipMarks:
+    """Where this node's ownership marks are: beside the tickets. Blocks; raises NodeBackendError."""
+    if settings.kubelet_root is None:
+        directory = paths.marks_directory(settings.data_dir, node)
+    else:
+        directory = PodDirectories(settings.pods_dir).marks
+    try:
+        return OwnershipMarks(directory, boot_id)
+    except OSError as error:
+        raise NodeBackendError(
+            f"the marks of what is made on the GPUs cannot be kept in {directory}: {error}"
+        ) from error

@@ -1,0 +1,58 @@
+"""Hears what the driver tells by itself (Xid errors), and has the core read the GPUs that it is about."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from sluice.contracts.ids import NodeName
+from sluice.runtime import logs
+from sluice_node_agent.core.events import GpuTroubled
+from sluice_node_agent.device.port import DeviceError, GpuBackend
+from sluice_node_agent.shell.nodes.node_backend import WatchTimes
+
+T = TypeVar("T")
+_PAUSE_S = 0.2
+"""After each word of the driver: a GPU that never stops telling is read this often, and no oftener."""
+_DEAF_S = 10.0
+"""After the driver refused to be listened to. GPUs are read every so often in any case."""
+
+
+async def watch_xids(
+    backend: GpuBackend, watch: WatchTimes, offer: Callable[[GpuTroubled], Awaitable[None]], *, node: NodeName
+) -> None:
+    """
+    Pass on what the driver tells, until cancelled: then wait for its thread, at most about `watch.wait_s`. A look that
+    waits for nothing needs no thread.
+
+    Raises RebootedError, as the backend does.
+    """
+    log = logs.get("troubles", node=node)
+    threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="troubles")
+    try:
+        while True:
+            try:
+                if watch.wait_s:
+                    gpus = await _uncut(threads, lambda: backend.troubled(watch.wait_s))
+                else:
+                    gpus = backend.troubled(0.0)
+            except DeviceError as error:
+                log.warning("the driver tells of no errors by itself", why=str(error))
+                await asyncio.sleep(_DEAF_S)
+                continue
+            for gpu in gpus:
+                log.info("the driver tells of an error", gpu=gpu)
+                await offer(GpuTroubled(gpu))
+            await asyncio.sleep(max(watch.pause_s, _PAUSE_S if gpus else 0.0))
+    finally:
+        threads.shutdown(wait=False)
+
+
+async def _uncut(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+    """The answer of a bounded call. Cancelled, wait for its end: the driver must not be closed under it."""
+    running = asyncio.get_running_loop().run_in_executor(threads, call)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise

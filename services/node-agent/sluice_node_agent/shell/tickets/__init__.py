@@ -1,0 +1,1 @@
+"""Tickets: the directories without which a pod's containers do not start."""

@@ -1,0 +1,233 @@
+"""
+Tickets: directories with names that are never used twice, there only while their slice is ready.
+
+A container that mounts its ticket cannot start before the slice is ready, nor after the slice was made anew: the old
+directory is not there any more. `slice.json` inside is for people, and for an agent that has lost its journal.
+
+Where there is a kubelet, a pod's tickets are in the directory that its volume shows (`csi.pod_directories`), and a
+container with a share has one of its own beside the ticket, which is its daemon's home
+(`sluice.contracts.ticket_paths`). Elsewhere all are in one directory, and a container with a share finds links below
+its own name: `<ticket>/<container>/pipe` and `.../log`.
+
+Removing a ticket removes what is in it and nothing else: it follows no link, and goes into nothing that is mounted
+there. Behind both may be the sockets of a daemon that others live on.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from sluice.contracts.kube.names import is_ticket_name
+from sluice.contracts.messages import ContainerDevices
+from sluice.contracts.ticket_paths import LOG, PIPE, SHARE_PREFIX, ticket_of
+from sluice_node_agent.core.events import FoundTicket
+from sluice_node_agent.core.instructions import MakeTicket
+from sluice_node_agent.csi.kubelet_paths import is_pod_uid
+from sluice_node_agent.csi.mounts import mounted_below
+from sluice_node_agent.csi.mps_views import leads_home, make_view, remove_view, remove_views, shows_home
+from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.shell.tickets.document import DOCUMENT_MAX, pack, unpack
+
+_DIRECTORY_MODE = 0o711
+"""A container's user must get through; who does not know a name finds none."""
+_FILE_MODE = 0o600
+_DOCUMENT = "slice.json"
+
+
+class Tickets:
+    """The tickets of one node. Calls block briefly and raise OSError."""
+
+    def __init__(
+        self, directory: Path, sources: PodDirectories | None = None, *, mounts: Path = Path("/proc/self/mountinfo")
+    ) -> None:
+        """
+        Keep the tickets of pods in `sources`, where there are any, and all others in `directory`.
+
+        `mounts` says what is mounted on this machine (proc(5), mountinfo).
+        """
+        self._directory = directory
+        self._sources = sources
+        self._mounts = mounts
+
+    @property
+    def shared(self) -> bool:
+        """Whether others work in the directories too, so that `make` and `remove` may wait for them."""
+        return self._sources is not None
+
+    def names(self) -> tuple[str, ...]:
+        """All tickets that are there, sorted, those included that were being made or removed when an agent ended."""
+        found = {path.name.removeprefix(".") for folder in self._folders() for path in _listed(folder)}
+        return tuple(sorted(name for name in found if not name.startswith(SHARE_PREFIX)))
+
+    def read(self) -> tuple[FoundTicket, ...]:
+        """What all tickets say, in the order of `names`. Whatever one says or is, the others are read."""
+        found: dict[str, FoundTicket] = {}
+        for folder in self._folders():
+            for path in _listed(folder):
+                name = path.name.removeprefix(".")
+                if name.startswith(SHARE_PREFIX):
+                    continue
+                is_twice = name in found
+                read = _read(path, owner=folder.name if folder != self._directory else "")
+                found[name] = FoundTicket(name, problem="it is there twice") if is_twice else read
+        return tuple(found[name] for name in sorted(found))
+
+    def clear(self, boot_id: str) -> tuple[str, ...]:
+        """Remove the tickets of other boots, whose devices are gone: none may start a container. Says which."""
+        old = [each.ticket for each in self.read() if each.record is not None and each.record.boot_id != boot_id]
+        for ticket in old:
+            self.remove(ticket)
+        return tuple(old)
+
+    def make(self, order: MakeTicket) -> None:
+        """Make a ticket, whole or not at all. Of one that is there already only what is wrong with it is made anew."""
+        ticket = order.ticket
+        if not is_ticket_name(ticket) or ticket.startswith(SHARE_PREFIX):
+            raise OSError(errno.EINVAL, f"{ticket!r} is no ticket's name")
+        if self._sources is None or not is_pod_uid(order.owner):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._make_in(self._directory, order, _link)
+            return
+        with self._sources.locked():
+            self._make_in(self._sources.make(order.owner), order, self._show)
+
+    def wrong_of(self, orders: Iterable[MakeTicket]) -> tuple[str, ...]:
+        """Those of the tickets that are not there, or not as `make` would leave them. Raises OSError."""
+        return tuple(order.ticket for order in orders if not self._is_right(order))
+
+    def remove(self, ticket: str) -> None:
+        """Remove a ticket. First its name goes: nobody can start with half of one."""
+        if not ticket or ticket.startswith(".") or "/" in ticket:
+            raise OSError(errno.EINVAL, f"{ticket!r} is no ticket's name")
+        self._remove_from(self._directory, ticket)
+        if self._sources is None:
+            return
+        with self._sources.locked():
+            for folder in self._sources.all():
+                if os.path.lexists(folder / ticket) or os.path.lexists(folder / f".{ticket}"):
+                    self._remove_from(folder, ticket)
+                    self._sources.release(folder.name)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _folders(self) -> list[Path]:
+        """Where tickets may be."""
+        return [self._directory, *(self._sources.all() if self._sources is not None else ())]
+
+    def _show(self, draft: Path, ticket: str, sharing: Iterable[ContainerDevices]) -> None:
+        """Beside the ticket, in the pod's volume."""
+        assert self._sources is not None
+        for container in sharing:
+            _check_name(container)
+            place = draft.parent / ticket_of(ticket, container)
+            if not shows_home(place, container):
+                remove_view(place)  # of a home that was lost with its directory
+                make_view(place, container, aside=self._sources.aside)
+
+    def _make_in(self, folder: Path, order: MakeTicket, for_shares: "ForShares") -> None:
+        place, draft = folder / order.ticket, folder / f".{order.ticket}"
+        sharing = [container for container in order.containers if container.mps_pipe_directory]
+        if place.is_dir():
+            _say(place, order)
+            for_shares(place, order.ticket, sharing)
+            return
+        self._remove_from(folder, order.ticket)
+        _make_directory(draft)
+        _say(draft, order)
+        for_shares(draft, order.ticket, sharing)
+        draft.rename(place)
+
+    def _is_right(self, order: MakeTicket) -> bool:
+        in_volume = self._sources is not None and is_pod_uid(order.owner)
+        folder = self._sources.root / order.owner if self._sources is not None and in_volume else self._directory
+        place = folder / order.ticket
+        try:
+            if (place / _DOCUMENT).read_bytes() != pack(order):
+                return False
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        sharing = (container for container in order.containers if container.mps_pipe_directory)
+        if in_volume:
+            return all(shows_home(folder / ticket_of(order.ticket, container), container) for container in sharing)
+        return all(leads_home(place / container.container, container) for container in sharing)
+
+    def _remove_from(self, folder: Path, ticket: str) -> None:
+        place, draft = folder / ticket, folder / f".{ticket}"
+        if place.is_dir():
+            self._clear(draft)
+            place.rename(draft)
+        if folder != self._directory:
+            remove_views(folder, ticket)
+        self._clear(draft)
+
+    def _clear(self, draft: Path) -> None:
+        """Remove a directory that is no ticket (any more), unless something is mounted in it."""
+        if not os.path.lexists(draft):
+            return
+        if found := mounted_below(draft, self._mounts):
+            raise OSError(errno.EBUSY, f"something is mounted at {found[0]}, so the ticket was left alone")
+        shutil.rmtree(draft)  # unlinks links, and follows none
+
+
+ForShares = Callable[[Path, str, Iterable[ContainerDevices]], None]
+"""Lets containers with shares find their daemons: given the ticket's directory in the making, its name, and them."""
+
+
+def _listed(folder: Path) -> list[Path]:
+    """What is in it; nothing where it is not there, or not any more: the driver of volumes removes a pod's any time."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _say(folder: Path, order: MakeTicket) -> None:
+    """Write what it says, so that a reader finds it whole: of a share that was changed, the new sizes."""
+    draft = folder / f".{_DOCUMENT}"
+    draft.write_bytes(pack(order))
+    draft.chmod(_FILE_MODE)
+    draft.rename(folder / _DOCUMENT)
+
+
+def _read(ticket: Path, *, owner: str) -> FoundTicket:
+    """What the ticket in this directory says. `owner`: the pod whose directory it is in, or empty."""
+    name = ticket.name.removeprefix(".")
+    if ticket.name != name:
+        return FoundTicket(name, problem="it was being made or removed", is_half=True)
+    try:
+        descriptor = os.open(ticket / _DOCUMENT, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as document:
+            record = unpack(document.read(DOCUMENT_MAX + 1))
+    except OSError as error:
+        return FoundTicket(name, problem=f"it cannot be read: {error.strerror}")
+    if isinstance(record, str):
+        return FoundTicket(name, problem=record)
+    if owner and record.booking.owner != owner:
+        return FoundTicket(name, problem=f"it is of pod {record.booking.owner}, and in the directory of pod {owner}")
+    return FoundTicket(name, record)
+
+
+def _link(draft: Path, _ticket: str, sharing: Iterable[ContainerDevices]) -> None:
+    """In the ticket."""
+    for container in sharing:
+        _check_name(container)
+        place = draft / container.container
+        if leads_home(place, container):
+            continue
+        if place.is_dir():
+            shutil.rmtree(place)  # unlinks links, and follows none
+        _make_directory(place)
+        for name, target in ((PIPE, container.mps_pipe_directory), (LOG, container.mps_log_directory)):
+            (place / name).symlink_to(target, target_is_directory=True)
+
+
+def _check_name(container: ContainerDevices) -> None:
+    if not container.container or container.container.startswith(".") or "/" in container.container:
+        raise OSError(errno.EINVAL, f"{container.container!r} is no container's name")
+
+
+def _make_directory(directory: Path) -> None:
+    directory.mkdir()
+    directory.chmod(_DIRECTORY_MODE)  # whatever the umask says

@@ -1,0 +1,244 @@
+"""
+Simulated GPUs, as strict as real ones: what NVML would refuse is refused, with the same kinds of errors.
+
+Ids of GPU instances cannot be derived from their placement, every compute instance gets a UUID never seen before, and
+creating takes its time. State lives in the hardware file, not in this process; what a GPU tells of itself is in
+`simulated.reports`.
+"""
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from sluice.contracts.ids import GpuUuid
+from sluice.contracts.messages import GpuReport, InstanceReport
+from sluice_node_agent.core.device_use import DeviceUse
+from sluice_node_agent.core.events import Holder
+from sluice_node_agent.device.fixed_layout_selector import refusal
+from sluice_node_agent.device.port import (
+    DeviceError,
+    DifferentError,
+    InsufficientResourcesError,
+    InUseError,
+    NoPermissionError,
+    NotFoundError,
+    NotSupportedError,
+    RebootedError,
+)
+from sluice_node_agent.simulated.hardware_file import Gpu, Hardware, HardwareFile, Instance
+from sluice_node_agent.simulated.placement_rules import profile_of, remaining, why_not
+from sluice_node_agent.simulated.reports import (
+    answering,
+    find_gpu,
+    holders,
+    instance_of,
+    instance_report,
+    is_used,
+    model_of,
+    report,
+    trouble_of,
+    uses,
+    without_the_dead,
+)
+
+GI_IDS = range(15)
+"""The ids that a driver gives to GPU instances (minor numbers of /dev/nvidia-caps leave room for gi0 to gi14)."""
+_LOOK_AGAIN_S = 0.2
+"""How often `troubled` looks at the file: soon enough for a person who tries it, and no load with many nodes."""
+
+
+class SimulatedBackend:
+    """The GPUs of one simulated node (a `GpuBackend`)."""
+
+    def __init__(self, file: HardwareFile, *, create_ms: int = 0, destroy_ms: int = 0, by_hand: bool = False) -> None:
+        """Open the hardware. `by_hand`: an administrator may change fixed layouts. Raises HardwareFileError."""
+        self._file = file
+        self._by_hand = by_hand
+        self._create_ms = create_ms
+        self._destroy_ms = destroy_ms
+        self._closed = threading.Event()
+        hardware = file.read()
+        self._boot_id = hardware.boot_id
+        self._told = {gpu.uuid: trouble_of(hardware, gpu) for gpu in hardware.gpus}
+
+    def boot_id(self) -> str:
+        """The boot in which this was opened."""
+        return self._boot_id
+
+    def driver_version(self) -> str:
+        """Says that it is simulated."""
+        return "simulated"
+
+    def close(self) -> None:
+        """End a wait for troubles."""
+        self._closed.set()
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def read(self) -> tuple[GpuReport, ...]:
+        """All GPUs."""
+        hardware = self._now()
+        return tuple(report(hardware, gpu) for gpu in hardware.gpus)
+
+    def nameless(self) -> dict[int, str]:
+        """None: simulated GPUs always tell their UUID."""
+        return {}
+
+    def read_gpu(self, gpu: GpuUuid) -> GpuReport:
+        """One GPU."""
+        hardware = self._now()
+        return report(hardware, find_gpu(hardware, gpu))
+
+    def instance(self, gpu: GpuUuid, gi_id: int) -> InstanceReport:
+        """One GPU instance."""
+        return instance_report(instance_of(answering(self._now(), gpu), gi_id))
+
+    def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
+        """The id of the GPU instance of this profile at a placement, if there is one."""
+        found = answering(self._now(), gpu)
+        if not found.mig:
+            return None
+        wanted = (profile_of(model_of(found), profile_id).name, start, size)
+        at = (each for each in found.instances if (each.profile, each.start, each.size) == wanted)
+        return next((each.gi_id for each in at), None)
+
+    def processes(self, gpu: GpuUuid, uuid: str) -> tuple[Holder, ...]:
+        """Processes on a device; those on any MIG device of a GPU are on the GPU too."""
+        return holders(answering(self._now(), gpu), uuid)
+
+    def remaining(self, gpu: GpuUuid) -> dict[str, int]:
+        """What could still be created, per profile."""
+        found = answering(self._now(), gpu)
+        return remaining(model_of(found), found.instances) if found.mig else {}
+
+    def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
+        """What devices are used for; without MIG also by process."""
+        return uses(answering(self._now(), gpu), wanted)
+
+    def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
+        """Wait until a GPU has an Xid error, or is lost, that it had not when last looked at."""
+        until = time.monotonic() + timeout_s
+        while True:
+            hardware = self._now()
+            now = {gpu.uuid: trouble_of(hardware, gpu) for gpu in hardware.gpus}
+            new = tuple(gpu for gpu, trouble in now.items() if any(trouble) and trouble != self._told.get(gpu))
+            self._told = now
+            left_s = until - time.monotonic()
+            if new or left_s <= 0 or self._closed.wait(min(left_s, _LOOK_AGAIN_S)):
+                return new
+
+    # -- changing -------------------------------------------------------------------------------------------------
+
+    def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int:
+        """Create a GPU instance at a placement."""
+        self._take_time(self._create_ms / 2)
+        with self._changing(gpu) as (hardware, found):
+            model = model_of(found)
+            if not found.mig:
+                raise NotSupportedError(f"{gpu}: MIG is not enabled")
+            self._refuse_fixed(found, "creating a GPU instance")
+            if _strikes(hardware, "no_permission"):
+                raise NoPermissionError(f"{gpu}: simulated lack of rights")
+            if not found.instances and is_used(found, gpu):
+                raise InUseError(f"{gpu}: a process holds the whole GPU")
+            refusal = why_not(model, found.instances, profile_of(model, profile_id), start, size)
+            if refusal is not None:
+                raise refusal
+            if _strikes(hardware, "insufficient"):
+                raise InsufficientResourcesError(f"{gpu}: simulated lack of resources")
+            taken = {instance.gi_id for instance in found.instances}
+            gi_id = random.choice([number for number in GI_IDS if number not in taken])
+            name = profile_of(model, profile_id).name
+            found.instances.append(Instance(gi_id=gi_id, profile=name, start=start, size=size))
+            return gi_id
+
+    def create_compute_instance(self, gpu: GpuUuid, gi_id: int) -> str:
+        """Create the compute instance of a GPU instance."""
+        self._take_time(self._create_ms / 2)
+        with self._changing(gpu) as (hardware, found):
+            self._refuse_fixed(found, "creating a compute instance")
+            instance = instance_of(found, gi_id)
+            if instance.uuid:
+                raise InsufficientResourcesError(f"{gpu}: GPU instance {gi_id} has a compute instance already")
+            if _strikes(hardware, "ci_fails"):
+                raise InsufficientResourcesError(f"{gpu}: simulated failure of the compute instance")
+            instance.uuid = f"MIG-{uuid.uuid4()}"
+            return instance.uuid
+
+    def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, uuid: str) -> None:
+        """Destroy the compute instance of a GPU instance."""
+        self._take_time(self._destroy_ms / 2)
+        with self._changing(gpu) as (hardware, found):
+            self._refuse_fixed(found, "destroying a compute instance")
+            instance = instance_of(found, gi_id)
+            if not instance.uuid:
+                raise NotFoundError(f"{gpu}: GPU instance {gi_id} has no compute instance")
+            if instance.uuid != uuid:
+                raise DifferentError(f"{gpu}: GPU instance {gi_id} is {instance.uuid}, not {uuid}")
+            if is_used(found, uuid) or _strikes(hardware, "in_use_times"):
+                raise InUseError(f"{uuid}: in use by another client")
+            instance.uuid = ""
+            found.processes = [process for process in found.processes if process.device != uuid]
+
+    def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int, start: int, size: int) -> None:
+        """Destroy a GPU instance."""
+        self._take_time(self._destroy_ms / 2)
+        with self._changing(gpu) as (_, found):
+            self._refuse_fixed(found, "destroying a GPU instance")
+            instance = instance_of(found, gi_id)
+            if (instance.start, instance.size) != (start, size):
+                raise DifferentError(f"{gpu}: GPU instance {gi_id} is at {instance.start}:{instance.size}")
+            if instance.uuid:
+                raise InUseError(f"{gpu}: GPU instance {gi_id} has a compute instance")
+            found.instances.remove(instance)
+
+    def set_exclusive_process(self, gpu: GpuUuid, *, exclusive: bool) -> None:
+        """Set the compute mode. Contexts that are there stay, as on real GPUs."""
+        with self._changing(gpu) as (_, found):
+            if found.mig:
+                raise NotSupportedError(f"{gpu}: the compute mode of a GPU in MIG mode cannot be set")
+            found.exclusive_process = exclusive
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _refuse_fixed(self, gpu: Gpu, doing: str) -> None:
+        if gpu.fixed and not self._by_hand:
+            raise NotSupportedError(refusal(gpu.uuid, doing))
+
+    def _now(self) -> Hardware:
+        hardware = self._file.read()
+        self._check_boot(hardware)
+        return hardware
+
+    def _check_boot(self, hardware: Hardware) -> None:
+        if hardware.boot_id != self._boot_id:
+            raise RebootedError(f"{hardware.node} was rebooted")
+
+    @contextmanager
+    def _changing(self, gpu: GpuUuid) -> Iterator[tuple[Hardware, Gpu]]:
+        """One GPU to be changed. A refusal changes nothing but the faults that were used up for it."""
+        refusal: DeviceError | None = None
+        with self._file.changing() as hardware:
+            self._check_boot(hardware)
+            try:
+                found = answering(hardware, gpu)
+                found.processes = without_the_dead(found.processes)
+                yield hardware, found
+            except DeviceError as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
+
+    def _take_time(self, duration_ms: float) -> None:
+        if duration_ms > 0:
+            time.sleep(duration_ms * max(0.0, self._file.read().faults.slow) / 1000)
+
+
+def _strikes(hardware: Hardware, fault: str) -> bool:
+    left: int = getattr(hardware.faults, fault)
+    if left > 0:
+        setattr(hardware.faults, fault, left - 1)
+    return left > 0

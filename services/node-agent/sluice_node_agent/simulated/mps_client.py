@@ -1,0 +1,84 @@
+"""
+A client of the MPS stand-in, for tests and simulated tenants: connects as a CUDA program would, and holds memory.
+
+`nvidia-cuda-mps-control client [--uid U] [--owner POD_UID] [--memory MIB] [--percentage P]` says on stdout, as one JSON
+object per line, how it went, then does what it reads from stdin: a number of MiB to allocate (negative: to free), until
+its end. It ends when the server ends it. Its limits may only lower the server's, as CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
+and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT do. Where SLUICE_QUOTA_SOCKET names one it says hello to the token scheduler, as
+the client library of the time quota would; it launches nothing, so it asks for no token.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import selectors
+import socket
+import struct
+import sys
+
+from sluice_node_agent.simulated.mps_program import PACKET_MAX
+
+
+def run_client(arguments: list[str]) -> int:
+    """Be a client until stdin or the server ends; 0 when stdin did."""
+    parser = argparse.ArgumentParser(prog="client")
+    parser.add_argument("--uid", type=int, default=os.getuid())
+    parser.add_argument("--owner", default="")
+    parser.add_argument("--memory", type=int, default=None)
+    parser.add_argument("--percentage", type=float, default=None)
+    options = parser.parse_args(arguments)
+    with open("/proc/self/comm", "w", encoding="ascii") as comm:  # noqa: PTH123 - as in `mps_program`
+        comm.write("python")  # a tenant's program, not one of MPS
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(f"{os.environ['CUDA_MPS_PIPE_DIRECTORY']}/control")
+    except OSError as error:
+        _say(json.dumps({"error": "CUDA_ERROR_MPS_CONNECTION_FAILED", "reason": str(error)}))
+        return 1
+    hello = {"uid": options.uid, "owner": options.owner, "percentage": options.percentage}
+    connection.send(json.dumps(hello | {"memory_mib": options.memory, "pid": os.getpid()}).encode())
+    quota = _say_hello(os.environ.get("SLUICE_QUOTA_SOCKET", ""))
+    with (
+        contextlib.closing(quota) if quota is not None else contextlib.nullcontext(),
+        selectors.DefaultSelector() as selector,
+    ):
+        selector.register(connection, selectors.EVENT_READ)
+        selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is connection:
+                    try:
+                        heard = connection.recv(PACKET_MAX)
+                    except OSError:
+                        heard = b""
+                    if not heard:
+                        _say(json.dumps({"error": "CUDA_ERROR_MPS_SERVER_NOT_READY", "reason": "the server is gone"}))
+                        return 1
+                    _say(heard.decode())
+                else:
+                    asked = os.read(sys.stdin.fileno(), 4096)
+                    if not asked:
+                        return 0
+                    for line in asked.split():
+                        connection.send(json.dumps({"allocate_mib": int(line)}).encode())
+
+
+def _say_hello(path: str) -> socket.socket | None:
+    """HELLO of docs/time-quota.md; None where there is no scheduler, for a client without one goes on."""
+    if not path:
+        return None
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        found.connect(path)
+        found.send(struct.pack("<IHHQIII", 0x54514C53, 1, 1, 1, os.getpid(), 0, 1 << 16).ljust(64, b"\0"))
+    except OSError as error:
+        found.close()
+        _say(json.dumps({"quota": f"no hello: {error}"}))
+        return None
+    return found
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

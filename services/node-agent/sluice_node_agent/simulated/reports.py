@@ -1,0 +1,190 @@
+"""
+What simulated GPUs tell of themselves: reports, processes, troubles.
+
+Read from the hardware file's values as they are at one moment; it changes nothing and waits for nothing.
+"""
+
+from collections.abc import Collection, Iterable
+
+from sluice.contracts.fleet_file.empty_snapshots import LINK_SCORE
+from sluice.contracts.gpu_reports import model_of_facts, profile_reports
+from sluice.contracts.ids import GpuUuid
+from sluice.contracts.messages import GpuReport, InstanceReport
+from sluice.mig.catalog import find_model
+from sluice.mig.model import GpuModel
+from sluice_node_agent.core.device_use import DeviceUse, ProcessUse
+from sluice_node_agent.core.events import Holder
+from sluice_node_agent.device.gpu_health import HealthFacts, is_critical, why_unhealthy
+from sluice_node_agent.device.port import GpuLostError, InUseError, NotFoundError, NotSupportedError
+from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.simulated.hardware_file import Gpu, Hardware, Instance, Process
+
+_PROCESSES = Processes()
+"""Those of this machine, which the real ones among a simulated node's are."""
+_WITHOUT_GPM = {
+    *("a100", "a30", "a10", "a10g", "a40", "rtx-a6000", "rtx-3090", "t4", "v100"),
+    *("l4", "l20", "l40", "l40s", "rtx-4090", "rtx-6000-ada"),
+}
+"""Models before Hopper, and Ada, by their key or its first word (NVML API reference, "GPM Functions")."""
+
+
+def find_gpu(hardware: Hardware, gpu: GpuUuid) -> Gpu:
+    """The GPU of that UUID. Raises GpuLostError."""
+    for found in hardware.gpus:
+        if found.uuid == gpu:
+            return found
+    raise GpuLostError(f"{hardware.node} has no GPU {gpu}")
+
+
+def answering(hardware: Hardware, gpu: GpuUuid) -> Gpu:
+    """The GPU of that UUID, if it is not lost. Raises GpuLostError."""
+    found = find_gpu(hardware, gpu)
+    why = _why_lost(hardware, found)
+    if why:
+        raise GpuLostError(f"{gpu}: {why}")
+    return found
+
+
+def instance_of(gpu: Gpu, gi_id: int) -> Instance:
+    """The GPU instance of that id. Raises NotFoundError."""
+    for instance in gpu.instances:
+        if instance.gi_id == gi_id:
+            return instance
+    raise NotFoundError(f"{gpu.uuid} has no GPU instance {gi_id}")
+
+
+def model_of(gpu: Gpu) -> GpuModel:
+    """The model as the fleet file spelled it out, else the catalog's. Raises NotSupportedError."""
+    own = gpu.spelled_out
+    if own is not None:
+        sizes = (own.memory_mib, own.multiprocessors, own.memory_slices, own.compute_slices)
+        return model_of_facts(gpu.model, sizes, own.profiles)
+    model = find_model(gpu.model)
+    if model is None:
+        raise NotSupportedError(f"{gpu.uuid}: {gpu.model} is no known model")
+    return model
+
+
+def trouble_of(hardware: Hardware, gpu: Gpu) -> tuple[str, tuple[int, ...]]:
+    """What the driver tells of by itself: how the GPU was lost, and its critical Xid errors. Equal without news."""
+    return _why_lost(hardware, gpu), _xids(hardware, gpu)
+
+
+def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
+    """One GPU as the port's `read` says it."""
+    model = model_of(gpu)
+    lost = _why_lost(hardware, gpu)
+    message = lost or _why_unhealthy(hardware, gpu)
+    instances = sorted(gpu.instances, key=lambda instance: (instance.start, instance.gi_id))
+    peers = [other for other in hardware.gpus if other.index in gpu.linked]
+    return GpuReport(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        model=gpu.product_name,
+        memory_mib=model.memory_mib,
+        multiprocessors=model.multiprocessors,
+        mig_enabled=gpu.mig,
+        memory_slices=model.memory_slices,
+        compute_slices=model.compute_slices,
+        profiles=profile_reports(model),
+        instances=() if lost else tuple(instance_report(instance) for instance in instances),
+        creatable={},
+        healthy=not message,
+        health_message=message,
+        lost=bool(lost),
+        numa_node=gpu.numa_node,
+        links={peer.uuid: LINK_SCORE for peer in peers},
+        fixed_layout=gpu.fixed,
+    )
+
+
+def instance_report(instance: Instance) -> InstanceReport:
+    """One GPU instance as the port says it."""
+    return InstanceReport(
+        gi_id=instance.gi_id,
+        profile=instance.profile,
+        start=instance.start,
+        size=instance.size,
+        uuid=instance.uuid,
+    )
+
+
+def holders(gpu: Gpu, device: str) -> tuple[Holder, ...]:
+    """All processes on a MIG device, or on the whole GPU when `device` is its own UUID."""
+    return tuple(
+        Holder(process.pid, process.owner, process.name, process.kind)
+        for process in without_the_dead(gpu.processes)
+        if device in {process.device, gpu.uuid}
+    )
+
+
+def uses(gpu: Gpu, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
+    """What devices are used for, told as NVML would: before Hopper no MIG device tells how busy it is."""
+    there = {instance.uuid for instance in gpu.instances if instance.uuid} if gpu.mig else {str(gpu.uuid)}
+    has_gpm = _WITHOUT_GPM.isdisjoint((gpu.model, gpu.model.partition("-")[0]))
+    return tuple(_use(gpu, device, has_gpm=has_gpm) for device in wanted if device in there)
+
+
+def _use(gpu: Gpu, device: str, *, has_gpm: bool) -> DeviceUse:
+    on_it = [each for each in without_the_dead(gpu.processes) if each.device == device and each.kind != "file"]
+    busy = min(100.0, sum(each.busy_percent for each in on_it))
+    told = has_gpm or not gpu.mig
+    return DeviceUse(
+        uuid=device,
+        memory_mib=sum(each.memory_mib for each in on_it),
+        busy_percent=busy if told else None,
+        sm_percent=busy if has_gpm else None,
+        memory_busy_percent=busy if told else None,
+        processes=tuple(
+            ProcessUse(each.pid, each.owner, each.memory_mib, None if gpu.mig else each.busy_percent)
+            for each in on_it
+            if each.kind != "mps"
+        ),
+    )
+
+
+def is_used(gpu: Gpu, device: str) -> bool:
+    """Whether a process has a context on exactly this device. Those that only have its files open do not count."""
+    return any(process.device == device and process.kind != "file" for process in without_the_dead(gpu.processes))
+
+
+def refuse_second_context(gpu: Gpu, process: Process) -> None:
+    """
+    Raise InUseError where compute mode EXCLUSIVE_PROCESS lets no further context onto the GPU.
+
+    The first context has it; what an MPS server serves runs in the server's.
+    """
+    if not gpu.exclusive_process or process.device != gpu.uuid or process.kind == "file":
+        return
+    first = next((each for each in without_the_dead(gpu.processes) if each.kind != "file"), None)
+    if first is not None and (first.kind != "mps" or process.kind == "mps"):
+        raise InUseError(f"{gpu.uuid} is in compute mode EXCLUSIVE_PROCESS, and process {first.pid} has it")
+
+
+def without_the_dead(processes: Iterable[Process]) -> list[Process]:
+    """Those that are still there: made-up ones, and real ones that live."""
+    return [process for process in processes if not process.real or _lives(process)]
+
+
+def _lives(process: Process) -> bool:
+    started_at = _PROCESSES.started_at(process.pid)
+    return started_at != 0 and process.started_at in {0, started_at}
+
+
+def _why_lost(hardware: Hardware, gpu: Gpu) -> str:
+    if gpu.lost:
+        return gpu.lost
+    return "GPU is lost (simulated)" if hardware.faults.gpu_lost == gpu.index else ""
+
+
+def _xids(hardware: Hardware, gpu: Gpu) -> tuple[int, ...]:
+    """The Xid error that stops new slices, if there is one: an application's own is nobody's trouble."""
+    faults = hardware.faults
+    return (faults.xid,) if faults.xid and faults.xid_gpu == gpu.index and is_critical(faults.xid) else ()
+
+
+def _why_unhealthy(hardware: Hardware, gpu: Gpu) -> str:
+    """In the words that a real GPU's health is told in."""
+    facts = HealthFacts(mig_now=gpu.mig, mig_next=gpu.mig is not (hardware.faults.mig_pending == gpu.index))
+    words = why_unhealthy(facts, _xids(hardware, gpu), gpu.uuid)
+    return f"{words} (simulated)" if words else ""

@@ -1,0 +1,93 @@
+"""
+The patch that makes a pod one of ours: only what is missing is added, only what we satisfy is taken out.
+
+So a second review of the same pod changes nothing. Operations are of RFC 6902, and every path is there when its turn
+comes: a list or map that is absent is added whole.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from sluice.contracts.admission.config import AdmissionConfig
+from sluice.contracts.admission.environment import missing_env, replaced_env, sees_all_gpus
+from sluice.contracts.admission.pod_fields import Container, Pod
+from sluice.contracts.admission.reserved_fields import has_gate
+from sluice.contracts.admission.stored_request import ResolvedRequest, StoredRequest
+from sluice.contracts.admission.volumes import OUR_MOUNT, OUR_VOLUME, lacks_mount, lacks_volume
+from sluice.contracts.kube.names import ANNOTATION_REQUEST, GATE, LABEL_MANAGED, MANAGED
+from sluice.contracts.messages import Claim
+from sluice.contracts.request_syntax import is_gpu_resource
+from sluice_pod_watcher.admission.response import Operation
+
+
+def mutations(pod: Pod, stored: StoredRequest, asked: ResolvedRequest, config: AdmissionConfig) -> Iterator[Operation]:
+    """What is to be done to a pod without problems that asks for at least one GPU."""
+    metadata, spec = pod.metadata, pod.spec
+    if ANNOTATION_REQUEST not in (metadata.annotations or {}):
+        yield _put("/metadata/annotations", metadata.annotations, ANNOTATION_REQUEST, stored.as_text())
+    if LABEL_MANAGED not in (metadata.labels or {}):
+        yield _put("/metadata/labels", metadata.labels, LABEL_MANAGED, MANAGED)
+    if not has_gate(spec):
+        yield _append("/spec/schedulingGates", spec.scheduling_gates, {"name": GATE})
+    if config.runtime_class and not spec.runtime_class_name:
+        yield {"op": "add", "path": "/spec/runtimeClassName", "value": config.runtime_class}
+    if lacks_volume(spec):
+        yield _append("/spec/volumes", spec.volumes, OUR_VOLUME)
+    for path, containers in (("/spec/containers", spec.containers), ("/spec/initContainers", spec.init_containers)):
+        for at, container in enumerate(containers or ()):
+            yield from _container_edits(f"{path}/{at}", container, asked)
+
+
+def hide_gpus(pod: Pod) -> Iterator[Operation]:
+    """What is to be done to a pod that asks for no GPU: what its images ask for, the node's runtime would give them."""
+    spec = pod.spec
+    for path, containers in (("/spec/containers", spec.containers), ("/spec/initContainers", spec.init_containers)):
+        for at, container in enumerate(containers or ()):
+            if sees_all_gpus(spec, container):
+                yield from _env_edits(f"{path}/{at}", container, None)
+
+
+def hide_gpus_from_ephemeral(pod: Pod, added: Collection[str]) -> Iterator[Operation]:
+    """The same for containers for debugging, which get no GPU in any pod; those that were there cannot be changed."""
+    for at, container in enumerate(pod.spec.ephemeral_containers or ()):
+        if container.name in added and sees_all_gpus(pod.spec, container):
+            yield from _env_edits(f"/spec/ephemeralContainers/{at}", container, None)
+
+
+def _container_edits(path: str, container: Container, asked: ResolvedRequest) -> Iterator[Operation]:
+    for part, amounts in zip(("limits", "requests"), container.amounts(), strict=True):
+        for name in amounts:
+            if is_gpu_resource(name):
+                yield {"op": "remove", "path": f"{path}/resources/{part}/{_escaped(name)}"}
+    claim = asked.claim_for(container.name)
+    yield from _env_edits(path, container, claim)
+    if claim is not None and lacks_mount(container):
+        yield _append(f"{path}/volumeMounts", container.volume_mounts, OUR_MOUNT)
+
+
+def _env_edits(path: str, container: Container, claim: Claim | None) -> Iterator[Operation]:
+    for at, entry in replaced_env(container, claim):
+        yield {"op": "replace", "path": f"{path}/env/{at}", "value": entry}
+    missing = missing_env(container, claim)
+    if missing and not container.env:
+        yield {"op": "add", "path": f"{path}/env", "value": missing}
+    else:
+        for at, entry in enumerate(missing):
+            yield {"op": "add", "path": f"{path}/env/{at}", "value": entry}
+
+
+def _put(path: str, present: Mapping[str, str] | None, key: str, value: str) -> Operation:
+    if not present:
+        return {"op": "add", "path": path, "value": {key: value}}
+    return {"op": "add", "path": f"{path}/{_escaped(key)}", "value": value}
+
+
+def _append(path: str, present: Sequence[Any] | None, value: dict[str, Any]) -> Operation:
+    if not present:
+        return {"op": "add", "path": path, "value": [value]}
+    return {"op": "add", "path": f"{path}/-", "value": value}
+
+
+def _escaped(key: str) -> str:
+    """A key as one token of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")

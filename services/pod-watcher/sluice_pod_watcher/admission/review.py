@@ -1,0 +1,141 @@
+"""
+One review: whose pod it is, what is wrong with it, and else what makes it wait for its slice.
+
+The API server asks again when another webhook has changed the pod, and nothing in its question says so. What it changed
+may be what the first review had read, so that stores the ask, and later ones read only what was stored.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sluice.contracts.admission import pod_warnings, reserved_fields
+from sluice.contracts.admission.config import AdmissionConfig
+from sluice.contracts.admission.environment import validate_env
+from sluice.contracts.admission.pod_fields import MalformedReview, Pod, ReviewRequest, decode_pod, decode_review
+from sluice.contracts.admission.stored_request import decode_stored, malformed_stored, parse_stored
+from sluice.contracts.admission.validation import (
+    NewRequest,
+    is_exempt,
+    needs_of,
+    read_new_request,
+    validate_new_pod,
+    validate_pod_fields,
+)
+from sluice.contracts.admission.violations import Violation, denial_of, refused
+from sluice.contracts.admission.volumes import validate_mounts
+from sluice.contracts.kube.names import ANNOTATION_REQUEST, LABEL_MANAGED
+from sluice.contracts.pod_specs import unknown_demands
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import RequestLimits
+from sluice_pod_watcher.admission.mutate import hide_gpus, hide_gpus_from_ephemeral, mutations
+from sluice_pod_watcher.admission.response import AdmissionResponse
+
+
+def review_pod(raw: object, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
+    """
+    The answer to an AdmissionReview (decoded JSON). Never raises, whatever it holds.
+
+    A dry run has the same answer: nothing is done here that would have to be undone.
+    """
+    request = decode_review(raw)
+    if isinstance(request, MalformedReview):
+        return request
+    untouched = AdmissionResponse(request.uid)
+    if (request.kind.group, request.kind.kind) != ("", "Pod") or request.namespace in config.exempt_namespaces:
+        return untouched
+    if request.sub_resource == "ephemeralcontainers" and request.operation == "UPDATE":
+        return _review_ephemeral(request, config)
+    if request.sub_resource or request.operation != "CREATE":
+        return untouched
+    pod = decode_pod(request.object)
+    if isinstance(pod, MalformedReview):
+        return pod
+    metadata = pod.metadata
+    if is_exempt(request.namespace, metadata.labels or {}, metadata.annotations or {}, config.exempt_namespaces):
+        return untouched
+    return _review_creation(request, pod, config)
+
+
+def _review_creation(request: ReviewRequest, pod: Pod, config: AdmissionConfig) -> AdmissionResponse:
+    spec: Mapping[str, Any] = (request.object or {})["spec"]
+    later = reserved_fields.was_reviewed(pod)
+    limits = config.asks
+    if later:
+        ask = _ask_of_later(pod, spec, limits)
+        problems = _problems_of_later(pod, ask, config)
+    else:
+        found = read_new_request(pod.metadata.annotations or {}, spec, limits, default_mode=config.default_mode)
+        problems = validate_new_pod(pod, found, config)
+        if found is None:
+            return _denied(request, problems) if problems else _hidden(request, pod)
+        ask = found
+    if not isinstance(ask, Refusal):
+        needs = needs_of({**spec, "nodeName": None}, ask.asked, request.namespace, pod.metadata.labels or {})
+        problems += [refused(needs)] if isinstance(needs, Refusal) else []
+    if isinstance(ask, Refusal) or problems:
+        return _denied(request, problems)
+    advised = (
+        pod_warnings.reviewed_pod_warnings(pod, ask.asked)
+        if later
+        else pod_warnings.new_pod_warnings(pod, ask.before, ask.stored, ask.asked)
+    )
+    warnings = (*advised, *unknown_demands(spec))
+    patch = tuple(mutations(pod, ask.stored, ask.asked, config))
+    return AdmissionResponse(request.uid, patch=patch, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _hidden(request: ReviewRequest, pod: Pod) -> AdmissionResponse:
+    """A pod that asks for no GPU, and gets none by its images either."""
+    return AdmissionResponse(request.uid, patch=tuple(hide_gpus(pod)), warnings=pod_warnings.no_request_warnings(pod))
+
+
+def _ask_of_later(pod: Pod, spec: Mapping[str, Any], limits: RequestLimits) -> NewRequest | Refusal:
+    """The ask that the first review stored."""
+    text = (pod.metadata.annotations or {})[ANNOTATION_REQUEST]
+    stored = decode_stored(text)
+    if isinstance(stored, Refusal):
+        return stored
+    asked = parse_stored(stored, spec, limits)
+    if isinstance(asked, Refusal):
+        return asked
+    if not asked.pod.claims:
+        return malformed_stored(text, "it asks for no GPU, and the pod would wait for ever")
+    return NewRequest(stored, stored, asked)
+
+
+def _problems_of_later(pod: Pod, ask: NewRequest | Refusal, config: AdmissionConfig) -> list[Violation]:
+    """What is beside an ask that cannot be read is not judged: it holds what was injected, for nobody knows whom."""
+    grants = reserved_fields.validate_granted_annotations(pod)
+    if isinstance(ask, Refusal):
+        return [refused(ask), *grants]
+    return [*grants, *validate_pod_fields(pod, ask.asked, config, is_new=False)]
+
+
+def _denied(request: ReviewRequest, problems: list[Violation]) -> AdmissionResponse:
+    code, message = denial_of(problems)
+    return AdmissionResponse(request.uid, allowed=False, code=code, message=message)
+
+
+# -- ephemeral containers -----------------------------------------------------------------------------------------
+
+
+def _review_ephemeral(request: ReviewRequest, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
+    """
+    A container to look into a pod that is there: harmless as it comes from `kubectl debug`, not with devices.
+
+    Only those that are added are judged: what is there cannot be changed.
+    """
+    pod, old = decode_pod(request.object), decode_pod(request.old_object)
+    if isinstance(pod, MalformedReview):
+        return pod
+    present = set() if isinstance(old, MalformedReview) else {each.name for each in old.spec.ephemeral_containers or ()}
+    added = {each.name: each for each in pod.spec.ephemeral_containers or () if each.name not in present}
+    problems: list[Violation] = []
+    for name, container in added.items() if LABEL_MANAGED in (pod.metadata.labels or {}) else ():
+        path = f"spec.ephemeralContainers[{name}]"
+        problems += validate_env(path, container, None, config)
+        problems += validate_mounts(path, container, None)
+        problems += reserved_fields.validate_security_context(path, container, config)
+    if problems:
+        return _denied(request, problems)
+    return AdmissionResponse(request.uid, patch=tuple(hide_gpus_from_ephemeral(pod, added)))

@@ -1,0 +1,193 @@
+"""
+What the API server shows of our pods, and what became of our writes there.
+
+It shows older versions again, skips events and gives a name to another pod. So versions are compared by UID, absence
+is believed only of a pod that was read by its name and not found, and a pod that leaves our selection has not ended.
+"""
+
+from sluice.contracts.ids import RequestId
+from sluice_pod_watcher.core.cluster.context import ClusterContext
+from sluice_pod_watcher.core.cluster.events import (
+    ClaimsRead,
+    ClaimsUnreadable,
+    EvictionRefused,
+    ListingEnded,
+    ListingStarted,
+    PatchDone,
+    PatchRefused,
+    PodEvicted,
+    PodGone,
+    PodRead,
+    PodSeen,
+    PodUnreadable,
+    Raw,
+)
+from sluice_pod_watcher.core.cluster.pods.pod_record import PendingWrite
+from sluice_pod_watcher.core.cluster.pods.pod_view import is_marked, read_pod, uid_of, version_of
+from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeClaim, topologies_of
+from sluice_pod_watcher.core.folder.events import WriteLogLine
+
+RESTORED = (
+    "the storage of the API server was restored from a backup, and the request of this pod has ended since; "
+    "delete it, so that a new pod asks anew"
+)
+Listing = ListingStarted | ListingEnded
+Result = PatchDone | PatchRefused | PodEvicted | EvictionRefused
+ApiEvent = PodSeen | PodGone | PodRead | PodUnreadable | ClaimsRead | ClaimsUnreadable | Listing | Result
+
+
+class ApiHandler:
+    """Takes in what the API server says of our pods."""
+
+    def __init__(self, context: ClusterContext) -> None:
+        """Nothing was listed."""
+        self._context = context
+        self.was_listed = False
+        self._listed: set[RequestId] | None = None
+        self._went_back = False
+
+    def handle(self, event: ApiEvent, now: float) -> None:
+        """Take in one event."""
+        match event:
+            case ListingStarted() | ListingEnded():
+                self._listing(event)
+            case PatchDone() | PatchRefused() | PodEvicted() | EvictionRefused():
+                self._result(event, now)
+            case ClaimsRead() | ClaimsUnreadable():
+                self._claims(event, now)
+            case _:
+                self._pod_event(event, now)
+
+    def _pod_event(self, event: PodSeen | PodGone | PodRead | PodUnreadable, now: float) -> None:
+        match event:
+            case PodSeen():
+                self._seen(event.pod, now)
+            case PodGone():
+                self._left(event.pod, now)
+            case PodRead():
+                self._read(event, now)
+            case PodUnreadable():
+                record = self._context.pod_store.records.get(event.uid)
+                if record is not None:
+                    self._context.pod_reconciler.unreadable(record, now)
+
+    def _seen(self, raw: Raw, now: float) -> None:
+        view = read_pod(raw)
+        if view is None:
+            return
+        if self._listed is not None:
+            self._listed.add(view.uid)
+        record, change = self._context.pod_store.seen(raw, view, now)
+        if record is not None:
+            self._context.to_reconcile[record.uid] = None
+            self._context.log_change(record, change)
+        elif self._went_back and self._listed is not None:
+            who = f"{view.namespace}/{view.name}"
+            self._context.told.append(WriteLogLine("warning", f"{who} is back: {RESTORED}", view.uid))
+
+    def other_seen(self, raw: Raw, now: float) -> None:
+        """A pod outside our selection is none of ours, unless our gate or our words are on it."""
+        view = read_pod(raw) if is_marked(raw) else None
+        record = self._context.pod_store.marked(view, now) if view is not None else None
+        if record is not None:
+            self._context.to_reconcile[record.uid] = None
+
+    def other_gone(self, raw: Raw) -> None:
+        """A pod outside our selection is not there any more, or is in it: one of ours has to be read by its name."""
+        self._doubt(RequestId(uid_of(raw)))
+
+    def _left(self, raw: Raw, now: float) -> None:
+        """It was deleted; or has only left our selection, dying or not, which is no end of it."""
+        view = read_pod(raw)
+        if view is None:
+            return
+        if view.has_ended:
+            self._context.pod_store.seen(raw, view, now)
+        if view.nothing_holds_it:
+            self._gone(view.uid)
+        else:
+            self._doubt(view.uid)
+
+    def _read(self, event: PodRead, now: float) -> None:
+        record = self._context.pod_store.records.get(event.uid)
+        if record is None:
+            return
+        record.reading = PendingWrite()
+        found = read_pod(event.pod) if event.pod is not None else None
+        if found is not None and found.uid == event.uid:
+            assert event.pod is not None
+            self._seen(event.pod, now)
+            self._context.pod_reconciler.was_read(record)
+            self._context.pod_store.due[event.uid] = None
+            self._context.to_reconcile[event.uid] = None
+        else:
+            self._gone(event.uid)
+
+    def _claims(self, event: ClaimsRead | ClaimsUnreadable, now: float) -> None:
+        """Where the volumes of a pod are was asked, before anything is asked for it."""
+        record = self._context.pod_store.records.get(event.uid)
+        if record is None:
+            return
+        if isinstance(event, ClaimsUnreadable):
+            self._context.pod_reconciler.claims_unreadable(record, now)
+            return
+        places, unknown = topologies_of(tuple(VolumeClaim(*each) for each in event.claims))
+        unknown = (event.forbidden,) if event.forbidden else unknown
+        self._context.pod_reconciler.claims_read(record, unknown)
+        self._context.log_change(record, self._context.pod_store.claims_read(record, places, now))
+        self._context.to_reconcile[record.uid] = None
+
+    def _gone(self, uid: RequestId) -> None:
+        record = self._context.pod_store.records.get(uid)
+        if record is not None:
+            self._context.pod_reconciler.gone(record)
+        ended = self._context.pod_store.gone(uid)
+        if ended is not None:
+            self._context.log_change(ended, "ended")
+
+    def _doubt(self, uid: RequestId) -> None:
+        if self._context.pod_store.mark_for_read(uid) is not None:
+            self._context.to_reconcile[uid] = None
+
+    def _listing(self, event: ListingStarted | ListingEnded) -> None:
+        if isinstance(event, ListingStarted):
+            self._listed, self._went_back = set(), event.went_back
+            if event.went_back:
+                self._context.pod_store.forget_versions()
+            return
+        listed, self._listed = self._listed, None
+        if listed is None:
+            return
+        version = version_of(event.version)
+        for uid, record in list(self._context.pod_store.records.items()):
+            is_newer = record.view is not None and record.view.version > version > 0
+            if uid not in listed and not is_newer:
+                self._doubt(uid)
+        self.was_listed = True
+        if self._context.ready:
+            self._context.publisher.listed({})
+            self._context.republish_nodes()
+
+    def _result(self, event: PatchDone | PatchRefused | PodEvicted | EvictionRefused, now: float) -> None:
+        record = self._context.pod_store.records.get(event.uid)
+        if record is None:
+            return
+        pod_reconciler = self._context.pod_reconciler
+        match event:
+            case PatchDone(step="condition"):
+                pod_reconciler.told(record, now)
+            case PatchDone():
+                pod_reconciler.patched(record, was_bound=event.step == "bind")
+            case PatchRefused(step="condition"):
+                pod_reconciler.told(record, now, refused=event.status)
+            case PatchRefused():
+                pod_reconciler.patch_refused(record, event, now)
+            case PodEvicted():
+                pod_reconciler.evicted(record)
+            case EvictionRefused():
+                pod_reconciler.eviction_refused(record, event, now)
+        if isinstance(event, PatchDone):
+            self._seen(event.pod, now)
+        if isinstance(event, (PatchDone, PatchRefused)) and event.step != "condition":
+            self._context.pod_store.due[event.uid] = None  # where its word waited for that, it waits no more
+        self._context.to_reconcile[event.uid] = None

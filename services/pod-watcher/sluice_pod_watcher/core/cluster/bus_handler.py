@@ -1,0 +1,287 @@
+"""What the bus says: our own words, the allocator's answers, why pods wait, and which are to be evicted."""
+
+from collections.abc import Iterable
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import BusEvent, Entry, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    BindingMessage,
+    Bound,
+    EvictionDone,
+    EvictionOrdered,
+    EvictionOver,
+    HostFacts,
+    NodeChanged,
+    NodeInventory,
+    NodeRemoved,
+    Pending,
+    Refused,
+    Released,
+    RequestRejected,
+    RequestWithdrawn,
+    WaitOver,
+    Waived,
+)
+from sluice.contracts.outbox import Settled
+from sluice_pod_watcher.core import log_lines
+from sluice_pod_watcher.core.cluster.context import ClusterContext
+from sluice_pod_watcher.core.cluster.pods.pod_record import AnsweredAt, PodRecord
+
+_Note = Pending | WaitOver | EvictionOrdered | EvictionOver
+
+
+class BusHandler:
+    """Takes in what is read from the bus. Nothing of it counts before both streams were read once."""
+
+    def __init__(self, context: ClusterContext) -> None:
+        """Nothing was read."""
+        self._context = context
+        self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
+        self._read_answers: dict[RequestId, tuple[BindingMessage, AnsweredAt]] = {}
+        self._read_words: dict[RequestId, None] = {}
+        self._read_notes: dict[tuple[RequestId, bool], _Note] = {}
+        """
+        What is being read of answers, of our own words, and of the rest: of each request why it waits, and whether it
+        shall be evicted. Taken when all of it is there.
+        """
+        self._read_orders: dict[RequestId, None] = {}
+        """Whose eviction is ordered, as far as the present reading has shown."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether both streams were read."""
+        return not any(self._reading.values())
+
+    def take_all(self, now: float) -> None:
+        """Both streams were read for the first time, and our pods were listed."""
+        self._take_words(self._read_words, now)
+        self._answer_orders()
+        self._take_answers()
+
+    def handle(self, event: BusEvent, now: float) -> None:
+        """Take in one event."""
+        reports = self._context.publisher.handle(event, now)
+        match event:
+            case ReadingStarted(stream=Stream.BOOK):
+                self._reading[Stream.BOOK] = True
+                self._read_answers = {}
+            case ReadingStarted():
+                if self._context.publisher.is_new_incarnation:
+                    self._context.node_removals.begin_anew(now)
+                    self._doubt_answers()
+                self._reading[Stream.STATE] = True
+                self._read_words, self._read_notes, self._read_orders = {}, {}, {}
+            case Observed():
+                uid = RequestId(subjects.parse(event.entry.subject).key[0])
+                self._observed(uid, event.entry, now)
+            case ReadingCaughtUp():
+                self._was_read(event.stream, now)
+            case _:
+                pass
+        for report in reports:
+            if isinstance(report, Settled) and report.landed and isinstance(report.message, NodeRemoved):
+                self._context.observe_node(report.message.node, report.message, now)
+        self._context.told += self._context.publisher.yield_to_rivals(reports)
+
+    def _doubt_answers(self) -> None:
+        """
+        The bus has another life: nobody is let go with a slice of the life before until the answers were read in this
+        one. STATE may have been lost alone, so BOOK is read again by order.
+        """
+        self._context.pod_reconciler.answers_are_old = True
+        if not self._reading[Stream.BOOK]:
+            self._reading[Stream.BOOK], self._read_answers = True, {}
+            self._context.out.append(ReadAgain(Stream.BOOK))
+
+    def _was_read(self, stream: Stream, now: float) -> None:
+        self._reading[stream] = False
+        if stream is Stream.STATE:
+            self._context.node_removals.was_read(self._context.publisher.node_on_bus, now)
+        if self._context.ready and stream is Stream.BOOK:
+            self._take_answers()
+        elif self._context.ready:
+            self._forget_orders()
+            self._answer_orders()
+            self._take_words(self._read_words, now)
+            self._context.republish_nodes()
+
+    def _observed(self, uid: RequestId, entry: Entry, now: float) -> None:
+        match message := entry.message:
+            case Bound() if not self._context.publisher.is_bound_in_this_life(message):
+                pass
+            case Bound() | Refused() | Released() | Waived():
+                self._answered(uid, message, entry.sequence)
+            case AllocationRequested() | RequestRejected() | RequestWithdrawn():
+                if message.source == self._context.config.source:
+                    self._read_words[uid] = None
+                    if self._context.ready and not self._reading[Stream.STATE]:
+                        self._take_words([uid], now)
+            case EvictionOrdered() if not self._context.publisher.is_of_this_life(message):
+                pass
+            case Pending() | WaitOver() | EvictionOrdered() | EvictionOver():
+                self._note(uid, message, now)
+            case HostFacts() | NodeChanged() | NodeRemoved() | NodeInventory():
+                self._of_node(NodeName(uid), message, now)
+            case _:
+                pass
+
+    def _answered(self, uid: RequestId, message: BindingMessage | Waived, sequence: int) -> None:
+        at = self._context.publisher.book_incarnation, sequence
+        if isinstance(message, Waived):
+            self._refused_no_more(uid)
+        elif not self._context.ready or self._reading[Stream.BOOK]:
+            self._read_answers[uid] = message, at
+        else:
+            self._answer(uid, message, at)
+
+    def _of_node(
+        self, node: NodeName, message: HostFacts | NodeChanged | NodeRemoved | NodeInventory, now: float
+    ) -> None:
+        match message:
+            case HostFacts():
+                self._context.node_capacity.heard(node, message)
+            case NodeChanged() | NodeRemoved():
+                self._context.observe_node(node, message, now)
+            case NodeInventory() if message.removed:
+                self._context.node_removals.inventory(message)
+                self._context.mirror.node_gone(node)
+            case NodeInventory():
+                self._context.node_removals.inventory(message)
+                self._heard_of_slices(self._context.pod_reconciler.slice_health.heard(message), now)
+                if self._context.config.mirror_gpus:
+                    self._context.mirror.inventory(message)
+            case _:
+                pass
+
+    def _heard_of_slices(self, uids: Iterable[RequestId], now: float) -> None:
+        """A slice is being made, or is so no more: that is an answer; or something ails it."""
+        for uid in uids:
+            self._context.to_reconcile[uid] = None
+            record = self._context.pod_store.records.get(uid)
+            if record is not None:
+                record.quiet_since = now
+
+    def _note(self, uid: RequestId, message: _Note, now: float) -> None:
+        if isinstance(message, EvictionOrdered) and self._reading[Stream.STATE]:
+            self._read_orders[uid] = None
+        record = self._context.pod_store.records.get(uid)
+        if record is None:
+            if (
+                not self._context.ready or self._reading[Stream.STATE]
+            ):  # its request may be among the words that are read
+                self._read_notes[uid, isinstance(message, (EvictionOrdered, EvictionOver))] = message
+            return
+        self._context.to_reconcile[uid] = None
+        match message:
+            case Pending():
+                if not isinstance(record.pending, Pending) or record.pending.message != message.message:
+                    who = f"{record.namespace}/{record.name}"
+                    self._context.told.append(log_lines.waits(who, uid, message.message))
+                record.pending, record.quiet_since = message, now
+            case WaitOver():
+                record.pending, record.quiet_since = message, now
+            case EvictionOrdered():
+                record.eviction = message.cause
+                self._see_whether_evicted(uid, record)
+                if not self._reading[Stream.STATE]:  # else what was said may be of the life before
+                    self._answer_order(uid, record)
+            case EvictionOver():
+                record.eviction = ""  # it stays, unless it was evicted already
+
+    def _answer_orders(self) -> None:
+        """The orders to evict were read whole, and what was said of them: until then that may be of another reading."""
+        for uid in self._read_orders:
+            record = self._context.pod_store.records.get(uid)
+            if record is not None and record.eviction:
+                self._answer_order(uid, record)
+
+    def _answer_order(self, uid: RequestId, record: PodRecord) -> None:
+        """Who evicted a pod and did not tell who has ordered that says so: else the order counts as not carried out."""
+        if not self._see_whether_evicted(uid, record) and record.evicted:
+            self._context.publisher.evicted(uid, EvictionDone(request=uid))
+
+    def _see_whether_evicted(self, uid: RequestId, record: PodRecord) -> bool:
+        """Whether it is said of a pod that it was evicted, be it by another process."""
+        is_said = isinstance(self._context.publisher.eviction_on_bus(uid), EvictionDone)
+        record.evicted = record.evicted or is_said
+        return is_said
+
+    def _forget_orders(self) -> None:
+        """
+        The orders to evict were read whole: what is not among them is not there.
+
+        It went with a broker that was wiped, and who gave it says it again where it still holds. Nobody else would
+        take it back.
+        """
+        for uid, record in self._context.pod_store.records.items():
+            if record.eviction and uid not in self._read_orders:
+                record.eviction = ""
+                self._context.to_reconcile[uid] = None
+
+    def _take_answers(self) -> None:
+        """
+        The answers were read whole: what is not among them is not there, but that a slice was lost.
+
+        A wiped broker says that no more, and nobody else would end the pod: the agent that is taking its slice back
+        waits for it, and the allocator waits for the agent.
+        """
+        read, self._read_answers = self._read_answers, {}
+        self._context.pod_reconciler.answers_are_old = False
+        for uid, record in self._context.pod_store.records.items():
+            if record.answer is not None and uid not in read and not record.is_lost:
+                record.answer = None
+                self._context.to_reconcile[uid] = None
+        for uid, (answer, at) in read.items():
+            self._answer(uid, answer, at)
+
+    def _answer(self, uid: RequestId, answer: BindingMessage, at: AnsweredAt) -> None:
+        """An answer is known (again). One that is older than the last is read from a server that lags."""
+        record = self._context.pod_store.records.get(uid)
+        if record is None and isinstance(answer, Released) and answer.cause == "pod gone":
+            self._context.pod_store.is_over(uid)
+        if record is None or record.closed:
+            return
+        self._context.to_reconcile[uid] = None
+        life, sequence = record.answered_at
+        if life == at[0] and sequence > at[1]:
+            return
+        record.answered_at = at
+        if record.answer == answer or record.has_declined(answer):
+            return
+        record.answer, record.pending = answer, None
+        self._context.pod_store.due[uid] = None
+        self._context.told.append(log_lines.answered(f"{record.namespace}/{record.name}", uid, answer, record.held))
+        if isinstance(answer, Bound) and answer.warnings and answer.is_for(record.held):
+            self._context.pod_reconciler.status_writer.event(
+                record, "Warning", "SliceWarning", "; ".join(answer.warnings)
+            )
+
+    def _refused_no_more(self, uid: RequestId) -> None:
+        """A refusal was waived: its pod waits like any other."""
+        self._read_answers.pop(uid, None)
+        record = self._context.pod_store.records.get(uid)
+        if record is not None and isinstance(record.answer, Refused):
+            record.answer = None
+            self._context.to_reconcile[uid] = self._context.pod_store.due[uid] = None
+
+    def _take_words(self, uids: Iterable[RequestId], now: float) -> None:
+        """Learn what the bus says of our own requests: the last value that is known counts, not the one just read."""
+        adopted = False
+        for uid in list(uids):
+            word = self._context.publisher.request_on_bus(uid)
+            if word is None:
+                continue
+            before = self._context.pod_store.records.get(uid)
+            known = before is not None and not before.closed
+            record = self._context.pod_store.heard(uid, word, now)
+            adopted = adopted or (record is not None and not known)
+            if record is not None:
+                self._context.to_reconcile[uid] = None
+        self._read_words = {}
+        notes, self._read_notes = self._read_notes, {}
+        for (uid, _), note in notes.items():
+            self._note(uid, note, now)
+        if adopted and self._context.ready and not self._reading[Stream.BOOK] and not self._read_answers:
+            self._context.out.append(ReadAgain(Stream.BOOK))  # their answers were passed over as somebody else's

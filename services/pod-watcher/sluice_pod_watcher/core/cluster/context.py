@@ -1,0 +1,146 @@
+"""What the sides of a cluster's core share: what is known, what has to be looked at, and what is to be done."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.kube.names import LABEL_IGNORE
+from sluice.contracts.messages import AnyMessage
+from sluice_pod_watcher.core import log_lines
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.events import Instruction
+from sluice_pod_watcher.core.cluster.gpu_objects.mirror import GpuMirror
+from sluice_pod_watcher.core.cluster.nodes.affinity_index import OTHERS_MAX, PORTS_MAX
+from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
+from sluice_pod_watcher.core.cluster.nodes.node_removal import NodeRemovals
+from sluice_pod_watcher.core.cluster.pod_reconciler import PodReconciler
+from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
+from sluice_pod_watcher.core.cluster.pods.pod_store import Change, PodStore
+from sluice_pod_watcher.core.folder.events import WriteLogLine
+from sluice_pod_watcher.core.publisher import RequestPublisher
+
+BACKLOG_MAX = 250
+"""Pods of the backlog that are looked at in one turn."""
+CUT = (
+    f"has pods of more than {OTHERS_MAX} kinds that terms of requests speak of, or more than {PORTS_MAX} host ports "
+    "are bound there. The allocator learns of no more, so no pod with a slice is placed there until they are fewer"
+)
+PASSED_OVER = (
+    f"it has the gate of Sluice, and the label {LABEL_IGNORE} that keeps it from being reviewed; "
+    "create it without one of them"
+)
+
+
+@dataclass(slots=True)
+class ClusterContext:
+    """Everything of one cluster. `ready` once our pods were listed and the bus was read."""
+
+    config: ClusterConfig
+    pod_store: PodStore
+    publisher: RequestPublisher
+    pod_reconciler: PodReconciler
+    node_capacity: NodeCapacity
+    mirror: GpuMirror
+    node_removals: NodeRemovals
+    ready: bool = False
+    to_reconcile: dict[RequestId, None] = field(default_factory=dict)
+    """Pods of which something is new."""
+    backlog: dict[RequestId, None] = field(default_factory=dict)
+    """Very many of which something is new at once, as after a start: some at a time, and others need not wait."""
+    told: list[WriteLogLine] = field(default_factory=list)
+    out: list[Instruction] = field(default_factory=list)
+
+    def republish_nodes(self) -> None:
+        """What nodes have has to be compared with the bus again."""
+        self.node_capacity.say_again(self.node_removals.missing)
+        for record in self.pod_store.records.values():
+            if record.held is not None:
+                self.node_capacity.named(record.held.node)
+
+    def index_terms(self, uids: Iterable[RequestId]) -> None:
+        """Learn what pods say of others, or that these requests are over."""
+        affinity_index = self.node_capacity.affinity_index
+        for uid in uids:
+            record = self.pod_store.records.get(uid)
+            if record is None or record.terms is None or not record.active:
+                affinity_index.forget(uid)
+            else:
+                self.node_capacity.put_first(affinity_index.ask(uid, record.namespace, record.terms.host))
+
+    def publish_affinity_nodes(self) -> None:
+        """
+        Publish others' pods before the requests that are judged by them, on the same stream, and some at a time.
+
+        Requests whose terms speak of others wait for that.
+        """
+        self.index_terms(self.pod_store.due)
+        for node, facts in self.node_capacity.first(BACKLOG_MAX):
+            self.publisher.host(node, facts)
+        waited, self.pod_store.wait_for_nodes = self.pod_store.wait_for_nodes, self.node_capacity.are_first
+        if waited and not self.pod_store.wait_for_nodes:
+            self.publisher.saved()
+        for node in self.node_capacity.newly_cut:
+            self.told.append(WriteLogLine("warning", f"node {node} {CUT}"))
+        self.node_capacity.newly_cut = []
+
+    def publish_nodes(self, now: float) -> None:
+        """Say what nodes have besides GPUs, and which are not there any more."""
+        for node in self.node_capacity.take_gone():
+            self.node_removals.gone(node, self.publisher.node_on_bus(node), now)
+        for node, facts in self.node_capacity.due(now):
+            if self.node_removals.is_removed(node):
+                self.publisher.publish_host_with_ttl(node, facts)
+            else:
+                self.publisher.host(node, facts)
+        for removed in self.node_removals.due(now):
+            if self.publisher.removed(removed, self.node_capacity.no_room):
+                self.told.append(WriteLogLine("warning", f"node {removed.node} is removed: {removed.cause}"))
+
+    def observe_node(self, node: NodeName, message: AnyMessage | None, now: float) -> None:
+        """The last word about a node. One that was removed and speaks has no room, as long as its object is missing."""
+        if self.node_removals.said(node, message, now):
+            self.publisher.rewrite_host(node, self.node_capacity.no_room)
+            self.told.append(WriteLogLine("warning", f"node {node} was removed, and its agent speaks again"))
+
+    def settle(self, now: float) -> None:
+        """Look at the pods of which something is new, and at some of the others that have to be looked at."""
+        looked_at, self.to_reconcile = self.to_reconcile, {}
+        if len(looked_at) > BACKLOG_MAX:
+            self.backlog |= looked_at
+            looked_at = {}
+        for uid in list(islice(self.backlog, BACKLOG_MAX)):
+            del self.backlog[uid]
+            looked_at[uid] = None
+        pod_reconciler = self.pod_reconciler
+        for uid in looked_at:
+            record = self.pod_store.records.get(uid)
+            if record is None:
+                continue
+            pod_reconciler.settle(record, now)
+            if record.binding_unknown:
+                self.publisher.hold_back(uid)
+        for uid, outcome in pod_reconciler.outcomes:
+            self.publisher.evicted(uid, outcome)
+        self.out += pod_reconciler.out
+        pod_reconciler.out, pod_reconciler.outcomes = [], []
+
+    def log_change(self, record: PodRecord, change: Change) -> None:
+        """What is new about a pod, for people."""
+        who, terms = f"{record.namespace}/{record.name}", record.terms
+        if terms is None:
+            if change and record.is_passed_over:
+                self.told.append(WriteLogLine("warning", f"{who} is passed over: {PASSED_OVER}", record.uid))
+            return
+        if change == "ended":
+            self.told.append(
+                WriteLogLine("info", f"{who} is over ({record.ended}); its request is withdrawn", record.uid)
+            )
+        elif change and terms.refusal is not None:
+            sentence = terms.refusal.sentence()
+            self.told.append(WriteLogLine("warning", f"{who} is refused: {sentence}", record.uid))
+        elif change:
+            asks = "now asks" if change == "changed" else "asks"
+            self.told.append(WriteLogLine("info", f"{who} {asks} for {log_lines.ask(terms.claims)}", record.uid))
+            for each in record.view.unknown if record.view is not None and change == "new" else ():
+                self.pod_reconciler.status_writer.event(record, "Warning", "SliceWarning", each)

@@ -1,0 +1,1 @@
+"""The Gpu objects that `kubectl get gpus` shows."""

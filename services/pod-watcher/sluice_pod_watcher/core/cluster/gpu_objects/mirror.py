@@ -1,0 +1,143 @@
+"""
+The fleet as `kubectl get gpus` shows it: one object for each GPU, written from what the inventory last saw.
+
+For people: nothing is read back, and nothing is decided from it. What changes is written at a bounded rate, and first;
+the time of the observation alone is written now and then, at a rate of its own, so that a large fleet in which nothing
+happens costs little.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import NodeInventory
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.events import MirrorGpu, UnmirrorGpu
+from sluice_pod_watcher.core.cluster.gpu_objects.status import OBSERVED, Status, status_of
+from sluice_pod_watcher.core.workqueue import TokenBucket
+
+LOOKED_AT_MAX = 500
+"""Of objects of which only the age is to be refreshed, in one turn."""
+
+
+def name_of(node: NodeName, index: int) -> str:
+    """The object's name: lower case, as node names are (a GPU's UUID is not always)."""
+    return f"{node}-{index}"
+
+
+@dataclass(slots=True)
+class GpuMirror:
+    """What each object shall say, what it was told to say, and which are behind."""
+
+    config: ClusterConfig
+    _wanted: dict[str, Status] = field(default_factory=dict)
+    _written: OrderedDict[str, tuple[Status, float]] = field(default_factory=OrderedDict)
+    """What it says, and when that was written or found to be all there is to say: oldest first."""
+    _of_node: dict[NodeName, tuple[str, ...]] = field(default_factory=dict)
+    _changed: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    """Objects that differ in more than the time of the observation; none of them is under way."""
+    _under_way: dict[str, Status | None] = field(default_factory=dict)
+    _not_before: float = float("-inf")
+    _budget: TokenBucket = field(init=False)
+    _refreshes: TokenBucket = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing was seen."""
+        self._budget = TokenBucket(self.config.gpus_per_s, self.config.gpus_per_s)
+        self._refreshes = TokenBucket(self.config.gpus_refresh_per_s, self.config.gpus_refresh_per_s)
+
+    # -- hearing --------------------------------------------------------------------------------------------------
+
+    def inventory(self, word: NodeInventory) -> None:
+        """What the inventory says of a node now."""
+        node = word.snapshot.node
+        found = {name_of(node, gpu.index): status_of(word, gpu) for gpu in word.snapshot.gpus}
+        for name in self._of_node.get(node, ()):
+            if name not in found:
+                self._drop(name)
+        self._of_node[node] = tuple(found)
+        for name, status in found.items():
+            self._wanted[name] = status
+            self._compare(name)
+
+    def node_gone(self, node: NodeName) -> None:
+        """The node was deleted: nobody shall look at its GPUs any more."""
+        for name in self._of_node.pop(node, ()):
+            self._drop(name)
+
+    def listed(self, names: Iterable[str]) -> None:
+        """These objects were there when this process began; those of no GPU are a predecessor's."""
+        for name in names:
+            if name not in self._wanted and name not in self._under_way:
+                self._written.setdefault(name, ({}, float("-inf")))
+                self._changed[name] = None
+
+    def done(self, name: str, now: float) -> None:
+        """The object says what it was to say, or is gone."""
+        if name not in self._under_way:
+            return
+        said = self._under_way.pop(name)
+        self._written.pop(name, None)
+        if said is not None:
+            self._written[name] = (said, now)
+        self._compare(name)
+
+    def failed(self, name: str, now: float) -> None:
+        """The API server did not take it: all of them wait for a while, for it is seldom about one of them."""
+        if self._under_way.pop(name, None) is not None or name in self._written:
+            self._changed[name] = None
+        self._not_before = now + self.config.gpus_retry_s
+
+    # -- saying ---------------------------------------------------------------------------------------------------
+
+    def due(self, now: float) -> Iterator[MirrorGpu | UnmirrorGpu]:
+        """What to write now."""
+        if now < self._not_before:
+            return
+        while self._changed:
+            if not self._budget.take(now):
+                return
+            yield self._write(next(iter(self._changed)))
+        for name in self._aged(now):
+            yield self._write(name)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _write(self, name: str) -> MirrorGpu | UnmirrorGpu:
+        self._changed.pop(name, None)
+        wanted = self._under_way[name] = self._wanted.get(name)
+        return MirrorGpu(name, wanted) if wanted is not None else UnmirrorGpu(name)
+
+    def _aged(self, now: float) -> Iterator[str]:
+        """Objects whose observation is older than it should look, as many as may be written now."""
+        for _ in range(min(LOOKED_AT_MAX, len(self._written))):
+            name, (said, at) = next(iter(self._written.items()))
+            if now - at < self.config.gpus_refresh_s:
+                return
+            wanted = self._wanted.get(name)
+            is_older = wanted is not None and name not in self._under_way and wanted.get(OBSERVED) != said.get(OBSERVED)
+            if is_older and not self._refreshes.take(now):
+                return
+            self._written[name] = (said, now)
+            self._written.move_to_end(name)
+            if is_older:
+                yield name
+
+    def _drop(self, name: str) -> None:
+        if self._wanted.pop(name, None) is not None:
+            self._compare(name)
+
+    def _compare(self, name: str) -> None:
+        """Whether the object is to be written for more than its age. What is under way is compared when it is done."""
+        if name in self._under_way:
+            return
+        wanted, written = self._wanted.get(name), self._written.get(name)
+        if wanted is None:
+            differs = written is not None
+        else:
+            differs = written is None or {**wanted, OBSERVED: ""} != {**written[0], OBSERVED: ""}
+        if differs:
+            self._changed[name] = None
+        else:
+            self._changed.pop(name, None)

@@ -1,0 +1,424 @@
+"""
+What nodes have besides GPUs: what they offer, less what pods that are none of ours take.
+
+Sums are kept, so one event costs the same on a large cluster. What is said, and how often, is bounded: a node is said
+at most once in `host_interval_s`, and only when pods and nodes were both listed; before, it would promise too much.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+from msgspec.structs import replace
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.kube.quantities import NotANumber, parse_quantity
+from sluice.contracts.kube.selectors import volumes_reachable
+from sluice.contracts.kube.taints import blocking_predicate
+from sluice.contracts.messages import NO_NEEDS, HostFacts, HostNeeds, HostPort, HostRoom, Taint, Toleration
+from sluice.contracts.pod_specs import read_host_needs
+from sluice.contracts.reasons import Refusal
+from sluice.contracts.request_syntax import is_gpu_resource
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.events import (
+    ListedKind,
+    ListingEnded,
+    ListingStarted,
+    NodeGone,
+    NodeSeen,
+    OtherPodGone,
+    OtherPodSeen,
+    Raw,
+)
+from sluice_pod_watcher.core.cluster.nodes.affinity_index import (
+    OTHERS_MAX,
+    PORTS_MAX,
+    AffinityIndex,
+    PodSignature,
+    signature_of,
+)
+from sluice_pod_watcher.core.cluster.pods.pod_view import DONE, node_name_of, version_of
+from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
+
+_MIB = 1024**2
+_NOTHING = Fraction(0)
+_AMOUNTS = ("containers", "initContainers", "resources", "overhead")
+_READ = (*_AMOUNTS, "affinity", "hostNetwork")
+KEPT_MAX = 4096
+"""Amounts, and rooms of pods, whose reading is remembered: a cluster writes the same few again and again."""
+
+
+HostEvent = ListingStarted | ListingEnded | NodeSeen | NodeGone | OtherPodSeen | OtherPodGone
+
+
+@dataclass(slots=True)
+class _NodeFacts:
+    version: int
+    told: tuple[object, ...]
+    """What the object said of all this, unread: heartbeats change nothing of it, and come 500 times a second."""
+    room: HostRoom
+    pods: int
+    labels: dict[str, str]
+    taints: tuple[Taint, ...]
+    cordoned: bool
+
+
+@dataclass(slots=True)
+class _PodUsage:
+    version: int
+    node: NodeName
+    room: HostRoom
+    kind: PodSignature
+    ports: tuple[HostPort, ...]
+
+    @property
+    def told(self) -> tuple[object, ...]:
+        """What of it is said of its node."""
+        return self.node, self.room, self.kind, self.ports
+
+
+@dataclass(slots=True)
+class _NodeUsage:
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    pods: int = 0
+    resources: dict[str, int] = field(default_factory=dict)
+
+    def add(self, room: HostRoom, sign: int) -> None:
+        self.cpu_milli += sign * room.cpu_milli
+        self.memory_mib += sign * room.memory_mib
+        self.pods += sign
+        for name, size in room.resources.items():
+            self.resources[name] = self.resources.get(name, 0) + sign * size
+
+
+@dataclass(slots=True)
+class NodeCapacity:
+    """Every node, what others take of each, and which of them have to be said."""
+
+    config: ClusterConfig
+    affinity_index: AffinityIndex = field(default_factory=AffinityIndex)
+    """What terms of pods speak of."""
+    _nodes: dict[NodeName, _NodeFacts] = field(default_factory=dict)
+    _taking: dict[str, _PodUsage] = field(default_factory=dict)
+    _taken: dict[NodeName, _NodeUsage] = field(default_factory=dict)
+    _dirty: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
+    _needs: dict[str, HostNeeds] = field(default_factory=dict)
+    """What was read before, by what the pods' specs say."""
+    _gone: dict[NodeName, None] = field(default_factory=dict)
+    _unproven: dict[NodeName, None] = field(default_factory=dict)
+    """Ours, not seen, and nodes were not listed yet."""
+    _urgent: dict[NodeName, None] = field(default_factory=dict)
+    """Nodes that keep pods out, or let them in, since they were said last: places are booked there meanwhile."""
+    _first: dict[NodeName, None] = field(default_factory=dict)
+    """Nodes that are published before the requests that wait: terms of these speak of pods there."""
+    _cut: dict[NodeName, None] = field(default_factory=dict)
+    """Nodes with more kinds of pods, or ports, than are published."""
+    newly_cut: list[NodeName] = field(default_factory=list)
+    """Those that have come to be so. Taken by who tells people."""
+    _said_at: dict[NodeName, float] = field(default_factory=dict)
+    _listed: dict[ListedKind, bool] = field(default_factory=lambda: {"others": False, "nodes": False})
+    _seen: dict[ListedKind, set[str] | None] = field(default_factory=lambda: {"others": None, "nodes": None})
+
+    # -- hearing --------------------------------------------------------------------------------------------------
+
+    def handle(self, event: HostEvent) -> None:
+        """Take in one event."""
+        match event:
+            case ListingStarted():
+                self._listing_started(event)
+            case ListingEnded():
+                self._listing_ended(event.what, version_of(event.version))
+            case NodeSeen():
+                self._node_seen(event.node)
+            case NodeGone():
+                self._drop_node(node_name_of(event.node))
+            case OtherPodSeen():
+                self._other_seen(event.pod)
+            case OtherPodGone():
+                self._take(str(_map(event.pod, "metadata").get("uid", "")), None)
+
+    def _listing_started(self, event: ListingStarted) -> None:
+        """What is seen from here on is all there is."""
+        self._seen[event.what] = set()
+        if event.went_back:
+            for known in self._nodes.values() if event.what == "nodes" else self._taking.values():
+                known.version = 0  # of a history that is not there any more: older than anything
+
+    def _listing_ended(self, what: ListedKind, version: int) -> None:
+        """What was not seen is gone, unless it is newer than the listing."""
+        seen, self._seen[what] = self._seen[what], None
+        if seen is None:
+            return
+        was_listed, self._listed[what] = self.is_listed, True
+        if self.is_listed and not was_listed:
+            self.put_first(self.affinity_index.nodes_that_matter())  # what was asked before could not name them
+        if what == "nodes":
+            for name, node in list(self._nodes.items()):
+                if name not in seen and not node.version > version > 0:
+                    self._drop_node(name)
+            self._unproven_are_gone()
+        else:
+            for uid, taking in list(self._taking.items()):
+                if uid not in seen and not taking.version > version > 0:
+                    self._take(uid, None)
+
+    def _node_seen(self, raw: Raw) -> None:
+        """A node is, or has become, this."""
+        name = node_name_of(raw)
+        version = version_of(_map(raw, "metadata").get("resourceVersion"))
+        seen = self._seen["nodes"]
+        if seen is not None:
+            seen.add(name)
+        known = self._nodes.get(name)
+        if not name or (known is not None and known.version >= version > 0):
+            return
+        told = _told(raw)
+        if known is not None and known.told == told:
+            known.version = version
+            return
+        node = _read_node(told, version)
+        if known is None or _facts(known, _NodeUsage()) != _facts(node, _NodeUsage()):
+            self._dirty[name] = None
+        if known is not None and (known.cordoned, known.taints) != (node.cordoned, node.taints):
+            self._urgent[name] = None
+        self._nodes[name] = node
+        self._gone.pop(name, None)  # it was away for less than a turn
+
+    def _other_seen(self, raw: Raw) -> None:
+        """A pod that is none of ours is, or has become, this."""
+        meta, spec = _map(raw, "metadata"), _map(raw, "spec")
+        uid, version = str(meta.get("uid", "")), version_of(meta.get("resourceVersion"))
+        seen = self._seen["others"]
+        if seen is not None:
+            seen.add(uid)
+        known = self._taking.get(uid)
+        if not uid or (known is not None and known.version >= version > 0):
+            return
+        node = NodeName(str(spec.get("nodeName") or ""))
+        if not node or str(_map(raw, "status").get("phase")) in DONE:
+            self._take(uid, None)
+            return
+        needs = self._read(spec, meta)
+        self._take(uid, _PodUsage(version, node, needs.room, signature_of(meta, needs), needs.ports))
+
+    # -- saying ---------------------------------------------------------------------------------------------------
+
+    def heard(self, name: NodeName, facts: HostFacts) -> None:
+        """What the bus says of a node: one of ours that is not there any more must not go on looking as it was."""
+        if facts.source == self.config.source and name not in self._nodes:
+            self._unproven[name] = None
+            self._unproven_are_gone()
+
+    @property
+    def no_room(self) -> HostFacts:
+        """Of a node that is missing: nothing fits there."""
+        return HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True, source=self.config.source)
+
+    def named(self, name: NodeName) -> None:
+        """A node of ours is spoken of; its object may be there, or not (any more)."""
+        if name not in self._nodes:
+            self._unproven[name] = None
+            self._unproven_are_gone()
+
+    def take_gone(self) -> list[NodeName]:
+        """The nodes of ours that are not there, as was learnt since this was asked last."""
+        gone, self._gone = list(self._gone), {}
+        return gone
+
+    def due(self, now: float) -> list[tuple[NodeName, HostFacts]]:
+        """What to say now of nodes that have changed."""
+        if not self.is_listed:
+            return []
+        found: list[tuple[NodeName, HostFacts]] = []
+        for name in self._urgent:
+            self._dirty[name] = None
+            self._dirty.move_to_end(name, last=False)
+        for _ in range(min(self.config.hosts_per_tick, len(self._dirty))):
+            name = next(iter(self._dirty))
+            if (
+                self._urgent.pop(name, True) is not None
+                and now - self._said_at.get(name, float("-inf")) < self.config.host_interval_s
+            ):
+                self._dirty.move_to_end(name)
+                continue
+            del self._dirty[name]
+            node = self._nodes.get(name)
+            if node is None:
+                self._said_at.pop(name, None)
+                found.append((name, self.no_room))
+            else:
+                self._said_at[name] = now
+                found.append((name, self._said(name, node)))
+        return found
+
+    def put_first(self, names: Iterable[NodeName]) -> None:
+        """Terms of requests that wait speak of pods on these nodes: they are to be published before those."""
+        self._first |= dict.fromkeys(names)
+
+    def first(self, at_most: int) -> list[tuple[NodeName, HostFacts]]:
+        """What to publish before requests that wait, some at a time: a DaemonSet may be on all nodes."""
+        if not self.is_listed:
+            return []
+        chosen = list(islice(self._first, at_most))
+        for name in chosen:
+            del self._first[name]
+        return [(name, self._said(name, node)) for name in chosen if (node := self._nodes.get(name)) is not None]
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether all nodes and all pods of others were listed once."""
+        return all(self._listed.values())
+
+    @property
+    def are_first(self) -> bool:
+        """Whether there are nodes to be published before requests, or it is not known yet which."""
+        return bool(self._first) or not self.is_listed
+
+    def _said(self, name: NodeName, node: _NodeFacts) -> HostFacts:
+        """A node whose pods cannot all be published is full: a place there might be beside one that forbids it."""
+        ports, others = self.affinity_index.ports(name), self.affinity_index.others(name)
+        facts = replace(_facts(node, self._taken.get(name, _NodeUsage())), source=self.config.source)
+        if len(ports) > PORTS_MAX or len(others) > OTHERS_MAX:
+            if name not in self._cut:
+                self.newly_cut.append(name)
+            self._cut[name] = None
+            return replace(facts, pods_free=0, ports=ports[:PORTS_MAX], others=others[:OTHERS_MAX])
+        self._cut.pop(name, None)
+        return replace(facts, ports=ports, others=others)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether something is to be said at once."""
+        return bool(self._urgent) and self.is_listed
+
+    def why_kept_out(self, name: NodeName, tolerations: Iterable[Toleration], volumes: VolumeTopologies) -> str:
+        """What keeps a pod from a node now, as a predicate; empty when nothing does, or the node is not known."""
+        node = self._nodes.get(name)
+        if node is None:
+            return ""
+        why = blocking_predicate(_facts(node, _NodeUsage()), tolerations)
+        return why or ("" if volumes_reachable(volumes, node.labels) else "cannot reach a volume of the pod")
+
+    def say_again(self, missing: Iterable[NodeName]) -> None:
+        """Everything has to be compared with the bus again, also that nothing fits on the missing ones."""
+        self._dirty |= dict.fromkeys((*self._nodes, *missing))
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _read(self, spec: Mapping[str, Any], meta: Mapping[str, Any]) -> HostNeeds:
+        """
+        What a pod of somebody else takes, and whom it wants apart. What its spec says of nodes is not looked at.
+
+        Only absurd amounts are refused here, and they fit on no node: such a pod takes its place and nothing else.
+        """
+        asks = {key: spec.get(key) for key in _READ}
+        labels = meta.get("labels") if asks["affinity"] else None
+        namespace = str(meta.get("namespace", "")) if asks["affinity"] else ""
+        known = self._needs.get(text := str((asks, namespace, labels)))
+        if known is not None:
+            return known
+        if len(self._needs) >= KEPT_MAX:
+            self._needs.clear()
+        needs = read_host_needs(asks, namespace, labels)
+        if isinstance(needs, Refusal):
+            needs = read_host_needs({key: asks[key] for key in _AMOUNTS})
+        found = self._needs[text] = NO_NEEDS if isinstance(needs, Refusal) else needs
+        return found
+
+    def _drop_node(self, name: NodeName) -> None:
+        if self._nodes.pop(name, None) is not None:
+            self._cut.pop(name, None)
+            self._dirty[name] = self._gone[name] = None
+
+    def _unproven_are_gone(self) -> None:
+        """Once nodes were listed, what was not seen is not there."""
+        if not self._listed["nodes"]:
+            return
+        gone = dict.fromkeys(name for name in self._unproven if name not in self._nodes)
+        self._unproven = {}
+        self._dirty |= gone
+        self._gone |= gone
+
+    def _take(self, uid: str, taking: _PodUsage | None) -> None:
+        before = self._taking.pop(uid, None)
+        if taking is not None:
+            self._taking[uid] = taking
+        if before is not None and taking is not None and before.told == taking.told:
+            return
+        for each, sign in ((before, -1), (taking, 1)):
+            if each is None:
+                continue
+            taken = self._taken.setdefault(each.node, _NodeUsage())
+            taken.add(each.room, sign)
+            self.affinity_index.count(each.node, each.kind, each.ports, sign)
+            if not taken.pods:
+                del self._taken[each.node]
+            if each.node in self._nodes:
+                self._dirty[each.node] = None
+
+
+def _facts(node: _NodeFacts, taken: _NodeUsage) -> HostFacts:
+    """What is left; what is taken beyond what there is leaves nothing."""
+    left = {name: max(0, size - taken.resources.get(name, 0)) for name, size in node.room.resources.items()}
+    return HostFacts(
+        cpu_cores=max(0, node.room.cpu_milli - taken.cpu_milli) / 1000,
+        memory_mib=max(0, node.room.memory_mib - taken.memory_mib),
+        pods_free=max(0, node.pods - taken.pods),
+        resources=left,
+        labels=node.labels,
+        taints=node.taints,
+        cordoned=node.cordoned,
+        allocatable=node.room,
+    )
+
+
+def _told(raw: Raw) -> tuple[object, ...]:
+    spec = _map(raw, "spec")
+    return (
+        _map(_map(raw, "metadata"), "labels"),
+        _map(_map(raw, "status"), "allocatable"),
+        spec.get("taints"),
+        spec.get("unschedulable"),
+    )
+
+
+def _read_node(told: tuple[object, ...], version: int) -> _NodeFacts:
+    labels, allocatable, taints, unschedulable = told
+    assert isinstance(labels, Mapping)
+    assert isinstance(allocatable, Mapping)
+    amounts = {name: _amount(str(text)) for name, text in allocatable.items()}
+    return _NodeFacts(
+        version=version,
+        told=told,
+        room=HostRoom(
+            cpu_milli=int(amounts.get("cpu", _NOTHING) * 1000),
+            memory_mib=int(amounts.get("memory", _NOTHING) / _MIB),
+            resources={
+                name: int(size) for name, size in sorted(amounts.items()) if "/" in name and not is_gpu_resource(name)
+            },
+        ),
+        pods=int(amounts.get("pods", _NOTHING)),
+        labels={str(key): str(text) for key, text in labels.items()},
+        taints=tuple(
+            Taint(key=str(each.get("key", "")), value=str(each.get("value") or ""), effect=str(each.get("effect", "")))
+            for each in (taints if isinstance(taints, list) else ())
+            if isinstance(each, dict)
+        ),
+        cordoned=unschedulable is True,
+    )
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def _amount(text: str) -> Fraction:
+    size = parse_quantity(text)
+    return _NOTHING if isinstance(size, NotANumber) else size
+
+
+def _map(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = holder.get(key)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,70 @@
+"""
+What a pod is told of its slice, as annotations; and what those still tell of it after everything else is lost.
+
+An annotation mirrors a grant and never is one: nothing is given to a pod because of what stands there.
+"""
+
+import re
+from collections.abc import Mapping
+
+from sluice.contracts.admission.stored_request import ResolvedRequest
+from sluice.contracts.ids import AllocationId, NodeName, is_token
+from sluice.contracts.kube import names
+from sluice.contracts.messages import Bound, ContainerDevices, Held
+from sluice.contracts.ticket_paths import pipe_directory_in, quota_library_in, quota_socket_in, ticket_of
+from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
+
+NEUTRAL_THREAD_PERCENTAGE = "100"
+"""What CUDA takes when it is told nothing (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, MPS documentation)."""
+_DEVICES = re.compile(r"[A-Za-z0-9-]{1,80}(?:,[A-Za-z0-9-]{1,80}){0,63}")
+_SOCKET = re.compile(r"[a-z0-9]{1,64}\.sock")
+_WORDS = re.compile(r"[A-Za-z0-9_.,=-]{0,1000}")
+
+
+def annotations_of(bound: Bound, asked: ResolvedRequest) -> dict[str, str] | str:
+    """
+    Every granted annotation of a pod, with a neutral value where a mode has no use for one; or why there is none.
+
+    What is wrong with a binding is checked here once more: a ticket named `.` would mount the whole volume, and a
+    container without its value would start with whatever its image says.
+    """
+    devices = {each.container: each for each in bound.containers}
+    found = {names.GRANTED_ALLOCATION: str(bound.allocation)}
+    served = {claim.container: claim.container for claim in asked.pod.claims} | dict(asked.served_by)
+    for container, server in served.items():
+        given = devices.get(server)
+        if given is None:
+            return f"the binding has no devices for the container {server!r}"
+        if _DEVICES.fullmatch(given.visible_devices) is None:
+            return f"the devices {given.visible_devices[:100]!r} of {server!r} are no list of UUIDs"
+        if not (_WORDS.fullmatch(given.driver_capabilities) and _WORDS.fullmatch(given.pinned_memory_limit)):
+            return f"the capabilities or the memory limit of {server!r} hold what no variable may"
+        if given.quota_socket and _SOCKET.fullmatch(given.quota_socket.rpartition("/")[2]) is None:
+            return f"the quota socket {given.quota_socket[-100:]!r} of {server!r} is no name of one"
+        if not names.is_ticket_name(ticket_of(bound.ticket, given)):
+            return f"the ticket of {server!r} is no name that can be mounted (a-z, 0-9 and '-')"
+        for key, text in _values(given, bound.ticket).items():
+            found[names.granted(container, key)] = text
+    return found
+
+
+def _values(given: ContainerDevices, ticket: str) -> Mapping[str, str]:
+    percentage = given.active_thread_percentage
+    return {
+        names.VISIBLE_DEVICES: given.visible_devices,
+        names.TICKET: ticket_of(ticket, given),
+        names.DRIVER_CAPABILITIES: given.driver_capabilities,
+        names.MPS_PIPE_DIRECTORY: pipe_directory_in(given),
+        names.ACTIVE_THREAD_PERCENTAGE: str(percentage) if percentage else NEUTRAL_THREAD_PERCENTAGE,
+        names.PINNED_MEMORY_LIMIT: given.pinned_memory_limit,
+        names.QUOTA_SOCKET: quota_socket_in(given),
+        names.QUOTA_PRELOAD: quota_library_in(given),
+    }
+
+
+def held_by(view: PodView) -> Held | None:
+    """What a pod was bound to, as it remembers it itself: its gate is open, and it is (to be) on that node."""
+    allocation = view.granted.get(names.GRANTED_ALLOCATION, "")
+    if view.is_gated or not is_token(allocation) or not view.place:
+        return None
+    return Held(node=NodeName(view.place), allocation=AllocationId(allocation))

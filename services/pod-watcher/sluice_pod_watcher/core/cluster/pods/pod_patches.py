@@ -1,0 +1,104 @@
+"""
+The writes to a pod, as JSON patches: what the API server takes was tried, case by case, on v1.36.
+
+Every patch begins with the UID, so that a pod made anew under the same name is never touched.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sluice.contracts.bus.trace_headers import trace_id
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.kube.names import GATE, GRANTED_DECLINED, GRANTED_TRACE
+from sluice_pod_watcher.core.cluster.events import Patch
+from sluice_pod_watcher.core.cluster.pods.pod_view import NodePin, PodView
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_AFFINITY = "/spec/affinity"
+_NODE_AFFINITY = f"{_AFFINITY}/nodeAffinity"
+_TERMS = f"{_NODE_AFFINITY}/{_REQUIRED}/nodeSelectorTerms"
+
+
+def bind(view: PodView, node: NodeName, annotations: Mapping[str, str]) -> Patch | str:
+    """
+    Annotations, pin and gate at once; or why the pod cannot be pinned to that node.
+
+    Its guard fails unless our gate is the only one left, and nothing was declined that we have not seen. The pin is by
+    `metadata.name`, for a node's hostname label may be another name. After this it cannot be changed any more.
+    """
+    pin = _pin(view.pinning, node)
+    if isinstance(pin, str):
+        return pin
+    return (
+        *_is_held(view),
+        *_annotate({**annotations, GRANTED_TRACE: trace_id(view.uid)}),
+        *pin,
+        {"op": "remove", "path": "/spec/schedulingGates"},
+    )
+
+
+def decline(view: PodView, allocation: AllocationId) -> Patch:
+    """
+    That the pod is not let go with this allocation, under the guard of `bind`.
+
+    Only one of the two can land: no patch that binds the pod to it lands after this one, from whichever pod-watcher.
+    """
+    return (*_is_held(view), *_annotate({GRANTED_DECLINED: str(allocation)}))
+
+
+def annotate(view: PodView, annotations: Mapping[str, str]) -> Patch:
+    """
+    What differs from what the pod has, in one patch: devices and ticket change together or not at all.
+
+    The tests of what it has are the guard: a watcher that stood still meanwhile, and does not know yet that another one
+    works, would tell the pod what it was told long ago.
+    """
+    changed = {key: text for key, text in annotations.items() if view.granted.get(key) != text}
+    has = {key: text for key, text in view.granted.items() if key in annotations}
+    return (_uid(view.uid), *(_test(key, text) for key, text in sorted(has.items())), *_annotate(changed))
+
+
+def _is_held(view: PodView) -> Patch:
+    """It is held by our gate alone, and has declined no more than what is known; a test for null is one for absence."""
+    return (
+        _uid(view.uid),
+        {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
+        {"op": "test", "path": _path(GRANTED_DECLINED), "value": view.granted.get(GRANTED_DECLINED)},
+    )
+
+
+def _uid(uid: RequestId) -> Mapping[str, Any]:
+    return {"op": "test", "path": "/metadata/uid", "value": str(uid)}
+
+
+def _test(key: str, text: str) -> Mapping[str, Any]:
+    return {"op": "test", "path": _path(key), "value": text}
+
+
+def _annotate(annotations: Mapping[str, str]) -> Patch:
+    """The map is there: admission writes the ask into it."""
+    return tuple({"op": "add", "path": _path(key), "value": text} for key, text in sorted(annotations.items()))
+
+
+def _path(key: str) -> str:
+    """Of an annotation; a key is one token of a JSON pointer (RFC 6901)."""
+    return f"/metadata/annotations/{key.replace('~', '~0').replace('/', '~1')}"
+
+
+def _pin(pinning: NodePin, node: NodeName) -> Patch | str:
+    fields = [{"key": "metadata.name", "operator": "In", "values": [str(node)]}]
+    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    if not pinning.has_affinity:
+        return ({"op": "add", "path": _AFFINITY, "value": {"nodeAffinity": {_REQUIRED: required}}},)
+    if not pinning.has_node_affinity:
+        return ({"op": "add", "path": _NODE_AFFINITY, "value": {_REQUIRED: required}},)
+    if not pinning.terms:
+        return ({"op": "add", "path": f"{_NODE_AFFINITY}/{_REQUIRED}", "value": required},)
+    elsewhere = sorted(set(pinning.terms) - {"", str(node)})
+    if elsewhere:
+        return f"it is pinned to {elsewhere[0]!r} already, and its slice is on {node!r}"
+    return tuple(
+        {"op": "add", "path": f"{_TERMS}/{at}/matchFields", "value": fields}
+        for at, named in enumerate(pinning.terms)
+        if not named
+    )

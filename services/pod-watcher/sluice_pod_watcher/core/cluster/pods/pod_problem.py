@@ -1,0 +1,139 @@
+"""
+What keeps a pod from running as it should, in the words that its owner reads. When it is told is not decided here.
+
+A sentence says what is the matter, then what would help. What others tell already (the scheduler, the kubelet) is not
+said again.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sluice.contracts.messages import Bound, Pending, Refused, Released, WaitOver
+from sluice.contracts.reason_hints import hint_for
+from sluice.contracts.reasons import Refusal, WaitReason, shorten
+from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
+from sluice_pod_watcher.core.cluster.pods.pod_view import PodCondition, PodView
+
+NOTE_CHARACTERS_MAX = 900
+"""An Event's note holds 1,024 (tried)."""
+WAITS, UNANSWERED, BEING_MADE = "WaitsForSlice", "NotYetLookedAt", "SliceBeingMade"
+Patience = Literal["none", "a moment", "an answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class PodProblem:
+    """
+    One trouble of one pod.
+
+    `reason` is the condition's, `event` the Event's. `patience`: how long it is not told, for it may be over by then.
+    """
+
+    reason: str
+    event: str
+    message: str
+    level: Literal["Normal", "Warning"] = "Warning"
+    patience: Patience = "none"
+
+    @property
+    def condition(self) -> PodCondition:
+        """As our condition."""
+        return PodCondition("False", self.reason, self.message)
+
+
+def problem_of(record: PodRecord, stuck: str, ails: str, made_on: str) -> PodProblem | None:
+    """
+    What is the matter with a pod; None when nothing is.
+
+    `stuck`: why a pod that was bound does not start. `ails`: what is wrong with a slice that it has. `made_on`: the
+    node on which a slice for it is being made.
+    """
+    view, answer = record.view, record.answer
+    if view is None:
+        return None
+    if record.terms is not None and record.terms.refusal is not None:
+        return _refused("RequestRejected", record.terms.refusal, view)
+    match answer:
+        case Refused():
+            return _refused("Refused", answer.refusal, view)
+        case Released():
+            return _lost(_words_of(answer, view))
+        case Bound():
+            return _of_bound(answer, view, record.complaint, stuck, ails)
+        case _ if view.is_gated and record.terms is None and record.asked is not None and view.others_gates:
+            words = f"it asks for its slice when others have opened their gate: {', '.join(view.others_gates)}"
+            return _said("OtherGates", "OtherGates", words, level="Normal", patience="a moment")
+        case None if record.is_lost and view.condition is not None:
+            return _lost(view.condition.message)
+        case _ if not view.is_gated or record.terms is None:
+            return None
+        case _:
+            return _waiting(record.pending, made_on)
+
+
+def loss_cause(released: Released) -> str:
+    """Why a slice was lost, without the words that say that it was."""
+    return released.cause.removeprefix("slice lost: ")
+
+
+def _of_bound(bound: Bound, view: PodView, complaint: str, stuck: str, ails: str) -> PodProblem | None:
+    if view.is_gated and view.others_gates:
+        gates = ", ".join(view.others_gates)
+        words = f"its slice on {bound.node} is ready and held; it waits for others to open their gate: {gates}"
+        return _said("OtherGates", "OtherGates", words, level="Normal", patience="a moment")
+    if complaint:
+        return _said("SliceNotUsable", "SliceNotUsable", f"the pod {complaint}")
+    if stuck:
+        return _said("NotStarted", "NotStarted", f"{stuck.rstrip('.')}. {_once_more(view)}")
+    if ails:
+        words = f"its slice on {bound.node} is out of order: {ails}. It keeps it. {_once_more(view)}"
+        return _said("SliceDegraded", "SliceDegraded", words)
+    return None
+
+
+def _refused(reason: str, refusal: Refusal, view: PodView) -> PodProblem:
+    mend = "mend its template" if view.controller else "create it anew with that mended"
+    words = f"{refusal.sentence()}. This pod can never start: delete it, and {mend}."
+    return _said(reason, str(refusal.reason), words)
+
+
+def _words_of(released: Released, view: PodView) -> str:
+    anew = f"its {view.controller} makes it anew" if view.controller else "create it anew"
+    return f"its slice was lost ({loss_cause(released)}), and it gets no other: delete the pod, and {anew}."
+
+
+def _lost(words: str) -> PodProblem:
+    return _said("SliceLost", "SliceLost", words)
+
+
+def _once_more(view: PodView) -> str:
+    if view.controller:
+        return f"If it must not wait, delete the pod: its {view.controller} makes it anew, and it gets another slice."
+    return "If it must not wait, delete the pod and create it anew: it gets another slice."
+
+
+def _waiting(pending: Pending | WaitOver | None, made_on: str) -> PodProblem:
+    if not isinstance(pending, Pending):
+        if made_on or pending is not None:
+            place = f"its place on {made_on} is booked" if made_on else "a place is booked for it"
+            words = f"{place}, and its slice is being made. If this lasts, check the agent of that node."
+            return _said(BEING_MADE, WAITS, words, level="Normal", patience="an answer")
+        words = "it has asked for its slice, and no allocator has answered. If this lasts, the allocator may be down."
+        return _said(UNANSWERED, UNANSWERED, words, patience="an answer")
+    lead = pending.reasons[0] if pending.reasons else None
+    if lead is None:
+        return _said(WAITS, WAITS, pending.message, level="Normal", patience="a moment")
+    known = f", elsewhere {lead.known_as}" if lead.known_as not in {"", lead.reason} else ""
+    words = f"{pending.message}. {hint_for(pending.reasons)} [{lead.reason}{known}]"
+    level: Literal["Normal", "Warning"] = "Warning" if lead.reason is WaitReason.NO_NODE_CAN_FIT else "Normal"
+    return _said(str(lead.reason), WAITS, words, level=level, patience="a moment")
+
+
+def _said(
+    reason: str,
+    event: str,
+    words: str,
+    *,
+    level: Literal["Normal", "Warning"] = "Warning",
+    patience: Patience = "none",
+) -> PodProblem:
+    return PodProblem(reason, event, shorten(words, NOTE_CHARACTERS_MAX), level, patience)

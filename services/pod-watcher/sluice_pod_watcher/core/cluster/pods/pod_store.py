@@ -1,0 +1,374 @@
+"""
+The requests of a cluster: one for each pod of ours, by its UID, from its first sight to its last word.
+
+A pod asks when our gate is the last one that holds it: a queueing system (Kueue) decides first who may run at all, and
+what it has not let in holds no places. What a pod asks for is fixed while it waits, but for what it needs of a node,
+which may be edited until it is bound: a new revision. A request ends when the pod's status says that every container
+has ended, or when its object is gone: never because it is dying, and never because of its name (PROTOCOL §7).
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal
+
+from sluice.contracts.admission.config import GPUS_MAX
+from sluice.contracts.admission.stored_request import ResolvedRequest, read_stored
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    Pending,
+    RequestMessage,
+    RequestRejected,
+    RequestWithdrawn,
+    WithdrawCause,
+)
+from sluice.contracts.request_syntax import RequestLimits
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.events import Raw
+from sluice_pod_watcher.core.cluster.pods.avoided_nodes import AvoidedNodes
+from sluice_pod_watcher.core.cluster.pods.granted_annotations import held_by
+from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
+from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
+from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms, terms_followed, terms_of, terms_of_pod
+from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
+from sluice_pod_watcher.core.request_phase import phase_of
+
+Change = Literal["", "new", "changed", "ended"]
+_OF_WHO_HAS_IT = RequestLimits(max_gpus_per_node=GPUS_MAX)
+"""The limit of today is none for a pod that was given its slice under another one."""
+
+
+class PodStore:
+    """Every pod of ours. Implements the voice's `Speaker`."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        """No pod is known."""
+        self.config = config
+        self.avoided_nodes = AvoidedNodes()
+        self.due: dict[RequestId, None] = {}
+        self.records: dict[RequestId, PodRecord] = {}
+        self._by_name: dict[tuple[str, str], RequestId] = {}
+        self._gone: OrderedDict[RequestId, None] = OrderedDict()
+        self._limits = RequestLimits(config.max_gpus_per_node, config.driver_capabilities)
+        self._asking: dict[RequestId, None] = {}
+        self._unknown: dict[RequestId, None] = {}
+        """Pods that may have a slice, and of which neither they nor the bus say what they ask for."""
+        self.others_were_listed = False
+        """Whether pods of ours that are not in our selection are known."""
+        self.wait_for_nodes = True
+        """Whether others' pods are yet to be published that terms of requests speak of."""
+
+    # -- what the voice asks --------------------------------------------------------------------------------------
+
+    def all_requests(self) -> Iterable[RequestId]:
+        """Every request that is not closed."""
+        return [uid for uid, record in self.records.items() if not record.closed]
+
+    def asking(self) -> int:
+        """How many pods that were seen ask for a slice."""
+        return len(self._asking)
+
+    def has_seen_all(self) -> bool:
+        """Whether it is known of everybody what he asks for, also of those who lost their label, or their ask."""
+        return self.others_were_listed and not self._unknown
+
+    def phases(self) -> Counter[str]:
+        """How many pods are how far. Walks over all: for people who look, not for decisions."""
+        return Counter(
+            phase_of(
+                record.answer,
+                wanted=record.active,
+                understood=record.terms is None or record.terms.refusal is None,
+                waits=isinstance(record.pending, Pending),
+            )
+            for record in self.records.values()
+            if not record.closed and (record.terms is not None or record.on_bus)
+        )
+
+    def may_publish(self, uid: RequestId) -> bool:
+        """
+        Whether it is known what its pod has: a bus that was wiped would give it another slice beside that.
+
+        One that waits, and speaks of others' pods, is said after those: else it would be placed beside them.
+        """
+        record = self.records.get(uid)
+        if record is None or record.binding_unknown:
+            return False
+        return not (self.wait_for_nodes and record.active and record.held is None and record.speaks_of_others)
+
+    def word(self, uid: RequestId) -> RequestMessage | None:
+        """What the bus shall say of a request; None when there is nothing to say (any more)."""
+        record = self.records.get(uid)
+        return record.as_message(self.config.source) if record is not None else None
+
+    def drop(self, uid: RequestId) -> None:
+        """The last word was said: nothing is remembered but that it was, while its object is there."""
+        record = self.records.get(uid)
+        if record is None:
+            return
+        record.closed, record.answer, record.pending = True, None, None
+        if record.view is None:
+            self._bury(uid)
+            self._forget(record)
+
+    # -- what the cluster shows -----------------------------------------------------------------------------------
+
+    def seen(self, raw: Raw, view: PodView, now: float) -> tuple[PodRecord | None, Change]:
+        """A version of a pod. Older ones than the known, and pods that are gone, change nothing."""
+        if view.uid in self._gone:
+            return None, ""
+        record = self.records.get(view.uid)
+        if record is not None and record.view is not None and record.view.version >= view.version > 0:
+            return record, ""
+        other = self.records.get(self._by_name.get((view.namespace, view.name), RequestId("")))
+        if other is not None and other.uid != view.uid and other.view is not None:
+            if other.view.version > view.version > 0:
+                self._bury(view.uid)  # a replayed version of a predecessor: its name has been taken since
+                return None, ""
+            self.gone(other.uid)  # two objects never have one name, so that one is gone
+        change: Change = "" if record is not None and record.view is not None else "new"
+        if record is None:
+            record = self.records[view.uid] = PodRecord(view.uid, view.namespace, view.name, now, now)
+        if not view.is_gated:
+            record.confirm_by, record.sent = "", ()
+        before, record.view, record.needs_read = record.view, view, record.confirm_by == "read"
+        record.namespace, record.name = view.namespace, view.name
+        self._by_name[view.namespace, view.name] = view.uid
+        held = held_by(view)
+        if held is not None and held != record.held:
+            record.held = held
+            self._say(record)
+        self._has_declined(record, view.declined, now)
+        if view.has_ended:
+            return record, "ended" if self._ended(record, "containers ended") else change
+        if before is None or _readable(before) != _readable(view):
+            change = self._read_terms(record, raw, now) or change
+        self._count(record)
+        return record, change
+
+    def gone(self, uid: RequestId) -> PodRecord | None:
+        """The object is not there any more, for sure. Returns the record if the request ended by that."""
+        self._bury(uid)
+        record = self.records.get(uid)
+        if record is None:
+            return None
+        record.view, record.needs_read = None, False
+        ended = self._ended(record, "pod gone")
+        if self.word(uid) is None:
+            self._forget(record)
+        elif self._by_name.get((record.namespace, record.name)) == uid:
+            del self._by_name[record.namespace, record.name]
+        return record if ended else None
+
+    def is_over(self, uid: RequestId) -> None:
+        """
+        The allocator has said its last word about a pod that is gone, and nobody else remembers it.
+
+        Our own last word was lost, perhaps, with a server that had not synced it. An API server that shows the pod
+        again shows what was.
+        """
+        self._bury(uid)
+
+    def heard(self, uid: RequestId, word: RequestMessage, now: float) -> PodRecord | None:
+        """The bus says this of a request of our source. Returns the record if something follows."""
+        record = self.records.get(uid)
+        if record is not None and not (isinstance(word, RequestWithdrawn) and word.closing):
+            record.closed = False  # the bus has forgotten the last word that it had acknowledged: it is said again
+        if isinstance(word, RequestWithdrawn):
+            return self._heard_end(record, uid, word, now)
+        if record is None:
+            over: WithdrawCause | None = "pod gone" if uid in self._gone else None  # who asks had not heard that it is
+            record = self.records[uid] = PodRecord(uid, word.namespace, word.name, now, now, ended=over)
+        record.on_bus = True
+        if _counts(record, word):
+            record.terms = terms_of(word)
+        if isinstance(word, AllocationRequested) and record.held is None:
+            record.held = word.held
+        if isinstance(word, AllocationRequested) and record.declined is None:
+            self._has_declined(record, word.declined, now)
+        if terms_of(word) == record.terms or record.ended is not None:
+            record.revision = max(record.revision, word.revision)
+        else:
+            record.revision = max(record.revision, word.revision + 1)
+        record.needs_read = record.needs_read or record.view is None
+        self._count(record)
+        self._say(record)
+        return record
+
+    def forget_versions(self) -> None:
+        """What is shown from here on is newer than anything that was seen, whatever its version says."""
+        for record in self.records.values():
+            if record.view is not None:
+                record.view = replace(record.view, version=0)
+
+    def marked(self, view: PodView, now: float) -> PodRecord | None:
+        """
+        A pod outside our selection is one of ours: somebody took its label away, and where the bus has forgotten its
+        request nobody asks for its slice any more. Of what becomes of it no more is shown than that it is another
+        version. Returns the record if it has to be read by its name.
+        """
+        uid = view.uid
+        if uid in self._gone:
+            return None
+        known = self.records.get(uid)
+        if known is not None:
+            is_news = known.active and known.view is not None and view.version > known.view.version
+            return self.mark_for_read(uid) if is_news else None
+        record = self.records[uid] = PodRecord(uid, view.namespace, view.name, now, now)
+        record.needs_read = True
+        self._count(record)
+        return record
+
+    def mark_for_read(self, uid: RequestId) -> PodRecord | None:
+        """It should have been seen and was not: it has to be read by its name."""
+        record = self.records.get(uid)
+        if record is None:
+            return None
+        if record.ended is not None:
+            self.gone(uid)  # nothing hangs on that any more
+            return None
+        record.mark_for_read()
+        return record
+
+    def claims_read(self, record: PodRecord, places: VolumeTopologies, now: float) -> Change:
+        """Where its volumes can be had is known: what it asks for can be said."""
+        record.places, raw, record.unread = places, record.unread, None
+        record.places_for = record.answer.allocation if isinstance(record.answer, Bound) else None
+        if raw is None or not record.active or record.view is None:
+            return ""
+        return self._read_terms(record, raw, now)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _heard_end(
+        self, record: PodRecord | None, uid: RequestId, word: RequestWithdrawn, now: float
+    ) -> PodRecord | None:
+        if record is None:
+            if word.closing:
+                self._bury(uid)  # an API server that shows it again shows what was: no UID lives twice
+                return None  # any other word is not the last: of a pod that was closed the bus has forgotten it
+            record = self.records[uid] = PodRecord(uid, "", "", now, now, ended=word.cause, held=word.held)
+        record.on_bus = True
+        record.revision = max(record.revision, word.revision)
+        record.held = record.held or word.held
+        if record.ended is None:
+            record.ended = word.cause
+            self._count(record)
+        if word.closing:
+            self.drop(uid)
+        self._say(record)
+        return record
+
+    def _has_declined(self, record: PodRecord, allocation: AllocationId | None, now: float) -> None:
+        """What it is not let go with is no answer to it: it goes on waiting."""
+        if allocation is not None and allocation != record.declined:
+            record.declined = allocation
+            self._say(record)
+        if record.has_declined(record.answer):
+            record.answer, record.quiet_since = None, now
+
+    def _ended(self, record: PodRecord, cause: WithdrawCause) -> bool:
+        """Nobody wants it any more, for ever. Whether there is somebody to be told so."""
+        if record.ended is not None:
+            return False
+        record.ended = cause
+        self._count(record)
+        self._say(record)
+        return record.terms is not None
+
+    def _read_terms(self, record: PodRecord, raw: Raw, now: float) -> Change:
+        """What the pod asks for now."""
+        view = record.view
+        assert view is not None
+        found = raw.get("spec")
+        spec = found if isinstance(found, dict) else {}
+        if record.asked is None and view.request:
+            asked = read_stored(view.request, spec, self._limits if record.held is None else _OF_WHO_HAS_IT)
+            if isinstance(asked, ResolvedRequest):
+                record.asked = asked
+            elif record.held is None and not record.is_passed_over:
+                return self._take_terms(record, RequestTerms(refusal=asked), now)
+        if record.is_passed_over:
+            return ""
+        if record.asked is None or (not view.is_gated and record.held is None and record.terms is None):
+            return ""  # it asks for nothing, or runs without us
+        is_refused_with_its_slice = record.held is not None and record.is_refused
+        is_let_go = isinstance(record.answer, Bound) or not view.is_gated
+        if record.terms is not None and is_let_go and not is_refused_with_its_slice:
+            return self._follow(record, record.terms, view, spec)
+        if record.terms is None and view.others_gates:
+            return ""  # whoever else holds it lets it in first: a slice beside a closed gate would serve nobody
+        if view.claims and record.places is None and view.is_gated and record.held is None:
+            record.unread = raw  # where its volumes are is asked first (`following`)
+            return ""
+        shun = self.avoided_nodes.nodes(view.owner, record.since) if view.owner and record.held is None else ()
+        terms = terms_of_pod(record.asked, spec, view, places=record.places or (), held=record.held, shun=shun)
+        return self._take_terms(record, terms, now)
+
+    def _follow(self, record: PodRecord, terms: RequestTerms, view: PodView, spec: Raw) -> Change:
+        """Of one that has its slice: what of it others' terms speak of, which may be edited while it runs."""
+        followed = terms_followed(terms, view, spec)
+        if followed != terms:
+            record.revision += 1
+            record.terms = followed
+            self._say(record)
+        return ""
+
+    def _take_terms(self, record: PodRecord, terms: RequestTerms, now: float) -> Change:
+        if terms == record.terms or (record.terms is not None and record.terms.claims and terms.refusal is not None):
+            return ""  # an edit that cannot be understood disturbs nothing
+        change: Change = "new" if record.terms is None else "changed"
+        record.revision += record.terms is not None
+        record.since = now if record.terms is None else record.since
+        record.quiet_since = now
+        record.terms = terms
+        self._count(record)
+        self._say(record)
+        return change
+
+    def _count(self, record: PodRecord) -> None:
+        seen = record.view is not None  # what only the bus remembers may be gone: a count too high is never reached
+        if seen and record.ended is None and record.terms is not None and record.terms.claims:
+            self._asking[record.uid] = None
+        else:
+            self._asking.pop(record.uid, None)
+        if record.ended is None and record.terms is None and (record.held is not None or not seen):
+            self._unknown[record.uid] = None
+        else:
+            self._unknown.pop(record.uid, None)
+
+    def _say(self, record: PodRecord) -> None:
+        self.due[record.uid] = None
+
+    def _bury(self, uid: RequestId) -> None:
+        self._gone[uid] = None
+        while len(self._gone) > self.config.tombstones_max:
+            self._gone.popitem(last=False)
+
+    def _forget(self, record: PodRecord) -> None:
+        self.records.pop(record.uid, None)
+        self._asking.pop(record.uid, None)
+        self._unknown.pop(record.uid, None)
+        if self._by_name.get((record.namespace, record.name)) == record.uid:
+            del self._by_name[record.namespace, record.name]
+
+
+def _counts(record: PodRecord, word: AllocationRequested | RequestRejected) -> bool:
+    """Whether the bus says what a pod asks for, and not its spec."""
+    if isinstance(word, RequestRejected) and record.held is not None:
+        return False  # who has a slice is asked for
+    if record.terms is None:
+        return True  # nobody of us has read it, or it had ended by then
+    if not record.active or record.view is None:
+        return False
+    if not record.view.is_gated:
+        return True  # its spec has been pinned since, and says something else now
+    # An edit that cannot be understood disturbs nothing, whoever reads it.
+    return record.asked is not None and record.is_refused and isinstance(word, AllocationRequested)
+
+
+def _readable(view: PodView) -> tuple[object, ...]:
+    """What of a pod says what it asks for, and when. A pod that declined a slice asks for one its volumes can reach."""
+    return (view.generation, view.editable, view.request, view.gates, view.is_ignored, view.labels, view.declined)

@@ -1,0 +1,251 @@
+"""
+A pod as the API server has it, reduced to what counts here.
+
+Nothing is decided, and nothing raises: the API server has validated the object. What a pod's status proves is said
+once, here (`containers_ended`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, is_token
+from sluice.contracts.kube.names import (
+    ANNOTATION_REQUEST,
+    CONDITION_READY,
+    GATE,
+    GRANTED_ALLOCATION,
+    GRANTED_DECLINED,
+    LABEL_IGNORE,
+    is_granted,
+)
+from sluice.contracts.pod_specs import unknown_demands
+from sluice_pod_watcher.core.cluster.events import Raw
+from sluice_pod_watcher.core.cluster.pods.volume_claims import claims_of
+
+DONE = frozenset({"Succeeded", "Failed"})
+_EDITABLE = ("nodeSelector", "affinity", "tolerations")
+"""Of a pod that waits (https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/)."""
+_VERSION_MAX = 20
+"""Digits of a resourceVersion: the store counts in 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodCondition:
+    """Our condition on a pod."""
+
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodePin:
+    """
+    What a pod's spec says of nodes, as far as a pin has to know it.
+
+    `terms` holds, for each required term, the node that it names (empty: none); None when there are no required terms.
+    `has_affinity`, `has_node_affinity`: whether those objects are there to add to.
+    """
+
+    has_affinity: bool = False
+    has_node_affinity: bool = False
+    terms: tuple[str, ...] | None = None
+
+    @property
+    def node(self) -> str:
+        """The one node that every term names, or nothing."""
+        names = set(self.terms or ())
+        return names.pop() if len(names) == 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One version of one pod."""
+
+    uid: RequestId
+    namespace: str
+    name: str
+    version: int
+    """The resourceVersion: newer is larger; 0 when it is no number, and then nothing is known of its age."""
+    generation: int
+    """How often its spec was edited; 0 where the API server does not count that of pods (before 1.33)."""
+    editable: tuple[Any, ...]
+    """What may be edited of its spec while it waits, as it is, where that is not counted."""
+    dying: bool
+    nothing_holds_it: bool
+    """It is dying, its grace period is over and nobody has a finalizer on it: what is deleted like this is gone."""
+    labels: Mapping[str, str]
+    claims: tuple[str, ...]
+    """The volume claims that it mounts."""
+    unknown: tuple[str, ...]
+    """What it demands of its node that nobody here looks at."""
+    is_ignored: bool
+    """It has the label that tells Sluice to leave it alone."""
+    gates: tuple[str, ...]
+    request: str
+    granted: Mapping[str, str]
+    """The annotations that only Sluice writes."""
+    node: NodeName
+    """Where the scheduler has put it; empty before that."""
+    pinning: NodePin
+    controller: str
+    """The kind of the owner that makes it anew; empty for a bare pod."""
+    owner: str
+    """The UID of that owner."""
+    has_ended: bool
+    has_started: bool
+    unschedulable: str
+    """What the scheduler says of a pod that it cannot place."""
+    condition: PodCondition | None
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether our gate holds it."""
+        return GATE in self.gates
+
+    @property
+    def others_gates(self) -> tuple[str, ...]:
+        """The gates of others, without which it is not ours to open."""
+        return tuple(gate for gate in self.gates if gate != GATE)
+
+    @property
+    def declined(self) -> AllocationId | None:
+        """What it was bound to last of what it is not let go with, as it remembers that itself."""
+        text = self.granted.get(GRANTED_DECLINED, "")
+        return AllocationId(text) if is_token(text) else None
+
+    @property
+    def place(self) -> str:
+        """The node on which it is, or to which it is pinned."""
+        return self.node or self.pinning.node
+
+
+def read_pod(raw: Raw) -> PodView | None:
+    """The view of a pod; None for an object without a usable identity."""
+    meta, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
+    uid = meta.get("uid")
+    if not isinstance(uid, str) or not is_token(uid) or not meta.get("name"):
+        return None
+    annotations = _map(meta, "annotations")
+    conditions = {str(each.get("type")): each for each in _list(status, "conditions")}
+    scheduled, ours = conditions.get("PodScheduled", {}), conditions.get(CONDITION_READY)
+    dying = bool(meta.get("deletionTimestamp"))
+    generation = counted if isinstance(counted := meta.get("generation"), int) else 0
+    owner = next((each for each in _list(meta, "ownerReferences") if each.get("controller")), {})
+    return PodView(
+        uid=RequestId(uid),
+        namespace=str(meta.get("namespace", "")),
+        name=str(meta["name"]),
+        version=version_of(meta.get("resourceVersion")),
+        generation=generation,
+        editable=tuple(spec.get(each) for each in _EDITABLE) if not generation else (),
+        dying=dying,
+        nothing_holds_it=dying and meta.get("deletionGracePeriodSeconds") == 0 and not meta.get("finalizers"),
+        labels={str(key): str(text) for key, text in _map(meta, "labels").items()},
+        claims=claims_of(str(meta["name"]), spec),
+        unknown=unknown_demands(spec),
+        is_ignored=LABEL_IGNORE in _map(meta, "labels"),
+        gates=tuple(str(each.get("name")) for each in _list(spec, "schedulingGates")),
+        request=str(annotations.get(ANNOTATION_REQUEST, "")),
+        granted={key: str(text) for key, text in annotations.items() if is_granted(key)},
+        node=NodeName(str(spec.get("nodeName") or "")),
+        pinning=_pinning(spec),
+        controller="" if owner.get("kind") == "Node" else str(owner.get("kind", "")),
+        owner="" if owner.get("kind") == "Node" else str(owner.get("uid", "")),
+        has_ended=containers_ended(spec, status, dying=dying),
+        has_started=any("running" in each or "terminated" in each for each in _states(status)),
+        unschedulable=_unschedulable(scheduled),
+        condition=_condition(ours) if ours is not None else None,
+    )
+
+
+def is_marked(raw: Raw) -> bool:
+    """Whether a pod has our gate, or what it was given is written on it. Quick, for all pods of a cluster are asked."""
+    if _map(_map(raw, "metadata"), "annotations").get(GRANTED_ALLOCATION):
+        return True
+    return any(each.get("name") == GATE for each in _list(_map(raw, "spec"), "schedulingGates"))
+
+
+def uid_of(raw: Raw) -> str:
+    """The UID of an object; empty without one."""
+    return str(_map(raw, "metadata").get("uid", ""))
+
+
+def version_of(text: object) -> int:
+    """A resourceVersion as a number, 0 when it is none."""
+    return int(text) if isinstance(text, str) and len(text) <= _VERSION_MAX and text.isdecimal() else 0
+
+
+def node_name_of(node: Raw) -> NodeName:
+    """The name of a Node object."""
+    return NodeName(str(_map(node, "metadata").get("name", "")))
+
+
+def containers_ended(spec: Mapping[str, Any], status: Mapping[str, Any], *, dying: bool) -> bool:
+    """
+    Whether the kubelet says that no container of the pod runs, or will run again.
+
+    Seen on a real kubelet: `terminated` of all containers always came after their processes were gone; it is not yet an
+    end while the pod is neither done nor dying, for then they are restarted. `phase` alone proves nothing, others than
+    the kubelet write it too; and a container that a done pod never started stays `waiting` for ever.
+    """
+    done = str(status.get("phase")) in DONE
+    states = list(_states(status))
+    if any("running" in state for state in states):
+        return False
+    if done:
+        return True
+    named = {str(each.get("name")) for key in ("initContainers", "containers") for each in _list(spec, key)}
+    terminated = {str(each.get("name")) for each in _statuses(status) if "terminated" in _map(each, "state")}
+    return dying and bool(named) and named <= terminated
+
+
+def _states(status: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    return (_map(each, "state") for each in _statuses(status))
+
+
+def _statuses(status: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    for key in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
+        yield from _list(status, key)
+
+
+def _pinning(spec: Mapping[str, Any]) -> NodePin:
+    affinity = spec.get("affinity")
+    if not isinstance(affinity, dict):
+        return NodePin()
+    node_affinity = affinity.get("nodeAffinity")
+    if not isinstance(node_affinity, dict):
+        return NodePin(has_affinity=True)
+    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if not isinstance(required, dict):
+        return NodePin(has_affinity=True, has_node_affinity=True)
+    return NodePin(True, True, tuple(_named(term) for term in _list(required, "nodeSelectorTerms")))
+
+
+def _named(term: Mapping[str, Any]) -> str:
+    for field in _list(term, "matchFields"):
+        values = list(field.get("values") or ())
+        if field.get("key") == "metadata.name" and field.get("operator") == "In" and len(values) == 1:
+            return str(values[0])
+    return ""
+
+
+def _unschedulable(scheduled: Mapping[str, Any]) -> str:
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return str(scheduled.get("message") or "the scheduler gives no reason")
+    return ""
+
+
+def _condition(written: Mapping[str, Any]) -> PodCondition:
+    return PodCondition(*(str(written.get(key) or "") for key in ("status", "reason", "message")))
+
+
+def _map(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = holder.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _list(holder: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    found = holder.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

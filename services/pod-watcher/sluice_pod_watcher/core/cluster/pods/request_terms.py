@@ -1,0 +1,126 @@
+"""
+What a request of a pod says, besides who it is: read from the pod's ask and its spec, or from what the bus says of it.
+
+It must not know which pod is asked for when (`requests` does).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from sluice.contracts.admission.stored_request import ResolvedRequest
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import (
+    NO_LEEWAY,
+    NO_NEEDS,
+    AllocationRequested,
+    Claim,
+    Held,
+    HostNeeds,
+    Leeway,
+    PodGroup,
+    RequestRejected,
+)
+from sluice.contracts.pod_specs import NO_PRIORITY, read_host_needs, read_priority, with_node, with_priority_class
+from sluice.contracts.reasons import Refusal
+from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
+from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTerms:
+    """What a request says, besides who it is: the claims and their terms, or why they cannot be understood."""
+
+    claims: tuple[Claim, ...] = ()
+    host: HostNeeds = NO_NEEDS
+    priority: int = 0
+    node_policy: str = ""
+    gpu_policy: str = ""
+    leeway: Leeway = NO_LEEWAY
+    group: PodGroup | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    refusal: Refusal | None = None
+    preempts: bool = True
+
+
+def terms_of(word: AllocationRequested | RequestRejected) -> RequestTerms:
+    """What the bus says that a request asks for."""
+    if isinstance(word, RequestRejected):
+        return RequestTerms(refusal=word.refusal)
+    return RequestTerms(
+        word.claims,
+        word.host,
+        word.priority,
+        word.node_policy,
+        word.gpu_policy,
+        word.leeway,
+        word.group,
+        labels=word.labels,
+        preempts=word.preempts,
+    )
+
+
+def terms_of_pod(
+    asked: ResolvedRequest,
+    spec: dict[str, Any],
+    view: PodView,
+    *,
+    held: Held | None,
+    places: VolumeTopologies = (),
+    shun: tuple[NodeName, ...] = (),
+) -> RequestTerms:
+    """
+    What a pod asks for, with what its spec needs of a node and how urgent it says it is.
+
+    The API server has resolved the pod's PriorityClass into its spec; the pod's own annotation comes before that.
+
+    One that has its slice is where it is, also if its spec says by now what nobody could be placed by: refused, it
+    would have a slice that nobody asks for.
+    """
+    pod = asked.pod
+    needs = read_host_needs(spec, view.namespace, view.labels)
+    if not isinstance(needs, Refusal):
+        needs = with_node(needs, pod.node_name, "sluice.dev/node-name")
+    if isinstance(needs, Refusal):
+        if held is None:
+            return RequestTerms(refusal=needs)
+        needs = HostNeeds(node_name=held.node)
+    if places or shun:
+        needs = msgspec.structs.replace(needs, volumes=places, shun=shun)
+    urgency = read_priority(spec)
+    if isinstance(urgency, Refusal):
+        urgency = NO_PRIORITY  # no API server takes such a pod
+    priority = pod.priority if pod.priority is not None else with_priority_class(urgency, ()).value
+    leeway = pod.leeway if view.controller else _unmoved(pod.leeway)
+    return RequestTerms(
+        pod.claims,
+        needs,
+        priority,
+        pod.node_policy,
+        pod.gpu_policy,
+        leeway,
+        pod.group,
+        view.labels,
+        preempts=urgency.may_preempt,
+    )
+
+
+def terms_followed(terms: RequestTerms, view: PodView, spec: Mapping[str, Any]) -> RequestTerms:
+    """The terms of a pod that has its slice, as others' terms speak of it: labels may be edited while it runs."""
+    now = read_host_needs(spec, view.namespace, view.labels)
+    if isinstance(now, Refusal) or terms.refusal is not None:
+        return terms
+    host = msgspec.structs.replace(terms.host, beside=now.beside, apart=now.apart, spread=now.spread, ports=now.ports)
+    return replace(terms, host=host, labels=view.labels)
+
+
+def _unmoved(leeway: Leeway) -> Leeway:
+    """
+    What may be done with a pod that no controller makes anew: it is moved for nothing, for it would not come again.
+
+    That it may be evicted for more important ones is kept: there its owner has said that it may end.
+    """
+    substitute = "stay" if leeway.substitute == "return" else leeway.substitute
+    return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)

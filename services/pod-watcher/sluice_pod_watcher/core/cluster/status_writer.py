@@ -1,0 +1,128 @@
+"""
+What people are told of a pod: Events, and a condition on those whose trouble lasts for longer than a moment.
+
+In the good case nothing is written to the pod. `kubectl describe` shows of a condition only that it is False, so what
+is the matter is an Event as well. A thousand waiting pods whose reasons change all the time are told at a bounded rate,
+each in its turn: what is not written now is compared again later, and then says the latest.
+"""
+
+import hashlib
+from collections import deque
+from typing import Literal
+
+from sluice.contracts.ids import RequestId
+from sluice.contracts.reasons import shorten
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.events import WriteEvent, WritePodCondition
+from sluice_pod_watcher.core.cluster.pods.pod_problem import NOTE_CHARACTERS_MAX, PodProblem
+from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
+from sluice_pod_watcher.core.cluster.pods.pod_view import PodCondition
+from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
+
+EVENTS_REMEMBERED = 16
+"""Of one pod: what was said before counts on in its series."""
+NAME_CHARACTERS_MAX = 200
+"""Of a pod's name in that of its Events: an object's has at most 253, and no part of it ends in a dash (RFC 1123)."""
+READY = PodCondition("True", "SliceReady", "")
+
+
+class StatusWriter:
+    """Which conditions and events are to be written, and how fast."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        """Nothing to tell."""
+        self._config = config
+        self._after_s = {"none": 0.0, "a moment": config.tell_after_s, "an answer": config.unanswered_after_s}
+        self._line = FairLine(TokenBucket(config.conditions_per_s, config.burst))
+        """Of pods whose condition is to be written."""
+        self._events = TokenBucket(config.events_per_s, config.burst)
+        self._queue: deque[WriteEvent] = deque(maxlen=config.events_max)
+        """What does not fit drops the oldest: events are for people, who look at the latest."""
+
+    def tell(
+        self, record: PodRecord, problem: PodProblem | None, now: float
+    ) -> tuple[WritePodCondition | None, tuple[float, ...]]:
+        """The condition to write now, if any, and when to look again. Events wait for `due`."""
+        view = record.view
+        if view is None or view.dying or record.ended is not None:
+            return None, ()
+        if problem is None:
+            record.event_told = None
+        begins = self._begins(record, problem) if problem is not None else now
+        if now < begins:
+            return None, (begins,)
+        again = self._remind(record, problem, now) if problem is not None else None
+        written, later = self._condition(record, problem, now)
+        return written, tuple(at for at in (again, later) if at is not None)
+
+    def turns(self, now: float) -> list[RequestId]:
+        """Pods that stood in line for their condition, and whose turn it is."""
+        return self._line.turns(now)
+
+    def _begins(self, record: PodRecord, problem: PodProblem) -> float:
+        """From when on a trouble is told. Whether an answer is missing counts from the last one, whatever it was."""
+        since = record.quiet_since if problem.patience == "an answer" else record.since
+        return since + self._after_s[problem.patience]
+
+    # -- the condition --------------------------------------------------------------------------------------------
+
+    def _condition(
+        self, record: PodRecord, problem: PodProblem | None, now: float
+    ) -> tuple[WritePodCondition | None, float | None]:
+        view = record.view
+        assert view is not None
+        written = view.condition
+        wanted = problem.condition if problem is not None else None
+        if wanted is None and written is not None and written.status == "False" and not view.is_gated:
+            wanted = READY  # it was told that it waits, so it is told that this is over
+        if wanted is None or wanted == written or record.writing_condition.under_way:
+            self._line.leave(record.uid)
+            return None, None
+        if now < record.writing_condition.not_before:
+            self._line.leave(record.uid)
+            return None, record.writing_condition.not_before
+        if not self._line.may_go(record.uid, now):
+            return None, None
+        record.writing_condition.under_way = True
+        status: Literal["True", "False"] = "True" if wanted.status == "True" else "False"
+        what = WritePodCondition(
+            record.uid, record.namespace, record.name, status=status, reason=wanted.reason, message=wanted.message
+        )
+        return what, None
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def event(self, record: PodRecord, level: Literal["Normal", "Warning"], reason: str, note: str) -> None:
+        """Say something about a pod. The same again is one more of its series."""
+        note = shorten(note, NOTE_CHARACTERS_MAX)
+        digest = hashlib.sha256(f"{record.uid}/{reason}/{note}".encode()).hexdigest()[:16]
+        name = record.name[:NAME_CHARACTERS_MAX].rstrip("-.")  # before a dot comes a letter or a digit
+        key = f"{name}.{digest}"
+        count = record.events.pop(key, 0) + 1
+        record.events[key] = count
+        while len(record.events) > EVENTS_REMEMBERED:
+            record.events.pop(next(iter(record.events)))
+        said = WriteEvent(record.uid, record.namespace, record.name, key, level, reason, note, count)
+        self._queue.append(said)
+
+    def _remind(self, record: PodRecord, problem: PodProblem, now: float) -> float | None:
+        """Say what is the matter when it is news, and again before its Event expires. Returns when to look again."""
+        told = record.event_told
+        if told is None and record.view is not None and record.view.condition == problem.condition:
+            record.event_told = told = (problem.event, problem.message, now)  # a predecessor has told it
+        at = now
+        if told is not None and told[0] == problem.event:
+            is_news = told[1] != problem.message
+            at = told[2] + (self._config.wait_event_interval_s if is_news else self._config.event_again_s)
+        if now < at:
+            return at
+        record.event_told = (problem.event, problem.message, now)
+        self.event(record, problem.level, problem.event, problem.message)
+        return now + self._config.event_again_s
+
+    def due(self, now: float) -> list[WriteEvent]:
+        """The events that may be written now."""
+        found: list[WriteEvent] = []
+        while self._queue and self._events.take(now):
+            found.append(self._queue.popleft())
+        return found

@@ -1,0 +1,175 @@
+"""
+The core of a cluster's pod-watcher: events in, instructions out.
+
+Facts come from the API server (`api_side`, `node_capacity`) and from the bus (`bus_side`). Nothing is decided before
+our pods were listed once and both streams were read; then each event costs what it is about, however many pods and
+nodes there are. What follows for a pod is decided in `pod_reconciler`, what is said of it in `pod_store`, and said by
+`RequestPublisher`.
+"""
+
+from collections.abc import Mapping
+
+from sluice.contracts.bus.events import Stream, Ticked
+from sluice.contracts.ids import RunId
+from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
+from sluice_pod_watcher.core.cluster.bus_handler import BusHandler
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.context import ClusterContext
+from sluice_pod_watcher.core.cluster.events import (
+    ClaimsRead,
+    ClaimsUnreadable,
+    Continue,
+    Continued,
+    Event,
+    EvictionRefused,
+    GpuMirrored,
+    GpuNotMirrored,
+    GpusListed,
+    Instruction,
+    ListingEnded,
+    ListingStarted,
+    NodeGone,
+    NodeSeen,
+    OtherPodGone,
+    OtherPodSeen,
+    PatchDone,
+    PatchRefused,
+    PodEvicted,
+    PodGone,
+    PodRead,
+    PodSeen,
+    PodUnreadable,
+)
+from sluice_pod_watcher.core.cluster.gpu_objects.mirror import GpuMirror
+from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
+from sluice_pod_watcher.core.cluster.nodes.node_removal import NodeRemovals
+from sluice_pod_watcher.core.cluster.pod_reconciler import PodReconciler
+from sluice_pod_watcher.core.cluster.pods.pod_store import PodStore
+from sluice_pod_watcher.core.cluster.pods.pod_view import node_name_of
+from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
+from sluice_pod_watcher.core.folder.events import WriteLogLine
+from sluice_pod_watcher.core.publisher import RequestPublisher
+
+READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
+    (Stream.BOOK, ("sluice.binding.>",)),
+    (
+        Stream.STATE,
+        (
+            "sluice.request.>",
+            "sluice.source.>",
+            "sluice.host.>",
+            "sluice.node.>",
+            "sluice.waiting.>",
+            "sluice.eviction.>",
+            "sluice.evicted.>",
+            "sluice.inventory.>",
+        ),
+    ),
+)
+"""What it has to read: its own words (the guards of its writes), the answers, orders to evict, and the fleet."""
+
+
+class ClusterWatcher:
+    """One source of requests: the pods of a cluster."""
+
+    def __init__(self, run: RunId, config: ClusterConfig) -> None:
+        """Know nothing, want nothing."""
+        self.config = config
+        pod_store = PodStore(config)
+        publisher = RequestPublisher(run, config.source, config.closing_ttl_s, pod_store)
+        node_capacity = NodeCapacity(config)
+        pod_reconciler = PodReconciler(config, StatusWriter(config), node_capacity, pod_store.avoided_nodes)
+        self._context = ClusterContext(
+            config, pod_store, publisher, pod_reconciler, node_capacity, GpuMirror(config), NodeRemovals(config)
+        )
+        self._api = ApiHandler(self._context)
+        self._bus = BusHandler(self._context)
+        self._continues = False
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take in one event; the only way in which anything changes."""
+        context = self._context
+        self._continues = self._continues and not isinstance(event, Continued)
+        match event:
+            case Ticked() | Continued():
+                context.publisher.tick(now)
+                context.to_reconcile |= dict.fromkeys(context.pod_reconciler.delayed_queue.due(now))
+                context.to_reconcile |= dict.fromkeys(context.pod_reconciler.status_writer.turns(now))
+            case NodeSeen() | NodeGone() | OtherPodSeen() | OtherPodGone():
+                self._host_event(event, now)
+            case ListingStarted(what="nodes" | "others") | ListingEnded(what="nodes" | "others"):
+                context.node_capacity.handle(event)
+                if isinstance(event, ListingEnded) and event.what == "others":
+                    context.pod_store.others_were_listed = True
+            case ListingStarted() | ListingEnded() | PodSeen() | PodGone() | PodRead() | PodUnreadable():
+                self._api.handle(event, now)
+            case PatchDone() | PatchRefused() | PodEvicted() | EvictionRefused() | ClaimsRead() | ClaimsUnreadable():
+                self._api.handle(event, now)
+            case GpusListed() | GpuMirrored() | GpuNotMirrored():
+                self._mirror_event(event, now)
+            case _:
+                self._bus.handle(event, now)
+        self._begin_when_ready(now)
+        if context.ready:
+            self._do_what_is_due(now, ticked=isinstance(event, Ticked))
+        own, context.out, context.told = [*context.told, *context.out], [], []
+        return [*own, *context.publisher.drain()]
+
+    def phases(self) -> Mapping[str, int]:
+        """How many pods are how far, for people who look."""
+        return self._context.pod_store.phases()
+
+    def _host_event(self, event: NodeSeen | NodeGone | OtherPodSeen | OtherPodGone, now: float) -> None:
+        context = self._context
+        context.node_capacity.handle(event)
+        match event:
+            case OtherPodSeen():
+                self._api.other_seen(event.pod, now)
+            case OtherPodGone():
+                self._api.other_gone(event.pod)
+            case NodeSeen():
+                context.node_removals.here(node_name_of(event.node))
+            case NodeGone():
+                node = node_name_of(event.node)
+                context.mirror.node_gone(node)
+                context.to_reconcile |= dict.fromkeys(context.pod_reconciler.slice_health.node_gone(node))
+
+    def _mirror_event(self, event: GpusListed | GpuMirrored | GpuNotMirrored, now: float) -> None:
+        mirror = self._context.mirror
+        match event:
+            case GpusListed():
+                mirror.listed(event.names)
+            case GpuMirrored():
+                mirror.done(event.name, now)
+            case GpuNotMirrored():
+                mirror.failed(event.name, now)
+                self._context.told.append(WriteLogLine("warning", f"gpus.sluice.dev {event.name}: {event.message}"))
+
+    def _begin_when_ready(self, now: float) -> None:
+        context = self._context
+        if context.ready or not self._api.was_listed or not self._bus.is_read:
+            return
+        context.ready = True
+        self._bus.take_all(now)
+        context.told = []  # what was so before this start is no news
+        # Those first of whom nobody has spoken yet.
+        new = [uid for uid, record in context.pod_store.records.items() if not record.on_bus]
+        context.to_reconcile, context.pod_store.due = {}, dict.fromkeys(new)
+        context.backlog = dict.fromkeys((*new, *context.pod_store.all_requests()))
+        context.index_terms(context.pod_store.all_requests())
+        context.publisher.listed({})
+
+    def _do_what_is_due(self, now: float, *, ticked: bool) -> None:
+        context = self._context
+        context.settle(now)
+        if ticked or context.node_capacity.is_urgent:
+            context.publish_nodes(now)
+        if ticked and self.config.mirror_gpus:
+            context.out += context.mirror.due(now)
+        context.publish_affinity_nodes()
+        context.publisher.publish_due()
+        context.out += context.pod_reconciler.status_writer.due(now)
+        waits_for_turn = context.node_capacity.is_listed and context.node_capacity.are_first
+        if not self._continues and (context.backlog or context.publisher.is_behind or waits_for_turn):
+            self._continues = True
+            context.out.append(Continue())

@@ -1,0 +1,1 @@
+"""A folder of manifests as a source of requests."""

@@ -1,0 +1,143 @@
+"""
+One manifest file of the folder to the pods in it, each with an identity that survives edits of the file.
+
+How a manifest is read, and what it asks for, is `sluice.contracts.manifests`; here it becomes a file of this folder.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests, too_large
+from sluice.contracts.messages import Claim
+from sluice.contracts.pod_specs import NO_PRIORITY, PodPriority, PriorityClass, unknown_class, with_priority_class
+from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.request_syntax import RequestLimits
+from sluice_pod_watcher.core.folder.config import FolderConfig
+from sluice_pod_watcher.core.folder.events import NO_TERMS, ManifestFile, ManifestTerms
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPod:
+    """
+    One document of a file.
+
+    `document` is its identity within the file: `namespace/name`, with a number where two claim the same. Neither
+    `claims` nor a `refusal` means a pod that asks for nothing.
+    """
+
+    document: str
+    namespace: str
+    name: str
+    claims: tuple[Claim, ...] = ()
+    refusal: Refusal | None = None
+    terms: ManifestTerms = NO_TERMS
+    skipped: str = ""
+    """Why it was not looked at, in a sentence."""
+    urgency: PodPriority = NO_PRIORITY
+    """What `terms` says of it, before PriorityClasses of other files are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFile:
+    """What is in a file; when it is `broken`, nobody knows."""
+
+    found: tuple[ManifestPod, ...] = ()
+    broken: Refusal | None = None
+    classes: tuple[PriorityClass, ...] = ()
+
+
+def parse_file(file: ManifestFile, config: FolderConfig) -> ParsedFile:
+    """Read one file. Never raises, whatever is in it."""
+    if file.error:
+        message = f"{file.name} cannot be read: {file.error}"
+        return ParsedFile(broken=Refusal(reason=RefusalReason.NOT_YAML, message=message))
+    limits = ManifestLimits(config.file_bytes_max, config.documents_max, config.nesting_max, config.nodes_max)
+    if file.too_large:
+        return ParsedFile(broken=too_large(file.name, limits))
+    found = read_manifests(
+        file.name, file.text, limits=limits, asks=RequestLimits(config.max_gpus_per_node, config.driver_capabilities)
+    )
+    if isinstance(found, Refusal):
+        return ParsedFile(broken=found)
+    classes = tuple(each.defines for each in found if isinstance(each.defines, PriorityClass))
+    pods = [_found(each) for each in found if not isinstance(each.defines, PriorityClass)]
+    return ParsedFile(found=_identified(pods, file.name), classes=classes)
+
+
+def _found(pod: PodManifest) -> ManifestPod:
+    """An object of the file; `document` is left to `_identified`."""
+    if pod.ask is None:
+        terms = replace(NO_TERMS, warnings=pod.warnings)
+        return ManifestPod("", pod.namespace, pod.name, refusal=pod.refusal, terms=terms, skipped=pod.skipped)
+    ask, urgency = pod.ask, pod.urgency
+    terms = ManifestTerms(
+        host=pod.host,
+        priority=urgency.value,
+        node_policy=ask.node_policy,
+        gpu_policy=ask.gpu_policy,
+        leeway=ask.leeway,
+        group=ask.group,
+        labels=pod.labels,
+        preempts=urgency.may_preempt,
+        warnings=pod.warnings,
+    )
+    return ManifestPod("", pod.namespace, pod.name, claims=ask.claims, terms=terms, urgency=urgency)
+
+
+def with_class(found: ManifestPod, classes: Collection[PriorityClass]) -> ManifestPod:
+    """The same with what its PriorityClass says, which may be in another file; or a warning that there is none."""
+    if not found.claims:
+        return found
+    urgency = with_priority_class(found.urgency, classes)
+    missing = unknown_class(urgency, classes)
+    if urgency == found.urgency and not missing:
+        return found
+    warnings = (*found.terms.warnings, missing) if missing else found.terms.warnings
+    terms = replace(found.terms, priority=urgency.value, preempts=urgency.may_preempt, warnings=warnings)
+    return replace(found, terms=terms)
+
+
+# -- all of a file ------------------------------------------------------------------------------------------------
+
+
+def _identified(objects: list[ManifestPod], file: str) -> tuple[ManifestPod, ...]:
+    """
+    Give every object an identity that survives edits of the file.
+
+    The first pod of a name has that name; a second one is refused. Everything else (kinds that are no pods, objects
+    without a name) takes what is left, so that a mended `kind` keeps its identity, and is numbered otherwise.
+    """
+    taken: dict[str, None] = {}
+    keys: dict[int, str] = {}
+    pods_first = sorted(range(len(objects)), key=lambda at: _is_no_pod(objects[at]))
+    for at in pods_first:
+        each = objects[at]
+        base = f"{each.namespace}/{each.name}" if each.name else f"document {at + 1}"
+        number, key = 1, base
+        while key in taken:
+            number += 1
+            key = f"{base} ({number})"
+        taken[key] = None
+        keys[at] = key
+        if number > 1 and not _is_no_pod(each) and _asks(each):
+            objects[at] = replace(each, claims=(), terms=NO_TERMS, refusal=duplicate(base, file))
+    return tuple(replace(each, document=keys[at]) for at, each in enumerate(objects))
+
+
+def _is_no_pod(found: ManifestPod) -> bool:
+    return found.refusal is not None and found.refusal.reason is RefusalReason.NOT_A_POD
+
+
+def _asks(found: ManifestPod) -> bool:
+    return bool(found.claims) or found.refusal is not None
+
+
+def duplicate(pod: str, file: str) -> Refusal:
+    """The refusal of a pod whose name another one has, in `file`."""
+    return Refusal(
+        reason=RefusalReason.DUPLICATE_POD,
+        message=f"a pod of this name is already in {file}",
+        field="metadata.name",
+        value=shorten(pod),
+        allowed="one pod of a name in a namespace",
+    )

@@ -1,0 +1,439 @@
+"""
+What follows for each pod from the folder, from the answers, and from what the bus says of our own requests.
+
+Three rules shape it. A pod that was asked for is not disturbed by an edit that cannot be understood: the edit is
+refused under an id of its own. An edit of an ask that has no slice yet is a new revision; once there is a slice, it is
+a new pod. And what somebody else ended stays ended: the document is asked for anew after the next listing, which
+proves that it is still there.
+
+A pod that is ordered to be evicted ends, and its document is asked for anew at once: the document is what a controller
+is elsewhere. If it is gone meanwhile, the next listing says so.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import (
+    NO_NEEDS,
+    AllocationRequested,
+    BindingMessage,
+    Bound,
+    Held,
+    HostNeeds,
+    Refused,
+    Released,
+    RequestMessage,
+    RequestRejected,
+    RequestWithdrawn,
+)
+from sluice.contracts.reasons import shorten
+from sluice_pod_watcher.core import log_lines
+from sluice_pod_watcher.core.folder.config import FolderConfig
+from sluice_pod_watcher.core.folder.events import IdentityRecord, ManifestTerms, RequestRevision, WriteLogLine
+from sluice_pod_watcher.core.folder.identities import DocumentKey, Identities
+from sluice_pod_watcher.core.folder.manifests import ManifestPod
+from sluice_pod_watcher.core.folder.view import FolderView
+
+EDIT = " (edit)"
+"""Marks the identity of an edit that cannot be understood, beside the pod that it would have changed."""
+
+
+@dataclass(slots=True)
+class FolderReconciler:
+    """Our requests: what each shall say, and the sentences about what changed (`told`, taken by the watcher)."""
+
+    config: FolderConfig
+    identities: Identities
+    answers: dict[RequestId, BindingMessage] = field(default_factory=dict)
+    due: dict[RequestId, None] = field(default_factory=dict)
+    """Whose word on the bus has to be looked at."""
+    told: list[WriteLogLine] = field(default_factory=list)
+    _since: dict[DocumentKey, float] = field(default_factory=dict)
+    """Since when a place is missing or broken, while that does not count yet."""
+    _left_alone: Mapping[DocumentKey, ManifestPod] = field(default_factory=dict)
+    _wanted: Mapping[DocumentKey, ManifestPod] = field(default_factory=dict)
+    """What the last listing found: how a pod that is evicted is asked for anew."""
+    _contested: dict[RequestId, None] = field(default_factory=dict)
+    """Who has a slice although its pod has another one: which one it keeps is known when all answers were read."""
+    _evicted: dict[RequestId, None] = field(default_factory=dict)
+    """Of whom is yet to be said that they were evicted."""
+    _words: dict[RequestId, tuple[IdentityRecord, bool, RequestMessage]] = field(default_factory=dict)
+    """The word of each request, and what it was made of: every listing asks for all of them again."""
+
+    def message_of(self, record: IdentityRecord) -> RequestMessage:
+        """What the bus shall say of a record."""
+        last, source = record.asks[-1], self.config.source
+        if record.ended is not None:
+            closing = isinstance(self.answers.get(record.uid), Released)
+            return RequestWithdrawn(
+                revision=last.revision, source=source, cause=record.ended, held=record.held, closing=closing
+            )
+        if last.refusal is not None:
+            return RequestRejected(
+                revision=last.revision,
+                source=source,
+                origin=record.file,
+                namespace=record.namespace if record.name else "",
+                name=record.name,
+                refusal=last.refusal,
+            )
+        return AllocationRequested(
+            revision=last.revision,
+            source=source,
+            namespace=record.namespace,
+            name=record.name,
+            origin=record.file,
+            owner=record.uid,
+            claims=last.claims,
+            priority=last.terms.priority,
+            host=last.terms.host,
+            node_policy=last.terms.node_policy,
+            gpu_policy=last.terms.gpu_policy,
+            leeway=last.terms.leeway,
+            group=last.terms.group,
+            labels=dict(last.terms.labels),
+            held=record.held,
+            preempts=last.terms.preempts,
+            warnings=last.terms.warnings,
+        )
+
+    def all_requests(self) -> tuple[RequestId, ...]:
+        """Every request that is not closed, the oldest first."""
+        return tuple(record.uid for record in self.identities.all())
+
+    def asking(self) -> int:
+        """How many pods ask for a slice."""
+        return sum(1 for record in self.identities.living() if record.asks[-1].claims)
+
+    def has_seen_all(self) -> bool:
+        """A listing of the folder is whole."""
+        return True
+
+    def may_publish(self, uid: RequestId) -> bool:
+        """Whether the identity is on disk: before that, nothing is said of it."""
+        return self.identities.is_saved(uid)
+
+    def word(self, uid: RequestId) -> RequestMessage | None:
+        """What the bus shall say of a request."""
+        record = self.identities.get(uid)
+        if record is None:
+            return None
+        released = isinstance(self.answers.get(uid), Released)
+        known = self._words.get(uid)
+        if known is None or known[0] is not record or known[1] != released:
+            known = self._words[uid] = record, released, self.message_of(record)
+        return known[2]
+
+    def counts_at(self) -> float | None:
+        """When a listing could decide what does not count yet; None when there is nothing of that kind."""
+        return min(self._since.values()) + self.config.gone_grace_s if self._since else None
+
+    def drop(self, uid: RequestId) -> None:
+        """The last word about a request was said."""
+        self.identities.drop(uid)
+        self.answers.pop(uid, None)
+        self._words.pop(uid, None)
+
+    # -- the folder -----------------------------------------------------------------------------------------------
+
+    def holders(self) -> list[DocumentKey]:
+        """The places that ask for a pod, the oldest first."""
+        return [(each.file, each.document) for each in self.identities.living() if each.asks[-1].claims]
+
+    def listed(self, view: FolderView, now: float) -> None:
+        """Compare the book with a listing."""
+        since, self._since = self._since, {}
+        self._wanted = view.wanted
+        trouble = {(file, ""): ManifestPod("", "", "", refusal=refusal) for file, refusal in view.broken.items()}
+        for place, found in view.wanted.items():
+            refused_edit = self._settle(place, found)
+            if refused_edit is not None:
+                trouble[place[0], place[1] + EDIT] = refused_edit
+        asked_in = {file for file, _ in self.holders()}
+        for place, found in trouble.items():
+            harmless = not place[1] and place[0] not in asked_in
+            if self.identities.at(place) is not None or harmless or self._counts(place, since, now):
+                self._settle(place, found)
+        for record in self.identities.living():
+            place = (record.file, record.document)
+            if self._is_trouble(place):
+                if place not in trouble:
+                    self._end(record, "is understood again, or gone")
+            elif place not in view.wanted and record.file not in view.broken and self._counts(place, since, now):
+                self._end(record, "is not there any more")
+        self._leave_alone(view.asking_nothing)
+        self.identities.listed()
+
+    def _settle(self, place: DocumentKey, found: ManifestPod) -> ManifestPod | None:
+        """See to it that a place says what is found there. Returns what cannot be said, for a pod is there already."""
+        record = self.identities.at(place)
+        if record is None:
+            self._begin(place, found)
+            return None
+        last = record.asks[-1]
+        if (last.claims, last.terms, last.refusal) == (found.claims, found.terms, found.refusal):
+            self.due[record.uid] = None
+        elif last.claims and found.refusal is not None:
+            return found
+        elif last.claims and self._has_slice(record):
+            if _takes_the_same(last, found):
+                # How a slice was chosen says nothing any more once it is there, but what others' terms speak of does.
+                host = msgspec.structs.replace(last.terms.host, **_of_pods(found.terms.host))
+                followed = replace(last.terms, host=host, labels=found.terms.labels)
+                if followed != last.terms:
+                    self.identities.say(record.uid, RequestRevision(last.revision + 1, last.claims, None, followed))
+                self.due[record.uid] = None
+                return None
+            self._end(record, "was changed after it had its slice: it is a new pod now")
+            self._begin(place, found)
+        else:
+            self._say(record, RequestRevision(last.revision + 1, found.claims, found.refusal, found.terms))
+        return None
+
+    def _begin(self, place: DocumentKey, found: ManifestPod) -> None:
+        ask = RequestRevision(1, found.claims, found.refusal, found.terms)
+        record = self.identities.begin(place, found.namespace, found.name, ask)
+        self._tell_ask(record)
+
+    def _say(self, record: IdentityRecord, ask: RequestRevision) -> None:
+        self._tell_ask(self.identities.say(record.uid, ask))
+
+    def _tell_ask(self, record: IdentityRecord) -> None:
+        self.due[record.uid] = None
+        self.told.append(log_lines.stays(record) if record.document.endswith(EDIT) else log_lines.asks(record))
+        self.told += log_lines.warnings(record)
+
+    def _end(self, record: IdentityRecord, why: str) -> None:
+        self.identities.end(record.uid, "pod gone")
+        self.due[record.uid] = None
+        self.told.append(log_lines.ended(record, why))
+
+    @staticmethod
+    def _is_trouble(place: DocumentKey) -> bool:
+        """Whether a place stands for a broken file or a refused edit: nothing is held for it."""
+        return not place[1] or place[1].endswith(EDIT)
+
+    def _counts(self, place: DocumentKey, since: Mapping[DocumentKey, float], now: float) -> bool:
+        """Whether a place was missing or broken for long enough to believe it."""
+        began = since.get(place, now)
+        if now - began >= self.config.gone_grace_s:
+            return True
+        self._since[place] = began
+        return False
+
+    def _leave_alone(self, asking_nothing: Mapping[DocumentKey, ManifestPod]) -> None:
+        """Say once of each pod that it is none of ours, and what it is warned of whenever that changes."""
+        for place, found in asking_nothing.items():
+            before = self._left_alone.get(place)
+            if before is None or before.terms.warnings != found.terms.warnings:
+                self.told += log_lines.asks_nothing(place[0], found)
+        self._left_alone = asking_nothing
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def answered(self, uid: RequestId, answer: BindingMessage) -> None:
+        """The allocator's word about one of our requests is known (again)."""
+        record = self.identities.get(uid)
+        if record is None:
+            return
+        if self.answers.get(uid) != answer:
+            self.answers[uid] = answer
+            self.told.append(log_lines.answered(log_lines.pod(record), uid, answer, record.held))
+        self.judge(record)
+
+    def judge(self, record: IdentityRecord) -> None:
+        """What follows for a record from its answer."""
+        answer, had = self.answers.get(record.uid), record.held
+        if isinstance(answer, Bound):
+            if not answer.is_for(had):
+                return  # sent before the broker was wiped: the pod runs where it is, and is bound to that again
+            record = self._remember_held(record, Held(node=answer.node, allocation=answer.allocation))
+        if isinstance(answer, Released):
+            if record.ended is None:
+                self._end(record, "has lost its slice")
+            self.due[record.uid] = None
+        elif record.ended is None and isinstance(answer, Bound) and had is None and _is_too_late(record, answer):
+            self._end(record, "was changed too late, its slice was given already: it is a new pod now")
+            last = record.asks[-1]
+            self._begin((record.file, record.document), _found(record, last))
+
+    def evict(self, uid: RequestId, why: str) -> None:
+        """
+        The allocator orders a pod to go. Whether it may be is its decision, made of what the request says.
+
+        An ended one was evicted or went by itself: either way nobody holds its slice any more.
+        """
+        record = self.identities.get(uid)
+        if record is None or not (record.asks[-1].claims or record.ended is not None):
+            return
+        self._evicted[uid] = None
+        if record.ended is None:
+            self._end(record, f"is evicted ({shorten(why)})")
+            place = (record.file, record.document)
+            found = self._wanted.get(place)
+            self._begin(place, found if found is not None and found.claims else _found(record, record.asks[-1]))
+
+    def refused_no_more(self, uid: RequestId) -> None:
+        """A refusal was waived: the pod waits like any other."""
+        if isinstance(self.answers.get(uid), Refused):
+            del self.answers[uid]
+            self.due[uid] = None
+
+    def take_evicted(self) -> list[RequestId]:
+        """Who was evicted, as far as that is on disk: a crash before would keep the pod under its old id."""
+        if not self._evicted:
+            return []
+        saved = [uid for uid in self._evicted if self.identities.is_saved(uid)]
+        for uid in saved:
+            del self._evicted[uid]
+        return [uid for uid in saved if uid in self.identities]
+
+    def _remember_held(self, record: IdentityRecord, held: Held) -> IdentityRecord:
+        """Say with the request where its slice is: a wiped broker will not know."""
+        if record.held == held:
+            return record
+        self.due[record.uid] = None
+        return self.identities.hold(record.uid, held)
+
+    # -- our own words, as the bus has them -----------------------------------------------------------------------
+
+    def heard(self, uid: RequestId, message: RequestMessage) -> bool:
+        """
+        The bus says this of a request of our source: ours, a predecessor's, or a rival's.
+
+        Returns whether the request was not known to us, and its answer counts from now on.
+        """
+        record = self.identities.get(uid)
+        if record is None and uid in self._contested:
+            return False
+        if record is None and self._asked_anew(uid, message) is not None:
+            self._contested[uid] = None
+            return True
+        if record is None:
+            return self._adopt(uid, message)
+        if isinstance(message, RequestWithdrawn):
+            self._ended_by_other(record, message)
+        elif record.ended is None and message.revision > record.asks[-1].revision:
+            self.identities.say(uid, _ask(message))
+            self.due[uid] = None
+        return False
+
+    def _ended_by_other(self, record: IdentityRecord, message: RequestWithdrawn) -> None:
+        if record.ended is not None:
+            return
+        if message.closing:
+            self.told.append(log_lines.ended(record, "was ended by somebody else"))
+            self.drop(record.uid)
+            return
+        last = record.asks[-1]
+        if message.revision != last.revision:
+            self.identities.say(record.uid, RequestRevision(message.revision, last.claims, last.refusal, last.terms))
+        self.identities.end(record.uid, message.cause)
+        self.due[record.uid] = None
+        self.told.append(log_lines.ended(record, "was ended by somebody else"))
+
+    def _asked_anew(self, uid: RequestId, message: RequestMessage) -> IdentityRecord | None:
+        """
+        Under which request, that has a slice as this one has, its pod was asked for while a server that lags hid this
+        one from who had lost the book. The pod runs on the slice of before, unless it was taken from it since.
+        """
+        if not isinstance(message, AllocationRequested) or message.held is None:
+            return None
+        other = self.identities.at(_place(message))
+        if other is None or not self._has_slice(other) or not self.identities.may_be_unknown(uid):
+            return None
+        return other if self.identities.may_be_known_as_another(other.uid) else None
+
+    def take_contested(self) -> list[RequestId]:
+        """Of whom is to be decided, now that all answers were read."""
+        contested, self._contested = [*self._contested], {}
+        return contested
+
+    def decide(self, uid: RequestId, message: RequestMessage, answer: BindingMessage | None) -> None:
+        """A pod has two slices: it keeps the one of before the book was lost, if that was not released."""
+        other = self._asked_anew(uid, message)
+        if other is not None and not isinstance(answer, Released):
+            self._end(other, "runs under another id, which a server that lags had not shown")
+        self._adopt(uid, message)
+
+    def _adopt(self, uid: RequestId, message: RequestMessage) -> bool:
+        """A request that no file remembers is matched with the document that it says it is of."""
+        if isinstance(message, RequestWithdrawn):
+            if message.closing:
+                return False
+            asks = (RequestRevision(message.revision),)
+            self.identities.adopt(IdentityRecord(uid, "", "", "", "", asks, message.cause, message.held))
+            self.due[uid] = None
+            return True
+        held = message.held if isinstance(message, AllocationRequested) else None
+        other = self.identities.at(_place(message))
+        was_hidden = held is not None and self.identities.may_be_unknown(uid)
+        if other is not None and was_hidden and not self._has_slice(other):
+            self._end(other, "has its slice under another id, which a server that lags had not shown")
+            other = None
+        record = IdentityRecord(
+            uid,
+            *_place(message),
+            message.namespace,
+            message.name,
+            (_ask(message),),
+            "pod gone" if other is not None else None,
+            held,
+        )
+        self.identities.adopt(record)
+        self.due[uid] = None
+        return True
+
+    def _has_slice(self, record: IdentityRecord) -> bool:
+        """Whether a pod is bound: it may run there."""
+        return record.held is not None or isinstance(self.answers.get(record.uid), Bound)
+
+
+def _place(message: AllocationRequested | RequestRejected) -> DocumentKey:
+    """The file and the document that a request says it is of."""
+    return message.origin, f"{message.namespace}/{message.name}" if message.name else ""
+
+
+def _ask(message: AllocationRequested | RequestRejected) -> RequestRevision:
+    if isinstance(message, AllocationRequested):
+        terms = ManifestTerms(
+            message.host,
+            message.priority,
+            message.node_policy,
+            message.gpu_policy,
+            message.leeway,
+            message.group,
+            preempts=message.preempts,
+            warnings=message.warnings,
+            labels=message.labels,
+        )
+        return RequestRevision(message.revision, message.claims, terms=terms)
+    return RequestRevision(message.revision, refusal=message.refusal)
+
+
+def _found(record: IdentityRecord, ask: RequestRevision) -> ManifestPod:
+    return ManifestPod(record.document, record.namespace, record.name, ask.claims, ask.refusal, ask.terms)
+
+
+def _takes_the_same(one: RequestRevision, other: RequestRevision | ManifestPod) -> bool:
+    """Whether two asks take the same of a node. How they choose, and how urgently, counts only before they have it."""
+    nothing = _of_pods(NO_NEEDS)
+    hosts = (msgspec.structs.replace(each.terms.host, **nothing) for each in (one, other))
+    return one.claims == other.claims and next(hosts) == next(hosts)
+
+
+def _of_pods(host: HostNeeds) -> dict[str, object]:
+    """What is said of other pods and of ports: also what a version did not read that is older than that."""
+    return {"beside": host.beside, "apart": host.apart, "spread": host.spread, "ports": host.ports}
+
+
+def _is_too_late(record: IdentityRecord, bound: Bound) -> bool:
+    """Whether the slice was given for an earlier ask that wanted something else."""
+    last = record.asks[-1]
+    if bound.request_revision >= last.revision:
+        return False
+    served = next((ask for ask in record.asks if ask.revision == bound.request_revision), None)
+    return served is None or not _takes_the_same(served, last)

@@ -1,0 +1,288 @@
+"""
+The pod-watcher's core: events in, instructions out.
+
+Three sources of facts meet here: the folder (what people want), the identities on disk (who is who), and the bus (what
+was said and answered). Nothing is decided before all three were read once; what follows from them is decided in
+`pods`, and said by `publisher`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
+from sluice.contracts.ids import NodeName, RequestId, RunId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    BindingMessage,
+    Bound,
+    EvictionDone,
+    EvictionOrdered,
+    EvictionOver,
+    HostFacts,
+    Pending,
+    Refused,
+    Released,
+    RequestRejected,
+    RequestWithdrawn,
+    Waived,
+)
+from sluice_pod_watcher.core import log_lines
+from sluice_pod_watcher.core.folder.config import FolderConfig
+from sluice_pod_watcher.core.folder.events import (
+    Event,
+    FolderChanged,
+    FolderListed,
+    FolderUnlistable,
+    HostsKnown,
+    IdentitiesLoaded,
+    IdentitiesSaved,
+    Instruction,
+    ListFolder,
+    WriteLogLine,
+)
+from sluice_pod_watcher.core.folder.identities import Identities
+from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
+from sluice_pod_watcher.core.folder.view import ParsedFolder
+from sluice_pod_watcher.core.publisher import RequestPublisher
+from sluice_pod_watcher.core.request_phase import phase_of
+
+READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
+    (Stream.BOOK, ("sluice.binding.>",)),
+    (
+        Stream.STATE,
+        (
+            "sluice.request.>",
+            "sluice.source.>",
+            "sluice.host.>",
+            "sluice.waiting.>",
+            "sluice.eviction.>",
+            "sluice.evicted.>",
+        ),
+    ),
+)
+"""What it has to read: its own words (they are the guards of its writes), the answers, and orders to evict."""
+
+
+class FolderWatcher:
+    """One source of requests: a folder of manifests."""
+
+    def __init__(self, run: RunId, config: FolderConfig) -> None:
+        """Know nothing, want nothing."""
+        self.config = config
+        self._identities = Identities(run)
+        self._pods = FolderReconciler(config, self._identities)
+        self._publisher = RequestPublisher(run, config.source, config.closing_ttl_s, self._pods)
+        self._folder = ParsedFolder(config)
+        self._hosts: dict[NodeName, HostFacts] = {}
+        self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
+        self._loaded = False
+        self._was_listed = False
+        self._ready = False
+        self._read_answers: dict[RequestId, BindingMessage] = {}
+        self._read_words: dict[RequestId, None] = {}
+        """What is being read of answers, and of our own requests; taken when all of it is there."""
+        self._waits: dict[RequestId, str] = {}
+        self._orders: dict[RequestId, str] = {}
+        """Orders to evict that stand, of every source, and why: so one is known before its request is."""
+        self._list_at = 0.0
+        self._listing_asked = False
+        self._list_again = False
+        self._unlistable = ""
+        self._told: list[WriteLogLine] = []
+        self._out: list[Instruction] = []
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take in one event; the only way in which anything changes."""
+        match event:
+            case Ticked():
+                self._publisher.tick(now)
+                self._list_when_due(now)
+            case FolderListed() | FolderUnlistable() | FolderChanged():
+                self._folder_event(event, now)
+            case IdentitiesLoaded():
+                self._identities.load(event.records)
+                self._loaded = True
+                self._list()
+            case IdentitiesSaved():
+                self._identities.saved(event.version)
+                self._publisher.saved()
+            case HostsKnown():
+                self._hosts = dict(event.hosts)
+            case _:
+                self._exchange_event(event, now)
+        self._begin_when_ready(now)
+        if self._ready:
+            self._publisher.publish_due()
+            for uid in self._pods.take_evicted():
+                self._publisher.evicted(uid, EvictionDone(request=uid))
+            self._out += self._identities.save()
+        own, self._out = [*self._told, *self._pods.told, *self._out], []
+        self._told, self._pods.told = [], []
+        return [*own, *self._publisher.drain()]
+
+    def phases(self) -> Mapping[str, int]:
+        """How many pods are how far. Walks over all: for people who look, not for decisions."""
+        return Counter(
+            phase_of(
+                self._pods.answers.get(record.uid),
+                wanted=record.ended is None,
+                understood=record.asks[-1].refusal is None,
+                waits=record.uid in self._waits,
+            )
+            for record in self._identities.all()
+        )
+
+    def _begin_when_ready(self, now: float) -> None:
+        if self._ready or not self._loaded or not self._was_listed or any(self._reading.values()):
+            return
+        self._take_words(self._read_words)
+        self._ready = True
+        self._take_answers()
+        self._told, self._pods.told = [], []  # what was so before this start is no news
+        self._evict_all()
+        self._compare(now)
+
+    # -- the bus --------------------------------------------------------------------------------------------------
+
+    def _exchange_event(self, event: BusEvent, now: float) -> None:
+        reports = self._publisher.handle(event, now)
+        match event:
+            case ReadingStarted(stream=Stream.BOOK):
+                self._reading[Stream.BOOK] = True
+                self._read_answers = {}
+            case ReadingStarted():
+                self._reading[Stream.STATE] = True
+                self._read_words, self._orders = {}, {}
+            case Observed():
+                self._observed(event)
+            case ReadingCaughtUp():
+                self._reading[event.stream] = False
+                if self._ready and event.stream is Stream.BOOK:
+                    self._take_answers()
+                elif self._ready:
+                    self._take_words(self._read_words)
+                    self._evict_all()
+            case _:
+                pass
+        self._told += self._publisher.yield_to_rivals(reports)
+
+    def _observed(self, event: Observed) -> None:
+        uid = RequestId(subjects.parse(event.entry.subject).key[0])
+        message = event.entry.message
+        match message:
+            case Bound() if not self._publisher.is_bound_in_this_life(message):
+                pass
+            case Bound() | Refused() | Released():
+                self._answer(uid, message)
+            case Waived():
+                self._read_answers.pop(uid, None)
+                self._pods.refused_no_more(uid)
+            case AllocationRequested() | RequestRejected() | RequestWithdrawn():
+                if message.source == self.config.source:
+                    self._own_word(uid)
+            case Pending():
+                self._pending(uid, message)
+            case EvictionOrdered() if self._publisher.is_of_this_life(message):
+                self._orders[uid] = message.cause
+                if self._ready and not self._reading[Stream.STATE]:
+                    self._pods.evict(uid, message.cause)
+            case EvictionOver():
+                self._orders.pop(uid, None)
+            case _:
+                pass
+
+    def _evict_all(self) -> None:
+        """Carry out what is ordered: of what was read, or because of requests that are known only now."""
+        for uid, cause in self._orders.items():
+            self._pods.evict(uid, cause)
+
+    def _answer(self, uid: RequestId, message: BindingMessage) -> None:
+        if not self._ready or self._reading[Stream.BOOK]:
+            self._read_answers[uid] = message
+        elif uid in self._identities:
+            self._pods.answered(uid, message)
+
+    def _own_word(self, uid: RequestId) -> None:
+        if not self._ready or self._reading[Stream.STATE]:
+            self._read_words[uid] = None
+        else:
+            self._take_words([uid])
+
+    def _pending(self, uid: RequestId, message: Pending) -> None:
+        record = self._identities.get(uid)
+        if record is not None and self._waits.get(uid) != message.message:
+            self._waits[uid] = message.message
+            self._told.append(log_lines.waits(log_lines.pod(record), uid, message.message))
+
+    def _take_answers(self) -> None:
+        """The answers were read whole: what is not among them is not there."""
+        read, self._read_answers = self._read_answers, {}
+        self._pods.answers = {uid: answer for uid, answer in self._pods.answers.items() if uid in read}
+        contested = self._pods.take_contested()
+        for uid in contested:
+            if (word := self._publisher.request_on_bus(uid)) is not None:
+                self._pods.decide(uid, word, read.get(uid))
+        for uid, answer in read.items():
+            self._pods.answered(uid, answer)
+        if contested:
+            self._evict_all()
+
+    def _take_words(self, uids: Iterable[RequestId]) -> None:
+        """
+        Learn what the bus says of our own requests.
+
+        The last value that is known counts, not the one that was just read: a write of ours may have overtaken it.
+        """
+        words_now = {uid: word for uid in uids if (word := self._publisher.request_on_bus(uid)) is not None}
+        # Asks first: a pod has a better claim to its document than a refusal has.
+        asks_first = sorted(words_now, key=lambda uid: not isinstance(words_now[uid], AllocationRequested))
+        adopted = [uid for uid in asks_first if self._pods.heard(uid, words_now[uid])]
+        if adopted and self._ready:
+            self._evict_all()
+            self._out.append(ReadAgain(Stream.BOOK))  # their answers were passed over as somebody else's
+
+    # -- the folder -----------------------------------------------------------------------------------------------
+
+    def _folder_event(self, event: FolderListed | FolderUnlistable | FolderChanged, now: float) -> None:
+        if isinstance(event, FolderChanged):
+            self._list()
+            return
+        self._list_at = now + self.config.relist_s
+        why = event.why if isinstance(event, FolderUnlistable) else ""
+        if why and why != self._unlistable:
+            self._told.append(
+                WriteLogLine("warning", f"{why}; everything stays as it is until the folder can be listed")
+            )
+        elif self._unlistable and not why:
+            self._told.append(WriteLogLine("info", "the folder can be listed again"))
+        self._unlistable = why
+        if isinstance(event, FolderListed):
+            self._folder.listed(event.files)
+            self._was_listed = True
+            if self._ready:
+                self._compare(now)
+        self._listing_asked = False
+        if self._list_again:  # something changed after this listing was asked for, and it may have missed that
+            self._list_again = False
+            self._list()
+
+    def _compare(self, now: float) -> None:
+        self._pods.listed(self._folder.view(self._pods.holders()), now)
+        self._waits = {uid: message for uid, message in self._waits.items() if uid in self._identities}
+        self._publisher.listed(self._hosts)
+
+    def _list_when_due(self, now: float) -> None:
+        until = self._pods.counts_at()
+        if now >= self._list_at or (until is not None and now >= until):
+            self._list_at = now + self.config.relist_s
+            self._list()
+
+    def _list(self) -> None:
+        if not self._loaded:
+            return
+        if self._listing_asked:
+            self._list_again = True
+            return
+        self._listing_asked = True
+        self._out.append(ListFolder())

@@ -1,0 +1,292 @@
+"""
+Limits and cordons out of a file, said on the bus: what the file names is the file's, and nobody else's is touched.
+
+The words carry the name of the source whose file says them. So after a restart the bus tells which of them were the
+file's, and those that it does not name any more are taken back; after a wipe all of it is said again. A file that is
+missing or wrong is no order: what it said last stays. What is to be said follows from the file and the last words
+alone; only for how long a rival is let be is remembered, and that may cost time, nothing else.
+
+Two that read the same file say the same and leave each other alone. Two of one source with different files (while a
+change is being rolled out) let the other's word be for a pause that grows, and of two sources that name the same thing
+the one that said it first keeps it until its file does not name it any more.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
+    BusEvent,
+    BusInstruction,
+    Entry,
+    Observed,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Ticked,
+)
+from sluice.contracts.bus.subjects import Address
+from sluice.contracts.ids import Incarnation, NodeName, RunId, SourceName
+from sluice.contracts.messages import BY_HAND, AnyMessage, Cordoned, QuotaSet, QuotaUnset, Uncordoned
+from sluice.contracts.outbox import Outbox
+from sluice.contracts.quotas.limits_file import read_limits
+from sluice.contracts.toml_tables import TableError
+from sluice_pod_watcher.core.folder.events import WriteLogLine
+
+READS: tuple[tuple[Stream, tuple[str, ...]], ...] = ((Stream.BOOK, ("sluice.quota.>", "sluice.cordon.>")),)
+"""What it has to read: the words that it writes, and everybody else's about the same."""
+WRITES = frozenset({"quota", "cordon"})
+"""The nouns it writes."""
+PAUSE_FIRST_S = 30.0
+"""A rival's word is let be for so long at first: the other one's file is probably about to be the same."""
+PAUSE_MAX_S = 3600.0
+"""And so long at most. Two files that stay different then cost two words an hour each, and a warning each time."""
+
+LimitMessage = QuotaSet | Cordoned
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsRead:
+    """All of the file's text, as it stayed for a moment."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsUnreadable:
+    """The file is not there (`missing`), or cannot be read; this says nothing about what is to hold."""
+
+    why: str
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsPublished:
+    """
+    What the file says is on the bus, or there is nothing to be said: pods may be asked for.
+
+    Said once in each life of the broker: a limit takes nothing away that was granted before it, after a wipe neither.
+    """
+
+    incarnation: Incarnation
+    """The life of BOOK that this is so in."""
+
+
+Event = BusEvent | Ticked | LimitsRead | LimitsUnreadable
+Instruction = BusInstruction | WriteLogLine | LimitsPublished
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """A rival's word, the entry `sequence`, is let be until then."""
+
+    sequence: int
+    until: float
+    length_s: float
+
+
+class LimitsSource:
+    """What the limits file of one source says, kept on the bus."""
+
+    def __init__(self, run: RunId, source: SourceName, *, origin: str, closing_ttl_s: int) -> None:
+        """Know nothing, want nothing. `origin` is what messages call the file."""
+        self._run = run
+        self._source = source
+        self._origin = origin
+        self._closing_ttl_s = closing_ttl_s
+        self._outbox = Outbox(run, WRITES)
+        self._wanted: Mapping[Address, LimitMessage] | None = None
+        """What the file said when it could be read last; None before the first time."""
+        self._reading = self._outbox.paused = True
+        """While all is read (anew) nothing is written: who has spoken first is known only afterwards."""
+        self._heard: dict[Address, None] = {}
+        """Where something was read in the present or the last reading, and since."""
+        self._pauses: dict[Address, _Pause] = {}
+        """The last one at each place where a rival has spoken; forgotten when the file changes."""
+        self._waiting: dict[Address, None] = {}
+        """Those of them that are not over."""
+        self._others: dict[Address, SourceName] = {}
+        """Where another source's file was first: told once."""
+        self._told: list[WriteLogLine] = []
+        self._looked = False
+        """Whether the file was looked at, be it that there is none."""
+        self._incarnation: Incarnation | None = None
+        """Of BOOK, as the last reading said."""
+        self._unsaid: dict[Address, None] | None = {}
+        """What may not be on the bus yet of what the file said first in this life; None once it was all there."""
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take in one event; the only way in which anything changes."""
+        match event:
+            case Ticked():
+                self._outbox.tick(now)
+                self._end_pauses(now)
+            case LimitsRead():
+                self._looked = True
+                self._take(event.text, now)
+            case LimitsUnreadable():
+                self._looked = True
+                # One that was never there is a fleet without such limits.
+                usual = event.missing and self._wanted is None
+                self._tell_stays(event.why, "info" if usual else "warning")
+            case _:
+                self._exchange_event(event, now)
+        told, self._told = self._told, []
+        return [*told, *self._first_said(), *self._outbox.drain()]
+
+    def _first_said(self) -> list[LimitsPublished]:
+        """Whether that is so for the first time in this life. With nothing wanted, there is nothing to say for now."""
+        if self._unsaid is None or self._reading or not self._looked or self._incarnation is None:
+            return []
+        while self._unsaid:
+            address = next(iter(self._unsaid))
+            kept, entry = self._outbox.kept(address), self._outbox.current(address)
+            if kept is not None and (entry is None or entry.message != kept):
+                return []
+            del self._unsaid[address]
+        self._unsaid = None
+        return [LimitsPublished(self._incarnation)]
+
+    # -- the file -----------------------------------------------------------------------------------------------------
+
+    def _take(self, text: str, now: float) -> None:
+        try:
+            wanted = read_limits(text, origin=self._origin, source=self._source)
+        except TableError as error:
+            self._tell_stays(str(error), "warning")
+            return
+        before, self._wanted = self._wanted or {}, wanted
+        self._pauses, self._waiting, self._others = {}, {}, {}
+        if self._unsaid is not None:
+            self._unsaid = dict.fromkeys(wanted)
+        nodes = sum(address.kind == "cordon" for address in wanted)
+        counts = f"{len(wanted) - nodes} namespaces and {nodes} nodes"
+        self._told.append(WriteLogLine("info", f"{self._origin} names {counts}"))
+        self._look_at((*before, *wanted, *self._heard), now)
+
+    def _tell_stays(self, why: str, level: Literal["info", "warning"]) -> None:
+        stays = "what it said before" if self._wanted is not None else "what is on the bus"
+        self._told.append(WriteLogLine(level, f"{why}; {stays} stays in force"))
+
+    # -- the bus ------------------------------------------------------------------------------------------------------
+
+    def _exchange_event(self, event: BusEvent, now: float) -> None:
+        self._outbox.handle(event, now)  # what it reports is seen by looking at the last word
+        match event:
+            case ReadingStarted():
+                self._reading = self._outbox.paused = True
+                self._heard = {}
+                if event.incarnation != self._incarnation:
+                    self._incarnation = event.incarnation
+                    self._unsaid = dict.fromkeys(self._wanted or ())
+            case Observed():
+                address = subjects.parse(event.entry.subject)
+                if address.kind not in WRITES:
+                    return
+                self._heard[address] = None
+                if not self._reading:
+                    self._make_way(address, now)
+                    self._look_at((address,), now)
+            case ReadingCaughtUp():
+                self._reading = self._outbox.paused = False
+                self._look_at((*(self._wanted or ()), *self._heard), now)
+            case _:
+                pass
+
+    def _make_way(self, address: Address, now: float) -> None:
+        """Whoever just spoke here in our name, and differently, has another file: let it be, for longer each time."""
+        entry = self._outbox.current(address)
+        if self._wanted is None or entry is None or entry.operation.startswith(f"{self._run}-"):
+            return
+        source = getattr(entry.message, "source", BY_HAND)
+        if source != self._source or entry.message == self._right_word(address):
+            return
+        last = self._pauses.get(address)
+        if last is not None and last.sequence == entry.sequence:
+            return
+        length_s = min(last.length_s * 2, PAUSE_MAX_S) if last is not None else PAUSE_FIRST_S
+        self._pauses[address] = _Pause(entry.sequence, now + length_s, length_s)
+        self._waiting[address] = None
+        self._told.append(
+            WriteLogLine(
+                "warning",
+                f"another pod-watcher of the source {self._source!r} has another limits file: it speaks otherwise of "
+                f"{_name(address)}; that is let be for {length_s:.0f} s",
+            )
+        )
+
+    def _end_pauses(self, now: float) -> None:
+        over = [address for address in self._waiting if now >= self._pauses[address].until]
+        for address in over:
+            del self._waiting[address]
+        self._look_at(over, now)
+
+    # -- what follows -------------------------------------------------------------------------------------------------
+
+    def _right_word(self, address: Address) -> AnyMessage:
+        """What the last word should be where our source has spoken: what the file says, or that it says nothing."""
+        wanted = self._wanted.get(address) if self._wanted is not None else None
+        return wanted if wanted is not None else _ending(address, self._source)
+
+    def _look_at(self, addresses: Iterable[Address], now: float) -> None:
+        if self._wanted is None or self._reading:
+            return
+        for address in dict.fromkeys(addresses):
+            self._look(address, now)
+
+    def _look(self, address: Address, now: float) -> None:
+        """Compare one last word with the file, and say what is to be said."""
+        assert self._wanted is not None
+        wanted, entry = self._wanted.get(address), self._outbox.current(address)
+        said = entry.message if entry is not None else None
+        standing = said if isinstance(said, LimitMessage) else None
+        if standing is not None and standing.source not in {BY_HAND, self._source}:
+            self._outbox.forget(address)
+            if wanted is not None:
+                self._tell_other(address, standing.source)
+        elif self._is_let_be(address, entry, now):
+            self._outbox.forget(address)
+        elif wanted is not None:
+            self._keep(address, wanted, standing)
+        elif standing is not None and standing.source == self._source:
+            self._end(address)
+        else:
+            self._outbox.forget(address)
+
+    def _is_let_be(self, address: Address, entry: Entry | None, now: float) -> bool:
+        pause = self._pauses.get(address)
+        return pause is not None and entry is not None and entry.sequence == pause.sequence and now < pause.until
+
+    def _keep(self, address: Address, wanted: LimitMessage, standing: LimitMessage | None) -> None:
+        if standing is not None and standing.source == BY_HAND:
+            self._told.append(WriteLogLine("info", f"{_name(address)}: {self._origin} replaces what an operator said"))
+        self._outbox.keep(address, wanted)
+
+    def _end(self, address: Address) -> None:
+        ending = _ending(address, self._source)
+        if self._outbox.kept(address) == ending:
+            return
+        what = "has no limits any more" if address.kind == "quota" else "may be used again"
+        self._told.append(WriteLogLine("info", f"{_name(address)} {what}: {self._origin} does not name it"))
+        self._outbox.keep(address, ending, ttl_s=self._closing_ttl_s)
+
+    def _tell_other(self, address: Address, source: SourceName) -> None:
+        if self._others.get(address) != source:
+            self._others[address] = source
+            self._told.append(
+                WriteLogLine(
+                    "warning", f"{_name(address)} stays as the limits file of {source!r} says: it was there first"
+                )
+            )
+
+
+def _ending(address: Address, source: SourceName) -> QuotaUnset | Uncordoned:
+    """That a file says nothing of a namespace or a node any more."""
+    if address.kind == "quota":
+        return QuotaUnset(namespace=address.key[0], source=source)
+    return Uncordoned(node=NodeName(address.key[0]), source=source)
+
+
+def _name(address: Address) -> str:
+    return f"{'namespace' if address.kind == 'quota' else 'node'} {address.key[0]}"

@@ -1,0 +1,1 @@
+"""The folder source: reads manifests, keeps identities on disk."""

@@ -1,0 +1,155 @@
+"""Runs a folder's pod-watcher: its core on the bus, the folder it reads and the file it keeps."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from sluice.contracts.fleet_file.empty_snapshots import host_facts
+from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, parse_fleet
+from sluice.contracts.ids import RequestId
+from sluice.contracts.toml_tables import TOML_BYTES_MAX
+from sluice.runtime.bus import Bus
+from sluice.runtime.core_runner import CoreRunner, Executor
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.nats.credential_files import credentials_from_settings
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.retry import retrying
+from sluice.runtime.service import Service
+from sluice.runtime.text_files import read_named_text
+from sluice.runtime.tracing.core_spans import SpanPhase
+from sluice.runtime.tracing.request_traces import RequestTraces
+from sluice_pod_watcher.core.folder.events import (
+    Event,
+    FolderChanged,
+    FolderListed,
+    FolderUnlistable,
+    HostsKnown,
+    IdentitiesLoaded,
+    IdentitiesSaved,
+    ListFolder,
+    SaveIdentities,
+    WriteLogLine,
+)
+from sluice_pod_watcher.core.folder.watcher import READS, FolderWatcher
+from sluice_pod_watcher.settings import PodWatcherSettings
+from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
+from sluice_pod_watcher.shell.folder.manifest_folder import ManifestFolder
+from sluice_pod_watcher.shell.limits.app import LimitsGate, publish_limits
+from sluice_pod_watcher.shell.log_writer import log_writer
+from sluice_pod_watcher.shell.metrics import pods_of
+
+
+async def serve_folder(service: Service[PodWatcherSettings]) -> None:
+    """Run until cancelled. Raises ServiceError."""
+    config = service.settings.config()
+    assert service.settings.pods_dir is not None
+    folder = ManifestFolder(service.settings.pods_dir, service.clock, config.file_bytes_max)
+    await asyncio.to_thread(folder.check)
+    hosts = await asyncio.to_thread(_hosts, service.settings.fleet_file)
+    with IdentityFile(service.settings.data_dir / "pods") as identities:
+        who = credentials_from_settings(service.settings)
+        bus = await NatsBus.connect(
+            service.settings.nats_url, name=service.name, traces=service.traces, credentials=who
+        )
+        try:
+            await serve_on(bus, service, folder, identities, hosts)
+        finally:
+            await bus.close()
+
+
+async def serve_on(
+    bus: Bus,
+    service: Service[PodWatcherSettings],
+    folder: ManifestFolder,
+    identities: IdentityFile,
+    hosts: HostsKnown,
+) -> None:
+    """Run on a bus that is there, with the identities locked, until cancelled. The bus is not closed."""
+    core = FolderWatcher(service.run, service.settings.config())
+    limits_file = service.settings.limits_file
+    first = LimitsGate(bus, service.clock)
+    runner: CoreRunner[Event] = CoreRunner(
+        name=service.name,
+        core=core,
+        bus=bus,
+        clock=service.clock,
+        traces=service.traces,
+        readings=READS,
+        execute={
+            ListFolder: Executor(_lister(folder), quiet=True),
+            SaveIdentities: Executor(_saver(identities, service.traces), quiet=True),
+            WriteLogLine: log_writer(),
+        },
+        tick_s=service.settings.tick_s,
+        shows=lambda: pods_of(core),
+        phases=(SpanPhase("request seen to bound", "decided AllocationRequested", "saw Bound"),),
+        begins=first.begins if limits_file is not None else None,
+    )
+    await runner.offer(hosts)
+    await runner.offer(IdentitiesLoaded(await asyncio.to_thread(identities.load)))
+    async with asyncio.TaskGroup() as tasks:
+        if limits_file is not None:
+            limits = publish_limits(
+                bus,
+                limits_file,
+                run=service.run,
+                source=service.settings.config().source,
+                closing_ttl_s=service.settings.closing_ttl_s,
+                clock=service.clock,
+                traces=service.traces,
+                tick_s=service.settings.tick_s,
+                first=first,
+            )
+            tasks.create_task(limits, name="limits")
+        tasks.create_task(_pass_on_changes(folder, runner), name="folder")
+        tasks.create_task(runner.run(), name="core")
+
+
+async def _pass_on_changes(folder: ManifestFolder, runner: CoreRunner[Event]) -> None:
+    async for _ in folder.changes():
+        await runner.offer(FolderChanged())
+
+
+def _hosts(fleet_file: Path | None) -> HostsKnown:
+    """What the nodes of a fleet file have besides GPUs. Raises ServiceError."""
+    if fleet_file is None:
+        return HostsKnown(())
+    try:
+        fleet = parse_fleet(read_named_text(fleet_file, TOML_BYTES_MAX), origin=str(fleet_file))
+    except FleetSpecError as error:
+        raise ServiceError(str(error)) from error
+    except OSError as error:
+        raise ServiceError(f"the fleet file {fleet_file} cannot be read: {error}") from error
+    return HostsKnown(tuple((node.name, host_facts(node)) for node in fleet.nodes))
+
+
+# -- executors ----------------------------------------------------------------------------------------------------
+
+
+def _lister(folder: ManifestFolder) -> Callable[[ListFolder], Awaitable[FolderListed | FolderUnlistable]]:
+    async def list_folder(_wanted: ListFolder) -> FolderListed | FolderUnlistable:
+        return await folder.list()
+
+    return list_folder
+
+
+def _saver(identities: IdentityFile, traces: RequestTraces) -> Callable[[SaveIdentities], Awaitable[IdentitiesSaved]]:
+    begun: set[RequestId] = set()
+    """Who was wanted when it was saved last: thousands are saved again for each one that has changed."""
+
+    async def save(wanted: SaveIdentities) -> IdentitiesSaved:
+        nonlocal begun
+        before, begun = begun, {record.uid for record in wanted.records if record.ended is None}
+        for record in wanted.records:
+            if record.ended is None and record.uid not in before:
+                about = {"k8s.namespace.name": record.namespace, "k8s.pod.name": record.name}
+                traces.start(record.uid, "request seen", attributes=about)
+        try:
+            async for attempt in retrying(OSError):
+                with attempt:
+                    await asyncio.to_thread(identities.save, wanted.records)
+        except OSError as error:
+            raise ServiceError(f"{identities.path} cannot be written: {error.strerror or error}") from error
+        return IdentitiesSaved(wanted.version)
+
+    return save

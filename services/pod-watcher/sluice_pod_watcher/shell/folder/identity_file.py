@@ -1,0 +1,109 @@
+"""
+The identities on disk: one JSON file, replaced as a whole, and a lock that one process holds.
+
+Decides nothing. A file that cannot be read is an error for a person: beginning with new identities instead would give
+every running pod another name.
+"""
+
+import fcntl
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.reasons import shorten
+from sluice.runtime.errors import ServiceError
+from sluice_pod_watcher.core.folder.events import IdentityRecord
+
+FORMAT = 1
+_BEGINS, _ENDS = b'{"format":%d,"identities":[\n' % FORMAT, b"\n]}\n"
+"""A record has a line of its own between these."""
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: int
+    identities: tuple[IdentityRecord, ...]
+
+
+@dataclass(slots=True)
+class IdentityFile:
+    """`identities.json` in `folder`. Use as a context manager: it holds the lock while entered."""
+
+    folder: Path
+    _lock: int = -1
+    _lines: dict[str, tuple[IdentityRecord, bytes]] = field(default_factory=dict)
+    """What was saved last, by id: of thousands that are saved again and again in a burst few have changed."""
+
+    @property
+    def path(self) -> Path:
+        """Where the identities are."""
+        return self.folder / "identities.json"
+
+    def __enter__(self) -> Self:
+        """Take the lock. Raises ServiceError when another process has it, or the folder cannot be made."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.folder / "identities.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ServiceError(f"{self.folder} cannot be used: {error.strerror or error}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise ServiceError(f"another pod-watcher works with {self.folder}") from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Let another process have the lock."""
+        os.close(self._lock)
+
+    def load(self) -> tuple[IdentityRecord, ...]:
+        """What was saved last; empty when nothing was. Raises ServiceError when it cannot be read."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise ServiceError(f"{self.path} cannot be read: {error.strerror or error}") from error
+        try:
+            document = msgspec.json.decode(data, type=_Document)
+        except NOT_READABLE as error:
+            raise ServiceError(f"{self.path} {_CURE}: {shorten(str(error), 300)}") from error
+        if document.format != FORMAT or not all(record.asks for record in document.identities):
+            raise ServiceError(
+                f"{self.path} {_CURE}: its format is {document.format}, not {FORMAT}, or it is incomplete"
+            )
+        return document.identities
+
+    def save(self, records: tuple[IdentityRecord, ...]) -> None:
+        """Replace what is there. When this returns, it survives a crash of the machine. Raises OSError."""
+        self._lines = {record.uid: self._line(record) for record in records}
+        data = _BEGINS + b",\n".join([line for _, line in self._lines.values()]) + _ENDS
+        new = self.folder / "identities.json.new"
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        new.replace(self.path)
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _line(self, record: IdentityRecord) -> tuple[IdentityRecord, bytes]:
+        known = self._lines.get(record.uid)
+        return known if known is not None and known[0] is record else (record, msgspec.json.encode(record))
+
+
+_CURE = "is damaged; put back a copy, or move it away to take the identities from the bus"

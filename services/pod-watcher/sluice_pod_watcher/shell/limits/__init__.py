@@ -1,0 +1,1 @@
+"""The limits file: reads it and publishes what it says."""

@@ -1,0 +1,129 @@
+"""
+Keeps the server's certificate good: asks its source again and again, shows what is new, has its authorities published.
+
+An outage of the store or of the API server costs nothing as long as the certificate that is shown holds: it is logged,
+and tried again at the next round. Certificates hold by the wall clock, so this is the one place that decides by it.
+"""
+
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from sluice.runtime import logs
+from sluice.runtime.clock import Clock
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.metrics import Sample
+from sluice_pod_watcher.shell.metrics import CERTIFICATE_ENDS, WEBHOOK_READY
+from sluice_pod_watcher.shell.webhook.cert_sources import (
+    CertificateSource,
+    CertificateUnavailableError,
+    ServedCertificate,
+)
+from sluice_pod_watcher.shell.webhook.tls import UnusableCertificateError, show
+
+REFRESH_S = 60.0
+"""
+Between two rounds: far below the hour in which a new authority must reach all, and each is one read of a Secret.
+"""
+RETRY_S = 5.0
+"""While there is no certificate at all, or nobody was told of its authority."""
+
+
+class NotPublishedError(Exception):
+    """The authorities could not be told to those who call. Its text is a sentence."""
+
+
+class BundlePublisher(Protocol):
+    """Tells the API servers which authorities to trust (the caBundle of the webhook's configuration)."""
+
+    async def publish(self, bundle_pem: str) -> None:
+        """
+        Make it so, and nothing if it is so: it is called every round, for others may overwrite it.
+
+        Raises NotPublishedError.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class NoBundlePublisher:
+    """Where somebody else publishes: cert-manager's injector, or a test that reads the source."""
+
+    async def publish(self, bundle_pem: str) -> None:
+        """Nothing to do."""
+
+
+class CertificateRotator:
+    """Owns what the server shows. `context` is given to the server."""
+
+    def __init__(
+        self, context: ssl.SSLContext, source: CertificateSource, publisher: BundlePublisher, clock: Clock
+    ) -> None:
+        self._context = context
+        self._source = source
+        self._publisher = publisher
+        self._clock = clock
+        self._shown: ServedCertificate | None = None
+        self._published = ""
+        self._trouble = ""
+        self._log = logs.get("certificate")
+
+    @property
+    def bundle(self) -> str:
+        """The authorities that were published last, as PEM."""
+        return self._published
+
+    @property
+    def expires(self) -> datetime | None:
+        """When the certificate that is shown ends; None before there is one."""
+        return self._shown.expires if self._shown is not None else None
+
+    def why_not_ready(self) -> str:
+        """Why a caller could not speak to the server now, in a sentence; empty when it can."""
+        if self._shown is None:
+            return f"there is no certificate yet: {self._trouble or 'not asked for'}"
+        if self._shown.expires <= self._clock.utc():
+            return f"the certificate has ended: {self._trouble or 'not renewed'}"
+        if self._shown.bundle and not self._published:
+            return f"nobody was told of the certificate's authority: {self._trouble}"
+        return ""
+
+    async def run(self) -> None:
+        """Refresh until cancelled."""
+        with metrics.collecting_from(self._samples):
+            while True:
+                await self.refresh()
+                await self._clock.sleep(RETRY_S if self.why_not_ready() else REFRESH_S)
+
+    def _samples(self) -> Iterator[Sample]:
+        """Nobody asks a webhook that is away, and what fails is logged once: a month later no pod could be created."""
+        yield Sample(WEBHOOK_READY, not self.why_not_ready())
+        if self._shown is not None:
+            yield Sample(CERTIFICATE_ENDS, self._shown.expires.timestamp())
+
+    async def refresh(self) -> None:
+        """One round. What fails is logged once, and tried again in the next."""
+        try:
+            found = await self._source.refresh(self._clock.utc(), published=self._published)
+            self._show(found)
+            if found.bundle:
+                await self._publisher.publish(found.bundle)
+                if found.bundle != self._published:
+                    self._log.info("the API servers are told whom to trust")
+                self._published = found.bundle
+        except (CertificateUnavailableError, UnusableCertificateError, NotPublishedError) as error:
+            if str(error) != self._trouble:
+                self._log.warning("the certificate could not be refreshed", why=str(error))
+            self._trouble = str(error)
+        else:
+            if self._trouble:
+                self._log.info("the certificate is refreshed again")
+            self._trouble = ""
+
+    def _show(self, found: ServedCertificate) -> None:
+        before = self._shown
+        if before is None or (before.certificate_pem, before.key_pem) != (found.certificate_pem, found.key_pem):
+            show(self._context, found.certificate_pem, found.key_pem)
+            self._log.info("shows a new certificate", expires=found.expires.isoformat())
+        self._shown = found

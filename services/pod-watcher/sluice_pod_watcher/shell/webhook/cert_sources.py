@@ -1,0 +1,124 @@
+"""
+Where the certificate to show comes from: made and rotated here, or mounted by cert-manager.
+
+Both answer the same question again and again; nothing here runs by itself.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.reasons import shorten
+from sluice_pod_watcher.shell.webhook.ca import expiry_of, make_generation
+from sluice_pod_watcher.shell.webhook.cert_generations import (
+    CertificateConfig,
+    Generations,
+    bundle,
+    is_due,
+    shown,
+    with_new,
+)
+from sluice_pod_watcher.shell.webhook.cert_stores import CertificateStore, StoreUnavailableError
+
+_ATTEMPTS_MAX = 4
+"""Of replacing what is kept, when other replicas do the same at once; the next refresh tries again."""
+
+
+class CertificateUnavailableError(Exception):
+    """There is no certificate to show now. Its text is a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedCertificate:
+    """A certificate with its key (PEM), and the authorities that callers must trust; empty: somebody else says so."""
+
+    certificate_pem: bytes
+    key_pem: bytes
+    expires: datetime
+    bundle: str = ""
+
+
+class CertificateSource(Protocol):
+    """Tells which certificate to show."""
+
+    async def refresh(self, now: datetime, *, published: str) -> ServedCertificate:
+        """The certificate to show at `now`, while callers trust `published`. Raises CertificateUnavailableError."""
+
+
+@dataclass(frozen=True, slots=True)
+class RotatingCertificates:
+    """Makes certificates for `names` and keeps them in a store, by itself and beside its replicas."""
+
+    store: CertificateStore
+    names: Sequence[str]
+    config: CertificateConfig
+
+    async def refresh(self, now: datetime, *, published: str) -> ServedCertificate:
+        """Read what is kept, make what is due, and tell what to show. Raises CertificateUnavailableError."""
+        try:
+            kept = await self._kept(now)
+        except StoreUnavailableError as error:
+            raise CertificateUnavailableError(str(error)) from error
+        found = shown(kept.generations, self.names, now, self.config, published=published)
+        if found is None:
+            raise CertificateUnavailableError(f"no certificate for {', '.join(self.names)} is kept, and none could be")
+        trusted = bundle(kept.generations, now)
+        return ServedCertificate(found.certificate_pem.encode(), found.key_pem.encode(), found.expires, trusted)
+
+    async def _kept(self, now: datetime) -> Generations:
+        for _ in range(_ATTEMPTS_MAX):
+            loaded = await self.store.load()
+            kept = _decoded(loaded.text) if loaded is not None else Generations()
+            if not is_due(kept.generations, self.names, now, self.config):
+                return kept
+            made = await asyncio.to_thread(make_generation, self.names, now, self.config.validity)
+            new = with_new(kept.generations, made, now)
+            text = msgspec.json.encode(new).decode()
+            if await self.store.save(text, replaces=loaded.version if loaded is not None else None):
+                return new
+        raise CertificateUnavailableError("the kept certificates changed at each attempt to renew them")
+
+
+def _decoded(text: str) -> Generations:
+    """What is kept; nothing when the store is empty, as a Secret is when it was just installed."""
+    if not text.strip():
+        return Generations()
+    try:
+        return msgspec.json.decode(text, type=Generations)
+    except NOT_READABLE as error:
+        raise CertificateUnavailableError(
+            f"what is kept of certificates is damaged; empty it, and new ones are made ({shorten(str(error), 300)})"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class MountedCertificates:
+    """
+    Somebody else's certificate in a folder, as cert-manager mounts it: `tls.crt` and `tls.key`.
+
+    Its authorities reach the API server by cert-manager's own injector, so none are told here.
+    """
+
+    folder: Path
+
+    async def refresh(self, now: datetime, *, published: str) -> ServedCertificate:  # noqa: ARG002 - the port's question
+        """Read the folder. Raises CertificateUnavailableError."""
+        return await asyncio.to_thread(self._read, now)
+
+    def _read(self, now: datetime) -> ServedCertificate:
+        try:
+            certificate, key = ((self.folder / name).read_bytes() for name in ("tls.crt", "tls.key"))
+            expires = expiry_of(certificate)
+        except OSError as error:
+            raise CertificateUnavailableError(f"{error.filename}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise CertificateUnavailableError(f"{self.folder / 'tls.crt'} holds no certificate: {error}") from error
+        if expires <= now:
+            raise CertificateUnavailableError(f"{self.folder / 'tls.crt'} has ended at {expires:%Y-%m-%d %H:%M} UTC")
+        return ServedCertificate(certificate, key, expires)

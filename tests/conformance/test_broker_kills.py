@@ -1,0 +1,259 @@
+"""What survives when servers are killed, frozen or restarted: real nats-servers only."""
+
+import asyncio
+import gc
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+import psutil
+import pytest
+from factories.broker.bus_rigs import (
+    NODE,
+    NatsRig,
+    View,
+    ensured,
+    eventually,
+    order,
+    place,
+    raw,
+    say,
+    settled,
+    watching,
+    word,
+)
+
+from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused, WriteUnknown
+from sluice.contracts.ids import NodeName
+from sluice.runtime.bus import Bus
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker, Launch, NatsServer
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class Load:
+    """Writers that remember what was acknowledged: one node each, always the same guard until there is an answer."""
+
+    def __init__(self, buses: list[NatsBus]) -> None:
+        self._buses = buses
+        self.acknowledged: dict[str, tuple[int, str]] = {}
+        self.count = 0
+        self._stop = False
+
+    async def __aenter__(self) -> Self:
+        """Begin to write."""
+        self._tasks = [asyncio.create_task(self._write(n, bus)) for n, bus in enumerate(self._buses)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop when what is under way is settled."""
+        self._stop = True
+        await asyncio.gather(*self._tasks)
+
+    async def _write(self, lane: int, bus: NatsBus) -> None:
+        node, last, number = NodeName(f"gpu-{lane}"), 0, 0
+        while not self._stop:
+            number += 1
+            address = place(f"a{number % 5}", node)
+            write = order(address, last, word(address, str(number)))
+            answer = await settled(bus, write, within_s=40)
+            if isinstance(answer, WriteAccepted):
+                last = answer.sequence
+            else:  # refused: an attempt of it that got no answer has landed
+                assert isinstance(answer, WriteRefused)
+                found = await _last(bus, address.subject)
+                assert found == (answer.last_sequence, str(number))
+                last = found[0]
+            self.acknowledged[address.subject] = (last, str(number))
+            self.count += 1
+
+    async def more(self, writes: int, within_s: float = 30.0) -> None:
+        """Wait until so many more writes are acknowledged."""
+        wanted = self.count + writes
+
+        async def enough() -> bool:
+            return self.count >= wanted
+
+        await eventually(enough, within_s)
+
+
+async def _last(bus: Bus, subject: str) -> tuple[int, str]:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                found = await bus.last(Stream.BOOK, subject)
+            except TimeoutError:
+                await asyncio.sleep(0.05)
+            else:
+                assert found is not None
+                return found.sequence, getattr(found.message, "cause", "")
+
+
+def _agrees(load: Load, view: View) -> bool:
+    return {s: entry.sequence for s, entry in view.known.items()} == {
+        s: said[0] for s, said in load.acknowledged.items()
+    }
+
+
+async def test_no_acknowledged_grant_is_lost_when_the_broker_is_killed(nats: NatsRig) -> None:
+    """Killed twice under load; every acknowledged value is the last one afterwards, and a reader knows them all."""
+    load = Load([await nats.bus() for _ in range(6)])
+    reader = await nats.bus()
+    async with watching(reader.read(Stream.BOOK)) as view:
+        async with load:
+            for _ in range(2):
+                await load.more(300)
+                await nats.broker.servers[0].kill()
+                await nats.broker.servers[0].start()
+                await load.more(100)
+        await view.until(lambda view: _agrees(load, view))
+        assert len(view.starts) >= 3
+
+
+async def test_no_acknowledged_grant_is_lost_when_one_server_of_three_is_killed(tmp_path: Path, launch: Launch) -> None:
+    """The stream's leader may be the one; the others go on."""
+    async with Broker(tmp_path, size=3, launch=launch) as broker, AsyncExitStack() as stack:
+        rig = NatsRig(broker, stack)
+        await ensured(await rig.bus("administrator"))
+        load = Load([await rig.bus() for _ in range(4)])
+        async with watching((await rig.bus()).read(Stream.BOOK)) as view:
+            async with load:
+                await load.more(100)
+                leader = await _leader(rig)
+                await leader.kill()
+                await load.more(100)
+                await leader.start()
+            await view.until(lambda view: _agrees(load, view), within_s=30)
+
+
+async def _leader(rig: NatsRig) -> NatsServer:
+    async with raw(rig.broker.url) as connection:
+        name = (await connection.ask("STREAM.INFO.BOOK"))["cluster"]["leader"]
+    return next(server for server in rig.broker.servers if server.plan.name == name)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_frozen_broker_is_noticed(nats: NatsRig) -> None:
+    """A write is reported unknown within seconds, not minutes, and readers go on when it lives again."""
+    bus = await nats.bus()
+    last = await say(bus, place("a"), 0)
+    async with watching(bus.read(Stream.BOOK)) as view:
+        await view.until(lambda view: view.caught_up == 1)
+        await _frozen(nats.broker.servers[0])
+        try:
+            began = time.monotonic()
+            write = order(place("b"), last)
+            assert await bus.write(write, {}) == WriteUnknown(write.operation)
+            took_s = time.monotonic() - began
+        finally:
+            nats.broker.servers[0].thaw()
+        assert took_s < 9
+        await settled(bus, write)  # it may have landed: refused or accepted, but settled
+        await view.until(lambda view: place("b").subject in view.known, within_s=20)
+    gc.collect()  # nats-py abandons the sockets of attempts to a frozen server; their warnings shall be ours
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_frozen_broker_that_takes_no_more_is_left_for_another_one(nats: NatsRig, tmp_path: Path) -> None:
+    """What was sent and not taken would be waited for as long as the server is frozen, and all that time work stops."""
+    async with Broker(tmp_path / "other") as other:
+        frozen = nats.broker.servers[0]
+        async with raw(f"{frozen.url},{other.url}") as connection:
+            if connection._client.connected_url.port != frozen.plan.port:
+                frozen = other.servers[0]
+            await _frozen(frozen)
+            try:
+                await _stuffed(connection)
+
+                async def is_at_the_other() -> bool:
+                    at = connection._client.connected_url
+                    return connection.up and at is not None and at.port != frozen.plan.port
+
+                await eventually(is_at_the_other, 15)
+            finally:
+                frozen.thaw()
+    gc.collect()
+
+
+async def _stuffed(connection: Connection) -> None:
+    """Send more than a frozen server's socket takes."""
+    for _ in range(32):
+        await connection.publish("nobody.listens", bytes(1_000_000))
+    await asyncio.sleep(0.1)  # the client sends in a task of its own
+
+
+async def _frozen(server: NatsServer) -> None:
+    """Freeze a server; the signal takes effect a moment later."""
+    server.freeze()
+    assert server.process is not None
+    process = psutil.Process(server.process.pid)
+
+    async def stopped() -> bool:
+        return process.status() == psutil.STATUS_STOPPED
+
+    await eventually(stopped)
+
+
+async def test_a_write_without_a_broker_is_unknown_and_does_not_land_later_by_itself(nats: NatsRig) -> None:
+    """The client buffers nothing: a write made while disconnected is not sent minutes after its answer."""
+    bus = await nats.bus()
+    await nats.broker.servers[0].kill()
+    write = order(place("a"), 0)
+    assert await bus.write(write, {}) == WriteUnknown(write.operation)
+    await nats.broker.servers[0].start()
+    await nats.broker.ready()
+    async with watching(bus.read(Stream.BOOK)) as view:
+        await view.until(lambda view: view.caught_up == 1, within_s=20)
+        assert view.known == {}
+
+
+async def test_what_a_frozen_broker_did_not_take_is_not_sent_to_its_next_life(nats: NatsRig) -> None:
+    """Nor is what waits in the client for a server to take what is before it."""
+    bus = await nats.bus()
+    await _frozen(nats.broker.servers[0])
+    await _stuffed(bus._connection)
+    write = order(place("a"), 0)
+    assert await bus.write(write, {}) == WriteUnknown(write.operation)
+    await nats.broker.servers[0].kill()
+    await nats.broker.servers[0].start()
+    await nats.broker.ready()
+    async with watching(bus.read(Stream.BOOK)) as view:
+        await view.until(lambda view: view.caught_up == 1, within_s=20)
+        assert view.known == {}
+
+
+async def test_an_agent_reads_its_ledger_again_after_the_broker_was_killed(nats: NatsRig) -> None:
+    """Also what it had acknowledged: the reading begins anew."""
+    bus = await nats.bus("administrator")
+    await bus.ensure_agent(NODE)
+    last = await say(bus, place("a"), 0)
+    async with watching((await nats.bus("node-agent")).read_ledger(NODE)) as view:
+        await view.until(lambda view: view.caught_up == 1)
+        await nats.broker.servers[0].kill()
+        await nats.broker.servers[0].start()
+        await view.until(lambda view: view.caught_up == 2, within_s=20)
+        assert {s: entry.sequence for s, entry in view.known.items()} == {place("a").subject: last}
+
+
+async def test_a_reader_begins_anew_now_and_then_although_nothing_is_wrong(nats: NatsRig) -> None:
+    """The timer is what finds a broker that lies by omission."""
+    bus = await nats.bus(refresh_s=0.2)
+    await say(bus, place("a"), 0)
+    async with watching(bus.read(Stream.BOOK)) as view:
+        await say(bus, place("b"), (await _last(bus, place("a").subject))[0])
+        await view.until(lambda view: len(view.starts) == 2, within_s=20)
+        await view.until(lambda view: view.caught_up == 2)
+        assert set(view.known) == {place("a").subject, place("b").subject}
+
+
+async def test_a_consumer_that_vanishes_is_made_again(nats: NatsRig) -> None:
+    """Somebody deletes it, or its server is gone: the reading begins anew."""
+    bus = await nats.bus()
+    async with watching(bus.read(Stream.BOOK)) as view, raw(nats.broker.url) as connection:
+        await view.until(lambda view: view.caught_up == 1)
+        for name in (await connection.ask("CONSUMER.NAMES.BOOK"))["consumers"]:
+            await connection.ask(f"CONSUMER.DELETE.BOOK.{name}")
+        await view.until(lambda view: view.caught_up == 2, within_s=20)

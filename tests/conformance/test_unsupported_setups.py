@@ -1,0 +1,223 @@
+"""What a service refuses to work with, said in words instead of failing later."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from factories.broker.bus_rigs import NODE, MemoryRig, NatsRig, order, place, raw, say, watching
+
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.store_sizes import MIB, STORE_BYTES_MAX
+from sluice.contracts.bus.streams import STREAMS, consumer_of
+from sluice.contracts.ids import Incarnation
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats import connection as nats_connection
+from sluice.runtime.nats import stream_management
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats.wire_format import STREAM_NOT_FOUND, ApiError
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import (
+    Broker,
+    BrokerError,
+    Launch,
+    NatsServer,
+    NatsServerConfig,
+    ServerProcess,
+    launch_process,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_stream_with_other_settings_is_not_used(nats: NatsRig) -> None:
+    """A stream that keeps more than last values would let an expired word bring back the one before it."""
+    bus = await nats.bus("administrator")
+    async with raw(nats.broker.url) as connection:
+        config = (await connection.ask("STREAM.INFO.BOOK"))["config"]
+        await connection.ask("STREAM.UPDATE.BOOK", {**config, "max_msgs_per_subject": 2})
+    with pytest.raises(BusError, match="max_msgs_per_subject is 2 instead of 1"):
+        await bus.ensure_streams()
+
+
+async def test_history_gets_the_size_of_the_disk_and_keeps_its_words(nats: NatsRig) -> None:
+    """A data directory of a larger disk goes on with this one's size: what was booked and told is all there."""
+    bus = await nats.bus("administrator")
+    await say(bus, place("a"), 0)
+    async with raw(nats.broker.url) as connection:
+        for mib in (64, 16, 4096):
+            await bus.resize_history(mib * MIB)
+            await bus.ensure_streams()
+            assert await bus.stream_problems() == []
+            found = {name: await connection.ask(f"STREAM.INFO.{name}") for name in Stream}
+            assert found[Stream.HISTORY]["config"]["max_bytes"] == mib * MIB
+            assert [found[name]["state"]["messages"] for name in (Stream.BOOK, Stream.HISTORY)] == [1, 1]
+            assert found[Stream.BOOK]["config"]["max_bytes"] == -1, "what is booked has no size"
+
+
+async def test_a_store_without_room_for_history_is_named_with_what_to_set(tmp_path: Path) -> None:
+    """At once, and not after twenty seconds with the last line of the broker's log."""
+    config = tmp_path / "nats-server.conf"
+
+    def small(plan: Path) -> Path:
+        config.write_text(plan.read_text().replace(f"max_file_store: {STORE_BYTES_MAX}", "max_file_store: 100MB"))
+        return config
+
+    async def launch(plan: Path, log: Path) -> ServerProcess:
+        return await launch_process(small(plan), log)
+
+    async with Broker(tmp_path / "broker", launch=launch) as broker:
+        bus = await NatsBus.connect(broker.url, name="administrator")
+        try:
+            with pytest.raises(BusError, match=r"HISTORY may take 4096 MiB.* no room for it: set SLUICE_HISTORY_MIB"):
+                await bus.ensure_streams()
+            await bus.ensure_streams(history_bytes=50 * MIB)
+            with pytest.raises(BusError, match=r"HISTORY may take 200 MiB.* no room for it"):
+                await bus.resize_history(200 * MIB)
+        finally:
+            await bus.close()
+
+
+async def test_how_long_nothing_was_stored_is_known_by_the_brokers_clock(nats: NatsRig) -> None:
+    """By that alone a broker of elsewhere shows that it cannot store."""
+    bus = await nats.bus("administrator")
+    assert await bus.unstored_s(Stream.BOOK) is None
+    await say(bus, place("a"), 0)
+    first = await bus.unstored_s(Stream.BOOK)
+    assert first is not None
+    async with asyncio.timeout(10):
+        while (await bus.unstored_s(Stream.BOOK) or 0.0) <= first:  # noqa: ASYNC110 - a clock
+            await asyncio.sleep(0.01)
+
+
+async def test_a_durable_with_other_settings_is_not_used(nats: NatsRig) -> None:
+    """One that filters another node would give an agent another's orders."""
+    bus = await nats.bus("administrator")
+    async with raw(nats.broker.url) as connection:
+        config = {"name": consumer_of(NODE), "durable_name": consumer_of(NODE), "ack_policy": "explicit"}
+        await connection.ask(
+            f"CONSUMER.CREATE.BOOK.{consumer_of(NODE)}", {"stream_name": "BOOK", "config": config, "action": "create"}
+        )
+    with pytest.raises(BusError, match="filter_subject"):
+        await bus.ensure_agent(NODE)
+
+
+async def test_a_durable_that_lands_in_the_next_life_of_the_streams_is_told_of_it(
+    nats: NatsRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent would take every order for one of another life, for ever, and no allocator could go on."""
+    bus = await nats.bus("administrator")
+    of_now, of_before = await bus.incarnation(Stream.BOOK), Incarnation("1")
+    asked = stream_management.incarnation
+
+    async def late(connection: Connection, stream: Stream) -> Incarnation:
+        monkeypatch.setattr(stream_management, "incarnation", asked)
+        return of_before
+
+    monkeypatch.setattr(stream_management, "incarnation", late)
+    with pytest.raises(TimeoutError):
+        await bus.ensure_agent(NODE)
+    await bus.ensure_agent(NODE)
+    async with watching((await nats.bus("node-agent")).read_ledger(NODE)) as view:
+        await view.until(lambda view: view.caught_up == 1)
+    assert [start.incarnation for start in view.starts] == [of_now]
+
+
+async def test_streams_are_what_was_declared(nats: NatsRig) -> None:
+    """Last values, on disk, synced for BOOK, beginning at the time of making."""
+    async with raw(nats.broker.url) as connection:
+        for declaration in STREAMS:
+            config = (await connection.ask(f"STREAM.INFO.{declaration.stream}"))["config"]
+            assert config["storage"] == "file"
+            assert config["first_seq"] > 1_700_000_000_000
+            assert config.get("persist_mode", "default") == ("async" if declaration.rebuildable else "default")
+
+
+async def test_an_old_server_is_refused(nats: NatsRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its version and the one that is needed."""
+    monkeypatch.setattr(nats_connection, "SERVER_FLOOR", (99, 0, 0))
+    with pytest.raises(BusError, match=r"too old: 99\.0\.0"):
+        await NatsBus.connect(nats.broker.url, name="allocator")
+
+
+async def test_a_server_that_cannot_start_says_why(tmp_path: Path, launch: Launch) -> None:
+    """Its last words are in the error, at once instead of after a timeout."""
+    (tmp_path / "store").write_text("a file where a folder should be")
+    with pytest.raises(BrokerError, match="storage directory is not a directory"):
+        async with Broker(tmp_path, launch=launch):
+            pass
+
+
+async def test_a_denied_word_in_memory_is_as_fatal_as_on_nats() -> None:
+    """So that a test with the memory bus finds what production would refuse."""
+    bus = MemoryRig().broker.bus("allocator")
+    bus.denied = frozenset({place("a").subject})
+    with pytest.raises(BusError):
+        await bus.write(order(place("a"), 0), {})
+
+
+async def test_without_streams_nothing_is_known(tmp_path: Path) -> None:
+    """What needs a stream that is not there says so by TimeoutError: it may come."""
+    async with Broker(tmp_path) as broker:
+        bus = await NatsBus.connect(broker.url, name="allocator")
+        try:
+            for asked in (bus.incarnation(Stream.BOOK), bus.ensure_agent(NODE), bus.last(Stream.BOOK, "sluice.x.y")):
+                with pytest.raises(TimeoutError):
+                    await asked
+        finally:
+            await bus.close()
+
+
+async def test_a_broker_comes_back_on_its_port_with_what_it_had(tmp_path: Path, launch: Launch) -> None:
+    """Stopped in order and started again in the same folder."""
+    port = free_ports(1)[0]
+    for _ in range(2):
+        async with Broker(tmp_path, port=port, launch=launch) as broker:
+            bus = await NatsBus.connect(broker.url, name="administrator")
+            await bus.ensure_streams()
+            found = await bus.incarnation(Stream.BOOK)
+            await bus.close()
+            assert broker.url.endswith(f":{port}")
+        (tmp_path / "seen").touch(exist_ok=True)
+        seen = (tmp_path / "seen").read_text()
+        assert seen in {"", found}
+        (tmp_path / "seen").write_text(found)
+    assert not NatsServer(NatsServerConfig("x", tmp_path, port)).running
+
+
+class OneOfThree:
+    """What a cluster answers of which one server was alone before, when that leads."""
+
+    clustered = True
+
+    def __init__(self, *, there: bool) -> None:
+        """`there`: somebody has made the streams already."""
+        self.there = there
+
+    async def ask(self, verb: str, body: dict | None = None, *, timeout_s: float = 0.0) -> dict:
+        """It was made to begin at the present time, and ends where the one server was."""
+        _, what, stream = verb.split(".")
+        if what == "INFO" and not self.there:
+            raise ApiError(verb, {"code": 404, "err_code": STREAM_NOT_FOUND, "description": "stream not found"})
+        (declaration,) = (each for each in STREAMS if each.stream.value == stream)
+        config = body or declaration.config(first_sequence=2000, replicas=3)
+        return {"config": config, "state": {"first_seq": 1000, "last_seq": 1003, "messages": 3}}
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_three_brokers_on_the_disk_of_one_are_refused(there: bool) -> None:
+    """The words of before would be of a life that no reader knows, and be gone when another server leads."""
+    cluster = OneOfThree(there=there)
+    with pytest.raises(BusError, match="what it had while it was the only one"):
+        await stream_management.ensure_streams(cluster)  # type: ignore[arg-type]
+    cluster.there = True
+    problems = await stream_management.stream_problems(cluster)  # type: ignore[arg-type]
+    assert [each.split(" was made")[0] for each in problems] == [f"the stream {each.stream}" for each in STREAMS]
+
+
+async def test_a_broker_that_takes_no_message_so_large_is_named(nats: NatsRig) -> None:
+    """An allocator would end with a traceback, again after each start, and nobody would look at the broker."""
+    bus = await nats.bus()
+    bus._connection._client._max_payload = 100  # what the broker says of itself when it is connected to
+    with pytest.raises(BusError, match=r"takes no message of \d+ bytes \(sluice.ledger.* max_payload is 100 bytes"):
+        await bus.write(order(place("a"), 0), {})

@@ -1,0 +1,309 @@
+"""Wrong set-ups of a node, as a person meets them: real agents, each telling one clear sentence, never a traceback."""
+
+import asyncio
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from factories.agent_driver import AgentDriver, kill, short_folder, start_agent
+from factories.gpus.nvml import ALWAYS, NvmlMachine, child_environment
+from nvml.build import NoCompilerError, build
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.fleet_file.fleet_spec import parse_fleet
+from sluice.contracts.ids import AllocationId, NodeName
+from sluice.contracts.messages import SliceFailed
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.service import EXIT_CONFIG
+from sluice_node_agent.shell.journal.journal import Journal
+from sluice_node_agent.shell.paths import agent_directory
+
+NODE = NodeName("n1")
+FLEET = '[[node]]\nname = "n1"\ngpus = [{ model = "a100-40gb", count = 1 }]\n'
+ENDS_WITHIN_S = 30.0
+DRIVER_NOT_LOADED, NO_PERMISSION, LIB_RM_VERSION_MISMATCH = 9, 4, 18
+"""NVML return codes."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command or an agent that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def sentence(self) -> str:
+        """The one thing that an agent said went wrong."""
+        lines = [json.loads(line) for line in self.err.splitlines()]
+        (wrong,) = [line["event"] for line in lines if line["level"] not in {"debug", "info"}]
+        return wrong
+
+
+@pytest.fixture
+def data():
+    """A data folder whose path leaves room for sockets, with a fleet file beside it."""
+    with short_folder() as folder:
+        (folder / "fleet.toml").write_text(FLEET)
+        (folder / "data").mkdir()
+        yield folder / "data"
+
+
+@pytest.fixture(scope="module")
+def nvml_library(tmp_path_factory):
+    """Our own NVML library, compiled once."""
+    try:
+        return build(tmp_path_factory.mktemp("nvml"))
+    except NoCompilerError as error:
+        pytest.skip(f"the NVML library cannot be made: {error}")
+
+
+@pytest.fixture
+def machine(nvml_library, tmp_path, data):
+    """A real node, by all that the agent can see: one A100 behind our own NVML library."""
+    made = NvmlMachine(nvml_library, tmp_path, state=tmp_path / "gpus")
+    made.add_fleet(parse_fleet(FLEET, origin="test").nodes[0])
+    return made
+
+
+def environment(data: Path, **variables: object) -> dict[str, str]:
+    """None of the settings of whoever runs the tests, and no broker: what is wrong is seen before one is needed."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+    told = {name: str(value) for name, value in variables.items()}
+    return own | {"SLUICE_DATA_DIR": str(data), "SLUICE_LOG_FORMAT": "json"} | told
+
+
+def run(variables: dict[str, str], *words: str) -> Ended:
+    """Run the agent, or one of its commands, to its end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sluice_node_agent", *words],
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=ENDS_WITHIN_S,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr + done.stdout, done.stderr
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def simulated(data: Path, **variables: object) -> dict[str, str]:
+    """The environment of an agent of the simulated node."""
+    return environment(data, SLUICE_NODE_AGENT_FLEET_FILE=data.parent / "fleet.toml", **variables)
+
+
+def real(data: Path, machine: NvmlMachine, **variables: object) -> dict[str, str]:
+    """The environment of an agent on our NVML library."""
+    found = environment(data, SLUICE_NODE_AGENT_NODES=NODE, **variables)
+    return (
+        found
+        | {name: value for name, value in child_environment(machine).items() if name not in os.environ}
+        | {"LD_LIBRARY_PATH": machine.environment()["LD_LIBRARY_PATH"]}
+    )
+
+
+def problems(variables: dict[str, str]) -> dict[str, str]:
+    """What `check` says must be fixed."""
+    ended = run(variables, "check", "--json")
+    assert ended.err == ""
+    told = json.loads(ended.out)
+    found = {finding["check"]: finding["what"] for finding in told["findings"] if finding["level"] == "problem"}
+    assert ended.code == (1 if found else 0)
+    return found
+
+
+def has_a_driver() -> bool:
+    """Whether this machine has NVIDIA's library."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
+# -- the driver ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(has_a_driver(), reason="this machine has an NVIDIA driver")
+def test_no_driver(data):
+    """The agent ends, for its supervisor to start it again; the check says what to install."""
+    variables = environment(data, SLUICE_NODE_AGENT_NODES=NODE)
+    ended = run(variables)
+    assert ended.code == EXIT_CONFIG
+    assert "libnvidia-ml.so.1 was not found" in ended.sentence()
+    assert {"driver", "library"} <= set(problems(variables))
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (DRIVER_NOT_LOADED, "the NVIDIA driver is not loaded"),
+        (NO_PERMISSION, "no permission"),
+        (LIB_RM_VERSION_MISMATCH, "of different versions"),
+    ],
+)
+def test_a_driver_that_does_not_let_the_agent_in(data, machine, code, words):
+    """Not loaded, not allowed, or upgraded without a reboot."""
+    machine.fault("init_error", code)
+    ended = run(real(data, machine))
+    assert ended.code == EXIT_CONFIG
+    assert words in ended.sentence()
+    assert words in problems(real(data, machine))["library"]
+
+
+def test_the_node_must_be_named(data, machine):
+    """Under a wrong name the agent would serve somebody else's ledger."""
+    ended = run({name: value for name, value in real(data, machine).items() if name != "SLUICE_NODE_AGENT_NODES"})
+    assert ended.code == EXIT_CONFIG
+    assert "SLUICE_NODE_AGENT_NODES" in ended.sentence()
+
+
+# -- GPUs ---------------------------------------------------------------------------------------------------------
+
+
+class NvmlDesk(AgentDriver):
+    """Stands in for allocator and inventory, where GPUs are NVML's."""
+
+    machine: NvmlMachine
+
+    def uuids(self, node):
+        """As NVML lists them."""
+        with self.machine.loaded():
+            from sluice_node_agent.device.nvml.backend import NvmlBackend  # noqa: PLC0415 - after the library is there
+
+            gpus = NvmlBackend(self.machine.processes)
+            try:
+                return [report.uuid for report in gpus.read()]
+            finally:
+                gpus.close()
+
+
+async def told_by_agent(data: Path, variables: dict[str, str], order) -> dict:
+    """Run an agent with a broker, order something of it, and return what `show` says then."""
+    async with Broker(data.parent / "nats") as broker:
+        bus = await NatsBus.connect(broker.url, name="desk")
+        await bus.ensure_streams()
+        process = await start_agent(data, **variables, SLUICE_NATS_URL=broker.url, SLUICE_NODE_AGENT_TICK_S=0.05)
+        try:
+            await order(bus)
+            ended = run(variables, "show", "--json")
+            assert ended.code == 0, ended.err
+            return json.loads(ended.out)
+        finally:
+            await kill(process)
+            await bus.close()
+
+
+async def test_mig_pending_a_reset_and_no_mps(data, machine, tmp_path):
+    """The node serves what it can: the GPU is unhealthy with its reason, and no shares are offered."""
+    machine.set_mig(0, current=True, pending=False)
+    (tmp_path / "bin").mkdir()
+    variables = real(data, machine, PATH=tmp_path / "bin")
+
+    async def order(bus):
+        await NvmlDesk(bus, data).open(NODE)
+
+    said = await told_by_agent(data, variables, order)
+    assert said["source"] == "agent"
+    assert (said["gpus"][0]["state"], said["modes"]) == ("unhealthy", ["exclusive"])
+    assert "MIG" in said["gpus"][0]["message"]
+    log = (data / "agent.log").read_text()
+    assert "nvidia-cuda-mps-control is not on PATH" in log
+    assert "Traceback" not in log
+    assert "MIG" in problems(variables)["gpus"]
+
+
+def test_no_permission_to_see_instances(data, machine):
+    """What is on the GPUs must be known before anything is made there."""
+    machine.fault("no_permission", ALWAYS)
+    ended = run(real(data, machine))
+    assert ended.code == EXIT_CONFIG
+    assert "no permission" in ended.sentence()
+    assert "no permission" in problems(real(data, machine))["library"]
+
+
+async def test_no_permission_to_create_instances(data, machine):
+    """The slice fails with the sentence that says what right is missing; the agent lives on."""
+    machine.fail("nvmlDeviceCreateGpuInstanceWithPlacement", NO_PERMISSION, ALWAYS)
+
+    async def order(bus):
+        desk = NvmlDesk(bus, data)
+        desk.machine = machine
+        await desk.open(NODE)
+        await desk.grant(NODE, "a1", (0, "1g.5gb", 0, 1))
+        address = subjects.slice_(NODE, AllocationId("a1"))
+        word = await desk.until(address, lambda word: isinstance(word, SliceFailed))
+        assert "no permission" in word.message
+
+    said = await told_by_agent(data, real(data, machine), order)
+    assert said["gpus"][0]["instances"] == []
+    assert "Traceback" not in (data / "agent.log").read_text()
+
+
+# -- MPS ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_mps_program_that_was_asked_for_and_is_not_there(data, machine):
+    """What an operator names must be there; else pods would wait for a mode that never comes."""
+    for variables in (
+        simulated(data, SLUICE_NODE_AGENT_MPS_CONTROL="/nowhere/mps"),
+        real(data, machine, SLUICE_NODE_AGENT_MPS_CONTROL="/nowhere/mps"),
+    ):
+        ended = run(variables)
+        assert ended.code == EXIT_CONFIG
+        assert "/nowhere/mps" in ended.sentence()
+        assert "/nowhere/mps" in problems(variables)["mps"]
+
+
+def test_an_mps_directory_that_cannot_be_made(data):
+    """Found at the start, not by the first pod that waits for its share."""
+    (data / "file").write_text("")
+    variables = simulated(data, SLUICE_NODE_AGENT_MPS_DIR=data / "file" / "mps")
+    ended = run(variables)
+    assert ended.code == EXIT_CONFIG
+    assert str(data / "file" / "mps") in ended.sentence()
+    assert f"{data / 'file'} is no directory" in problems(variables)["directories"]
+
+
+# -- journal and directories --------------------------------------------------------------------------------------
+
+
+async def test_two_agents_of_one_node(data):
+    """The second ends; the first is not disturbed."""
+
+    async def order(bus):
+        await AgentDriver(bus, data).open(NODE)
+        ended = await asyncio.to_thread(run, simulated(data))
+        assert ended.code == EXIT_CONFIG
+        assert "another agent of node n1 is running" in ended.sentence()
+
+    said = await told_by_agent(data, simulated(data), order)
+    assert said["source"] == "agent"
+
+
+def test_a_journal_of_another_node(data):
+    """A data folder that was copied: its slices are another machine's."""
+    Journal(agent_directory(data, NodeName("n2")), NodeName("n2")).close()
+    agent_directory(data, NodeName("n2")).rename(agent_directory(data, NODE))
+    before = (agent_directory(data, NODE) / "journal").read_bytes()
+    ended = run(simulated(data))
+    assert ended.code == EXIT_CONFIG
+    assert "is the journal of node n2, not of n1" in ended.sentence()
+    assert "is the journal of node n2, not of n1" in problems(simulated(data))["journal"]
+    assert (agent_directory(data, NODE) / "journal").read_bytes() == before
+
+
+def test_a_data_folder_that_cannot_be_written(data):
+    """Without a journal nothing may be done to a device."""
+    (data / "agents").write_text("")
+    ended = run(simulated(data))
+    assert ended.code == EXIT_CONFIG
+    assert str(data / "agents") in ended.sentence()
+    assert f"{data / 'agents'} is no directory" in problems(simulated(data))["directories"]

@@ -1,0 +1,235 @@
+"""What stands in for allocator and inventory before one agent, and starts and ends agents as processes."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write, WriteAccepted
+from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, SourceName
+from sluice.contracts.messages import (
+    Booking,
+    DeviceGrant,
+    Grant,
+    NodeOpened,
+    NodeSnapshot,
+    Revoke,
+    Share,
+    SliceGone,
+    SliceReady,
+)
+from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
+from sluice.contracts.proto.snapshots import snapshot_from_proto
+from sluice.runtime.grpc import transport
+from sluice.runtime.grpc.health import Health
+from sluice_node_agent.shell.app import run_agents
+from sluice_node_agent.shell.paths import hardware_path
+from sluice_node_agent.simulated.hardware_file import HardwareFile
+
+PATIENCE_S = 20.0
+
+
+class AgentDriver:
+    """Stands in for allocator and inventory."""
+
+    def __init__(self, bus, data_dir: Path) -> None:
+        """Write over `bus`; look into the hardware under `data_dir`."""
+        self.bus = bus
+        self.data_dir = data_dir
+        self.number = 0
+
+    async def last(self, address):
+        """The last value of a noun."""
+        with contextlib.suppress(TimeoutError):
+            entry = await self.bus.last(address_stream(address), address.subject)
+            return entry.message if entry is not None else None
+
+    async def until(self, address, right):
+        """Wait until the last value of a noun is right."""
+        message = None
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    message = await self.last(address)
+                    if message is not None and right(message):
+                        return message
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"{address.subject} stayed at {message}\n{self.said()}") from None
+
+    async def write(self, address, message) -> None:
+        """Write once, whatever is there."""
+        self.number += 1
+        stream = address_stream(address)
+        current = await self.bus.last(stream, address.subject)
+        write = Write(
+            operation=OperationId(f"desk-{self.number}"),
+            attempt=1,
+            stream=stream,
+            subject=address.subject,
+            guard=address.subject,
+            expected=current.sequence if current is not None else 0,
+            message=message,
+            request="",
+        )
+        assert isinstance(await self.bus.write(write, {}), WriteAccepted)
+
+    async def open(self, node, known_run=""):
+        """Open a node for the run of its agent, once that is another than `known_run`."""
+        news = await self.until(subjects.node(node), lambda news: news.agent_run != known_run)
+        await self.bus.ensure_agent(node)
+        incarnation = await self.bus.incarnation(Stream.BOOK)
+        head = NodeOpened(node=node, incarnation=incarnation, boot_id=news.boot_id, agent_run=news.agent_run)
+        await self.write(subjects.head(node), head)
+        return news
+
+    async def grant(self, node, allocation, *devices, namespace="default", share: Share | None = None) -> Booking:
+        """Order a slice, or shares, of devices given as (GPU index, profile, start, size)."""
+        uuids = self.uuids(node)
+        booking = Booking(
+            allocation=AllocationId(allocation),
+            request=RequestId("r"),
+            request_revision=1,
+            source=SourceName("folder"),
+            owner=f"pod-{allocation}",
+            namespace=namespace,
+            name="pod",
+            node=node,
+            devices=tuple(
+                DeviceGrant(container="main", gpu=uuids[gpu], profile=profile, start=start, size=size, share=share)
+                for gpu, profile, start, size in devices
+            ),
+        )
+        incarnation = await self.bus.incarnation(Stream.BOOK)
+        message = Grant(revision=1, incarnation=incarnation, booking=booking)
+        await self.write(subjects.ledger(node, booking.allocation), message)
+        return booking
+
+    async def revoke(self, booking) -> None:
+        """Order it back."""
+        incarnation = await self.bus.incarnation(Stream.BOOK)
+        message = Revoke(revision=2, incarnation=incarnation, booking=booking, cause="pod gone")
+        await self.write(subjects.ledger(booking.node, booking.allocation), message)
+
+    async def ready(self, node, allocation) -> SliceReady:
+        """Wait for the slice."""
+        address = subjects.slice_(node, AllocationId(allocation))
+        return await self.until(address, lambda word: isinstance(word, SliceReady))
+
+    async def gone(self, node, allocation) -> SliceGone:
+        """Wait for its end."""
+        address = subjects.slice_(node, AllocationId(allocation))
+        return await self.until(address, lambda word: isinstance(word, SliceGone))
+
+    def said(self) -> str:
+        """The end of the log of an agent that is a process: for the message of a failing test."""
+        log = self.data_dir / "agent.log"
+        return log.read_text(errors="replace")[-6000:] if log.exists() else ""
+
+    def hardware(self, node) -> HardwareFile:
+        """The hardware file of a node."""
+        return HardwareFile(hardware_path(self.data_dir, node))
+
+    def uuids(self, node) -> list[str]:
+        """The GPUs of a node."""
+        return [gpu.uuid for gpu in self.hardware(node).read().gpus]
+
+    def instances(self, node) -> list[tuple[str, int]]:
+        """What is on a node's GPUs."""
+        return [(i.profile, i.start) for gpu in self.hardware(node).read().gpus for i in gpu.instances]
+
+
+def address_stream(address) -> Stream:
+    """The stream of a noun."""
+    return Stream.BOOK if address.kind in {"ledger", "binding"} else Stream.STATE
+
+
+async def pull(endpoint: str, node: NodeName) -> NodeSnapshot:
+    """What the inventory would get."""
+    async with transport.channel(endpoint) as channel:
+        stub = agent_pb2_grpc.AgentServiceStub(channel)
+        return snapshot_from_proto(await stub.GetInventory(agent_pb2.GetInventoryRequest(node=node)))
+
+
+@asynccontextmanager
+async def running(service, broker):
+    """The agents of a process, on a memory bus."""
+
+    @asynccontextmanager
+    async def connect(node):
+        bus = broker.bus(str(node))
+        try:
+            yield bus
+        finally:
+            await bus.close()
+
+    task = asyncio.create_task(run_agents(service, connect, Health(service.clock)))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def start_agent(data_dir: Path, **variables: object) -> asyncio.subprocess.Process:
+    """Start an agent as a process, told by settings as variables (upper case); its log is `agent.log`."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+    told = {name: str(value) for name, value in variables.items()}
+    with (data_dir / "agent.log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "sluice_node_agent",
+            env=own | {"SLUICE_DATA_DIR": str(data_dir)} | told,
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=log,
+        )
+
+
+async def kill(process: asyncio.subprocess.Process) -> None:
+    """SIGKILL, unless it has ended."""
+    if process.returncode is None:
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+
+
+@contextlib.contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for sockets; in the end it is gone, with every daemon that lived in it."""
+    folder = Path(tempfile.mkdtemp(prefix="sl", dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        left = daemons_below(folder)
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=5)
+        shutil.rmtree(folder)
+
+
+def daemons_below(folder: Path) -> list[psutil.Process]:
+    """Processes of MPS daemons whose directories are in this folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            if process.environ().get("CUDA_MPS_PIPE_DIRECTORY", "").startswith(f"{folder}/"):
+                found.append(process)
+    return found
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs: one that waits for its parent to hear of its end does not."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False

@@ -1,0 +1,303 @@
+"""
+A whole Sluice for a Kubernetes API server: broker, allocator, inventory, agents of simulated nodes and the cluster's
+pod-watcher, each its own process, started as `sluice up` starts them.
+
+Only the test kills or restarts anything. What is asked of pods and of the bus is in `cluster_scenes`.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import yaml
+from factories.cluster.kubernetes import Cluster
+from factories.processes import Process, own_environment, switch_off
+
+from sluice.contracts.messages import SourceSynced
+from sluice.contracts.ticket_paths import SHARE_PREFIX
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice_console.core.fleet.fleet_state import FleetState
+from sluice_console.core.process_plan import SERVICES, SystemSpec, launches
+from sluice_console.shell.live.live_fleet import LiveFleet, following
+from sluice_console.shell.process.broker_process import broker_spec
+from sluice_console.shell.process.data_directory import lock_data_directory, power_switch, short_mps_dir
+from sluice_node_agent.shell import paths
+from sluice_node_agent.simulated.hardware_file import HardwareFile
+
+READY_WITHIN_S = 45.0
+STREAMS_WITHIN_S = 20.0
+CONNECT_WITHIN_S = 10.0
+WATCHER = "pod-watcher"
+AGENT = "node-agent"
+GPU = "A100-SXM4-40GB"
+SLICES_PER_GPU = 7
+"""Instances 1g.5gb that one of them holds (NVIDIA MIG User Guide, supported profiles)."""
+DEPLOYED = Path(__file__).parents[3] / "deploy" / "kubernetes" / "base"
+SERVICE = ("sluice-system", "sluice-webhook")
+ABSENT = 404
+_PATHS = {
+    "Namespace": "/api/v1/namespaces",
+    "Secret": "/api/v1/namespaces/sluice-system/secrets",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+}
+_MANIFESTS = ("namespaces.yaml", "crd-gpus.yaml", "services/webhook.yaml", "admission/webhook.yaml")
+
+
+@dataclass
+class ClusterSystem:
+    """
+    The system of one cluster, as a context. `nodes` are the cluster's; each has `gpus` simulated A100 of 40 GB.
+
+    `watcher` holds more settings of the pod-watcher, without their prefix.
+    """
+
+    folder: Path
+    kubeconfig: Path
+    nodes: Sequence[str]
+    gpus: int = 2
+    agents: int = 8
+    """Processes that serve the nodes; with as many as nodes, one can be away alone."""
+    role: str = "all"
+    watcher: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, str] = field(default_factory=dict)
+    """More settings of every process, with their whole names."""
+    pods: Path | None = None
+    """Where the tickets of a kubelet's pods are: its node, of which there is one then, looks for their processes."""
+    _processes: dict[str, Process] = field(default_factory=dict)
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _wanted: SystemSpec = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing runs yet."""
+        nats_port, grpc_port, self.webhook_port = free_ports(3)
+        self.url = f"nats://127.0.0.1:{nats_port}"
+        self._nats_port, self._inventory = nats_port, f"127.0.0.1:{grpc_port}"
+        self.data = self.folder / "data"
+
+    # -- its life -----------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        """Start everything; returns when all nodes are open and the pods of the cluster were listed."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._stop)
+            self._start()
+            asyncio.run(self._ready())
+            stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop everything; nothing is left running."""
+        self._stop()
+
+    def _start(self) -> None:
+        self.data.mkdir(parents=True)
+        lock = self._stack.enter_context(lock_data_directory(self.data / "up.lock"))
+        mps_dir = short_mps_dir(self.data, tuple(self.nodes))
+        self._stack.callback(switch_off, power_switch(self.data, mps_dir, lock))
+        fleet = self.folder / "fleet.toml"
+        fleet.write_text("".join(_node_text(node, self.gpus) for node in self.nodes))
+        logs = self.data / "logs"
+        logs.mkdir()
+        broker = broker_spec("broker", self._nats_port, self.data, logs / "broker.log")
+        self._run(broker.name, broker.command, {})
+        self._ensure_streams()
+        self._wanted = SystemSpec(
+            nodes=tuple(self.nodes),
+            fleet_file=str(fleet),
+            pods_dir="",
+            data_dir=str(self.data),
+            nats_url=self.url,
+            inventory_address=self._inventory,
+            processes=self.agents,
+            mps_dir=mps_dir,
+        )
+        for launch in launches(self._wanted):
+            variables = launch.variables
+            if launch.service == WATCHER:
+                variables = {"SLUICE_NATS_URL": self.url, "SLUICE_DATA_DIR": str(self.data), **self._watcher_settings()}
+            if self.pods is not None and launch.service == AGENT:
+                variables = {**variables, **self._kubelet_settings(self.pods)}
+            self._run(launch.name, (sys.executable, "-m", SERVICES[launch.service]), variables)
+
+    def _kubelet_settings(self, pods: Path) -> dict[str, str]:
+        """Of an agent on a node with a kubelet, whose volumes somebody else serves."""
+        (self.folder / "kubelet").mkdir(exist_ok=True)
+        settings = {
+            "ROLE": "agent",
+            "NODES": ",".join(self.nodes),
+            "KUBELET_ROOT": str(self.folder / "kubelet"),
+            "PODS_DIR": str(pods),
+        }
+        return {f"SLUICE_NODE_AGENT_{name}": value for name, value in settings.items()}
+
+    def _watcher_settings(self) -> dict[str, str]:
+        settings = {
+            "ROLE": self.role,
+            "KUBECONFIG": str(self.kubeconfig),
+            "WEBHOOK_ADDRESS": f"127.0.0.1:{self.webhook_port}",
+            **self.watcher,
+        }
+        return {f"SLUICE_POD_WATCHER_{name}": value for name, value in settings.items()}
+
+    def _run(self, name: str, command: tuple[str, ...], variables: Mapping[str, str]) -> None:
+        environment = own_environment() | dict(self.others) | variables
+        log = self.data / "logs" / f"{name.replace(' ', '-')}.log"
+        self._processes[name] = Process(name, command, environment, log)
+        self._processes[name].start()
+
+    def _ensure_streams(self) -> None:
+        """As a person or the deployment's Job does; the broker may still be starting."""
+        deadline = time.monotonic() + STREAMS_WITHIN_S
+        while True:
+            done = self.sluice("streams", "ensure")
+            if done.returncode == 0:
+                return
+            assert time.monotonic() < deadline, f"the streams cannot be declared: {done.stderr}\n{self.said()}"
+
+    async def _ready(self) -> None:
+        def open_and_listed(fleet_state: FleetState) -> bool:
+            assert all(process.runs for process in self._processes.values()), self.said()
+            inventories = fleet_state.inventories()
+            pulled = all(node in inventories and not inventories[node].stale for node in self.nodes)
+            listed = any(True for _ in fleet_state.of("source", SourceSynced))
+            return pulled and listed and not fleet_state.unopened(list(self.nodes))
+
+        async with self.followed() as live:
+            try:
+                await live.until(open_and_listed, within_s=READY_WITHIN_S, what="every node to be open")
+            except Exception as error:
+                raise AssertionError(f"the system does not start: {error}\n{self.said()}") from error
+
+    def _stop(self) -> None:
+        for process in reversed(self._processes.values()):
+            process.stop()
+        self._stack.close()
+
+    # -- what tests do to it ------------------------------------------------------------------------------------------
+
+    def process(self, word: str) -> Process:
+        """The one process whose name holds `word`."""
+        (found,) = [each for name, each in self._processes.items() if word in name]
+        return found
+
+    def agent_of(self, node: str) -> Process:
+        """The process of one node's agent; there must be one for each node."""
+        assert self.agents >= len(self.nodes), "several nodes share an agent's process"
+        return self.process(f"node-agent {node}")
+
+    def join(self, node: str, model: str) -> None:
+        """One more node, with a GPU of this model: its agent starts. Its Node object is the cluster's to add."""
+        fleet = self.folder / f"{node}.toml"
+        fleet.write_text(_node_text(node, 1, model))
+        late = replace(self._wanted, nodes=(node,), fleet_file=str(fleet))
+        (launch,) = (each for each in launches(late) if each.service == "node-agent")
+        self._run(launch.name, (sys.executable, "-m", SERVICES[launch.service]), launch.variables)
+        self.nodes = (*self.nodes, node)
+
+    def reboot(self, node: str) -> None:
+        """What runs on its devices is gone, and its MIG instances too."""
+        HardwareFile(paths.hardware_path(self.data, node)).reboot()
+
+    # -- what tests see of it -----------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def followed(self) -> AsyncIterator[LiveFleet]:
+        """What its bus says, kept current. Not by the console's settings: the environment is the test run's own."""
+        async with asyncio.timeout(CONNECT_WITHIN_S):
+            bus = await NatsBus.connect(self.url, name="test")
+        try:
+            async with following(bus) as live:
+                yield live
+        finally:
+            await bus.close()
+
+    def tickets(self) -> dict[str, list[str]]:
+        """The tickets that are there, by node."""
+        if self.pods is not None:
+            found = (each.name for each in self.pods.glob("[!.]*/[!.]*") if not each.name.startswith(SHARE_PREFIX))
+            return {self.nodes[0]: sorted(found)}
+        folders = {node: paths.tickets_directory(self.data, node) for node in self.nodes}
+        return {node: sorted(each.name for each in at.iterdir()) if at.is_dir() else [] for node, at in folders.items()}
+
+    def has_ticket(self, _: str, path: str) -> bool:
+        """Whether a container that mounts `path` of its pod's volume can start (see `Nodes.tickets` of the fake)."""
+        there = [ticket for listed in self.tickets().values() for ticket in listed]
+        return any(path == ticket or path.startswith(f"mps-{ticket}-") for ticket in there)
+
+    def sluice(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run one `sluice` command against it; at most 20 s."""
+        command = (sys.executable, "-m", "sluice_console", *words)
+        environment = own_environment() | {"SLUICE_NATS_URL": self.url}
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=environment)
+
+    def said(self) -> str:
+        """The ends of all logs: for the message of a failing test."""
+        alive = {name: process.runs for name, process in self._processes.items()}
+        logs = sorted((self.data / "logs").glob("*.log"))
+        return f"{alive}\n" + "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-2500:]}" for log in logs)
+
+
+@contextlib.contextmanager
+def whole_on(
+    folder: Path, cluster: Cluster, nodes: Sequence[str], *, watcher: Mapping[str, str] | None = None, **more: Any
+) -> Iterator[ClusterSystem]:
+    """
+    A whole system for a cluster that has none.
+
+    The fake gets these nodes and Sluice's objects as they are deployed. A real one keeps what it has: `nodes` are then
+    as many of its own, and there is no webhook, which its API server could not reach.
+    """
+    fake, settings = cluster.fake, dict(watcher or {})
+    if fake is None:
+        found = asyncio.run(_nodes_of(cluster))[: len(nodes)]
+        own = {"MIRROR_GPUS": "false", **settings}
+        with ClusterSystem(folder, cluster.kubeconfig, found, role="watch", watcher=own, **more) as system:
+            yield system
+        return
+    for node in nodes:
+        fake.nodes.add(node, cpu="64", memory="512Gi")
+    system = ClusterSystem(folder, cluster.kubeconfig, nodes, watcher=settings, **more)
+    fake.route_service(*SERVICE, host="127.0.0.1", port=system.webhook_port)
+    fake.nodes.tickets(system.has_ticket)
+    asyncio.run(install(cluster))
+    with system:
+        yield system
+
+
+async def install(cluster: Cluster) -> None:
+    """What `kubectl apply` would make of the deployment, as far as the pod-watcher needs it."""
+    async with cluster.opened() as opened:
+        for manifest in _MANIFESTS:
+            for document in yaml.safe_load_all((DEPLOYED / manifest).read_text(encoding="utf-8")):
+                if document["kind"] in _PATHS:
+                    made = await opened.post(_PATHS[document["kind"]], document)
+                    assert made.code == 201, made
+
+
+async def _nodes_of(cluster: Cluster) -> list[str]:
+    """Nodes of a real cluster that take pods; skips where Sluice is installed, for two pod-watchers would compete."""
+    async with cluster.opened() as opened:
+        installed = await opened.get(f"{_PATHS['MutatingWebhookConfiguration']}/sluice")
+        if installed.code != ABSENT:
+            pytest.skip("Sluice is installed in this cluster: its own pod-watcher would answer")
+        listed = (await opened.get("/api/v1/nodes")).items
+    taking = [each["metadata"]["name"] for each in listed if not each["spec"].get("taints")]
+    if not taking:
+        pytest.skip("this cluster has no node without taints")
+    return taking
+
+
+def _node_text(name: str, gpus: int, model: str = GPU) -> str:
+    return (
+        f'[[node]]\nname = "{name}"\ngpus = [{{ model = "{model}", count = {gpus}, mig = true }}]\n'
+        "timing = { create_ms = 5, destroy_ms = 5 }\n"
+    )

@@ -1,0 +1,261 @@
+"""
+What users do on a cluster with a whole Sluice (`cluster_system`), and what they and the bus show of it afterwards.
+
+Where the API server is a real one nobody there can call our webhook: pods are reviewed here before they are sent, and
+no kubelet can mount their tickets, so they get as far as their node.
+"""
+
+import asyncio
+import contextlib
+import copy
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from factories.cluster.admission import taken
+from factories.cluster.cluster_system import ClusterSystem
+from factories.cluster.kubernetes import Cluster, Json, Reply
+from factories.system import Heard, hearing, standing_at, violations_at
+from fake_kube.components import containers
+from fake_kube.server import FakeKube
+
+from sluice.contracts.kube.names import CONDITION_READY, ENV_TICKET, ENV_VISIBLE_DEVICES
+from sluice.contracts.ticket_paths import ticket_of
+from sluice_console.core.documents import PodDocument
+from sluice_console.core.fleet.fleet_state import FleetState
+from sluice_console.core.fleet.gpus import gpus_document
+from sluice_console.core.fleet.pods import pods_document
+from sluice_console.shell.live.live_fleet import LiveFleet
+
+WAIT_S = 40.0
+LOOK_S = 0.05
+KUBELET_SYNC_S = 1.0
+"""How often kubelets look again at their pods while something is waited for."""
+IMAGE = "busybox:1.36"
+
+
+def user_pod(
+    name: str, *, annotations: Json | None = None, resources: Json | None = None, kind: str = "Pod", **spec: Any
+) -> Json:
+    """A pod as a person writes it: one container `main`, unless `spec` brings others."""
+    main = {"name": "main", "image": IMAGE, "command": ["sleep", "3600"]} | (
+        {"resources": resources} if resources else {}
+    )
+    metadata = {"name": name} | ({"annotations": annotations} if annotations else {})
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": {"containers": [main], **spec}}
+
+
+@dataclass
+class Scene:
+    """One namespace of a cluster, and the bus of its Sluice."""
+
+    system: ClusterSystem
+    cluster: Cluster
+    live: LiveFleet
+    namespace: str
+    heard: list[Heard]
+    """What was said of requests since this began."""
+    _synced_at: float = field(default=0.0)
+
+    @property
+    def path(self) -> str:
+        """Of its pods."""
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
+    def fake(self, why: str) -> FakeKube:
+        """The fake API server; skips on a real one, which lacks what `why` says."""
+        return self.cluster.only_fake(why)
+
+    # -- users --------------------------------------------------------------------------------------------------------
+
+    async def apply(self, body: Json) -> Json:
+        """A person's pod is created; as the API server stored it."""
+        made = await self.post(body)
+        assert made.code == 201, made
+        return made.body
+
+    async def post(self, body: Json) -> Reply:
+        """The answer to the creation of a pod."""
+        if self.cluster.fake is None:
+            body = copy.deepcopy(body)
+            body["metadata"]["namespace"] = self.namespace
+            body = taken(body, namespace=self.namespace)
+        return await self.cluster.post(self.path, body)
+
+    async def delete(self, *names: str, grace_s: int = 1) -> None:
+        """Pods are deleted; those that are gone already are no mistake."""
+        for name in names:
+            gone = await self.cluster.delete(f"{self.path}/{name}", {"gracePeriodSeconds": grace_s})
+            assert gone.code in {200, 202, 404}, gone
+
+    async def pods(self) -> dict[str, Json]:
+        """Every pod of the namespace, by name. Not to be changed: the fake's are those of its store."""
+        fake = self.cluster.fake
+        listed = fake.all("pods", self.namespace) if fake is not None else (await self.cluster.get(self.path)).items
+        return {each["metadata"]["name"]: each for each in listed}
+
+    # -- what can be waited for ---------------------------------------------------------------------------------------
+
+    async def until(
+        self, look: Callable[[], Awaitable[Any]] | Callable[[], Any], what: str, within_s: float = WAIT_S
+    ) -> Any:
+        """What `look` returns once it is true; kubelets look again meanwhile."""
+        deadline = time.monotonic() + within_s
+        while True:
+            found = look()
+            found = await found if isinstance(found, Awaitable) else found
+            if found:
+                return found
+            if time.monotonic() > deadline:
+                raise AssertionError(f"never within {within_s:g} s: {what}\n{await self._shown()}")
+            await self._sync_kubelets()
+            await asyncio.sleep(LOOK_S)
+
+    async def started(self, count: int, within_s: float = WAIT_S) -> dict[str, Json]:
+        """The pods that are on their nodes and, where kubelets are ours, run; there must be `count`."""
+
+        async def look() -> dict[str, Json]:
+            found = {name: each for name, each in (await self.pods()).items() if self._has_started(each)}
+            return found if len(found) == count else {}
+
+        return await self.until(look, f"{count} pods to start", within_s)
+
+    async def condition(self, name: str) -> Json:
+        """Our condition on a pod; empty without one."""
+        found = (await self.pods())[name]["status"].get("conditions") or []
+        return next((each for each in found if each["type"] == CONDITION_READY), {})
+
+    async def given_back(self, within_s: float = WAIT_S) -> None:
+        """Nothing of anybody is left: no request, no place in a ledger, no instance, no ticket."""
+
+        def empty(fleet_state: FleetState) -> bool:
+            instances = [instance for gpu in gpus_document(fleet_state).gpus for instance in gpu.instances]
+            return not pods_document(fleet_state).pods and not fleet_state.bookings() and not instances
+
+        await self.until(
+            lambda: empty(self.live.fleet_state) and not any(self.system.tickets().values()),
+            "everything to be given back",
+            within_s,
+        )
+        booked = (await standing_at(self.system.url)).booked
+        assert not booked, booked
+
+    # -- what it looks like -------------------------------------------------------------------------------------------
+
+    def told(self, pod: Json) -> PodDocument | None:
+        """What the bus says of a pod."""
+        uid = pod["metadata"]["uid"]
+        return next((each for each in pods_document(self.live.fleet_state).pods if each.request == uid), None)
+
+    def environment(self, pod: Json, container: str) -> dict[str, str]:
+        """Of a container: as it was started with, or as a kubelet would start it."""
+        spec = pod["spec"]
+        listed = [*spec["containers"], *(spec.get("initContainers") or [])]
+        resolved = containers.environment(next(each for each in listed if each["name"] == container), pod)
+        running = self._running(pod)
+        if container in running:
+            assert running[container] == resolved, f"{container} was started with what the pod does not say (any more)"
+        return resolved
+
+    def devices(self, pod: Json, container: str = "main") -> list[str]:
+        """The UUIDs that a container sees."""
+        return self.environment(pod, container)[ENV_VISIBLE_DEVICES].split(",")
+
+    async def is_on_its_slice(self, pod: Json) -> PodDocument:
+        """Hold a pod against the bus: its node, what each container is told, its instances, its ticket."""
+        owner = f"{self.namespace}/{pod['metadata']['name']}"
+        node = pod["spec"]["nodeName"]
+        told: PodDocument = await self.until(
+            lambda: self._told_bound(pod, node), f"the bus to show {owner} bound on {node}"
+        )
+        assert told.ticket in self.system.tickets()[told.node]
+        for given in told.containers:
+            found = self.environment(pod, given.container)
+            assert found[ENV_VISIBLE_DEVICES] == given.visible_devices
+            assert found[ENV_TICKET] == ticket_of(told.ticket, given)
+        wanted = {uuid for given in told.containers for uuid in given.visible_devices.split(",")}
+        await self.until(lambda: wanted <= self._owned(told.node, owner), f"the inventory to show {wanted} of {owner}")
+        return told
+
+    def patches(self, path: str = "pods") -> int:
+        """How many times pods (or `pods/status`) were written so far, by whomever."""
+        return self.fake("a count of its requests").count(verb="patch", path=path)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _told_bound(self, pod: Json, node: str) -> PodDocument | None:
+        """What the bus tells of a pod once it is bound there: that may come to us later than the pod starts."""
+        told = self.told(pod)
+        return told if told is not None and (told.state, told.node) == ("bound", node) else None
+
+    def _owned(self, node: str, owner: str) -> set[str]:
+        gpus = [gpu for gpu in gpus_document(self.live.fleet_state).gpus if gpu.node == node]
+        places = [place for gpu in gpus for place in gpu.instances]
+        return {
+            place.uuid
+            for place in places
+            if (place.owner == owner and place.state == "ready") or owner in {each.owner for each in place.tenants}
+        }
+
+    def _running(self, pod: Json) -> dict[str, dict[str, str]]:
+        return self.cluster.fake.nodes.running.get(pod["metadata"]["uid"], {}) if self.cluster.fake is not None else {}
+
+    def _has_started(self, pod: Json) -> bool:
+        if pod["metadata"].get("deletionTimestamp") or not pod["spec"].get("nodeName"):
+            return False
+        wanted = {each["name"] for each in pod["spec"]["containers"]}
+        return self.cluster.fake is None or wanted <= set(self._running(pod))
+
+    async def _sync_kubelets(self) -> None:
+        """Containers that were held are tried again, as by a kubelet's periodic sync."""
+        if self.cluster.fake is None or time.monotonic() < self._synced_at + KUBELET_SYNC_S:
+            return
+        self._synced_at = time.monotonic()
+        placed = [each for each in (await self.pods()).values() if each["spec"].get("nodeName")]
+        if not all(self._has_started(each) for each in placed):
+            self.cluster.fake.nodes.poke()
+
+    async def _shown(self) -> str:
+        def line(pod: Json) -> str:
+            told = self.told(pod)
+            gates, conditions = pod["spec"].get("schedulingGates"), pod["status"].get("conditions")
+            said = f"{told.state}: {told.message}" if told is not None else "not on the bus"
+            return f"{pod['metadata']['name']}: {pod['status'].get('phase')} {gates} {said} {conditions}"
+
+        pods = [line(each) for each in list((await self.pods()).values())[:10]]
+        bus = [f"{each.name} {each.state} {each.message}" for each in pods_document(self.live.fleet_state).pods[:10]]
+        return "\n".join([*pods, f"bus: {bus}", f"tickets: {self.system.tickets()}", self.system.said()])
+
+    async def clear(self) -> None:
+        """Nothing of this namespace stays; nothing bad was ever said on the bus."""
+        await self._delete_all()
+        await self.given_back()
+        violations = await violations_at(self.system.url, self.heard)
+        assert not violations, violations
+
+    async def _delete_all(self) -> None:
+        deployments = f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
+        for each in (await self.cluster.get(deployments)).items:
+            await self.cluster.delete(f"{deployments}/{each['metadata']['name']}")
+        await self.delete(*await self.pods())
+
+
+@contextlib.asynccontextmanager
+async def scene_on(system: ClusterSystem, cluster: Cluster) -> AsyncIterator[Scene]:
+    """A namespace for one test. When the test was good all of it is given back; else it is removed at least."""
+    async with cluster.opened() as opened, system.followed() as live, hearing(system.url, "sluice.request.>") as heard:
+        scene = Scene(system, opened, live, await opened.namespace(), heard)
+        try:
+            yield scene
+            await scene.clear()
+        finally:
+            await scene._delete_all()
+            await opened.delete(f"/api/v1/namespaces/{scene.namespace}")
+
+
+def distinct(devices: Iterable[str]) -> int:
+    """How many there are, each of which must be there once."""
+    listed = list(devices)
+    assert len(set(listed)) == len(listed), "a device was given twice"
+    return len(listed)

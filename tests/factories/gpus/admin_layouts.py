@@ -1,0 +1,86 @@
+"""A node of which one GPU is laid out by an administrator, and what he and tenants do there."""
+
+from sluice_node_agent.core.instructions import (
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+)
+from sluice_node_agent.simulated.hardware_file import Instance
+
+FLEET = """
+[[node]]
+name = "n1.example"
+gpus = [
+    { model = "a100-40gb", layout = ["3g.20gb:0", "2g.10gb:4", "1g.5gb:6"] },
+    { model = "a100-40gb" },
+    { model = "a100-40gb", mig = false },
+]
+"""
+LAYOUT = [("1g.5gb", 6, 1), ("2g.10gb", 4, 2), ("3g.20gb", 0, 4)]
+SMALL = (0, "1g.5gb", 6, 1)
+LARGE = (0, "3g.20gb", 0, 4)
+CHANGING = (CreateGpuInstance, CreateComputeInstance, DestroyComputeInstance, DestroyGpuInstance)
+
+
+def opened(make_node):
+    """A node with a fixed GPU, one that Sluice cuts up, and one without MIG; opened."""
+    made = make_node(fleet=FLEET)
+    made.live()
+    made.own_done.clear()
+    return made
+
+
+def uuid_at(node, start, gpu=0):
+    """The MIG device at a place."""
+    return next(i.uuid for i in node.hardware.read().gpus[gpu].instances if i.start == start)
+
+
+def report(node, gpu=0):
+    """One GPU as whoever pulls sees it."""
+    return node.agent.snapshot().gpus[gpu]
+
+
+def granted(node, name="a1", *places, owner="pod-1"):
+    """The word of a slice that was granted."""
+    booking = node.booking(name, *(places or (SMALL,)), owner=owner)
+    node.order(node.grant(booking))
+    node.work()
+    return booking, node.word(name)
+
+
+def revoked(node, booking):
+    """The word of a slice that was revoked."""
+    node.order(node.revoke(booking))
+    node.work()
+    return node.word(booking.allocation)
+
+
+def use(node, device, owner="", kind="compute"):
+    """A process takes a device."""
+    node.mps.enter(4711, device, owner, kind)
+
+
+def reread(node):
+    """The GPUs are read again."""
+    node.tick(node.config.read_devices_s)
+    node.work()
+
+
+def admin_removes(node, start, gpu=0):
+    """An administrator destroys an instance."""
+    with node.hardware.changing() as hardware:
+        found = hardware.gpus[gpu]
+        found.instances = [each for each in found.instances if each.start != start]
+
+
+def admin_makes(node, profile, start, size, *, gpu=0, gi_id=11, uuid="MIG-of-the-admin"):
+    """An administrator creates an instance."""
+    with node.hardware.changing() as hardware:
+        new = Instance(gi_id=gi_id, profile=profile, start=start, size=size, uuid=uuid)
+        hardware.gpus[gpu].instances.append(new)
+
+
+def changes(node):
+    """What was done to the GPUs' layouts."""
+    return [type(done) for done in node.own_done if isinstance(done, CHANGING)]

@@ -1,0 +1,228 @@
+"""MPS homes for tests: real daemons in a short directory, clients as real processes, and a search for what was left."""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sluice.contracts.ids import GpuUuid, HomeId
+from sluice_node_agent.core.events import MpsSeen
+from sluice_node_agent.core.instructions import StartMps, StopMps, WatchMps
+from sluice_node_agent.core.journal_records import MpsLimits
+from sluice_node_agent.device.mps.daemons import MpsDaemons, MpsError
+from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.simulated.mps_program import SWITCHES_VARIABLE, install
+
+PATIENCE_S = 30.0
+H1, H2 = HomeId("h1"), HomeId("h2")
+GPU, OTHER_GPU = GpuUuid("GPU-1"), GpuUuid("GPU-2")
+LIMITS = MpsLimits(active_thread_percentage=30, memory_mib=1500)
+TENANT = 1000
+STRANGER = 2000
+
+
+class Client:
+    """A client of the stand-in: a process that asks for a server, and then for memory."""
+
+    def __init__(self, control: Path, pipe: Path, *options: str, quota_socket: str = "") -> None:
+        """Start it on a home's pipe directory. `options` as `nvidia-cuda-mps-control client` has them."""
+        self.process = subprocess.Popen(
+            [control, "client", *options],
+            env={"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "SLUICE_QUOTA_SOCKET": quota_socket},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._rest = b""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.process.pid
+
+    def hear(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
+        """The next thing that it was told."""
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._rest:
+            readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            assert readable, "the client heard nothing"
+            data = os.read(self.process.stdout.fileno(), 65536)
+            assert data, "the client ended"
+            self._rest += data
+        line, self._rest = self._rest.split(b"\n", 1)
+        heard: dict[str, Any] = json.loads(line)
+        return heard
+
+    def allocate(self, memory_mib: int) -> dict[str, Any]:
+        """Ask for memory, and hear the answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{memory_mib}\n".encode())
+        self.process.stdin.flush()
+        return self.hear()
+
+    def end(self) -> None:
+        """End it as a program that is done."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE_S)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+
+def until(right: Callable[[], Any], what: str) -> Any:
+    """Wait, bounded, until something is true; returns it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        value = right()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.01)
+
+
+def mps_processes(root: Path) -> list[psutil.Process]:
+    """All live MPS processes of homes below `root`."""
+    found = []
+    for process in _of_homes_below(root):
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith("nvidia-cuda-mps"):
+                found.append(process)
+    return found
+
+
+def _of_homes_below(root: Path) -> list[psutil.Process]:
+    """All live processes of such homes by their environment, also one that has not taken its name yet."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            pipe = process.environ().get("CUDA_MPS_PIPE_DIRECTORY", "")
+            if pipe.startswith(f"{root}/") and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def _none_left(root: Path) -> bool:
+    """Kill what there is, each time anew: a daemon may have forked between a look and its end."""
+    running = _of_homes_below(root)
+    for process in running:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGKILL)
+    return not running
+
+
+@contextlib.contextmanager
+def short_directory() -> Iterator[Path]:
+    """A directory with a path short enough for sockets, that every user may pass; MPS processes below end with it."""
+    path = Path(tempfile.mkdtemp(prefix="mps", dir="/tmp"))
+    path.chmod(0o711)
+    try:
+        yield path
+    finally:
+        until(lambda: _none_left(path), "MPS processes end")
+        shutil.rmtree(path)
+
+
+class PodProcesses(Processes):
+    """Says of some processes that they are in a pod."""
+
+    def __init__(self) -> None:
+        """Nobody is, at first."""
+        super().__init__()
+        self.pods: dict[int, str] = {}
+
+    def owner_of(self, pid: int) -> str:
+        """As told."""
+        return self.pods.get(pid, "")
+
+
+@dataclass
+class Place:
+    """A directory with the stand-in and homes, and what a test started there."""
+
+    path: Path
+    timeout_s: float = 15.0
+    processes: PodProcesses = field(default_factory=PodProcesses)
+    clients: list[Client] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Install the stand-in."""
+        self.control = install(self.path / "bin")
+        self.root = self.path / "r"
+        self.switches = self.path / "switches.json"
+        self.environment = {SWITCHES_VARIABLE: str(self.switches)}
+        self.daemons = self.reborn()
+
+    def reborn(self) -> MpsDaemons:
+        """What a new agent has: nothing but the directories."""
+        self.daemons = MpsDaemons(
+            self.root, self.control, self.processes, timeout_s=self.timeout_s, environment=self.environment
+        )
+        return self.daemons
+
+    def hurried(self) -> MpsDaemons:
+        """Daemons whose calls are over soon, for what is expected to take too long."""
+        return MpsDaemons(self.root, self.control, self.processes, timeout_s=3.0, environment=self.environment)
+
+    def switch(self, *names: str) -> None:
+        """Have these switches on, and no other."""
+        self.switches.write_text(json.dumps(dict.fromkeys(names, True)))
+
+    def client(self, home: HomeId = H1, *, uid: int = TENANT, options: tuple[str, ...] = ()) -> Client:
+        """A client of a home; it may not be served yet."""
+        client = Client(self.control, self.root / home / "pipe", "--uid", str(uid), *options)
+        self.clients.append(client)
+        return client
+
+    def seen(self, running: tuple[int, int], home: HomeId = H1) -> MpsSeen:
+        """How the home's daemon is."""
+        return self.daemons.look(WatchMps(7, home, *running, uid=TENANT))
+
+    def left(self) -> list[psutil.Process]:
+        """MPS processes below here."""
+        return mps_processes(self.path)
+
+
+@contextlib.contextmanager
+def mps_place() -> Iterator[Place]:
+    """A place of its own, of which nothing is left."""
+    with short_directory() as path:
+        place = Place(path)
+        try:
+            yield place
+        finally:
+            for client in place.clients:
+                client.end()
+
+
+def start_order(home: HomeId = H1, device: str = GPU, limits: MpsLimits = LIMITS, uid: int = TENANT) -> StartMps:
+    """A home on a device, for a tenant."""
+    gpu = GPU if device == GPU else OTHER_GPU
+    return StartMps(1, home, gpu, device, "team-a", uid, limits)
+
+
+def stop_order(home: HomeId = H1, pid: int = 0, started_at: int = 0) -> StopMps:
+    """Its end."""
+    return StopMps(2, home, pid, started_at)
+
+
+def refusal_of(call: Callable[[], object]) -> str:
+    """Why a call is refused, which must be one sentence on one line."""
+    with pytest.raises(MpsError) as refused:
+        call()
+    text = str(refused.value)
+    assert "\n" not in text
+    return text

@@ -1,0 +1,72 @@
+"""Token schedulers for tests: with processes that say hello by themselves, and with a judge beside them."""
+
+from judges.tokens import TokenJudge
+
+from sluice_node_agent.core.quota.config import QuotaConfig
+from sluice_node_agent.core.quota.events import (
+    ConnectionOpened,
+    MessageReceived,
+    QuotaEvent,
+    QuotaInstruction,
+    TenantSet,
+    WakeAt,
+)
+from sluice_node_agent.core.quota.scheduler import TokenScheduler
+from sluice_node_agent.core.quota.wire import Ask, GiveBack, Hello
+
+HELLO = Hello(1, fails_closed=False, library_version=1 << 16, device_uuid=bytes(16))
+EPOCH = 7
+
+
+class JudgedScheduler:
+    """Tells an event to a scheduler and to its judge. Times are in microseconds."""
+
+    def __init__(self, scheduler: TokenScheduler) -> None:
+        """Both know nobody yet."""
+        self.scheduler = scheduler
+        self.judge = TokenJudge()
+        self.wakes_at: int | None = None
+
+    def tell(self, event: QuotaEvent, now: int) -> list[QuotaInstruction]:
+        """What comes of it. Raises AssertionError for what the judge does not let pass."""
+        told = self.scheduler.handle(event, now)
+        self.judge.hears(event, told, now)
+        for each in told:
+            if isinstance(each, WakeAt):
+                self.wakes_at = each.at_us
+        return told
+
+
+class QuotaBench:
+    """Times are in milliseconds, to be read."""
+
+    def __init__(self, **tenants: tuple[int, int, int]) -> None:
+        """`tenants`: name -> (request, limit, width), all in percent."""
+        self.scheduler = TokenScheduler(QuotaConfig(), EPOCH, 0)
+        self.asked = 0
+        for name, size in tenants.items():
+            self.tell(self.size(name, *size))
+
+    @staticmethod
+    def size(name: str, request: int, limit: int, width: int) -> TenantSet:
+        """A tenant's size, in percent."""
+        return TenantSet(name, request * 10_000, limit * 10_000, width)
+
+    def tell(self, event: QuotaEvent, at_ms: float = 0) -> list[QuotaInstruction]:
+        """What comes of an event."""
+        return self.scheduler.handle(event, round(at_ms * 1000))
+
+    def process(self, connection: int, tenant: str, at_ms: float = 0) -> int:
+        """A process connects and says hello."""
+        self.tell(ConnectionOpened(connection, tenant), at_ms)
+        self.tell(MessageReceived(connection, HELLO), at_ms)
+        return connection
+
+    def ask(self, connection: int, at_ms: float = 0, *, ahead_of: int = 0) -> list[QuotaInstruction]:
+        """Sequences are counted over all processes, from 1."""
+        self.asked += 1
+        return self.tell(MessageReceived(connection, Ask(self.asked, 0, ahead_of)), at_ms)
+
+    def give_back(self, connection: int, token: int, at_ms: float) -> list[QuotaInstruction]:
+        """A process gives a token back."""
+        return self.tell(MessageReceived(connection, GiveBack(token, 0)), at_ms)

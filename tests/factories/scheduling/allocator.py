@@ -1,0 +1,336 @@
+"""An allocator with a small fleet, driven by hand: the test is the bus and the agents."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
+    Entry,
+    Observed,
+    ReadAgain,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Ticked,
+    Write,
+    WriteAccepted,
+    stream_of,
+)
+from sluice.contracts.bus.subjects import Address
+from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Booking,
+    Claim,
+    Closed,
+    ContainerDevices,
+    DeviceGrant,
+    DeviceState,
+    EvictionOrdered,
+    GpuReport,
+    Grant,
+    NodeChanged,
+    NodeInventory,
+    NodeSnapshot,
+    PlacementReport,
+    ProfileReport,
+    SliceGone,
+    SliceReady,
+    SourceSynced,
+)
+from sluice.mig.catalog import find_model
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.events import Event, Instruction, LeaseChanged
+from sluice_allocator.core.rules import Rules
+from sluice_node_agent.core.state.devices import never_read
+
+INCARNATION = Incarnation("1000")
+FOLDER = SourceName("folder")
+
+
+def whole_gpu(allocation: str, *, node: str = "node-a", request: str = "p1") -> Booking:
+    """A booking of all of the first GPU of a node."""
+    return Booking(
+        allocation=AllocationId(allocation),
+        request=RequestId(request),
+        request_revision=1,
+        source=FOLDER,
+        owner=request,
+        namespace="default",
+        name=request,
+        node=NodeName(node),
+        devices=(
+            DeviceGrant(container="main", gpu=GpuUuid(f"GPU-{node}-0"), profile="7g.40gb", start=0, size=8),
+        ),
+    )  # fmt: skip
+
+
+def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = True, **changes) -> GpuReport:
+    """A GPU as its agent would report it, empty."""
+    known = find_model(model)
+    assert known is not None
+    profiles = tuple(
+        ProfileReport(
+            name=p.name,
+            profile_id=p.profile_id,
+            compute_slices=p.compute_slices,
+            memory_mib=p.memory_mib,
+            multiprocessors=p.multiprocessors,
+            copy_engines=p.engines.copy,
+            decoders=p.engines.decode,
+            encoders=p.engines.encode,
+            jpegs=p.engines.jpeg,
+            ofas=p.engines.ofa,
+            max_instances=p.max_instances,
+            placements=tuple(PlacementReport(start=s.start, size=s.size) for s in p.placements),
+        )
+        for p in known.profiles
+    )
+    values = {
+        "uuid": GpuUuid(f"GPU-{node}-{index}"),
+        "index": index,
+        "model": known.product_names[0],
+        "memory_mib": known.memory_mib,
+        "multiprocessors": known.multiprocessors,
+        "mig_enabled": mig,
+        "memory_slices": known.memory_slices,
+        "compute_slices": known.compute_slices,
+        "profiles": profiles,
+        "instances": (),
+        "creatable": {},
+    }
+    return GpuReport(**(values | changes))
+
+
+def unread(report: GpuReport) -> GpuReport:
+    """What an agent that has begun anew says of a GPU that has not answered it yet."""
+    return never_read(report.uuid, report.index, "the GPU has fallen off the bus")
+
+
+def snapshot(node: str, gpus: tuple[GpuReport, ...], **changes) -> NodeSnapshot:
+    """What inventory would have pulled from a node."""
+    values = {
+        "node": NodeName(node),
+        "boot_id": "boot-1",
+        "agent_run": RunId("agent-1"),
+        "generation": 1,
+        "driver_version": "simulated",
+        "gpus": gpus,
+        "slices": (),
+    }
+    return NodeSnapshot(**(values | changes))
+
+
+def claim(**changes) -> Claim:
+    """One container's claim; a 1g.5gb unless said otherwise."""
+    return Claim(**({"container": "main", "profile": "1g.5gb"} | changes))
+
+
+def order(request: str, cause: str, life: Incarnation = INCARNATION) -> EvictionOrdered:
+    """The order to evict a pod."""
+    return EvictionOrdered(request=RequestId(request), cause=cause, incarnation=life)
+
+
+def asked(request: str, *claims: Claim, revision: int = 1, priority: int = 0) -> AllocationRequested:
+    """A pod's request."""
+    return AllocationRequested(
+        revision=revision,
+        source=FOLDER,
+        namespace="default",
+        name=request,
+        origin=f"{request}.yaml",
+        owner=request,
+        claims=claims or (claim(),),
+        priority=priority,
+    )
+
+
+@dataclass
+class Bench:
+    """Drives one allocator: what it writes is collected, and lands when the test says so."""
+
+    allocator: Allocator
+    now: float = 0.0
+    sequence: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Of BOOK: where its next value lands."""
+    state_sequence: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    said: list[Instruction] = field(default_factory=list)
+    state: dict[str, Entry] = field(default_factory=dict)
+    """What STATE holds."""
+    life: Incarnation = INCARNATION
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """One event in; its instructions out (and kept in `said`)."""
+        if isinstance(event, ReadingStarted) and event.stream is Stream.STATE:
+            self.state, self.life = {}, event.incarnation
+        instructions = self.allocator.handle(event, self.now)
+        self.said += instructions
+        return instructions
+
+    def read_all(
+        self, *entries: tuple[Address, AnyMessage], incarnation: Incarnation = INCARNATION
+    ) -> list[Instruction]:
+        """Both streams are read anew and hold exactly `entries`."""
+        for stream in (Stream.BOOK, Stream.STATE):
+            self.handle(ReadingStarted(stream, incarnation))
+        for address, message in entries:
+            self.observe(address, message)
+        self.handle(ReadingCaughtUp(Stream.BOOK))
+        return self.handle(ReadingCaughtUp(Stream.STATE))
+
+    def observe(self, address: Address, message: AnyMessage, operation: str | None = None) -> list[Instruction]:
+        """Somebody (else) wrote a value."""
+        sequence = self._next(address.subject)
+        entry = Entry(address.subject, sequence, OperationId(operation or f"other-{address.kind}-{sequence}"), message)
+        self._keep(entry)
+        return self.handle(Observed(stream_of(address.kind), entry))
+
+    def observe_unreadable(self, address: Address, why: str) -> list[Instruction]:
+        """A value is there that nobody understands."""
+        entry = Entry(address.subject, self._next(address.subject), OperationId(""), None, why)
+        self._keep(entry)
+        return self.handle(Observed(stream_of(address.kind), entry))
+
+    def tick(self) -> list[Instruction]:
+        """Some time has passed. Where STATE is wanted anew it is read as it is, and a little more passes."""
+        said = self.handle(Ticked())
+        if ReadAgain(Stream.STATE) not in said:
+            return said
+        said.remove(ReadAgain(Stream.STATE))
+        return [*said, *self.read_state(), *self.handle(Ticked())]
+
+    def read_state(self) -> list[Instruction]:
+        """STATE is read anew, as it is."""
+        held = self.state
+        said = self.handle(ReadingStarted(Stream.STATE, self.life))
+        for entry in held.values():
+            self._keep(entry)
+            said += self.handle(Observed(Stream.STATE, entry))
+        return [*said, *self.handle(ReadingCaughtUp(Stream.STATE))]
+
+    def land(self, write: Write) -> list[Instruction]:
+        """A write of the allocator is accepted."""
+        entry = Entry(write.subject, self._next(write.subject), write.operation, write.message)
+        self._keep(entry)
+        return self.handle(WriteAccepted(write.operation, entry.sequence))
+
+    def _keep(self, entry: Entry) -> None:
+        if stream_of(subjects.parse(entry.subject).kind) is Stream.STATE:
+            self.state[entry.subject] = entry
+
+    def _next(self, subject: str) -> int:
+        is_book = stream_of(subjects.parse(subject).kind) is Stream.BOOK
+        return next(self.sequence if is_book else self.state_sequence)
+
+    def land_all(self, instructions: list[Instruction]) -> list[Write]:
+        """Every write lands, and every write that follows from that; returns them all in order."""
+        landed: list[Write] = []
+        waiting = [i for i in instructions if isinstance(i, Write)]
+        while waiting:
+            write = waiting.pop(0)
+            landed.append(write)
+            waiting += [i for i in self.land(write) if isinstance(i, Write)]
+        return landed
+
+    def add_node(self, seen: NodeSnapshot) -> list[Write]:
+        """A node appears, with its inventory, and is opened; returns what was written for that."""
+        news = NodeChanged(
+            node=seen.node,
+            endpoint="127.0.0.1:1",
+            boot_id=seen.boot_id,
+            agent_run=seen.agent_run,
+            generation=seen.generation,
+            gpus=(),
+        )
+        first = self.observe(subjects.node(seen.node), news)
+        inventory = NodeInventory(snapshot=seen, stale=False)
+        return self.land_all(first + self.observe(subjects.inventory(seen.node), inventory))
+
+    def request(self, message: AllocationRequested) -> list[Instruction]:
+        """A source asks."""
+        return self.observe(subjects.request(RequestId(message.name)), message)
+
+    def ready(self, grant: Grant) -> list[Instruction]:
+        """The agent has made the slice."""
+        return self.observe(subjects.slice_(grant.booking.node, grant.booking.allocation), ready_of(grant))
+
+    def gone(self, grant: Grant, revision: int = 2) -> list[Instruction]:
+        """The agent has unmade the slice."""
+        booking = grant.booking
+        gone = SliceGone(allocation=booking.allocation, request=booking.request, revision=revision, cause="revoked")
+        return self.observe(subjects.slice_(booking.node, booking.allocation), gone)
+
+    def granted(self, name: str, *claims: Claim) -> Grant:
+        """A request that is granted; its slice is not made yet."""
+        (write,) = self.land_all(self.request(asked(name, *claims)))
+        assert isinstance(write.message, Grant)
+        return write.message
+
+    def bound(self, name: str, *claims: Claim) -> Grant:
+        """A request that is granted, made and bound."""
+        grant = self.granted(name, *claims)
+        self.land_all(self.ready(grant))
+        return grant
+
+
+def ready_of(grant: Grant, ticket: str = "ticket-1") -> SliceReady:
+    """What the agent says when a grant's slice is ready."""
+    booking = grant.booking
+    devices = tuple(
+        DeviceState(gpu=d.gpu, profile=d.profile, start=d.start, size=d.size, uuid=f"MIG-{ticket}-{n}")
+        for n, d in enumerate(booking.devices)
+    )
+    containers = tuple(
+        ContainerDevices(
+            container=name,
+            visible_devices=",".join(
+                s.uuid for s, d in zip(devices, booking.devices, strict=True) if d.container == name
+            ),
+        )
+        for name in dict.fromkeys(d.container for d in booking.devices)
+    )
+    return SliceReady(
+        allocation=AllocationId(booking.allocation),
+        request=booking.request,
+        revision=grant.revision,
+        ticket=ticket,
+        devices=devices,
+        containers=containers,
+    )
+
+
+def working_allocator() -> Bench:
+    """An allocator that works and has read a bus on which nobody asks for anything."""
+    bench = Bench(Allocator(RunId("r1"), Rules(orphan_grace_s=30.0, closing_ttl_s=3600)))
+    bench.read_all(all_said())
+    bench.handle(LeaseChanged(held=True))
+    return bench
+
+
+def all_said(source: SourceName = FOLDER) -> tuple[Address, AnyMessage]:
+    """A source has said all of its requests in this life of the broker."""
+    return subjects.source(source), SourceSynced(source=source, run=RunId("w1"), epoch=1, count=0)
+
+
+def begun_anew(bench: Bench, rules: Rules, run: str = "r2") -> Bench:
+    """Another process that knows what is on the bus, and nothing else; it stands by."""
+    before = bench.allocator.desk.world
+    other = Bench(Allocator(RunId(run), rules), now=bench.now, sequence=bench.sequence)
+    entries: list[tuple[Address, AnyMessage]] = []
+    for node, inventory in before.inventories.items():
+        entries += [(subjects.node(node), before.news[node]), (subjects.inventory(node), inventory)]
+        entries.append((subjects.head(node), before.heads[node]))
+    entries += [(subjects.request(each), message) for each, message in before.requests.items()]
+    entries += [(subjects.source(each), message) for each, message in before.sources.items()]
+    entries += [(subjects.binding(each), message) for each, message in before.bindings.items()]
+    entries += [(subjects.eviction(each), message) for each, message in before.evictions.items()]
+    entries += [(subjects.evicted(each), message) for each, message in before.evicted.items()]
+    for allocation, entry in before.ledger.items():
+        node = entry.node if isinstance(entry, Closed) else entry.booking.node
+        entries.append((subjects.ledger(node, allocation), entry))
+    for allocation, slice_ in before.slices.items():
+        entries.append((subjects.slice_(before.slice_nodes[allocation], allocation), slice_))
+    other.read_all(*entries)
+    return other

@@ -1,0 +1,115 @@
+"""Pods that are granted together or not at all: asked for, granted, made and given back, on nodes of one GPU each."""
+
+from dataclasses import replace
+
+import msgspec
+from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Booking,
+    Bound,
+    DeviceGrant,
+    Grant,
+    Pending,
+    PodGroup,
+    RequestWithdrawn,
+)
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.events import GoOn, LeaseChanged
+from sluice_allocator.core.rules import Rules
+
+WHOLE = claim(profile="7g.40gb")
+SMALL = claim(profile="1g.5gb")
+
+
+def member(request: str, *claims, size: int = 2, group: str = "train", priority: int = 0, **changes):
+    """A pod that comes with others."""
+    plain = asked(request, *(claims or (SMALL,)), priority=priority)
+    return msgspec.structs.replace(plain, group=PodGroup(name=group, size=size), **changes)
+
+
+def fleet(gpus: int, **rules) -> Bench:
+    """An allocator with so many nodes of one empty A100-40GB each."""
+    bench = Bench(Allocator(RunId("r1"), replace(Rules(), **rules)))
+    bench.read_all(all_said())
+    bench.handle(LeaseChanged(held=True))
+    for number in range(gpus):
+        bench.add_node(snapshot(f"node-{number}", (gpu_report(f"node-{number}", 0),)))
+    bench.said.clear()
+    return bench
+
+
+def messages(writes: list[Write]) -> list[AnyMessage | None]:
+    """What was written."""
+    return [write.message for write in writes]
+
+
+def everything(bench: Bench, first: list) -> list[AnyMessage | None]:
+    """What follows from these instructions, all landing at once, until nothing more does."""
+    landed = bench.land_all(first)
+    while bench.allocator.unfinished:
+        landed += bench.land_all(bench.handle(GoOn()))
+    return messages(landed)
+
+
+def ask(bench: Bench, *members: AllocationRequested) -> list[AnyMessage | None]:
+    """All of them ask, one after the other."""
+    return [message for each in members for message in everything(bench, bench.request(each))]
+
+
+def grants(said: list[AnyMessage | None]) -> dict[str, Grant]:
+    """The grants among what was said, by pod."""
+    return {each.booking.name: each for each in said if isinstance(each, Grant)}
+
+
+def bound(said: list[AnyMessage | None]) -> list[str]:
+    """Who was bound, in order."""
+    return [each.request for each in said if isinstance(each, Bound)]
+
+
+def waits(said: list[AnyMessage | None]) -> dict[str, Pending]:
+    """The last reason of each."""
+    return {each.request: each for each in said if isinstance(each, Pending)}
+
+
+def ready(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
+    """The slice of a grant is made."""
+    return everything(bench, bench.ready(grant))
+
+
+def tick(bench: Bench, seconds: float) -> list[AnyMessage | None]:
+    """Time passes."""
+    bench.now += seconds
+    return everything(bench, bench.handle(Ticked()))
+
+
+def withdraw(bench: Bench, request: str) -> list[AnyMessage | None]:
+    """A pod is gone."""
+    gone = RequestWithdrawn(revision=2, source=asked(request).source, cause="pod gone")
+    return everything(bench, bench.observe(subjects.request(RequestId(request)), gone))
+
+
+def gone(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
+    """What was revoked is unmade."""
+    return everything(bench, bench.gone(grant))
+
+
+def grant_of(name: str, node: str, request: AllocationRequested) -> Grant:
+    """A grant that another process wrote."""
+    booking = Booking(
+        allocation=AllocationId(f"{name}_elsewhere_1"),
+        request=RequestId(name),
+        request_revision=1,
+        source=request.source,
+        owner=request.owner,
+        namespace=request.namespace,
+        name=name,
+        node=NodeName(node),
+        devices=(DeviceGrant(container="main", gpu=f"GPU-{node}-0", profile="7g.40gb", start=0, size=8),),
+    )
+    return Grant(revision=1, incarnation="1000", booking=booking)

@@ -1,0 +1,125 @@
+"""A fleet asked directly, without an allocator around it: for tests of where things go."""
+
+import msgspec
+from factories.scheduling.allocator import gpu_report, snapshot
+
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
+from sluice.contracts.messages import (
+    Booking,
+    Claim,
+    DeviceFilter,
+    DeviceGrant,
+    GpuReport,
+    HostFacts,
+    HostRoom,
+    NodeSnapshot,
+)
+from sluice_allocator.core.placement import Asking, Fleet, NoPlace, Place, PlacingRules, find_place
+
+ALL_MODES = ("exclusive", "mps", "fractional")
+
+
+def node(name: str, gpus: int, **changes: object) -> NodeSnapshot:
+    """A node of empty GPUs that can do every mode: A100-40GB with MIG unless said otherwise."""
+    of_node = {key: changes.pop(key) for key in ("modes", "time_quota") if key in changes}
+    reports = tuple(gpu_report(name, index, **changes) for index in range(gpus))
+    return snapshot(name, reports, **({"modes": ALL_MODES} | of_node))
+
+
+class Shop:
+    """Gives places and books them, as long as there are any."""
+
+    def __init__(self, *nodes: NodeSnapshot, rules: PlacingRules | None = None) -> None:
+        """Begin with these nodes, and nothing booked."""
+        self.fleet = Fleet(rules) if rules is not None else Fleet()
+        self.booked: dict[str, Booking] = {}
+        self.reports: dict[str, GpuReport] = {}
+        self._numbered = 0
+        for each in nodes:
+            self.fleet.show(each)
+            self.reports |= {gpu.uuid: gpu for gpu in each.gpus}
+
+    def host(self, name: str, **facts: object) -> None:
+        """What a node has besides GPUs."""
+        values = {"cpu_cores": 64.0, "memory_mib": 1 << 20, "pods_free": 110} | facts
+        self.fleet.set_host(NodeName(name), HostFacts(**values))
+
+    def ask(self, *claims: Claim, **rest: object) -> Place | NoPlace:
+        """What would be given; nothing is booked."""
+        return find_place(self.fleet, Asking(claims, **rest))
+
+    def take(self, *claims: Claim, room: HostRoom = HostRoom(), **rest: object) -> str | None:  # noqa: B008  # frozen
+        """Book what is given, under the name that is returned; None when nothing is."""
+        place = self.ask(*claims, **rest)
+        if isinstance(place, NoPlace):
+            return None
+        self._numbered += 1
+        name = f"a{self._numbered}"
+        booking = Booking(
+            allocation=AllocationId(name),
+            request=RequestId(name),
+            request_revision=1,
+            source=SourceName("folder"),
+            owner=name,
+            namespace=str(rest.get("namespace", "default")),
+            name=name,
+            node=place.node,
+            devices=place.devices,
+            room=room,
+        )
+        self.booked[name] = booking
+        self.fleet.book(booking)
+        return name
+
+    def take_on(self, uuid: str, asked: Claim, **rest: object) -> str:
+        """Book it on this very GPU."""
+        name = self.take(msgspec.structs.replace(asked, only=DeviceFilter(uuids=(GpuUuid(uuid),))), **rest)
+        assert name is not None
+        return name
+
+    def give_back(self, name: str) -> None:
+        """The pod has ended."""
+        del self.booked[name]
+        self.fleet.unbook(AllocationId(name))
+
+    def devices(self, name: str | None) -> tuple[DeviceGrant, ...]:
+        """What was given under this name."""
+        assert name is not None
+        return self.booked[name].devices
+
+    def all_devices(self) -> list[DeviceGrant]:
+        """Everything that is given."""
+        return [device for booking in self.booked.values() for device in booking.devices]
+
+    def creatable(self, uuid: str) -> dict[str, int]:
+        """Per profile, how many more instances of it alone are given on this GPU now. Nothing stays booked."""
+        return {profile.name: self._how_many(uuid, profile.name) for profile in self.reports[uuid].profiles}
+
+    def _how_many(self, uuid: str, profile: str) -> int:
+        made = []
+        only = DeviceFilter(uuids=(GpuUuid(uuid),))
+        while (name := self.take(claim(profile=profile, only=only))) is not None:
+            made.append(name)
+        for name in made:
+            self.give_back(name)
+        return len(made)
+
+
+def claim(**changes: object) -> Claim:
+    """One container's claim: a whole GPU unless said otherwise."""
+    return Claim(**({"container": "main"} | changes))
+
+
+def share(percent: int, **changes: object) -> Claim:
+    """An amount of so many hundredths of a GPU."""
+    return claim(modes=("fractional",), shares_percent=percent, **changes)
+
+
+def given(devices: tuple[DeviceGrant, ...]) -> list[tuple[str | None, int, int]]:
+    """Profile, start and size of each device."""
+    return [(device.profile, device.start, device.size) for device in devices]
+
+
+def percents(devices: tuple[DeviceGrant, ...]) -> list[int]:
+    """The SM share of each device."""
+    return [device.share.sm_partition for device in devices if device.share is not None]

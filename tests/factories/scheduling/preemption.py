@@ -1,0 +1,98 @@
+"""Pods that may be evicted, pods for whom others are, and what is said of either."""
+
+import msgspec
+from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import (
+    EvictionOrdered,
+    EvictionOver,
+    Grant,
+    Leeway,
+    RequestWithdrawn,
+)
+from sluice_allocator.core.events import LeaseChanged
+
+WHOLE = claim(profile="7g.40gb")
+HALF = claim(profile="3g.20gb")
+PREEMPTIBLE = Leeway(preemptible=True)
+
+
+def low(name: str, *claims, priority: int = 0, **more):
+    """A pod that may be evicted."""
+    return msgspec.structs.replace(asked(name, *claims, priority=priority), leeway=PREEMPTIBLE, **more)
+
+
+def high(name: str, *claims, priority: int = 10, **more):
+    """A pod that is more important."""
+    return msgspec.structs.replace(asked(name, *claims, priority=priority), **more)
+
+
+def run(bench: Bench, message) -> Grant:
+    """A pod that is asked for, granted, and has its slice."""
+    writes = bench.land_all(bench.request(message))
+    (grant,) = [write.message for write in writes if isinstance(write.message, Grant)]
+    bench.land_all(bench.ready(grant))
+    return grant
+
+
+def said(writes: list[Write]) -> list:
+    """What was written, in order."""
+    return [write.message for write in writes]
+
+
+def withdraw(bench: Bench, name: str) -> list[Write]:
+    """A pod is gone."""
+    message = RequestWithdrawn(revision=2, source=asked(name).source, cause="pod gone")
+    return bench.land_all(bench.observe(subjects.request(RequestId(name)), message))
+
+
+def ends(bench: Bench, grant: Grant) -> list[Write]:
+    """The pod of a grant is gone, and its agent has unmade the slice."""
+    return withdraw(bench, grant.booking.name) + bench.land_all(bench.gone(grant))
+
+
+def outcome(bench: Bench, name: str, message) -> list[Write]:
+    """The pod-watcher says what became of an eviction."""
+    return bench.land_all(bench.observe(subjects.evicted(RequestId(name)), message))
+
+
+def tick(bench: Bench, seconds: float) -> list[Write]:
+    """Time passes, second by second."""
+    written = []
+    for _ in range(round(seconds)):
+        bench.now += 1.0
+        written += bench.land_all(bench.handle(Ticked()))
+    return written
+
+
+def evictions(bench: Bench) -> dict[str, str]:
+    """The orders to evict that stand."""
+    last = {write.request: write.message for write in bench.said if isinstance(write, Write) and is_order(write)}
+    return {request: order.cause for request, order in last.items() if isinstance(order, EvictionOrdered)}
+
+
+def is_order(write: Write) -> bool:
+    """Whether it is about an eviction."""
+    return isinstance(write.message, (EvictionOrdered, EvictionOver))
+
+
+def promise_for(bench: Bench, message) -> Grant:
+    """The grant with which somebody's place is booked for a new request."""
+    writes = bench.land_all(bench.request(message))
+    (promise,) = [write.message for write in writes if isinstance(write.message, Grant)]
+    assert promise.evict
+    return promise
+
+
+def start(bench: Bench, nodes: int = 1, gpus: int = 1) -> Bench:
+    """The same fleet of A100-40GB for every bench that is made by hand."""
+    bench.read_all(all_said())
+    bench.handle(LeaseChanged(held=True))
+    for number in range(nodes):
+        name = f"node-{chr(ord('a') + number)}"
+        bench.add_node(snapshot(name, tuple(gpu_report(name, index) for index in range(gpus))))
+    bench.said.clear()
+    return bench

@@ -1,0 +1,96 @@
+"""Namespaces with limits, who asks for what in them, and what is counted."""
+
+import msgspec
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, Stream, Write
+from sluice.contracts.ids import OperationId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Amounts,
+    Claim,
+    Grant,
+    Pending,
+    QuotaSet,
+    RequestWithdrawn,
+)
+from sluice.contracts.quotas.usage import Usage
+from sluice_allocator.core.events import GoOn
+from sluice_allocator.core.limits.quotas import usage
+
+SMALL, HALF, WHOLE = claim(profile="1g.5gb"), claim(profile="3g.20gb"), claim(profile="7g.40gb")
+SMALL_MIB, HALF_MIB, WHOLE_MIB = 4864, 20096, 40320
+
+
+def with_a_gpu_to_share(empty: Bench) -> Bench:
+    """An allocator with node-a open: one empty A100-40GB, which may be shared."""
+    modes = ("exclusive", "mps", "fractional")
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), modes=modes))
+    empty.said.clear()
+    return empty
+
+
+def asks(name: str, *claims: Claim, namespace: str = "lab", priority: int = 0) -> AllocationRequested:
+    """A pod's request in a namespace."""
+    return msgspec.structs.replace(asked(name, *claims, priority=priority), namespace=namespace)
+
+
+def limit(bench: Bench, namespace: str = "lab", *, pod: Amounts | None = None, **total: int) -> list[Write]:
+    """An operator says what a namespace may have; returns all that follows."""
+    quota = QuotaSet(namespace=namespace, total=Amounts(**total), request=pod or Amounts())
+    return all_of(bench, bench.observe(subjects.quota(namespace), quota))
+
+
+def all_of(bench: Bench, said: list) -> list[Write]:
+    """Everything lands, until nothing is left to be done."""
+    landed = bench.land_all(said)
+    while bench.allocator.unfinished:
+        landed += bench.land_all(bench.handle(GoOn()))
+    return landed
+
+
+def grants(writes: list[Write]) -> list[str]:
+    """Whose grants these are."""
+    return [write.message.booking.name for write in writes if isinstance(write.message, Grant)]
+
+
+def granted(bench: Bench, name: str, *claims: Claim, namespace: str = "lab") -> Grant:
+    """A request that is granted at once, and read back."""
+    (write,) = all_of(bench, bench.request(asks(name, *claims, namespace=namespace)))
+    assert isinstance(write.message, Grant)
+    return write.message
+
+
+def bound(bench: Bench, name: str, *claims: Claim, namespace: str = "lab") -> Grant:
+    """A request that is granted, made and bound."""
+    grant = granted(bench, name, *claims, namespace=namespace)
+    read_back(bench, grant)
+    all_of(bench, bench.ready(grant))
+    return grant
+
+
+def read_back(bench: Bench, grant: Grant) -> list:
+    """The allocator reads its own grant in the stream."""
+    address = subjects.ledger(grant.booking.node, grant.booking.allocation)
+    sequence = bench.allocator.desk.world.sequences[address.subject]
+    return bench.handle(Observed(Stream.BOOK, Entry(address.subject, sequence, OperationId("own"), grant)))
+
+
+def end(bench: Bench, grant: Grant) -> list[Write]:
+    """Its pod ends, and its agent says that the slice is gone."""
+    request = grant.booking.request
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    all_of(bench, bench.observe(subjects.request(request), withdrawn))
+    return all_of(bench, bench.gone(grant))
+
+
+def why(writes: list[Write]) -> Pending:
+    """The one word that somebody waits."""
+    (pending,) = [write.message for write in writes if isinstance(write.message, Pending)]
+    return pending
+
+
+def used(bench: Bench, namespace: str = "lab") -> Usage:
+    """What is counted for a namespace."""
+    return usage(bench.allocator.desk, namespace)

@@ -1,0 +1,127 @@
+"""
+LimitRange and ResourceQuota for pods, as far as pods with GPUs meet them.
+
+Pure: objects go in; a pod is completed in place, or a refusal is raised.
+"""
+
+from collections import Counter
+from fractions import Fraction
+
+from fake_kube.errors import Json, forbidden
+from fake_kube.kinds import pod_defaults, quantities
+
+LIMIT_RANGER = "kubernetes.io/limit-ranger"
+"""
+The annotation in which the plugin says what it wrote
+(https://github.com/kubernetes/kubernetes/blob/master/plugin/pkg/admission/limitranger/admission.go).
+"""
+
+
+def fill(pod: Json, ranges: list[Json]) -> None:
+    """
+    Write the defaults of LimitRanges into the containers, whose own defaults are in already, and say so.
+
+    A maximum without a default is the default too, a default is the default request, and else a minimum is.
+    """
+    spec, said = pod["spec"], []
+    for each in ranges:
+        limits: Json = {}
+        requests: Json = {}
+        for limit in each["spec"]["limits"]:
+            if limit["type"] == "Container":
+                default = {**(limit.get("max") or {}), **(limit.get("default") or {})}
+                limits |= default
+                requests |= {**(limit.get("min") or {}), **default, **(limit.get("defaultRequest") or {})}
+        for kind, key in (("container", "containers"), ("init container", "initContainers")):
+            for container in spec.get(key) or []:
+                for part, amounts in (("request", requests), ("limit", limits)):
+                    written = container.setdefault("resources", {}).setdefault(f"{part}s", {})
+                    absent = sorted(name for name in amounts if name not in written)
+                    written |= {name: amounts[name] for name in absent}
+                    if absent:
+                        said.append(f"{', '.join(absent)} {part} for {kind} {container['name']}")
+    if said:
+        annotations = pod["metadata"].setdefault("annotations", {})
+        annotations[LIMIT_RANGER] = f"LimitRanger plugin set: {'; '.join(said)}"
+
+
+def check_ranges(pod: Json, ranges: list[Json]) -> None:
+    """
+    Hold a pod against the maxima and minima.
+
+    Raises:
+        ApiError: 403 in the server's words.
+    """
+    for each in ranges:
+        for limit in each["spec"]["limits"]:
+            if limit["type"] == "Container":
+                for container in pod_defaults.containers(pod):
+                    why = _beyond(container.get("resources") or {}, limit)
+                    if why:
+                        raise forbidden("pods", pod["metadata"]["name"], why)
+
+
+def _beyond(resources: Json, limit: Json) -> str:
+    """What one container has too much or too little of; empty when it has neither."""
+    for kind, part, bounds, passes in (
+        ("maximum", "limit", limit.get("max"), lambda asked, bound: asked <= bound),
+        ("minimum", "request", limit.get("min"), lambda asked, bound: asked >= bound),
+    ):
+        for name, bound in (bounds or {}).items():
+            asked = (resources.get(f"{part}s") or {}).get(name)
+            usage = f"{kind} {name} usage per Container is {bound}"
+            if asked is None:
+                return f"{usage}.  No {part} is specified"
+            if not passes(quantities.parse(asked), quantities.parse(bound)):
+                return f"{usage}, but {part} is {asked}"
+    return ""
+
+
+def usage(pod: Json) -> Counter[str]:
+    """What a pod counts for, in the words of quotas."""
+    used: Counter[str] = Counter({"pods": 1, "count/pods": 1})  # type: ignore[assignment]
+    for kind in ("requests", "limits"):
+        apps: Counter[str] = Counter()
+        for container in pod["spec"].get("containers") or []:
+            for name, amount in ((container.get("resources") or {}).get(kind) or {}).items():
+                apps[name] += quantities.parse(amount)  # type: ignore[assignment]
+        for container in pod["spec"].get("initContainers") or []:
+            for name, amount in ((container.get("resources") or {}).get(kind) or {}).items():
+                number = quantities.parse(amount)
+                apps[name] = (
+                    apps[name] + number if container.get("restartPolicy") == "Always" else max(apps[name], number)
+                )  # type: ignore[assignment]
+        for name, number in apps.items():
+            used[f"{kind}.{name}"] = number
+            if kind == "requests" and name in {"cpu", "memory"}:
+                used[name] = number
+    return used
+
+
+def in_use(pods: list[Json]) -> Counter[str]:
+    """What all pods that have not ended count for; a gated one counts at once."""
+    total: Counter[str] = Counter()
+    for pod in pods:
+        if (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
+            total.update(usage(pod))
+    return total
+
+
+def check_quotas(pod: Json, quotas: list[Json], others: list[Json]) -> None:
+    """
+    Hold a new pod against what the namespace has left.
+
+    Raises:
+        ApiError: 403 in the server's words.
+    """
+    wanted, used = usage(pod), in_use(others)
+    for quota in quotas:
+        hard = {name: quantities.parse(most) for name, most in (quota["spec"].get("hard") or {}).items()}
+        over = [name for name in sorted(hard) if wanted[name] and used[name] + wanted[name] > hard[name]]
+        if over:
+            parts = (("requested", wanted), ("used", used), ("limited", hard))
+            told = ", ".join(
+                f"{word}: {','.join(f'{name}={quantities.show(Fraction(amounts[name]))}' for name in over)}"
+                for word, amounts in parts
+            )
+            raise forbidden("pods", pod["metadata"]["name"], f"exceeded quota: {quota['metadata']['name']}, {told}")

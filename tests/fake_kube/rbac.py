@@ -1,0 +1,152 @@
+"""
+Who may do what: bearer tokens, and the Roles and ClusterRoles that are bound to their users.
+
+Reads the store, writes nothing. Texts of a refusal: kube-apiserver v1.36.2.
+"""
+
+import secrets
+from dataclasses import dataclass
+
+from fake_kube.errors import ApiError, Json, forbidden
+from fake_kube.resource_types import RBAC, Target
+from fake_kube.store import Store
+
+MASTERS = "system:masters"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+
+    def info(self) -> Json:
+        """As an AdmissionReview says it."""
+        return {"username": self.name, "groups": list(self.groups), **({"uid": self.uid} if self.uid else {})}
+
+
+ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
+
+
+def service_account(namespace: str, name: str) -> User:
+    """The user that a service account is."""
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+    return User(f"system:serviceaccount:{namespace}:{name}", groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for, as authorisation sees it."""
+
+    verb: str
+    group: str
+    resource: str
+    """With its subresource: `pods/status`."""
+    namespace: str = ""
+    name: str = ""
+
+    @staticmethod
+    def of(target: Target, name: str = "") -> "Wish":
+        """Of a request; `name` is one that a field selector gave."""
+        resource = target.resource
+        wanted = target.name or name
+        if resource.plural == "namespaces":
+            return Wish(target.verb, resource.group, target.path, target.name, wanted)
+        return Wish(target.verb, resource.group, target.path, target.namespace, wanted)
+
+
+class Access:
+    """Tokens and rights."""
+
+    def __init__(self, store: Store) -> None:
+        """Rights are those of the roles in this store."""
+        self._store = store
+        self._tokens: dict[str, User] = {}
+
+    def token(self, user: User) -> str:
+        """A new token of a user."""
+        made = secrets.token_urlsafe(24)
+        self._tokens[made] = user
+        return made
+
+    def revoke(self, token: str) -> None:
+        """It is not known any more."""
+        self._tokens.pop(token, None)
+
+    def user(self, header: str) -> User:
+        """
+        Who sent an Authorization header; without one it is an anonymous user.
+
+        Raises:
+            ApiError: 401 for an unknown token.
+        """
+        if not header:
+            return ANONYMOUS
+        kind, _, token = header.partition(" ")
+        if kind.lower() != "bearer" or token not in self._tokens:  # any case: the official client writes both
+            raise ApiError(401, "Unauthorized")
+        return self._tokens[token]
+
+    def check(self, user: User, wish: Wish) -> None:
+        """
+        Let pass what a role allows.
+
+        Raises:
+            ApiError: 403 in the server's words.
+        """
+        if self.allowed(user, wish):
+            return
+        resource = wish.resource
+        where = f'in the namespace "{wish.namespace}"' if wish.namespace else "at the cluster scope"
+        why = f'User "{user.name}" cannot {wish.verb} resource "{resource}" in API group "{wish.group}" {where}'
+        plural = resource.partition("/")[0]
+        raise forbidden(f"{plural}.{wish.group}" if wish.group else plural, wish.name, why)
+
+    def allowed(self, user: User, wish: Wish) -> bool:
+        """Whether some role bound to the user or one of its groups says so."""
+        if MASTERS in user.groups:
+            return True
+        for binding in self._store.listed(f"clusterrolebindings.{RBAC}"):
+            if _binds(binding, user) and any(_grants(rule, wish) for rule in self._rules(binding, "")):
+                return True
+        if not wish.namespace:
+            return False
+        for binding in self._store.listed(f"rolebindings.{RBAC}", wish.namespace):
+            if _binds(binding, user) and any(_grants(rule, wish) for rule in self._rules(binding, wish.namespace)):
+                return True
+        return False
+
+    def _rules(self, binding: Json, namespace: str) -> list[Json]:
+        reference = binding["roleRef"]
+        if reference["kind"] == "ClusterRole":
+            role = self._store.get(f"clusterroles.{RBAC}", "", reference["name"])
+        else:
+            role = self._store.get(f"roles.{RBAC}", namespace, reference["name"])
+        return (role or {}).get("rules") or []
+
+
+def _binds(binding: Json, user: User) -> bool:
+    for subject in binding.get("subjects") or []:
+        if subject["kind"] == "ServiceAccount":
+            namespace = subject.get("namespace") or binding["metadata"].get("namespace", "")
+            if user.name == f"system:serviceaccount:{namespace}:{subject['name']}":
+                return True
+        elif (subject["kind"] == "User" and subject["name"] == user.name) or (
+            subject["kind"] == "Group" and subject["name"] in user.groups
+        ):
+            return True
+    return False
+
+
+def _grants(rule: Json, wish: Wish) -> bool:
+    subresource = wish.resource.partition("/")[2]
+    resources = rule.get("resources") or []
+    names = rule.get("resourceNames") or []
+    return (
+        not {wish.verb, "*"}.isdisjoint(rule.get("verbs") or [])
+        and not {wish.group, "*"}.isdisjoint(rule.get("apiGroups") or [])
+        and (not {wish.resource, "*"}.isdisjoint(resources) or bool(subresource and f"*/{subresource}" in resources))
+        and (not names or wish.name in names)
+    )

@@ -1,0 +1,150 @@
+"""
+What a pod demands of other pods, of ports and of volumes, on the way that users go: nothing is pinned where the
+scheduler could not place it.
+
+Every part is the real one (broker, allocator, inventory, agents, pod-watcher with its webhook); GPUs and the cluster
+are simulated. The scheduler has these filters on its own terms (`fake_kube.components.scheduler_affinity`).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from factories.cluster.cluster_system import ClusterSystem, whole_on
+from factories.cluster.kubernetes import Cluster, FakeKube, Json
+from factories.cluster.scenes import IMAGE, Scene, scene_on, user_pod
+
+from sluice.contracts.messages import HostFacts
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+NODES = ("gpu-1", "gpu-2")
+ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PROFILE = {"sluice.dev/profile": "1g.5gb"}
+LLM = {"matchLabels": {"app": "llm"}}
+APART = {"podAntiAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, "labelSelector": LLM}]}}
+
+
+@pytest.fixture(scope="module")
+def system(server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSystem]:
+    """Two nodes of two A100 each, in a zone each; on a real cluster there are no zones."""
+    if server.fake is None:
+        pytest.skip("a cluster of two zones")
+    with whole_on(tmp_path_factory.mktemp("beside"), server, NODES, watcher={"UNSCHEDULED_AFTER_S": "2"}) as started:
+        for name, zone in zip(NODES, "ab", strict=True):
+            server.fake.nodes.add(name, cpu="64", memory="512Gi", labels={ZONE: zone})
+        yield started
+
+
+@pytest.fixture
+def at(system: ClusterSystem, server: Cluster):
+    """Opens a namespace of the test's own: `async with at as scene`."""
+    return scene_on(system, server)
+
+
+def replica(name: str, **spec: Any) -> Json:
+    """A pod of one application."""
+    made = user_pod(name, annotations=PROFILE, **spec)
+    made["metadata"]["labels"] = {"app": "llm"}
+    return made
+
+
+async def waits(scene: Scene, name: str, reason: str) -> Json:
+    """The condition of a pod that waits for this reason; its gate is closed."""
+
+    async def look() -> Json | None:
+        found = await scene.condition(name)
+        return found if found.get("reason") == reason else None
+
+    found: Json = await scene.until(look, f"{name} to wait for {reason}")
+    assert (await scene.pods())[name]["spec"].get("schedulingGates"), "it is pinned"
+    return found
+
+
+async def test_each_replica_has_a_host_of_its_own_and_the_third_is_told_why_it_waits(at) -> None:
+    """Both on one host would leave one of them pinned where the scheduler never places it."""
+    async with at as scene:
+        for name in "abc":
+            await scene.apply(replica(name, affinity=APART))
+        pods = await scene.started(2)
+        assert {each["spec"]["nodeName"] for each in pods.values()} == set(NODES)
+        (late,) = set("abc") - set(pods)
+        assert "podAntiAffinity" in (await waits(scene, late, "NodePodAntiAffinity"))["message"]
+        first = next(iter(pods))
+        await scene.delete(first)
+        await scene.until(lambda: _is_gone(scene, first), "it to go")
+        assert set(await scene.started(2)) == {*pods, late} - {first}
+
+
+def _facts(scene: Scene, node: str) -> HostFacts:
+    return scene.live.fleet_state.at("host", HostFacts, node) or HostFacts(cpu_cores=0, memory_mib=0, pods_free=0)
+
+
+async def _is_gone(scene: Scene, name: str) -> bool:
+    return name not in await scene.pods()
+
+
+async def test_replicas_are_spread_over_the_zones(at) -> None:
+    """The pin would hide from the scheduler that there is another zone, so nobody else could see to it."""
+    async with at as scene:
+        spread = [{"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": LLM}]
+        for number in range(4):
+            await scene.apply(replica(f"p{number}", topologySpreadConstraints=spread))
+        found = [each["spec"]["nodeName"] for each in (await scene.started(4)).values()]
+        assert sorted(found) == ["gpu-1", "gpu-1", "gpu-2", "gpu-2"]
+
+
+async def test_a_host_port_that_anybody_has_is_not_given_again(at) -> None:
+    """A pod that is none of ours binds it on one node."""
+    async with at as scene:
+        port = [{"containerPort": 80, "hostPort": 8080}]
+        await scene.apply(user_pod("theirs", containers=[{"name": "m", "image": IMAGE, "ports": port}]))
+        theirs = (await scene.started(1))["theirs"]["spec"]["nodeName"]
+        await scene.until(lambda: _facts(scene, theirs).ports, "the port to be told")
+        for name in ("mine", "late"):
+            made = replica(name)
+            made["spec"]["containers"][0]["ports"] = port
+            await scene.apply(made)
+            if name == "mine":
+                mine = (await scene.started(2))["mine"]["spec"]["nodeName"]
+        assert {theirs, mine} == set(NODES)
+        await waits(scene, "late", "NodeHostPortTaken")
+
+
+async def test_a_pod_that_is_none_of_ours_keeps_ours_away(at) -> None:
+    """Anti-affinity holds both ways: the scheduler places no pod beside one that wants it apart."""
+    async with at as scene:
+        other = user_pod("theirs", containers=[{"name": "m", "image": IMAGE}], affinity=APART)
+        await scene.apply(other)
+        theirs = (await scene.started(1))["theirs"]["spec"]["nodeName"]
+        await scene.until(lambda: _facts(scene, theirs).others, "it to be told")
+        await scene.apply(replica("mine"))
+        assert {theirs, (await scene.started(2))["mine"]["spec"]["nodeName"]} == set(NODES)
+
+
+async def test_a_pod_goes_where_its_volume_is(at) -> None:
+    """The volume is in the zone of the second node, and nothing in the pod's own spec says so."""
+    async with at as scene:
+        fake: FakeKube = scene.fake("a volume that is bound")
+        in_b = [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["b"]}]}]
+        affinity = {"required": {"nodeSelectorTerms": in_b}}
+        pv = {
+            "kind": "PersistentVolume",
+            "apiVersion": "v1",
+            "metadata": {"name": "pv-b"},
+            "spec": {"nodeAffinity": affinity},
+        }
+        pvc = {
+            "kind": "PersistentVolumeClaim",
+            "apiVersion": "v1",
+            "metadata": {"name": "models"},
+            "spec": {"volumeName": "pv-b"},
+        }
+        assert (await scene.cluster.post("/api/v1/persistentvolumes", pv)).code == 201
+        claims = f"/api/v1/namespaces/{scene.namespace}/persistentvolumeclaims"
+        assert (await scene.cluster.post(claims, pvc)).code == 201
+        read = fake.count(verb="get", path="persistentvolumeclaims")
+        volumes = [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}]
+        await scene.apply(replica("p", volumes=volumes))
+        assert (await scene.started(1))["p"]["spec"]["nodeName"] == "gpu-2"
+        assert fake.count(verb="get", path="persistentvolumeclaims") == read + 2, "when it asks, and before the pin"

@@ -1,0 +1,444 @@
+"""
+What each service's account may do, by really asking: all that its service calls in the life of a pod, and nothing more.
+
+The services run with the tokens of their accounts, and on a broker with users; both enforce their rights.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+from factories.cluster.account_rights import NEEDED, Right
+from factories.cluster.cluster_system import ABSENT, DEPLOYED, SERVICE, install
+from factories.cluster.kubernetes import JSON_PATCH, MERGE, STRATEGIC, Cluster, Json
+from factories.cluster.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
+from fake_kube.server import FakeKube
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write, WriteAccepted, stream_of
+from sluice.contracts.bus.nats_permissions import permissions_of
+from sluice.contracts.bus.streams import Role
+from sluice.contracts.bus.subjects import Address
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Bound,
+    ContainerDevices,
+    EvictionDone,
+    EvictionOrdered,
+    GpuReport,
+    NodeInventory,
+    NodeRemoved,
+    NodeSnapshot,
+    Pending,
+)
+from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.nats_server.users import User
+
+RBAC = "rbac.authorization.k8s.io"
+SYSTEM, NODES = "sluice-system", "sluice-nodes"
+ACCOUNTS = {
+    "pod-watcher": SYSTEM,
+    "webhook": SYSTEM,
+    "allocator": SYSTEM,
+    "inventory": SYSTEM,
+    "nats": SYSTEM,
+    "streams": SYSTEM,
+    "node-agent": NODES,
+}
+MODEL = "NVIDIA A100-SXM4-40GB"
+
+
+# -- the accounts as they are deployed --------------------------------------------------------------------------------
+
+
+async def give_rights(cluster: Cluster) -> None:
+    """The roles of deploy/kubernetes, as `kubectl apply` would make them."""
+    paths = {
+        "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+        "Role": f"/apis/{RBAC}/v1/namespaces/{{}}/roles",
+        "RoleBinding": f"/apis/{RBAC}/v1/namespaces/{{}}/rolebindings",
+        "ClusterRole": f"/apis/{RBAC}/v1/clusterroles",
+        "ClusterRoleBinding": f"/apis/{RBAC}/v1/clusterrolebindings",
+    }
+    async with cluster.opened() as opened:
+        for document in yaml.safe_load_all((DEPLOYED / "rbac.yaml").read_text(encoding="utf-8")):
+            path = paths[document["kind"]].format(document["metadata"].get("namespace", ""))
+            made = await opened.post(path, document)
+            assert made.code == 201, made
+
+
+@pytest.fixture(scope="module")
+def deployed(server: Cluster) -> Cluster:
+    """A cluster in which Sluice's accounts have their rights."""
+    if server.fake is not None:
+        asyncio.run(install(server))
+        asyncio.run(give_rights(server))
+    return server
+
+
+@pytest.fixture
+async def accounts(deployed: Cluster) -> AsyncIterator[Callable[[str], Any]]:
+    """Tokens of the accounts; skips on a real cluster where Sluice is not installed."""
+    async with deployed.opened() as opened:
+
+        async def token(account: str) -> str:
+            namespace, name = ACCOUNTS[account], f"sluice-{account}"
+            if opened.fake is not None:
+                return opened.fake.service_account_token(namespace, name)
+            path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}"
+            if (await opened.get(path)).code == ABSENT:
+                pytest.skip("Sluice is not installed in this cluster")
+            body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+            made = await opened.post(f"{path}/token", body)
+            assert made.code == 201, made
+            return str(made.body["status"]["token"])
+
+        yield token
+
+
+# -- nothing more -----------------------------------------------------------------------------------------------------
+
+POD = "/api/v1/namespaces/default/pods/sluice-test-absent"
+NODE = "/api/v1/nodes/sluice-test-absent"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+ASKS: dict[str, tuple[str, str, str]] = {
+    "read all secrets": ("GET", "/api/v1/secrets", ""),
+    "list the secrets beside its own": ("GET", f"/api/v1/namespaces/{SYSTEM}/secrets", ""),
+    "read the broker's authority": ("GET", f"/api/v1/namespaces/{SYSTEM}/secrets/sluice-nats-ca", ""),
+    "read the nodes' passwords": ("GET", f"/api/v1/namespaces/{NODES}/secrets/sluice-bus-nodes", ""),
+    "read a secret of the cluster": ("GET", "/api/v1/namespaces/kube-system/secrets/sluice-test-absent", ""),
+    "make a secret": ("POST", f"/api/v1/namespaces/{SYSTEM}/secrets", ""),
+    "write a secret elsewhere": ("PATCH", "/api/v1/namespaces/default/secrets/sluice-webhook-tls", MERGE),
+    "read others' configuration": ("GET", "/api/v1/namespaces/kube-system/configmaps", ""),
+    "write others' configuration": ("PATCH", "/api/v1/namespaces/kube-system/configmaps/sluice-test-absent", MERGE),
+    "read a pod by name": ("GET", POD, ""),
+    "make a pod": ("POST", "/api/v1/namespaces/default/pods", ""),
+    "replace a pod": ("PUT", POD, ""),
+    "delete a pod": ("DELETE", POD, ""),
+    "run something in a pod": ("POST", f"{POD}/exec", ""),
+    "read what a pod says": ("GET", f"{POD}/log", ""),
+    "add a container to a pod": ("PATCH", f"{POD}/ephemeralcontainers", STRATEGIC),
+    "place a pod": ("POST", f"{POD}/binding", ""),
+    "write a node": ("PATCH", NODE, MERGE),
+    "write a node's status": ("PATCH", f"{NODE}/status", MERGE),
+    "delete a node": ("DELETE", NODE, ""),
+    "make a namespace": ("POST", "/api/v1/namespaces", ""),
+    "delete a namespace": ("DELETE", "/api/v1/namespaces/sluice-test-absent", ""),
+    "give rights": ("POST", f"/apis/{RBAC}/v1/clusterrolebindings", ""),
+    "change rights": ("PATCH", f"/apis/{RBAC}/v1/clusterroles/sluice-pod-watcher", MERGE),
+    "have a token of another account": (
+        "POST",
+        f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/sluice-webhook/token",
+        "",
+    ),
+    "change another webhook": ("PATCH", f"{ADMISSION}/mutatingwebhookconfigurations/sluice-test-absent", JSON_PATCH),
+    "add a webhook": ("POST", f"{ADMISSION}/mutatingwebhookconfigurations", ""),
+    "delete its webhook": ("DELETE", f"{ADMISSION}/mutatingwebhookconfigurations/sluice", ""),
+    "change a policy": ("PATCH", f"{ADMISSION}/validatingadmissionpolicies/sluice-keep", MERGE),
+    "take others' leases": ("PATCH", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/x", MERGE),
+    "run a workload": ("POST", "/apis/apps/v1/namespaces/default/deployments", ""),
+    "change what a resource is": (
+        "PATCH",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpus.sluice.dev",
+        MERGE,
+    ),
+}
+REVIEWS = {
+    "be another user": Right("impersonate", "users"),
+    "be in another group": Right("impersonate", "groups"),
+    "be another account": Right("impersonate", "serviceaccounts"),
+    "give more than it has": Right("escalate", "clusterroles", RBAC),
+    "bind any role": Right("bind", "clusterroles", RBAC),
+    "do anything": Right("*", "*", "*"),
+}
+
+
+@pytest.mark.parametrize("account", ACCOUNTS)
+async def test_an_account_can_do_nothing_that_its_service_does_not(deployed: Cluster, accounts, account: str) -> None:
+    """What somebody could do who has taken over the service, or stolen its token."""
+    token = await accounts(account)
+    async with deployed.opened() as kube:
+        for what, (method, path, kind) in ASKS.items():
+            body: Any = [] if kind == JSON_PATCH else {} if method in {"POST", "PUT", "PATCH"} else None
+            # A dry run: an account that can do too much takes nothing of a real cluster away while it is found out.
+            dry = {} if method == "GET" else {"dryRun": "All"}
+            reply = await kube.ask(method, path, body, kind=kind or "application/json", token=token, **dry)
+            assert reply.code == 403, f"{account} can {what}: {reply}"
+        for what, right in REVIEWS.items():
+            assert not await may(kube, token, right), f"{account} can {what}"
+
+
+NOT_IN_AN_HOUR = {("bind", "slices"), ("patch", "events")}
+"""A right that a policy asks for by name, and the series of an Event: not written before half an hour of waiting."""
+
+
+@pytest.mark.parametrize("account", NEEDED)
+async def test_an_account_may_do_what_its_service_does(deployed: Cluster, accounts, account: str) -> None:
+    """A missing right is a pod that waits for ever, and a 403 in a log that nobody reads."""
+    token = await accounts(account)
+    async with deployed.opened() as kube:
+        for right in sorted(NEEDED[account]):
+            assert await may(kube, token, right), f"{account} may not {right}"
+
+
+async def may(kube: Cluster, token: str, right: Right) -> bool:
+    """What the server answers about itself."""
+    plural, _, subresource = right.resource.partition("/")
+    asked = {
+        "verb": right.verb,
+        "group": right.group,
+        "resource": plural,
+        "subresource": subresource,
+        "name": right.name,
+        "namespace": right.namespace,
+    }
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": asked},
+    }
+    reply = await kube.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body, token=token)
+    assert reply.code == 201, reply
+    return bool(reply.body["status"]["allowed"])
+
+
+# -- all that is needed -----------------------------------------------------------------------------------------------
+
+
+class Site:
+    """A fake cluster with Sluice's accounts, a broker with its users, and the test as allocator and inventory."""
+
+    def __init__(
+        self, kube: FakeKube, cluster: Cluster, broker: Broker, buses: dict[Role, NatsBus], folder: Path
+    ) -> None:
+        """`folder` holds passwords and logs."""
+        self.kube, self.cluster, self.folder = kube, cluster, folder
+        self._broker, self._buses = broker, buses
+        self._number = 0
+
+    @contextlib.asynccontextmanager
+    async def process(self, role: str, account: str, **settings: str) -> AsyncIterator[WatcherProcess]:
+        """The pod-watcher in a role, with the token of an account."""
+        token = self.kube.service_account_token(SYSTEM, f"sluice-{account}")
+        own = {
+            "ROLE": role,
+            "KUBECONFIG": str(self.kube.kubeconfig(self.folder / f"{role}.kubeconfig", token=token)),
+            "WEBHOOK_ADDRESS": "127.0.0.1:0",
+            "SLUICE_NATS_URL": self._broker.url,
+            "SLUICE_NATS_USER": Role.POD_WATCHER.value,
+            "SLUICE_NATS_PASSWORD_FILE": str(self.folder / Role.POD_WATCHER.value),
+        }
+        async with watcher(self.folder / f"{role}.log", **(own | settings)) as process:
+            yield process
+
+    async def say(self, role: Role, address: Address, message: AnyMessage) -> None:
+        """Another service says something."""
+        bus, stream = self._buses[role], stream_of(address.kind)
+        last = await bus.last(stream, address.subject)
+        self._number += 1
+        write = Write(
+            operation=OperationId(f"test-{self._number}"),
+            attempt=1,
+            stream=stream,
+            subject=address.subject,
+            guard=address.guard,
+            expected=last.sequence if last is not None else 0,
+            message=message,
+            request="",
+        )
+        assert isinstance(await bus.write(write, {}), WriteAccepted)
+
+    async def said(self, address: Address, kind: type) -> Any:
+        """The last value of a noun, once it is of this kind."""
+        bus = self._buses[Role.ALLOCATOR]
+
+        async def look() -> Any:
+            entry = await bus.last(stream_of(address.kind), address.subject)
+            return entry.message if entry is not None and isinstance(entry.message, kind) else None
+
+        return await until(look, f"{kind.__name__} at {address.subject}")
+
+    async def claims(self) -> None:
+        """A volume claim that is bound, and one that is bound when its first pod is placed."""
+        spec = {"volumeName": "pv-1"}
+        late = {"storageClassName": "late"}
+        kinds = (
+            ("/api/v1/persistentvolumes", "PersistentVolume", "pv-1", {"spec": {}}),
+            ("/api/v1/namespaces/default/persistentvolumeclaims", "PersistentVolumeClaim", "bound", {"spec": spec}),
+            ("/api/v1/namespaces/default/persistentvolumeclaims", "PersistentVolumeClaim", "late", {"spec": late}),
+        )
+        mode = {"volumeBindingMode": "WaitForFirstConsumer"}
+        storage = ("/apis/storage.k8s.io/v1/storageclasses", "StorageClass", "late", mode)
+        for path, kind, name, rest in (*kinds, storage):
+            version = "storage.k8s.io/v1" if kind == "StorageClass" else "v1"
+            body = {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **rest}
+            made = await self.cluster.post(path, body)
+            assert made.code == 201, made
+
+    async def pod(self, name: str, *claims: str) -> tuple[RequestId, Json]:
+        """A person's pod, as it was stored."""
+        volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "annotations": {"sluice.dev/profile": "1g.5gb"}},
+            "spec": {"containers": [{"name": "main", "image": "train:1"}], "volumes": volumes},
+        }
+        made = await self.cluster.post("/api/v1/namespaces/default/pods", body)
+        assert made.code == 201, made
+        return RequestId(made.body["metadata"]["uid"]), made.body
+
+    def calls(self, account: str) -> set[tuple[str, str]]:
+        """What an account has asked of the API server."""
+        user = f"system:serviceaccount:{SYSTEM}:sluice-{account}"
+        return {(verb, path) for who, verb, path in self.kube.front.requests if who == user}
+
+
+async def until(look: Callable[[], Any], what: str) -> Any:
+    """What `look` finds; bounded."""
+    deadline = time.monotonic() + WAIT_S
+    while not (found := await look()):
+        assert time.monotonic() < deadline, f"never: {what}"
+        await asyncio.sleep(LOOK_S)
+    return found
+
+
+@pytest_asyncio.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    """Nothing of Sluice runs yet."""
+    roles = (Role.ADMINISTRATOR, Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY)
+    users = tuple(User(permissions_of(role), secrets.token_hex(8)) for role in roles)
+    for user in users:
+        (tmp_path / user.rights.user).write_text(f"{user.password}\n")
+    credentials = {role: Credentials(role.value, user.password) for role, user in zip(roles, users, strict=True)}
+    with FakeKube() as kube:
+        for node in ("n1", "n2"):
+            kube.nodes.add(node, cpu="64", memory="512Gi")
+        kube.nodes.tickets(lambda _node, _path: True)
+        cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
+        await install(cluster)
+        await give_rights(cluster)
+        async with contextlib.AsyncExitStack() as stack:
+            broker = await stack.enter_async_context(
+                Broker(tmp_path / "nats", users=users, probe=credentials[Role.ADMINISTRATOR])
+            )
+            opened = await stack.enter_async_context(cluster.opened())
+            buses = {}
+            for role in roles:
+                if role is not Role.POD_WATCHER:
+                    buses[role] = await NatsBus.connect(broker.url, name=role.value, credentials=credentials[role])
+                    stack.push_async_callback(buses[role].close)
+            await buses[Role.ADMINISTRATOR].ensure_streams()
+            yield Site(kube, opened, broker, buses, tmp_path)
+
+
+def inventory(*, removed: bool = False) -> NodeInventory:
+    """What the inventory says of n1."""
+    gpu = GpuReport(
+        uuid=GpuUuid("GPU-1"),
+        index=0,
+        model=MODEL,
+        memory_mib=40960,
+        multiprocessors=108,
+        mig_enabled=True,
+        memory_slices=8,
+        compute_slices=7,
+        profiles=(),
+        instances=(),
+        creatable={},
+    )
+    snapshot = NodeSnapshot(
+        node=NodeName("n1"),
+        boot_id="b",
+        agent_run=RunId("a"),
+        generation=1,
+        driver_version="",
+        gpus=(gpu,),
+        slices=(),
+    )
+    return NodeInventory(snapshot=snapshot, stale=removed, removed=removed)
+
+
+def bound(request: RequestId) -> Bound:
+    """The allocator's answer."""
+    return Bound(
+        request=request,
+        request_revision=1,
+        allocation=AllocationId(f"{request}_r_1"),
+        node=NodeName("n1"),
+        revision=1,
+        ticket="t-1",
+        containers=(ContainerDevices(container="main", visible_devices="MIG-1"),),
+    )
+
+
+@pytest.mark.timeout(120)
+async def test_the_services_live_a_whole_pod_life_with_the_rights_they_have(site: Site) -> None:
+    """Nothing is refused to them, by the API server or the broker; and they have no right that they do not use."""
+    async with site.process("webhook", "webhook") as webhook:
+        site.kube.route_service(*SERVICE, host="127.0.0.1", port=await webhook.port("webhook"))
+        await webhook.line("the API servers are told whom to trust")
+        async with site.process("watch", "pod-watcher", NODE_REMOVED_AFTER_S="1") as watch:
+            await _live(site)
+            said = watch.text + webhook.text
+            assert await watch.stop() == 0, watch.text
+        assert await webhook.stop() == 0, webhook.text
+    assert site.kube.front.forbidden == []
+    assert "ermissions violation" not in said.lower(), said
+    for account, rights in NEEDED.items():
+        granted = {(right.verb, right.resource) for right in rights}
+        assert site.calls(account) == granted - NOT_IN_AN_HOUR, account
+
+
+async def _live(site: Site) -> None:
+    """Two pods: one is served at once and evicted, one waits; GPUs are mirrored; a node goes."""
+    await site.claims()
+    served, stored = await site.pod("served", "bound", "late")
+    assert stored["spec"]["schedulingGates"] == [{"name": "sluice.dev/slice"}]
+    waiting, _ = await site.pod("waiting")
+    for request in (served, waiting):
+        await site.said(subjects.request(request), AllocationRequested)
+    reason = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=2, of="nodes")
+    pending = Pending(request=waiting, request_revision=1, message="2 nodes are not open yet", reasons=(reason,))
+    await site.say(Role.ALLOCATOR, subjects.waiting(waiting), pending)
+    await site.say(Role.ALLOCATOR, subjects.binding(served), bound(served))
+    await until(lambda: _pod(site, "served", lambda pod: pod["spec"].get("nodeName") == "n1"), "the pod on its node")
+    await until(lambda: _pod(site, "waiting", _is_told_to_wait), "the waiting pod to be told")
+
+    await site.say(Role.INVENTORY, subjects.inventory(NodeName("n1")), inventory())
+    await until(lambda: _gpus(site, 1), "the GPU to be shown")
+    await site.say(Role.INVENTORY, subjects.inventory(NodeName("n1")), inventory(removed=True))
+    await until(lambda: _gpus(site, 0), "the GPU to be shown no more")
+
+    order = EvictionOrdered(request=served, cause="a pod of a higher priority needs its place")
+    await site.say(Role.ALLOCATOR, subjects.eviction(served), order)
+    await site.said(subjects.evicted(served), EvictionDone)
+    site.kube.nodes.remove("n2")
+    await site.said(subjects.node(NodeName("n2")), NodeRemoved)
+
+
+async def _pod(site: Site, name: str, right: Callable[[Json], Any]) -> bool:
+    pod = site.kube.get("pods", "default", name)
+    return pod is not None and bool(right(pod))
+
+
+def _is_told_to_wait(pod: Json) -> bool:
+    conditions = pod["status"].get("conditions") or []
+    return any("not open yet" in each.get("message", "") for each in conditions)
+
+
+async def _gpus(site: Site, count: int) -> bool:
+    gpus = site.kube.all("gpus.sluice.dev")
+    return len(gpus) == count and all("status" in each for each in gpus)

@@ -1,0 +1,418 @@
+"""What a person sees when admission does not take a pod, or takes it with a warning: the lines of `kubectl apply`."""
+
+import ast
+import asyncio
+import base64
+import contextlib
+import inspect
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from factories.cluster.admission import answer, container, gpu, pod, taken
+from factories.cluster.described_pods import kubectl, kubectl_is_there
+from factories.cluster.kubernetes import Cluster, Json
+from fake_kube.server import FakeKube
+
+from sluice.contracts.admission import AdmissionConfig, environment, gpu_amounts, reserved_fields, volumes
+from sluice.runtime.clock import SystemClock
+from sluice_pod_watcher.shell.http_server import ListenAddress
+from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
+from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher
+from sluice_pod_watcher.shell.webhook.cert_sources import RotatingCertificates
+from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore
+from sluice_pod_watcher.shell.webhook.server import listening
+from sluice_pod_watcher.shell.webhook.tls import new_context
+
+SERVICE, NAMESPACE = "sluice-webhook", "sluice-system"
+SHIPPED = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "base" / "admission" / "webhook.yaml"
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+DENIED = 'admission webhook "pods.sluice.dev" denied the request: '
+GPU = gpu(gpu="1")
+SLICE = {"sluice.dev/profile": "1g.5gb"}
+MODULES = (gpu_amounts, reserved_fields, environment, volumes)
+
+
+class Denial(NamedTuple):
+    """A pod as a person writes it, and the sentence that they read; a `*` stands for anything."""
+
+    code: int
+    body: Json
+    sentence: str
+
+
+def with_volume(**volume: Any) -> Json:
+    """A GPU pod with one volume."""
+    return pod(container(resources=GPU), volumes=[volume])
+
+
+def with_mount(name: str, path: str) -> Json:
+    """A GPU pod with one mount."""
+    made = pod(container(resources=GPU), volumes=[{"name": name, "emptyDir": {}}] if name != "sluice-slice" else [])
+    made["spec"]["containers"][0]["volumeMounts"] = [{"name": name, "mountPath": path}]
+    return made
+
+
+def with_env(name: str, value: str) -> Json:
+    """A GPU pod with one variable."""
+    return pod(container(resources=GPU, env=[{"name": name, "value": value}]))
+
+
+LEAVE_OUT = "(allowed: leave it out)"
+NOT_PRIVILEGED = "(allowed: false, or a cluster that allows privileged GPU pods)"
+REQUEST = "spec.containers[main].resources.requests[nvidia.com/gpu] = '1': "
+DENIALS = {
+    "a list of devices": Denial(
+        403,
+        with_env("NVIDIA_VISIBLE_DEVICES", "0,1"),
+        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0,1': Sluice sets this from what the pod is granted "
+        "(allowed: leave it out, or 'all', for all devices of the container)",
+    ),
+    "capabilities twice": Denial(
+        422,
+        pod(
+            container(resources=GPU, env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "video"}]),
+            annotations={"main.sluice.dev/driver-capabilities": "compute"},
+        ),
+        "spec.containers[main].env[NVIDIA_DRIVER_CAPABILITIES] = 'video': the pod's annotations set 'compute' for this "
+        "container (allowed: only one of them, or the same in both)",
+    ),
+    "a slip in the capabilities": Denial(
+        422,
+        with_env("NVIDIA_DRIVER_CAPABILITIES", "compute,vidoe"),
+        "spec.containers[main].env[NVIDIA_DRIVER_CAPABILITIES] = 'compute,vidoe': 'vidoe' is not a driver capability; "
+        "did you mean video? (allowed: compute, compat32, display, graphics, ngx, utility, video, or all)",
+    ),
+    "a gpu and none": Denial(
+        422,
+        with_env("NVIDIA_VISIBLE_DEVICES", "void"),
+        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'void': the container asks for a GPU, and this hides all "
+        "GPUs (allowed: one of the two)",
+    ),
+    "a second preload": Denial(
+        403,
+        pod(
+            container(env=[{"name": "LD_PRELOAD", "value": "/a.so"}]),
+            annotations={"sluice.dev/sm-partition": "50", "sluice.dev/memory": "4Gi"},
+        ),
+        "spec.containers[main].env[LD_PRELOAD] = '/a.so': a fractional share preloads the library of its time quota "
+        "here, and a second entry would replace it (allowed: preload yours in the image (/etc/ld.so.preload), or ask "
+        "for a mode without a time quota)",
+    ),
+    "a path of the host": Denial(
+        403,
+        with_volume(name="h", hostPath={"path": "/run/sluice"}),
+        "spec.volumes[h].hostPath.path = '/run/sluice': leads to /run/sluice of the node, where the slices of other "
+        "pods are reached (allowed: other directories of the host)",
+    ),
+    "our driver": Denial(
+        403,
+        with_volume(name="mine", csi={"driver": "slice.sluice.dev"}),
+        "spec.volumes[mine].csi.driver = 'slice.sluice.dev': Sluice adds its volume itself "
+        "(allowed: leave the volume out)",
+    ),
+    "our volume": Denial(
+        403,
+        with_volume(name="sluice-slice", emptyDir={}),
+        "spec.volumes = 'sluice-slice': this name is of the volume that Sluice adds (allowed: another name)",
+    ),
+    "our mount": Denial(
+        403,
+        with_mount("sluice-slice", "/all"),
+        "spec.containers[main].volumeMounts = 'sluice-slice at /all': Sluice mounts its volume itself, each container "
+        "its own part of it (allowed: leave the mount out)",
+    ),
+    "the place of our mount": Denial(
+        403,
+        with_mount("data", "/run/sluice/slice"),
+        "spec.containers[main].volumeMounts = 'data at /run/sluice/slice': Sluice mounts the container's ticket at "
+        "/run/sluice/slice (allowed: another mountPath)",
+    ),
+    "our annotation": Denial(
+        403,
+        pod(annotations={"sluice.dev/request": "{}"}),
+        "metadata.annotations[sluice.dev/request] = '{}': Sluice writes this when the pod is created " + LEAVE_OUT,
+    ),
+    "our label": Denial(
+        403,
+        pod(labels={"sluice.dev/managed": "true"}),
+        "metadata.labels[sluice.dev/managed] = 'true': Sluice sets this label on the pods that it serves " + LEAVE_OUT,
+    ),
+    "our gate": Denial(
+        403,
+        pod(schedulingGates=[{"name": "sluice.dev/slice"}]),
+        "spec.schedulingGates = 'sluice.dev/slice': Sluice sets its gate itself; one set by hand might never be opened "
+        + LEAVE_OUT,
+    ),
+    "a grant": Denial(
+        403,
+        pod(annotations={"main.granted.sluice.dev/visible-devices": "all"}),
+        "metadata.annotations[main.granted.sluice.dev/visible-devices] = 'all': Sluice writes what it grants, later "
+        + LEAVE_OUT,
+    ),
+    "a node": Denial(
+        403,
+        pod(container(resources=GPU), nodeName="gpu-1"),
+        "spec.nodeName = 'gpu-1': a pod that is on a node already cannot wait for a slice "
+        "(allowed: nodeSelector or node affinity)",
+    ),
+    "the host's processes": Denial(
+        403,
+        pod(container(resources=GPU), hostPID=True),
+        "spec.hostPID = 'true': a GPU pod that sees the processes of its node can reach the slices of others through "
+        "them " + NOT_PRIVILEGED,
+    ),
+    "the host's memory": Denial(
+        403,
+        pod(annotations={"sluice.dev/memory": "4Gi", "sluice.dev/mode": "mps"}, hostIPC=True),
+        "spec.hostIPC = 'true': a pod on a shared GPU could write into the shared memory of its neighbours "
+        "(allowed: false, or an emptyDir with medium Memory at /dev/shm)",
+    ),
+    "privileges": Denial(
+        403,
+        pod(container(resources=GPU, securityContext={"privileged": True})),
+        "spec.containers[main].securityContext.privileged = 'true': a privileged container of a GPU pod sees every GPU "
+        "of its node " + NOT_PRIVILEGED,
+    ),
+    "a request alone": Denial(
+        422,
+        pod(container(resources={"requests": {"nvidia.com/gpu": "1"}})),
+        REQUEST + "a GPU resource needs a limit, and has only a request (allowed: the same under limits)",
+    ),
+    "a request beside another limit": Denial(
+        422,
+        pod(container(resources={"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "2"}})),
+        REQUEST + "differs from its limit '2' (allowed: request and limit alike, or the limit alone)",
+    ),
+    "InvalidValue": Denial(
+        422,
+        pod(container(resources=gpu(gpu="500m"))),
+        "nvidia.com/gpu = '500m': not a whole number (allowed: a whole number from 0 to 8)",
+    ),
+    "OutOfRange": Denial(
+        422,
+        pod(annotations={"sluice.dev/sm-percentage": "140"}),
+        "sluice.dev/sm-percentage = '140': out of range (allowed: a whole number from 1 to 100)",
+    ),
+    "Contradiction": Denial(
+        422,
+        pod(container(resources=GPU), annotations={"sluice.dev/memory": "4Gi"}),
+        "nvidia.com/gpu = '1': contradicts sluice.dev/memory = '4Gi': these are two vocabularies for one container "
+        "(allowed: one of them)",
+    ),
+    "UnknownKey": Denial(
+        422,
+        pod(annotations={"sluice.dev/profil": "1g.5gb"}),
+        "sluice.dev/profil = '1g.5gb': there is no such key; did you mean sluice.dev/profile? (allowed: *)",
+    ),
+    "UnsupportedKey": Denial(
+        422,
+        pod(container(resources=gpu(gpu="1", gpumem="8000")), init=[container("prep", resources=GPU)]),
+        "nvidia.com/gpu = '1 x a whole GPU, exclusive': the init container 'prep' uses the devices of a container that "
+        "asks for the same, and none does "
+        "(allowed: the same ask and runAsUser as another container of the pod, or none)",
+    ),
+    "UnknownContainer": Denial(
+        422,
+        pod(annotations={"maim.sluice.dev/profile": "1g.5gb"}),
+        "maim.sluice.dev/profile = '1g.5gb': the pod has no container 'maim'; did you mean main? (allowed: main)",
+    ),
+    "UnknownProfile": Denial(
+        422,
+        pod(annotations={"sluice.dev/profile": "big"}),
+        "sluice.dev/profile = 'big': not the name of a MIG profile (allowed: *)",
+    ),
+    "TooLarge": Denial(
+        422,
+        pod(
+            container(resources=gpu(gpu="5")),
+            container("second", resources=gpu(gpu="5")),
+        ),
+        "nvidia.com/gpu = '*(allowed: 1 to 8 over all containers)",
+    ),
+    "two at once": Denial(
+        403,
+        pod(container(resources=GPU), hostPID=True, nodeName="gpu-1"),
+        "spec.nodeName = 'gpu-1': a pod that is on a node already cannot wait for a slice (allowed: nodeSelector or "
+        "node affinity); spec.hostPID = 'true': a GPU pod that sees the processes of its node can reach the slices of "
+        "others through them " + NOT_PRIVILEGED,
+    ),
+}
+WARNINGS = {
+    "priority": (
+        pod(container(resources=gpu(gpu="1", priority="1"))),
+        "Sluice does not use nvidia.com/priority: the annotation sluice.dev/priority orders waiting pods",
+    ),
+    "scheduler": (
+        pod(container(resources=GPU), schedulerName="hami-scheduler"),
+        "spec.schedulerName = 'hami-scheduler': that scheduler starts the pod, so it must be running",
+    ),
+    "fastpod": (
+        pod(annotations={"sluice.dev/mode": "fastpod", "sluice.dev/sm-partition": "20"}),
+        "sluice.dev/mode = 'fastpod': fastpod is now called fractional, and means the same",
+    ),
+}
+
+
+@contextlib.asynccontextmanager
+async def admitting(folder: Path) -> AsyncIterator[Cluster]:
+    """A cluster with the webhook configuration as it is shipped, and the webhook behind it."""
+    context = new_context()
+    source = RotatingCertificates(MemoryStore(), (f"{SERVICE}.{NAMESPACE}.svc",), CertificateConfig())
+    keeper = CertificateRotator(context, source, NoBundlePublisher(), SystemClock())
+    await keeper.refresh()
+    with FakeKube() as fake:
+        async with (
+            listening(AdmissionConfig(), context, keeper, ListenAddress("127.0.0.1", 0)) as port,
+            Cluster(fake.kubeconfig(folder / "config"), fake).opened() as opened,
+        ):
+            fake.route_service(NAMESPACE, SERVICE, host="127.0.0.1", port=port)
+            configuration = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
+            for hook in configuration["webhooks"]:
+                bundle = base64.b64encode(keeper.bundle.encode()).decode()
+                hook["clientConfig"] = {**hook["clientConfig"], "caBundle": bundle}
+            made = await opened.post(CONFIGURATIONS, configuration)
+            assert made.code == 201, made
+            yield opened
+
+
+def named(body: Json, name: str) -> Json:
+    """The pod under this name, as it is sent."""
+    metadata = {key: value for key, value in body["metadata"].items() if key not in {"generateName", "namespace"}}
+    return {**body, "metadata": {**metadata, "name": name}}
+
+
+def documents(bodies: dict[str, Json]) -> str:
+    """A file for `kubectl apply`."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": [named(b, n) for n, b in bodies.items()]})
+
+
+def alike(found: str, wanted: str) -> bool:
+    """Whether a sentence is the wanted one."""
+    before, star, after = wanted.partition("*")
+    return found == wanted if not star else found.startswith(before) and found.endswith(after)
+
+
+NUMBERED = {f"pod-{number}": denial for number, denial in enumerate(DENIALS.values())}
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """What the API server answers to each pod; where there is kubectl, checked to be what it prints."""
+    folder = tmp_path_factory.mktemp("denied")
+
+    async def apply() -> dict[str, tuple[int, str]]:
+        async with admitting(folder) as cluster:
+            path = f"/api/v1/namespaces/{await cluster.namespace()}/pods"
+            replies = {name: await cluster.post(path, named(each.body, name)) for name, each in NUMBERED.items()}
+            if kubectl_is_there():
+                (folder / "pods.json").write_text(documents({name: each.body for name, each in NUMBERED.items()}))
+                words = ("apply", "--validate=false", "-f", str(folder / "pods.json"))
+                lines = (await kubectl(cluster.kubeconfig, folder, *words, fails=True)).splitlines()
+                for name, reply in replies.items():
+                    assert any(reply.message in line for line in lines), (name, lines)
+            assert (await cluster.get(path)).items == []
+            return {name: (reply.code, reply.message) for name, reply in replies.items()}
+
+    return asyncio.run(apply())
+
+
+@pytest.mark.parametrize("title", list(DENIALS))
+def test_a_person_reads_why_a_pod_is_not_taken(printed, title):
+    """They would try one line after the other."""
+    wanted = DENIALS[title]
+    code, message = printed[f"pod-{list(DENIALS).index(title)}"]
+    assert code == wanted.code
+    assert message.startswith(DENIED)
+    assert alike(message.removeprefix(DENIED), wanted.sentence), message
+
+
+def test_every_denial_that_admission_has_is_among_them(monkeypatch):
+    """A new denial must get a test of what a person reads."""
+    said = set()
+    for module in MODULES:
+        for name in ("forbidden", "invalid"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, recorded(getattr(module, name), said))
+    for denial in DENIALS.values():
+        answer(denial.body)
+    written = set()
+    for module in MODULES:
+        for call in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in {"forbidden", "invalid"}:
+                written.add((module.__name__, call.lineno))
+    assert len(written) > 15
+    assert said == written
+
+
+def recorded(deny, said):
+    """The same, which also notes the line that it was called in."""
+
+    def noted(*arguments):
+        frame = sys._getframe(1)  # who called
+        said.add((frame.f_globals["__name__"], frame.f_lineno))
+        return deny(*arguments)
+
+    return noted
+
+
+async def test_a_deployments_owner_reads_it_in_the_event_of_its_replica_set(tmp_path):
+    """A Deployment is taken whatever its pods are; its owner would see 0 of 2 pods and nothing else."""
+    denial = DENIALS["privileges"]
+    async with admitting(tmp_path) as cluster:
+        namespace = await cluster.namespace()
+        template = {"metadata": {"labels": {"app": "a"}}, "spec": denial.body["spec"]}
+        spec = {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}, "template": template}
+        body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "train"}, "spec": spec}
+        assert (await cluster.post(f"/apis/apps/v1/namespaces/{namespace}/deployments", body)).code == 201
+        path = f"/api/v1/namespaces/{namespace}/events"
+        found = await cluster.until(lambda: cluster.get(path), lambda reply: bool(reply.items))
+        (event,) = found.items
+        assert (event["reason"], event["involvedObject"]["kind"]) == ("FailedCreate", "ReplicaSet")
+        assert event["message"] == f"Error creating: {DENIED}{denial.sentence}"
+        assert len(event["message"]) < 1024
+        deployment = await cluster.get(f"/apis/apps/v1/namespaces/{namespace}/deployments/train")
+        (condition,) = deployment.body["status"]["conditions"]
+        assert (condition["reason"], condition["message"]) == ("FailedCreate", f"{DENIED}{denial.sentence}")
+
+
+async def test_a_person_reads_what_a_pod_that_is_taken_does_not_do(tmp_path):
+    """A key that says nothing here would be believed to count."""
+    async with admitting(tmp_path) as cluster:
+        plain, mps = await cluster.namespace(), await cluster.namespace(**{"sluice.dev/default-mode": "mps"})
+        bodies = {title: named(body, title) for title, (body, _) in WARNINGS.items()}
+        for title, (_, warning) in WARNINGS.items():
+            reply = await cluster.post(f"/api/v1/namespaces/{plain}/pods", bodies[title], dryRun="All")
+            assert (reply.code, reply.warnings) == (201, [warning])
+        asks = pod(annotations={"sluice.dev/memory": "4Gi"})
+        reply = await cluster.post(f"/api/v1/namespaces/{mps}/pods", named(asks, "p"))
+        default = "main.sluice.dev/mode = 'mps': the default of this namespace, because the pod names no mode"
+        assert (reply.code, reply.warnings) == (201, [default])
+        if kubectl_is_there():
+            (tmp_path / "pods.json").write_text(documents(bodies))
+            words = ("-n", plain, "apply", "--validate=false", "-f", str(tmp_path / "pods.json"))
+            printed = await kubectl(cluster.kubeconfig, tmp_path, *words, errors=True)
+            for _, warning in WARNINGS.values():
+                assert f"Warning: {warning}" in printed.splitlines()
+
+
+async def test_a_person_reads_why_a_debug_container_is_not_taken(tmp_path):
+    """`kubectl debug` is how people look into a pod that misbehaves."""
+    async with admitting(tmp_path) as cluster:
+        path = f"/api/v1/namespaces/{await cluster.namespace()}/pods"
+        assert (await cluster.post(path, named(pod(container(resources=GPU)), "p"))).code == 201
+        debugger = {"name": "debugger", "image": "busybox:1.36", "securityContext": {"privileged": True}}
+        body = {"spec": {"ephemeralContainers": [debugger]}}
+        reply = await cluster.patch(f"{path}/p/ephemeralcontainers", body)
+        assert (reply.code, reply.message) == (
+            403,
+            (
+                f"{DENIED}spec.ephemeralContainers[debugger].securityContext.privileged = 'true': "
+                f"a privileged container of a GPU pod sees every GPU of its node {NOT_PRIVILEGED}"
+            ),
+        )
+        assert taken(pod(container(resources=GPU)))["spec"]["schedulingGates"]

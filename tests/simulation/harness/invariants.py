@@ -1,0 +1,133 @@
+"""
+What must always hold, and where it is judged.
+
+Declared for docs/invariants.md; nothing is decided by it. `test_invariants` compares it with the judges.
+"""
+
+from dataclasses import dataclass
+
+from simulation.planted.allocator.cordons import PROMISED_FOR_EVER, SENT_AS_DECIDED
+from simulation.planted.allocator.jobs import HALF_KEPT, ONE_TOO_MANY
+from simulation.planted.allocator.node_removals import (
+    GONE_IN_ANOTHER_LIFE,
+    NEVER_BEGUN_ANEW,
+    OPEN_WHILE_CLOSING,
+    OPENED_UNHEARD,
+    RELEASED_OVER_NOTHING,
+    REMOVED_HAS_NOTHING,
+)
+from simulation.planted.allocator.preemptions import COUNTED_ON_TWICE, PROMISED_IS_HAD
+from simulation.planted.allocator.quotas import BOUND_ON_WHAT_IS_KNOWN, NOTHING_TAKEN_BACK
+from simulation.planted.allocator.turns import BOTH_KEPT, STARVING_BUGS, TAKES_WHAT_IS_THERE
+from simulation.planted.bug import PlantedBug
+from simulation.planted.kube import DECLINED_FORGOTTEN, KEPT_OUT, NOT_TAKEN_BACK, READ_IS_SETTLED, RELEASE_FORGOTTEN
+from simulation.planted.lost_truth import NEVER_ENTERED
+from simulation.planted.node.late_processes import WRITTEN_ONCE
+from simulation.planted.node.sizes import SIZE_BUGS
+from simulation.planted.protocol import BUGS
+from simulation.planted.rare import RARE_BUGS
+from simulation.planted.troubles import LATE_IS_OVER, LATER_SLICE_STAYS, LATEST_IS_RIGHT
+from simulation.planted.two_allocators import GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS
+from simulation.schedules.forgotten import (
+    LEFT_BEHIND,
+    LINGERS_UNSEEN,
+    NOBODYS_IS_OURS,
+    NOT_KNOWN_TO_HAVE_LIVED,
+    TICKETS_UNREAD,
+)
+from simulation.schedules.unanswered import ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, TOLD_IN_ANY_LIFE
+from simulation.schedules.unread import NOT_SEEN, REVOKED_UNREAD
+
+PLAYED: tuple[PlantedBug, ...] = (
+    SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
+    NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD,
+    NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, NOBODYS_IS_OURS, COUNTED_ON_TWICE, PROMISED_IS_HAD,
+    LATEST_IS_RIGHT, RELEASE_FORGOTTEN, TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, READ_IS_SETTLED,
+    OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED, REMOVED_HAS_NOTHING, LATE_IS_OVER, LATER_SLICE_STAYS,
+    RELEASED_OVER_NOTHING, WRITTEN_ONCE, ONE_TOO_MANY, KEPT_OUT, NOT_TAKEN_BACK, DECLINED_FORGOTTEN, NOTHING_TAKEN_BACK,
+    *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
+)  # fmt: skip
+"""Too rare for chance: schedules of their own play these, or a plan that is kept."""
+PLANTED: tuple[PlantedBug, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in BUGS))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One invariant: its name in a violation, what it says, and who judges it."""
+
+    name: str
+    says: str
+    judged_in: str
+
+
+RULES = (
+    Rule(
+        "I1",
+        "No place has two owners, processes and tickets included; no shared device two trust domains.",
+        "judges/judge.py",
+    ),
+    Rule("I2", "Every grant is possible on its hardware, and shares fit their device.", "judges/judge.py"),
+    Rule("I3", "After the last pod nothing is left: no instance, ticket, daemon or compute mode.", "judges/goals.py"),
+    Rule("I4", "Once all is calm every request has an answer, and none waits for what would fit.", "judges/goals.py"),
+    Rule("I5", "A withdrawn request stays withdrawn.", "judges/judge.py"),
+    Rule("I6", "A slice that is gone is not handed out, and no older order is carried out.", "judges/judge.py"),
+    Rule("I11", "Writes per request are bounded, and fencing records per node.", "judges/judge.py"),
+    Rule("I13", "Foreign instances are not destroyed.", "judges/node_judge.py"),
+    Rule("on disk", "What an agent published of a slice survives a power cut of its node.", "judges/node_judge.py"),
+    Rule("LAW 3", "A slice reported gone is gone; nothing is released or closed before.", "judges/node_judge.py"),
+    Rule(
+        "opened before use", "Nothing is granted on a node that was not adopted in this incarnation.", "judges/judge.py"
+    ),
+    Rule("only a Revoke destroys", "Nothing of a slice is destroyed without its Revoke.", "judges/node_judge.py"),
+    Rule("undisturbed", "A wanted and bound slice is neither revoked, nor withdrawn, nor cut off.", "judges/judge.py"),
+    Rule("bound once", "A request is bound to one allocation.", "judges/judge.py"),
+    Rule("bound when ready", "A request is bound only when its slice is ready.", "judges/judge.py"),
+    Rule("taken until settled", "An order that was given up does not land later.", "judges/given_up.py"),
+    Rule("journal", "A damaged journal is never read as what was written.", "faults/further_faults.py"),
+    Rule("MPS", "A share is used only through its device's daemon, within its limits.", "judges/shared_devices.py"),
+    Rule("time", "A fractional share is held to its time, or its pod learns that it is not.", "judges/time_quota.py"),
+    Rule(
+        "told",
+        "An agent reports the sizes of the order that it answers, and uses add up to no more.",
+        "judges/sizes.py",
+    ),
+    Rule("one tenant per device", "A MIG UUID belongs to one allocation for ever.", "judges/judge.py"),
+    Rule("warm in the way", "A warm instance blocks no grant.", "judges/judge.py"),
+    Rule("fixed layout", "Nothing is created on a GPU that its administrator partitions.", "judges/node_judge.py"),
+    Rule("together", "No member of a group is bound before each has a slice.", "judges/jobs.py"),
+    Rule("quota", "A namespace is granted (of several allocators: bound) no more than its quota.", "judges/quotas.py"),
+    Rule("guaranteed", "No eviction takes a namespace below its guarantee.", "judges/guarantees.py"),
+    Rule("pods per node", "A node has no more pods than allowed.", "judges/pods_per_node.py"),
+    Rule("apart", "No pod is booked where affinity, spread or host ports exclude it.", "judges/pods_apart.py"),
+    Rule("cordoned", "An allocator that knows of a cordon books nothing new there.", "judges/cordons.py"),
+    Rule("limits", "The bus has exactly what the limits file says under its name.", "world/limits_file.py"),
+    Rule("less important", "A victim has a lower priority than its preemptor.", "judges/preemptions.py"),
+    Rule("never preempts", "Nothing is evicted for a pod whose `preemptionPolicy` is Never.", "judges/preemptions.py"),
+    Rule("twice opt-in", "Preemption needs the victim's opt-in and the operator's.", "judges/preemptions.py"),
+    Rule(
+        "place first",
+        "A preemptor's place is booked before the eviction, and it gets that place.",
+        "judges/preemptions.py",
+    ),
+    Rule("booked first", "The same for a pod that is moved.", "judges/moves.py"),
+    Rule("never less", "A pod has no less than it asked for.", "judges/moves.py"),
+    Rule("one size", "All devices of a container have one size.", "judges/moves.py"),
+    Rule("moved too soon", "A moved pod is left alone for a time.", "judges/moves.py"),
+    Rule("turn", "A reserved place goes to the request that it was reserved for.", "judges/turns.py"),
+    Rule("aging", "A waiting request gets a reservation in bounded time.", "schedules/starvation.py"),
+    Rule("cluster", "A pod is pinned with its own slice, once, and other pods are left alone.", "kube/judge.py"),
+    Rule("closing", "Closing messages expire, and leave nothing on the bus.", "judges/goals.py"),
+)
+ELSEWHERE = (
+    ("I7", "A restarted or wiped broker loses nothing: all of the above, whatever a seed does to it."),
+    ("I8", "Nodes that are lost and return: `LAW 3`, `opened before use`, and `test_removals.py`."),
+    (
+        "I9",
+        "Stale inventories: `I1` and `opened before use`, with slow pulls (`stale snapshot adopts a node`).",
+    ),
+    ("I10", "Clocks that are off or jump (the fault `clock`): `undisturbed`."),
+    ("I12", "Gaps in watches, and servers that lag: `I5` and `cluster`."),
+    ("I14", "Damaged and lost journals: `journal`, `undisturbed`, and `test_schedules.py`."),
+    ("I15", "Overload is refused and not buffered: not simulated (`make overload`)."),
+)
+"""Invariants without a name of their own in a violation, and by which they are judged."""

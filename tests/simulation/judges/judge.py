@@ -1,0 +1,494 @@
+"""
+The history checker: everything that must hold at every instant, checked when it happens.
+
+It hears what landed on the bus, what was done on the hardware (`node_judge`), and what agents and kubelets did; it
+keeps its own books and uses no code of the system but its message types. The first violation ends the run.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from simulation.judges import shared_devices
+from simulation.judges.books import ViolationError
+from simulation.judges.gpu_tables import fits_in, overlap
+from simulation.judges.node_judge import NodeJudge
+from simulation.judges.share_limits import Held, grows, held_by
+from simulation.world.agents import AgentHost
+from simulation.world.hardware import OPERATOR, Gpu, Machine
+from simulation.world.host import Host
+
+from sluice.contracts.bus.events import Write
+from sluice.contracts.ids import OperationId, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Booking,
+    Bound,
+    Closed,
+    EvictionOrdered,
+    Grant,
+    NodeChanged,
+    NodeClosed,
+    NodeInventory,
+    NodeOpened,
+    NodeRemoved,
+    Released,
+    RequestRejected,
+    RequestWithdrawn,
+    Revoke,
+    SliceDegraded,
+    SliceFailed,
+    SliceGone,
+    SliceReady,
+)
+
+__all__ = ["Judge", "ViolationError"]
+
+WRITES_PER_REQUEST_MAX = 400
+HEADS_PER_NODE_MAX = 100
+"""The most that any of 2,000 seeds had were 11."""
+LIVING_S = 15.0
+"""An agent that has been able to speak for so long is alive for everybody: nothing of its node is lost."""
+SETTLED_PAST_S = 8.0
+"""A request that appears so long after its pod was last touched is of that pod as it is now."""
+
+
+class Judge(NodeJudge):
+    """Hears of everything that is written, too."""
+
+    # -- the bus --------------------------------------------------------------------------------------------------
+
+    def landed(self, write: Write, _sequence: int) -> None:
+        """A value is the last one of its subject now."""
+        self.checks += 1
+        message: AnyMessage = write.message
+        if wrong := self.given_up.landed(write, self.clockwork.now):
+            self.fail("taken until settled", wrong)
+        match message:
+            case AllocationRequested() | RequestRejected() | RequestWithdrawn():
+                self._request(write.subject.rpartition(".")[2], message)
+            case SliceReady() | SliceGone() | SliceFailed() | SliceDegraded():
+                self._slice(message)
+            case NodeOpened() | NodeClosed() | NodeRemoved() | NodeChanged() | NodeInventory():
+                self._of_node(message)
+            case Grant():
+                self._granted(message)
+            case Revoke():
+                self._revoked(message)
+            case Closed():
+                self._closed(message, write.operation)
+            case Bound():
+                self._bound(message, write.operation)
+            case Released():
+                self._released(message, write.operation)
+            case _:
+                pass
+
+    def _of_node(self, said: NodeOpened | NodeClosed | NodeRemoved | NodeChanged | NodeInventory) -> None:
+        match said:
+            case NodeOpened():
+                self.opened[said.node] += 1
+                if self.opened[said.node] > HEADS_PER_NODE_MAX:
+                    self.fail("I11", f"{said.node} is opened more than {HEADS_PER_NODE_MAX} times")
+                self.heads[said.node] = said
+            case NodeClosed():
+                self.heads.pop(said.node, None)
+            case NodeRemoved():
+                self.removed[said.node] = None
+            case NodeChanged():
+                self.spoke[said.node] = None
+            case NodeInventory():
+                self.shown[said.snapshot.node] = None
+
+    def is_of_this_life(self, order: EvictionOrdered) -> bool:
+        """Whether an order to evict was given in this life of the bus. One that has landed late is nobody's."""
+        return order.incarnation in {"", self.life_of_state()}
+
+    def wiped(self, life: str) -> None:
+        """
+        Nothing is on the bus any more: that life of it is over. What happened has happened, but a binding that its
+        source never read was never acted on, and counts as unsaid. So does that a slice went with its node, of which
+        its request was not told: its agent may be back in the next life.
+        """
+        self.bound = {request: bound for request, bound in self.bound.items() if request in self.kubelets.bound}
+        self.ledger.clear()
+        self.adopted_revoked.clear()
+        self.heads.clear()
+        self.over.add(life)
+        told = self.lost.keys() | self.ended.keys()
+        self.went_with_node = {each: None for each in self.went_with_node if self.bookings[each].request in told}
+        self.ended_here.clear()
+        self.spoke.clear()
+        self.shown.clear()
+        self.given_up.wiped(life)
+
+    def forgot(self, words: Mapping[str, AnyMessage]) -> None:
+        """
+        A broker has lost its latest words, and has these of requests. One whose withdrawal is not among them can be
+        asked for once more by who was started since, and is shown what was; whoever lived has to say the end again.
+        """
+        ended = {request for request, word in words.items() if isinstance(word, RequestWithdrawn)}
+        self.ended_here = {request: None for request in self.ended_here if request in ended}
+        self.given_up.forgot({RequestId(request) for request in ended})
+
+    def remembered_by_the_bus_alone(self, words: Mapping[str, AnyMessage], unheard: set[str]) -> None:
+        """
+        The source's book is lost; the bus says this of requests, and of those in the book that are unheard nothing. Of
+        what a broker forgot before, nobody can tell: it is asked for again, until the source has listed its pods.
+        """
+        self.forgot(words)
+        self.unheard.update(dict.fromkeys(unheard))
+
+    def _granted(self, grant: Grant) -> None:
+        booking = grant.booking
+        book = self.ledger.setdefault(booking.node, {})
+        known = book.get(booking.allocation)
+        if known is not None and not isinstance(known, Closed) and grant.revision < known.revision:
+            self.fail("I6", f"{booking.allocation}: Grant {grant.revision} lands over revision {known.revision}")
+        self.sizes.granted(grant, self.machines[grant.booking.node].boots)
+        if not grant.adopted:
+            self.after[booking.allocation] = grant.after
+            if booking.node not in self.heads and grant.incarnation not in self.over:
+                self.fail("opened before use", f"{booking.allocation} on {booking.node}, which has no head")
+            self._check_place(grant, is_new=not isinstance(known, Grant) or grows(known.booking, booking))
+        book[booking.allocation] = grant
+        self.bookings[booking.allocation] = booking
+
+    def _check_place(self, grant: Grant, *, is_new: bool) -> None:
+        """
+        I1 and I2 for a booking: the place exists, is free, and nobody else's process is on it. Not (`is_new`) of what
+        has it already and takes no more of it: it lives beside whoever was left in its home when all was forgotten.
+        """
+        booking = grant.booking
+        machine = self.machines[booking.node]
+        heirs = self.promises(booking.node) if grant.revision > 1 else ()  # of one that is changed: nothing is made
+        held = self.held(booking.node, besides=(booking.allocation, *grant.after, *heirs))
+        for at in self._moments(grant):
+            self._check_possible(booking, list(at))
+        for device in self.sizes.most(booking):
+            gpu, mine = machine.gpus[device.gpu], held_by(booking, device)
+            other = shared_devices.overlapping(held, mine)
+            if other is not None:
+                self.fail("I1", f"{booking.allocation} is granted {device} which {other} holds")
+            on_it = [one for one in held if one.gpu == device.gpu]
+            if device.share is not None and (wrong := shared_devices.wrong_neighbours(gpu, mine, on_it)):
+                self.fail("I2", wrong)
+            if is_new and not grant.after:
+                self._check_tenants(booking, gpu, mine, on_it)
+            held.append(mine)
+
+    def _moments(self, grant: Grant) -> Iterator[list[Held]]:
+        """What is held beside a new booking: now, before anything is made that was promised; and then, after that."""
+        node, own = grant.booking.node, grant.booking.allocation
+        promises = {name: other for name, other in self.promises(node).items() if name != own}
+        awaited = [each for name in promises for each in self.after[name]]
+        if not grant.after:
+            yield self.held(node, besides=(own, *promises))
+        if own not in awaited:  # else it is gone by then: it is only changed
+            yield self.held(node, besides=(own, *grant.after, *awaited))
+
+    def _check_possible(self, booking: Booking, held: list[Held]) -> None:
+        """I2 for the layouts of GPUs."""
+        for device in booking.devices:
+            gpu, mine = self.machines[booking.node].gpus[device.gpu], held_by(booking, device)
+            on_gpu = shared_devices.instances_of([one for one in held if one.span != mine.span], device.gpu)
+            if device.profile is not None:
+                row = gpu.row.profile(device.profile)
+                if not gpu.mig or row is None or not fits_in(gpu.row, on_gpu, row, mine.span):
+                    self.fail("I2", f"{booking.allocation}: {device} is not possible beside {on_gpu}")
+                if gpu.layout is not None and (device.profile, mine.span) not in gpu.layout:
+                    self.fail("I2", f"{booking.allocation}: {device} is not in the layout {gpu.layout}")
+            elif gpu.mig:
+                self.fail("I2", f"{booking.allocation}: whole GPU granted on a GPU in MIG mode")
+            held.append(mine)
+
+    def _check_tenants(self, booking: Booking, gpu: Gpu, mine: Held, held: list[Held]) -> None:
+        """
+        Nobody is left there but those who live in the same home, not even whom its daemon has let go of (LAW 3).
+
+        Where his slice went with journal and ledger, nothing at the place of a whole GPU, or of an instance of a fixed
+        layout, shows that it did: it can be granted, and is handed to nobody while he is on it (ADR 0047), which
+        `started` checks.
+        """
+        others = [one.allocation for one in held if one.span == mine.span and one.allocation != booking.allocation]
+        together = {self.bookings[other].owner for other in others}
+        nothing_is_made = not gpu.mig or gpu.layout is not None
+        for process in gpu.processes:
+            at = gpu.span_of(process.device)
+            if at is None or not overlap(at, mine.span) or process.owner in {booking.owner, OPERATOR, *together}:
+                continue
+            is_shown = bool(process.home) and gpu.layout is None
+            if nothing_is_made and not is_shown and self.belongs_to_nobody(booking.node, process):
+                continue
+            self.fail("I1", f"{booking.allocation} is granted {mine.span} of {gpu.uuid} where {process} still runs")
+
+    def _revoked(self, revoke: Revoke) -> None:
+        booking = self.known_as(revoke.booking)
+        bound = self.bound_to(booking.request)
+        is_bound = bound is not None and bound.allocation == booking.allocation
+        unwanted = booking.request in self.ended or booking.request in self.rejected
+        unwanted = unwanted or not self.folder.wants(booking.request, booking.name)
+        unwanted = unwanted or booking.allocation in self.went_with_node or booking.allocation in self.declined
+        unwanted = unwanted or self.let_go_late.get(booking.request, booking.allocation) != booking.allocation
+        if self.went_with_disk(booking.allocation):
+            self.ended_with_disk[booking.allocation] = None
+        unwanted = unwanted or booking.allocation in self.ended_with_disk
+        if not revoke.booking.devices and self.nobody_can_tell(booking.allocation):
+            self.revoked_by_name[booking.allocation] = None
+        unwanted = unwanted or booking.allocation in self.revoked_by_name
+        is_bound = is_bound and not self._says_nothing_here(booking)
+        if is_bound and not unwanted and booking.allocation not in self.never_made:
+            self.fail("undisturbed", f"{booking.allocation} is bound and wanted, and revoked: {revoke.cause}")
+        if booking.devices and self._is_entered_anew(booking):
+            self.adopted_revoked[booking.allocation] = None
+            self.sizes.entered_as_revoked(revoke, self.machines[booking.node].boots)
+        self.revoked[booking.allocation] = None
+        self.bookings[booking.allocation] = booking
+        self.ledger.setdefault(booking.node, {})[booking.allocation] = revoke
+
+    def _is_entered_anew(self, booking: Booking) -> bool:
+        """
+        Whether no order of this life of the bus stands for a slice that its agent has: none at all, one of an earlier
+        life that landed late, or that it went with its node, which is back.
+        """
+        entry = self.ledger.get(booking.node, {}).get(booking.allocation)
+        return entry is None or isinstance(entry, Closed) or entry.incarnation in self.over
+
+    def _closed(self, closed: Closed, operation: OperationId) -> None:
+        if closed.removed and closed.incarnation in self.over:
+            return  # it lands late: whoever goes by it will be blamed
+        is_said_again = closed.allocation in self.went_with_node and closed.allocation in self.gone
+        if closed.removed and not is_said_again:
+            self._goes_with_node(closed.node, closed.allocation, operation)
+        elif closed.allocation not in self.gone:
+            self.fail("LAW 3", f"{closed.allocation} is closed before its agent said SliceGone")
+        if closed.allocation in self.adopted_revoked:
+            self.taken_back_at[closed.allocation] = self.clockwork.now
+        self.ledger.setdefault(closed.node, {})[closed.allocation] = closed
+
+    def _goes_with_node(self, node: str, allocation: str, operation: OperationId) -> None:
+        """
+        Only of a node that is open for nobody, and whose agent had its time to say that it lives.
+
+        Had it when that was said for the first time: without an answer it is said again as it was (W3), whoever speaks.
+        """
+        if node in self.heads:
+            self.fail("opened before use", f"{allocation} goes with {node}, which is open")
+        if operation in self.closed_while_living:
+            self.fail("undisturbed", f"{allocation} goes with {node}, whose agent lives")
+        self.went_with_node[allocation] = None
+
+    def _answering(self, answer: Bound | Released, operation: OperationId, life: str) -> None:
+        """
+        Which life of the bus an answer was decided in; and whether what is released is a slice of which nobody tells,
+        for the broker was wiped, and whose node was removed: decided now.
+
+        What its agent has given back goes with nothing, though the word that says so may still be said after the wipe.
+        Without an answer it is said again as it was (W3), whoever has spoken since.
+        """
+        is_said_again = operation in self.decided_in
+        self.decided_in.setdefault(operation, life)
+        if isinstance(answer, Bound) or is_said_again:
+            return
+        bound = self.bound_to(answer.request)
+        if bound is None or bound.allocation in self.said_gone:
+            return
+        is_told = bound.allocation in self.ledger.get(bound.node, {})
+        if bound.node in self.removed and not is_told:
+            if self.able_for(bound.node) >= LIVING_S:
+                self.fail("undisturbed", f"{bound.allocation} goes with {bound.node}, whose agent lives")
+            self.released_with_node[operation] = None
+
+    def _bound(self, bound: Bound, operation: OperationId) -> None:
+        if bound.allocation not in self.ready:
+            self.fail("bound when ready", f"{bound.request}: {bound.allocation} was never said to be ready")
+        before = self.bound_to(bound.request)
+        if before is not None and before.allocation != bound.allocation and not self.is_over(before):
+            if self.decided_in[operation] in self.over:
+                return  # decided before another binding landed that went with the broker: its pod stays where it is
+            if before.allocation == self.let_go_late.get(bound.request):
+                return  # its pod stays where it is, which its source sees now
+            if not self._stays_where_it_is(bound):
+                self.fail("bound once", f"{bound.request}: {bound.allocation} after {before.allocation}")
+        self.bound[bound.request] = bound
+        self.bound_late[bound.request] = self.decided_in[operation] in self.over
+
+    def _says_nothing_here(self, booking: Booking) -> bool:
+        """
+        Whether a binding was decided in an earlier life of the bus than it landed in, and its pod has nothing by it.
+
+        Nobody follows such a word: neither its source nor its kubelet has what it says.
+        """
+        asked, given = self.requests.get(booking.request), self.kubelets.bound.get(booking.request)
+        held = asked.held if asked is not None else None
+        has_it = any(each is not None and each.allocation == booking.allocation for each in (held, given))
+        return self.bound_late.get(booking.request, False) and not has_it
+
+    def _stays_where_it_is(self, bound: Bound) -> bool:
+        """
+        Whether a pod's source remembers what it is bound to now, and what it was bound to before had landed late: it
+        was decided in an earlier life of the bus, in which another one landed that the source has followed. Or the pod
+        was let go late: by a call of a source that has died since, and whose successor had asked for it anew.
+        """
+        asked = self.requests.get(bound.request)
+        remembers = asked is not None and asked.held is not None and asked.held.allocation == bound.allocation
+        is_let_go_late = self.let_go_late.get(bound.request) == bound.allocation
+        return remembers and (is_let_go_late or self.bound_late.get(bound.request, False))
+
+    def _is_known_to_nobody(self, bound: Bound) -> bool:
+        """
+        Whether the bus was wiped, what the node has was not told since (its agent may be dead), and the source does not
+        remember the binding: it died before it had heard of that, or an API server that lags shows the pod without.
+        Then nobody can know of the slice, which is an orphan when its node is shown.
+        """
+        in_ledger = bound.allocation in self.ledger.get(bound.node, {})
+        remembered = self.held_at_end.get(bound.request) is not None or bound.request not in self.held_at_end
+        is_dead = bound.node not in self.spoke and self.able_for(bound.node) < LIVING_S
+        return (is_dead or bound.node not in self.shown) and not in_ledger and not remembered
+
+    def _released(self, released: Released, operation: OperationId) -> None:
+        bound = self.bound_to(released.request)
+        if self.decided_in[operation] in self.over:
+            if bound is not None and self._is_as_true_in_every_life(bound):
+                self.lost[released.request] = None
+                self.went_with_node[bound.allocation] = None  # or with its disk: whoever finds it takes it back
+            return  # it lands late: whoever goes by another will be blamed
+        if bound is not None and operation in self.released_with_node:
+            self.went_with_node[bound.allocation] = None
+        if bound is not None and bound.allocation in self.went_with_node:
+            self.lost[released.request] = None
+            return  # its state is unknown: that is what the word says
+        if bound is not None and self._is_gone_with_disk(bound):
+            self.lost[released.request] = None
+        if bound is not None and self.nobody_can_tell(bound.allocation):
+            self.lost[released.request] = None
+            return
+        if bound is not None and self._is_known_to_nobody(bound):
+            return
+        if bound is not None and not self.is_gone(bound.allocation):
+            self.fail("LAW 3", f"{released.request} is released before {bound.allocation} is gone")
+        asked = self.requests.get(released.request)
+        if asked is not None and self.processes_of(asked.owner):
+            self.fail("LAW 3", f"{released.request} is released while its processes run")
+
+    def _is_as_true_in_every_life(self, bound: Bound) -> bool:
+        """Whether a slice was removed with its node, of which nobody has heard since, or has gone with its disk."""
+        is_removed = bound.node in self.removed and self.able_for(bound.node) < LIVING_S
+        return is_removed or self._is_gone_with_disk(bound)
+
+    def _is_gone_with_disk(self, bound: Bound) -> bool:
+        return bound.allocation in self.ended_with_disk or self.went_with_disk(bound.allocation)
+
+    def _slice(self, said: SliceReady | SliceGone | SliceFailed | SliceDegraded) -> None:
+        if not isinstance(said, SliceGone):
+            self.sizes.said(said, self.clockwork.now)
+        match said:
+            case SliceReady():
+                self._ready(said)
+            case SliceGone():
+                self.gone[said.allocation] = None
+            case SliceFailed():
+                self._failed(said)
+            case _:
+                self.failed[said.allocation] = None
+
+    def _failed(self, said: SliceFailed) -> None:
+        self.failed[said.allocation] = self.never_made[said.allocation] = None
+        booking = self.bookings.get(said.allocation)
+        for device in booking.devices if booking is not None else ():
+            wrong, of_whom = self.in_the_way.get((device.gpu, (device.start, device.size)), ("", set()))
+            if said.allocation in of_whom:
+                self.fail("warm in the way", f"{said.allocation} has failed: {wrong}")
+
+    def _ready(self, ready: SliceReady) -> None:
+        self.ready[ready.allocation] = ready
+        if ready.allocation in self.bookings:
+            self.ready_in[ready.allocation] = self.machines[self.bookings[ready.allocation].node].boots
+        if wrong := self.sizes.wrong_words(ready):
+            self.fail("told", wrong)
+        self.told_tickets[ready.ticket] = ready.allocation
+        for device in ready.devices:
+            told = self.told_devices.setdefault(device.uuid, {})
+            if device.profile is None:
+                told[ready.allocation] = None
+                continue
+            gpu = self.machines[self.bookings[ready.allocation].node].gpus[device.gpu]
+            for other in told if gpu.layout is None else ():  # what is there already has the UUID that it has
+                if other != ready.allocation and not self.live_together(
+                    other, ready.allocation, gpu, (device.start, device.size)
+                ):
+                    self.fail("one tenant per device", f"{device.uuid} of {other} is given to {ready.allocation}")
+            told[ready.allocation] = None
+
+    def _request(self, request: str, message: AllocationRequested | RequestRejected | RequestWithdrawn) -> None:
+        self.asked_at.setdefault(request, self.clockwork.now)
+        if isinstance(message, AllocationRequested):
+            if request in self.ended_here:
+                self.fail("I5", f"{request} is asked for again after it was withdrawn")
+            self.requests[request] = self.asked[request, message.revision] = message
+            self.rejected.pop(request, None)
+        elif isinstance(message, RequestWithdrawn):
+            self._check_withdrawn(request)
+            self.held_at_end[request] = message.held
+            self.ended[request] = self.ended_here[request] = None
+        else:
+            self.rejected[request] = None
+
+    def _check_withdrawn(self, request: str) -> None:
+        """
+        A living pod's request is never withdrawn, but by who evicts it, and when it was released because its node was
+        removed, or has lost its disk while the bus was wiped: what was there is gone for good (PROTOCOL §6), and its
+        pod is asked for under another id. That is so, too, of who is heard of only after the source has lost its book,
+        and of who was bound as he asked before he was edited. Of a pod with several requests because a server lagged
+        those are withdrawn that it was told no slice of, or a later one.
+        """
+        asked = self.requests.get(request)
+        if asked is None or request in self.ended or not self.folder.wants(request, asked.name):
+            return
+        if request in self.sent_away or request in self.lost:
+            return
+        bound = self.bound_to(request)
+        if bound is not None and bound.request_revision < asked.revision:
+            return
+        if request in self.unheard and self.is_asked_for_as_another(request, asked):
+            return
+        is_hidden = (asked.origin, asked.namespace, asked.name) in self.hidden
+        if is_hidden and (request not in self.kubelets.bound or self.runs_already(request, asked)):
+            return
+        is_settled = self.asked_at[request] > self.folder.since[asked.name] + SETTLED_PAST_S
+        if is_settled or self.folder.is_untouched(asked.name):
+            self.fail("undisturbed", f"{request} of {asked.name} is withdrawn, and the pod is still in the folder")
+
+    # -- agents ---------------------------------------------------------------------------------------------------
+
+    def instructed(self, host: Host, instruction: object) -> None:
+        """A core wants something."""
+        if not isinstance(instruction, Write):
+            return
+        self.given_up.sent(host.run, instruction, host.reads)
+        if instruction.request:
+            self.writes[instruction.request] += 1
+            if self.writes[instruction.request] > WRITES_PER_REQUEST_MAX:
+                self.fail("I11", f"over {WRITES_PER_REQUEST_MAX} writes for {instruction.request}")
+        message = instruction.message
+        if isinstance(message, AllocationRequested):
+            self.said[instruction.request] = message
+        if isinstance(message, Closed) and instruction.attempt == 1 and self.able_for(message.node) >= LIVING_S:
+            self.closed_while_living[instruction.operation] = None
+        if isinstance(message, (Bound, Released)):
+            self._answering(message, instruction.operation, host.reads)
+        if isinstance(host, AgentHost):
+            self._said_by_agent(host.machine, message, is_new=instruction.attempt == 1)
+
+    def _said_by_agent(self, machine: Machine, message: AnyMessage, *, is_new: bool) -> None:
+        """What is sent again was true when it was said."""
+        if isinstance(message, SliceGone) and message.allocation not in self.said_gone:
+            self.check_gone(machine, message.allocation)
+            self.said_gone[message.allocation] = None
+        if isinstance(message, (SliceReady, SliceGone)):
+            self.check_on_disk(machine, message)
+        if isinstance(message, (SliceReady, SliceFailed, SliceDegraded)) and is_new:
+            self.sizes.wanted(message)
+        if isinstance(message, SliceReady) and is_new:
+            wrong = self.sizes.wrong_limits(machine, message)
+            if wrong and message.allocation not in self.revoked:
+                self.fail("MPS", wrong)

@@ -1,0 +1,232 @@
+"""
+What must be so where Sluice and the API server meet. It shares no code with what it judges.
+
+A pod is let go only with a slice of its own that is ready, and told nothing that nobody granted; whoever asks for
+nothing is never touched; a request ends when its pod has really ended, and nobody is evicted for nothing.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from simulation.kube.actors import KubeFolder, KubeKubelets
+from simulation.kube.api_server import DONE, ApiServer, Change
+from simulation.kube.objects import Json, condition_of, granted_of, is_dying, is_gated, pinned_to, uid_of
+from simulation.world.host import Host
+
+from sluice.contracts.bus.events import Write
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    ContainerDevices,
+    EvictionOrdered,
+    Released,
+    RequestRejected,
+    RequestWithdrawn,
+    SliceReady,
+)
+from sluice_pod_watcher.core.cluster.events import BindPod, NodeSeen
+
+if TYPE_CHECKING:
+    from simulation.judges.judge import Judge
+
+WRITES_PER_POD_MAX = 150
+"""Three minutes of a condition every few seconds, and of writes that are tried again while nothing answers."""
+DECLINED = "granted.sluice.dev/declined"
+PIPE_INSIDE = "/run/sluice/slice/pipe"
+
+
+class KubeJudge:
+    """Hears what lands on the bus, and what Sluice writes at the API server."""
+
+    def __init__(self, judge: "Judge", api: ApiServer, folder: KubeFolder, kubelets: KubeKubelets) -> None:
+        """Nothing was said or written."""
+        self.judge = judge
+        self.api = api
+        self.folder = folder
+        self.kubelets = kubelets
+        self.said: dict[str, list[tuple[Bound, str]]] = {}
+        """What each pod was bound to, and in which life of the bus that was decided."""
+        self.ready: dict[str, None] = {}
+        self.ordered: dict[str, None] = {}
+        self.lost: dict[str, None] = {}
+        self.over: dict[str, None] = {}
+        """Lives whose containers have all ended, or whose object is gone, by their UID."""
+        self.writes: Counter[str] = Counter()
+        self.cordoned: dict[str, int] = {}
+        """Nodes on which the scheduler puts nobody, and since which version."""
+        self._told: dict[tuple[str, str], int] = {}
+        """The version of a node that each life of a pod-watcher was told last."""
+        self._sent: set[str] = set()
+        api.on_written.append(self.written)
+        api.on_asked.append(self.asked)
+        api.on_change.append(self.changed)
+
+    # -- the bus --------------------------------------------------------------------------------------------------
+
+    def landed(self, write: Write, _sequence: int) -> None:
+        """Something was said."""
+        message, key = write.message, write.subject.rpartition(".")[2]
+        match message:
+            case Bound():
+                decided_in = self.judge.decided_in.get(write.operation, "")
+                self.said.setdefault(message.request, []).append((message, decided_in))
+            case SliceReady():
+                self.ready[message.allocation] = None
+            case Released():
+                self.lost[key] = None
+            case EvictionOrdered() if self.judge.is_of_this_life(message):
+                self.ordered[key] = None
+            case AllocationRequested() | RequestRejected():
+                self._declined(key, message)
+                if key not in self.folder.lives:
+                    self.judge.fail("cluster", f"{key} is asked for, and is no pod that asks")
+            case RequestWithdrawn():
+                if key not in self.over and key in self.folder.lives:
+                    self.judge.fail(
+                        "cluster", f"{key} is withdrawn ({message.cause}), and its containers may still run"
+                    )
+            case _:
+                pass
+
+    def _declined(self, uid: str, said: AllocationRequested | RequestRejected) -> None:
+        if not isinstance(said, AllocationRequested) or not said.declined:
+            return
+        pod = self.api.by_uid(uid)
+        if pod is not None and granted_of(pod).get("granted.sluice.dev/allocation") == said.declined:
+            self.judge.fail("cluster", f"{uid} was let go with {said.declined}, and declines it")
+        self.judge.declined[said.declined] = None
+
+    # -- the pod-watcher ------------------------------------------------------------------------------------------
+
+    def listener(self, host: Host) -> Callable[[object], None]:
+        """Hears what a pod-watcher is told of nodes."""
+
+        def hear(event: object) -> None:
+            if isinstance(event, NodeSeen):
+                meta = event.node["metadata"]
+                key = host.run, meta["name"]
+                self._told[key] = max(self._told.get(key, 0), int(meta["resourceVersion"]))
+
+        return hear
+
+    def instructed(self, host: Host, instruction: object) -> None:
+        """No pod is pinned to a node of whose cordon was told; what was sent before is settled."""
+        if not isinstance(instruction, BindPod) or str(instruction) in self._sent:
+            return
+        self._sent.add(str(instruction))
+        for node, since in self.cordoned.items():
+            if f"'values': ['{node}']" in str(instruction.patch) and self._told.get((host.run, node), 0) >= since:
+                self.judge.fail("cluster", f"{instruction.uid} is pinned to {node}, of whose cordon was told")
+
+    # -- the API server -------------------------------------------------------------------------------------------
+
+    def changed(self, change: Change) -> None:
+        """Somebody's life may be over."""
+        found = change.after or change.before or {}
+        if found["kind"] == "Node":
+            self._node_changed(found["metadata"]["name"], change.after)
+        if found["kind"] == "Pod" and (change.after is None or _has_ended(found)):
+            self.over[uid_of(found)] = None
+
+    def asked(self, uid: str, step: str) -> None:
+        """A write of Sluice has come to the API server."""
+        if uid not in self.folder.lives:
+            self.judge.fail("cluster", f"{uid} asks for nothing, and is written to: {step}")
+        self.writes[uid] += 1
+        if self.writes[uid] > WRITES_PER_POD_MAX:
+            self.judge.fail("cluster", f"over {WRITES_PER_POD_MAX} writes to {uid}")
+        if step == "evict" and uid not in self.ordered and uid not in self.lost:
+            self.judge.fail("cluster", f"{uid} is evicted, and nobody has ordered that, and its slice was not lost")
+
+    def written(self, uid: str, step: str, before: Json, after: Json) -> None:
+        """A write of Sluice was taken."""
+        if step == "condition" or granted_of(before).get(DECLINED) != granted_of(after).get(DECLINED):
+            return
+        given, decided_in = self._given(uid, after)
+        if given is None:
+            self.judge.fail("cluster", f"{uid} was told {granted_of(after)}, which nobody has bound it to")
+            return
+        if is_gated(before) and not is_gated(after):
+            if given.allocation not in self.ready:
+                self.judge.fail("cluster", f"{uid} is let go before {given.allocation} was ready")
+            if given.allocation in self.judge.declined:
+                self.judge.fail("cluster", f"{uid} is let go with {given.allocation}, which it has declined")
+            if pinned_to(after) != given.node:
+                self.judge.fail("cluster", f"{uid} is pinned to {pinned_to(after)!r}, its slice is on {given.node}")
+            if self.api.sender_is_over and decided_in in self.judge.over:
+                self.judge.let_go(uid, given.node, given.allocation)
+        elif given.node not in {after["spec"].get("nodeName", given.node), pinned_to(after)}:
+            self.judge.fail("cluster", f"{uid} is told a slice on {given.node}, and is not there")
+        self.kubelets.given(given)
+
+    def _node_changed(self, node: str, after: Json | None) -> None:
+        """A node is there, or is not, and takes pods or does not."""
+        if after is not None and after["spec"].get("unschedulable"):
+            self.cordoned.setdefault(node, int(after["metadata"]["resourceVersion"]))
+        else:
+            self.cordoned.pop(node, None)
+
+    # -- when all is calm -----------------------------------------------------------------------------------------
+
+    def unsettled(self) -> list[str]:
+        """Whoever asks and lives was let go with what it is bound to, or is told why it waits."""
+        missing: list[str] = []
+        for pod in self.api.pods():
+            uid, condition = uid_of(pod), condition_of(pod)
+            if uid not in self.folder.lives or is_dying(pod) or uid in self.over:
+                continue
+            waits = condition is not None and condition["status"] == "False"
+            why = str(condition["message"]) if condition is not None else ""
+            if is_gated(pod):
+                missing += [] if waits and why else [f"{uid} waits, and is not told why"]
+                continue
+            bound = self.judge.bound.get(uid)
+            if bound is not None and not _matches(uid, granted_of(pod), bound):
+                missing.append(f"{uid} was told {granted_of(pod)}, and is bound to {bound}")
+            elif bound is not None and waits and condition is not None and condition["reason"] != "SliceDegraded":
+                missing.append(f"{uid} is bound, and told that it waits: {condition}")
+        return missing
+
+    def left(self) -> list[str]:
+        """Pods that are still there when all were removed."""
+        return [f"{uid_of(pod)} is still there" for pod in self.api.pods() if uid_of(pod) in self.folder.lives]
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _given(self, uid: str, pod: Json) -> tuple[Bound | None, str]:
+        """The latest binding of this very pod that says what its annotations say, and where it was decided."""
+        told = granted_of(pod)
+        said = reversed(self.said.get(uid, []))
+        return next(((bound, life) for bound, life in said if _matches(uid, told, bound)), (None, ""))
+
+
+def _matches(uid: str, told: dict[str, str], bound: Bound) -> bool:
+    trace = hashlib.sha256(f"sluice/request/{uid}".encode()).hexdigest()[:32]  # as docs/traces.md says
+    wanted = {"granted.sluice.dev/allocation": str(bound.allocation), "granted.sluice.dev/trace-id": trace}
+    for each in bound.containers:
+        wanted |= {f"{each.container}.granted.sluice.dev/{key}": text for key, text in _values(each, bound.ticket)}
+    return {key: text for key, text in told.items() if key != DECLINED} == wanted
+
+
+def _values(given: ContainerDevices, ticket: str) -> list[tuple[str, str]]:
+    """What a container is told, by the words of the protocol; the directory is where it sees it itself."""
+    shares = bool(given.mps_pipe_directory)
+    return [
+        ("visible-devices", given.visible_devices),
+        ("ticket", f"mps-{ticket}-{given.container}" if shares else ticket),
+        ("driver-capabilities", given.driver_capabilities),
+        ("mps-pipe-directory", PIPE_INSIDE if shares else ""),
+        ("active-thread-percentage", str(given.active_thread_percentage or 100)),
+        ("pinned-memory-limit", given.pinned_memory_limit),
+        ("quota-socket", f"/run/sluice/slice/quota/{given.quota_socket.split('/')[-1]}" if given.quota_socket else ""),
+        ("quota-preload", "/run/sluice/slice/quota/libsluice-quota.so" if given.quota_socket else ""),
+    ]
+
+
+def _has_ended(pod: Json) -> bool:
+    """Whether its kubelet has reported that all of it has ended, for good."""
+    statuses = pod["status"].get("containerStatuses", [])
+    over = bool(statuses) and all("terminated" in each["state"] for each in statuses)
+    return over and (is_dying(pod) or pod["status"]["phase"] in DONE)

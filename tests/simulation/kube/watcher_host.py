@@ -1,0 +1,238 @@
+"""
+The pod-watcher of a cluster: its core, and its shell's duties at the API server.
+
+It has no disk. A call that was sent may arrive late, and after its sender has died; its answer may be lost.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from simulation.kube.api_server import ApiServer, Change, RefusedError
+from simulation.kube.objects import Json
+from simulation.kube.reflector import Reflector
+from simulation.kube.watcher_lease import WatcherLease
+from simulation.world.broker import Broker
+from simulation.world.host import Core, Host
+from simulation.world.services import Readings
+from simulation.world.trace import Trace
+from simulation.world.virtual_clock import VirtualClock
+
+from sluice.contracts.ids import RunId
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.events import (
+    AnnotatePod,
+    BindPod,
+    Continue,
+    Continued,
+    EvictionRefused,
+    EvictPod,
+    PatchDone,
+    PatchRefused,
+    PodEvicted,
+    PodRead,
+    PodUnreadable,
+    ReadPod,
+    Step,
+    WriteEvent,
+    WritePodCondition,
+)
+from sluice_pod_watcher.core.cluster.watcher import READS, ClusterWatcher
+from sluice_pod_watcher.core.folder.events import IdentityRecord, WriteLogLine
+
+GIVEN_UP_S = 1.5
+LOST, SLOW = 0.03, 0.05
+"""So many answers are lost, and so many calls take seconds, while anything goes wrong."""
+
+
+class ClusterHost(Host):
+    """One pod-watcher of a cluster."""
+
+    kind = "pod-watcher"
+    evicts = True
+    identities: tuple[IdentityRecord, ...] = ()
+    """It has no disk: the API server keeps who is who."""
+
+    def __init__(
+        self,
+        name: str,
+        api: ApiServer,
+        rules: ClusterConfig,
+        evict: Callable[[str, str, str], None],
+        clockwork: VirtualClock,
+        broker: Broker,
+        dice: Random,
+        trace: Trace,
+        *,
+        until: float,
+    ) -> None:
+        """`evict` takes UID, namespace and name, or raises RefusedError; calls get lost until `until`."""
+        super().__init__(name, clockwork, broker, dice, trace)
+        self.api = api
+        self.rules = rules
+        self.until = until
+        self.reflectors: list[Reflector] = []
+        self.lease: WatcherLease | None = None
+        """Where there are several: who of them works."""
+        self.stands_by = False
+        """It is there, and watches nothing."""
+        self._evict = evict
+        api.on_change.append(self._changed)
+
+    def start(self) -> None:
+        """Begin a new life, or stand by while another one works."""
+        self.stands_by = self.lease is not None and not self.lease.takes(self)
+        if not self.stands_by:
+            super().start()
+
+    def stand_by(self) -> None:
+        """Its lease has run out: what it has sent is on its way, and it forgets everything."""
+        self.kill()
+        self.stands_by = True
+
+    def make_core(self, run: RunId) -> Core:
+        """A new core."""
+        return ClusterWatcher(run, self.rules)
+
+    def readings(self) -> Readings:
+        """What the core says that it has to read."""
+        return [(stream, filters, None) for stream, filters in READS]
+
+    def begin(self) -> None:
+        """List everything."""
+        self.reflectors = [Reflector(self, what) for what in ("nodes", "others", "pods")]
+        for each in self.reflectors:
+            self.later(0.02 * self.dice.random(), each.list_all)
+
+    def end(self) -> None:
+        """Nothing of it watches any more."""
+        self.reflectors = []
+
+    def watch_s(self) -> float:
+        """How late what is watched is told."""
+        return 0.002 + 0.02 * self.dice.random()
+
+    def page_s(self) -> float:
+        """How long the next page takes; some take very long."""
+        return self.dice.uniform(0.5, 3.0) if self._is_rough() and self.dice.random() < 0.1 else 0.01
+
+    def execute(self, instruction: object) -> None:
+        """Carry out what is the core's own."""
+        match instruction:
+            case BindPod():
+                self._patch(instruction, "bind")
+            case AnnotatePod():
+                self._patch(instruction, "annotate")
+            case WritePodCondition():
+                self._condition(instruction)
+            case ReadPod():
+                self._read(instruction)
+            case EvictPod():
+                self._carry_out_eviction(instruction)
+            case Continue():
+                self.later(0.0, lambda: self.offer(Continued()))
+            case WriteEvent() | WriteLogLine():
+                pass
+            case _:
+                raise AssertionError(f"nobody carries out {instruction!r}")
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def _patch(self, wanted: BindPod | AnnotatePod, step: Step) -> None:
+        uid = str(wanted.uid)
+        self._write(
+            lambda: self.api.patch(uid, step, wanted.namespace, wanted.name, wanted.patch),
+            lambda pod: PatchDone(wanted.uid, step, pod),
+            lambda status, why: PatchRefused(wanted.uid, step, status, why),
+        )
+
+    def _condition(self, wanted: WritePodCondition) -> None:
+        ours = {"type": "sluice.dev/SliceReady", "status": wanted.status, "reason": wanted.reason}
+        body = {"metadata": {"uid": wanted.uid}, "status": {"conditions": [{**ours, "message": wanted.message}]}}
+        self._write(
+            lambda: self.api.patch_status(str(wanted.uid), wanted.namespace, wanted.name, body),
+            lambda pod: PatchDone(wanted.uid, "condition", pod),
+            lambda status, why: PatchRefused(wanted.uid, "condition", status, why),
+        )
+
+    def _read(self, wanted: ReadPod) -> None:
+        def read() -> Json | None:
+            self.api.refuse_if_busy()
+            return self.api.pod(wanted.namespace, wanted.name)
+
+        self._call(
+            read, lambda pod: PodRead(wanted.uid, pod), lambda status, why: PodUnreadable(wanted.uid, f"{status} {why}")
+        )
+
+    def _carry_out_eviction(self, wanted: EvictPod) -> None:
+        self._write(
+            lambda: self._evict(str(wanted.uid), wanted.namespace, wanted.name),
+            lambda _: PodEvicted(wanted.uid),
+            lambda status, why: EvictionRefused(wanted.uid, status, why),
+        )
+
+    def _write(
+        self, arrive: Callable[[], Any], done: Callable[[Any], object], refused: Callable[[int, str], object]
+    ) -> None:
+        """A call that changes a pod; not sent by one whose lease has run out while it stood still."""
+        if self.lease is not None and not self.lease.holds(self):
+            self.later(0.0, lambda: self.offer(refused(0, "not sent")))
+        else:
+            self._call(arrive, done, refused)
+
+    def _call(
+        self, arrive: Callable[[], Any], done: Callable[[Any], object], refused: Callable[[int, str], object]
+    ) -> None:
+        """
+        A call is on its way, whatever becomes of who sent it; its answer is for this life, and may be lost.
+
+        One that takes very long is given up before it arrives.
+        """
+        life, rough = self.life, self._is_rough()
+        is_slow = rough and self.dice.random() < SLOW
+        takes_s = self.dice.uniform(0.3, 4.0) if is_slow else self.watch_s()
+        waits = [True]
+
+        def answer(after_s: float, event: object) -> None:
+            def step() -> None:
+                if self.alive and self.life == life and waits:
+                    waits.clear()
+                    self.offer(event)
+
+            self.clockwork.after(after_s, step)
+
+        def come() -> None:
+            try:
+                if not self.api.is_away:
+                    event = done(self._carried_out(life, arrive))
+                    if not (rough and self.dice.random() < LOST):
+                        answer(self.watch_s(), event)
+                        return
+            except RefusedError as error:
+                answer(self.watch_s(), refused(error.status, str(error)))
+                return
+            answer(GIVEN_UP_S, refused(0, "no answer in time"))
+
+        if takes_s > GIVEN_UP_S:
+            answer(GIVEN_UP_S, refused(0, "no answer in time"))
+        self.clockwork.after(takes_s, come)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _carried_out(self, life: int, arrive: Callable[[], Any]) -> Any:
+        """What becomes of a call, which its sender may not live to hear, or not be the one at work any more."""
+        works = self.alive and self.life == life and (self.lease is None or self.lease.holds(self))
+        self.api.sender_is_over = not works
+        try:
+            return arrive()
+        finally:
+            self.api.sender_is_over = False
+
+    def _is_rough(self) -> bool:
+        return self.clockwork.now < self.until
+
+    def _changed(self, change: Change) -> None:
+        is_node = (change.after or change.before or {}).get("kind") == "Node"
+        for each in self.reflectors:
+            if (each.what == "nodes") == is_node:
+                each.look()

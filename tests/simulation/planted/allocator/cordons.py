@@ -1,0 +1,148 @@
+"""Bugs about nodes that are taken out of use, planted on purpose."""
+
+from dataclasses import replace
+from typing import Any
+
+from simulation.judges.cordons import with_cordons
+from simulation.plans.plan import Plan
+from simulation.planted.bug import PlantedBug
+
+from sluice.contracts.messages import Bound, Grant
+from sluice_allocator.core import allocator, requests, standing
+from sluice_allocator.core.evictions import draining, ordering
+from sluice_allocator.core.placement import Fleet
+
+
+def _nodes_only(_original: Any) -> Any:
+    def cordon(_self: Any, _name: Any, _gpus: Any) -> bool:
+        """Single GPUs are not taken out of use."""
+        return False
+
+    return cordon
+
+
+def _everybody_there(original: Any) -> Any:
+    def why_drained(desk: Any, grant: Any) -> Any:
+        """Whoever has a slice on a drained node goes, wherever its pod runs."""
+        request = grant.booking.request
+        before = desk.world.bindings.get(request)
+        desk.world.bindings[request] = Bound(
+            request=request,
+            request_revision=1,
+            allocation=grant.booking.allocation,
+            node=grant.booking.node,
+            revision=1,
+            ticket="",
+            containers=(),
+        )
+        try:
+            return original(desk, grant)
+        finally:
+            del desk.world.bindings[request]
+            if before is not None:
+                desk.world.bindings[request] = before
+
+    return why_drained
+
+
+def _ordered_for_ever(original: Any) -> Any:
+    def settle_eviction(desk: Any, request: Any, entries: Any) -> None:
+        """What was ordered because of a drain stays ordered."""
+        ordered = desk.world.evictions.get(request)
+        if ordered is None or "drained" not in ordered.cause or ordering.why_evict(desk, request, entries) is not None:
+            original(desk, request, entries)
+
+    return settle_eviction
+
+
+def _only_who_comes(_original: Any) -> Any:
+    def look_at_drained(_desk: Any, _node: Any) -> None:
+        """A drain is seen by those who are looked at for another reason."""
+
+    return look_at_drained
+
+
+def _taken_away(original: Any) -> Any:
+    def why_revoke(desk: Any, grant: Grant, asked: Any) -> Any:
+        """The slices of a drained node are revoked."""
+        return draining.why_drained(desk, grant) or original(desk, grant, asked)
+
+    return why_revoke
+
+
+def _sent_as_decided(original: Any) -> Any:
+    def look_at_drained(desk: Any, node: Any) -> None:
+        """What waits for its turn goes out as it was decided, also behind a cordon."""
+        take_back, desk.__class__.take_back = desk.__class__.take_back, lambda _desk, _guard: None
+        try:
+            original(desk, node)
+        finally:
+            desk.__class__.take_back = take_back
+
+    return look_at_drained
+
+
+def _promised_for_ever(original: Any) -> Any:
+    def why_give_up(desk: Any, promised: Any, revision: int) -> Any:
+        """A promise stands, whatever an operator says of its place."""
+        why = original(desk, promised, revision)
+        return None if why is not None and why.endswith("can no longer be used") else why
+
+    return why_give_up
+
+
+def _all_cordoning(plan: Plan) -> Plan:
+    return with_cordons(replace(plan, quotas=()), 1.0)
+
+
+SENT_AS_DECIDED = PlantedBug(
+    "queued decision sent unchanged",
+    "a pod that comes to a node which is just being emptied",
+    ("cordoned",),
+    ((allocator, "look_at_drained", _sent_as_decided),),
+)
+"""Caught by a schedule of its own: a write has to be unanswered while the word comes."""
+PROMISED_FOR_EVER = PlantedBug(
+    "useless reservation kept",
+    "any place at all: it waits for one that it may not have",
+    ("I4",),
+    ((standing, "why_give_up", _promised_for_ever),),
+)
+"""The same: who stands there has to stay."""
+CORDON_BUGS = (
+    PlantedBug(
+        "single GPUs not cordoned",
+        "the pods that come to a GPU which is about to be pulled out",
+        ("cordoned",),
+        ((Fleet, "cordon", _nodes_only),),
+        _all_cordoning,
+    ),
+    PlantedBug(
+        "drained by the ledger alone",
+        "a pod that runs elsewhere",
+        ("place first", "booked first"),
+        ((ordering, "why_drained", _everybody_there),),
+        _all_cordoning,
+    ),
+    PlantedBug(
+        "eviction order never taken back",
+        "a pod of a node that is in use again",
+        ("I4", "place first", "booked first"),
+        ((requests, "settle_eviction", _ordered_for_ever),),
+        _all_cordoning,
+    ),
+    PlantedBug(
+        "drain overlooks bound pods",
+        "an operator's evening: the node never gets empty",
+        ("I4",),
+        ((allocator, "look_at_drained", _only_who_comes),),
+        _all_cordoning,
+    ),
+    PlantedBug(
+        "drained by revokes",
+        "the work of everybody on a drained node",
+        ("undisturbed",),
+        ((standing, "_why_revoke", _taken_away),),
+        _all_cordoning,
+    ),
+)

@@ -1,0 +1,81 @@
+"""Bugs about jobs, planted on purpose: what is granted together or not at all."""
+
+from typing import Any
+
+from simulation.judges.jobs import with_jobs
+from simulation.plans.plan import Plan
+from simulation.planted.bug import PlantedBug
+
+from sluice_allocator.core import requests
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.groups import settling as groups
+
+
+def _bound_one_by_one(_original: Any) -> Any:
+    def is_held_back(_desk: Any, _request: Any) -> bool:
+        """A pod is bound as soon as its own slice is ready, whatever becomes of the others."""
+        return False
+
+    return is_held_back
+
+
+def _trial_left(_original: Any) -> Any:
+    def drop_trial(self: Any) -> None:
+        """What a trial has found stays booked in this process when the last one has no place."""
+        self.gangs.trial = None
+
+    return drop_trial
+
+
+def _half_kept(_original: Any) -> Any:
+    def is_given_up(*_arguments: Any) -> bool:
+        """Half a job keeps what it has for as long as the rest finds nothing."""
+        return False
+
+    return is_given_up
+
+
+def _never_whole(_original: Any) -> Any:
+    def runs_whole(*_arguments: Any) -> bool:
+        """Whoever is beyond the size waits for as many more, be it that the job runs."""
+        return False
+
+    return runs_whole
+
+
+def _all_jobs(plan: Plan) -> Plan:
+    return with_jobs(plan, 1.0)
+
+
+JOB_BUGS = (
+    PlantedBug(
+        "group bound one by one",
+        "GPUs, to pods that wait for the rest of their job",
+        ("together",),
+        ((requests, "is_held_back", _bound_one_by_one),),
+        _all_jobs,
+    ),
+    PlantedBug(
+        "trial left booked",
+        "capacity, for as long as the allocator lives",
+        ("I4",),
+        ((Desk, "drop_trial", _trial_left),),
+        _all_jobs,
+    ),
+)
+
+HALF_KEPT = PlantedBug(
+    "half a group kept",
+    "capacity, to two jobs that wait for each other",
+    ("I4",),
+    ((groups, "_is_given_up", _half_kept),),
+)
+"""Rare among seeds: `test_jobs` plays it."""
+
+ONE_TOO_MANY = PlantedBug(
+    "surplus group member waits",
+    "an update: the pod that comes before another one goes is never served",
+    ("I4",),
+    ((groups, "_runs_whole", _never_whole),),
+)
+"""The same."""

@@ -1,0 +1,117 @@
+"""Bugs about larger profiles and about moving pods, planted on purpose."""
+
+from dataclasses import replace
+from typing import Any
+
+from simulation.judges.moves import with_moves
+from simulation.plans.plan import Plan
+from simulation.planted.bug import PlantedBug
+
+from sluice.contracts.messages import AllocationRequested, Grant
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.evictions import ordering
+from sluice_allocator.core.moves import defragmenting, moving
+from sluice_allocator.core.moves.kept_places import is_move
+from sluice_allocator.core.placement.substitutes import Floor
+
+
+def _compute_only(_original: Any) -> Any:
+    def is_met_by(self: Any, profile: Any) -> bool:
+        """Memory is not compared: more compute is taken for more of everything."""
+        return bool(profile.multiprocessors >= self.multiprocessors)
+
+    return is_met_by
+
+
+def _evicted_first(original: Any) -> Any:
+    def why_evict(desk: Any, request: Any, entries: Any) -> str | None:
+        """A pod that has a larger profile is evicted in the hope that its own will be free when it comes again."""
+        asked = desk.world.requests.get(request)
+        larger = any(isinstance(entry, Grant) and entry.booking.instead_of for entry in entries.values())
+        if larger and isinstance(asked, AllocationRequested) and asked.leeway.substitute == "return":
+            return "it has more than it asked for"
+        found: str | None = original(desk, request, entries)
+        return found
+
+    return why_evict
+
+
+def _no_cooldown(_original: Any) -> Any:
+    def has_stayed(_desk: Any, _allocation: Any) -> bool:
+        """A pod is moved whenever there is a reason."""
+        return True
+
+    return has_stayed
+
+
+def _two_in_one_place(original: Any) -> Any:
+    def grant(self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False) -> None:
+        """Who comes in the stead of a pod that is moved gets its place at once, while it is still kept there."""
+        kept = self.world.ledger.get(after[0]) if after else None
+        heir = isinstance(kept, Grant) and is_move(kept) and kept.booking.request != booking.request
+        original(self, booking, () if heir else after, evict=evict)
+
+    return grant
+
+
+def _kept_for_ever(_original: Any) -> Any:
+    def over(_desk: Any, _grant: Any, _phase: str, _limit_s: float, _why: str) -> None:
+        """A place is kept until somebody comes, and nobody may ever come."""
+
+    return over
+
+
+def _all_moving(plan: Plan) -> Plan:
+    return with_moves(plan, 1.0)
+
+
+def _no_jobs_no_limits(plan: Plan) -> Plan:
+    """Much that may be moved, and room to move it to: the pods that came first go soon."""
+    pods = tuple(replace(life, removed_at=life.removed_at or life.made_at + 12.0) for life in plan.pods)
+    return with_moves(replace(plan, pods=pods, quotas=()), 1.0)
+
+
+MOVE_BUGS = (
+    PlantedBug(
+        "substitute with less memory",
+        "memory that a pod asked for",
+        ("never less",),
+        ((Floor, "is_met_by", _compute_only),),
+        _all_moving,
+    ),
+    PlantedBug(
+        "evicted before booked",
+        "a restart, for nothing",
+        ("booked first",),
+        ((ordering, "why_evict", _evicted_first),),
+        _all_moving,
+    ),
+    PlantedBug(
+        "moved without cooldown",
+        "the work of a pod that is restarted all the time",
+        ("moved too soon",),
+        ((moving, "has_stayed", _no_cooldown),),
+        _no_jobs_no_limits,
+    ),
+    PlantedBug(
+        "kept place given twice",
+        "a place that is handed over, to two",
+        ("I1", "place first"),
+        ((Desk, "grant", _two_in_one_place),),
+        _no_jobs_no_limits,
+    ),
+    PlantedBug(
+        "kept place never given up",
+        "room: a place is kept for a pod that never comes",
+        ("I4",),
+        ((moving, "_over", _kept_for_ever),),
+        _no_jobs_no_limits,
+    ),
+    PlantedBug(
+        "moved to and fro",
+        "the work of movable pods, wherever others want room",
+        ("moved too soon",),
+        ((defragmenting, "has_stayed", _no_cooldown),),
+        _no_jobs_no_limits,
+    ),
+)

@@ -1,0 +1,249 @@
+"""Bugs planted on purpose in how the grants of a removed node are closed, one for each case that the protocol names."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from simulation.faults.node_removals import BY_MISTAKE
+from simulation.plans.plan import Fault, Plan, removing
+from simulation.planted.bug import PlantedBug
+from simulation.world import world
+
+from sluice.contracts.messages import NodeRemoved
+from sluice_allocator.core import held, nodes, requests, standing
+from sluice_allocator.core.binding import release
+from sluice_allocator.core.removals import Removals
+from sluice_allocator.core.unheard import Unheard
+from sluice_allocator.core.world import World
+from sluice_node_agent.core.agent import Agent
+
+
+def _closed_is_believed(original: Any) -> Any:
+    def is_missing(desk: Any, report: Any) -> bool:
+        """What was closed with its node counts as gone, although no agent has said so."""
+        missing: bool = original(desk, report)
+        return missing and report.booking.allocation not in desk.world.ledger
+
+    return is_missing
+
+
+def _while_open(original: Any) -> Any:
+    def settle_removed(desk: Any, node: Any) -> bool:
+        """The grants are closed first, and the head is left to whoever opens the node again."""
+        heads, desk.world.heads = desk.world.heads, {}
+        try:
+            removed: bool = original(desk, node)
+        finally:
+            desk.world.heads = heads
+        return removed
+
+    return settle_removed
+
+
+def _at_once(original: Any) -> Any:
+    def quick_allocator(closing_ttl_s: int) -> Any:
+        """Nobody gives the agent time to say that it lives."""
+        return replace(original(closing_ttl_s), removed_grace_s=0.0)
+
+    return quick_allocator
+
+
+def _nobody_answers(original: Any) -> Any:
+    def is_forgotten(self: Any, event: Any) -> bool:
+        """An agent that lives reads that its node is not there, and leaves it at that."""
+        entry = getattr(event, "entry", None)
+        forgotten: bool = original(self, event)
+        return forgotten and not isinstance(getattr(entry, "message", None), NodeRemoved)
+
+    return is_forgotten
+
+
+def _open_while_closing(original: Any) -> Any:
+    def is_open(desk: Any, node: Any, inventory: Any) -> bool:
+        """A head counts as open until the end of it is answered."""
+        busy, desk.outbox.busy = desk.outbox.busy, lambda _address: False
+        try:
+            opened: bool = original(desk, node, inventory)
+        finally:
+            desk.outbox.busy = busy
+        return opened
+
+    return is_open
+
+
+def _any_that_is_ready(original: Any) -> Any:
+    def bindable(grants: Any, held: Any) -> Any:
+        """Of two slices of a pod the one is bound that is ready first, wherever the pod is."""
+        return original(grants, None)
+
+    return bindable
+
+
+def _none_is_surplus(_original: Any) -> Any:
+    def has_another(_desk: Any, _asked: Any, _allocation: Any) -> bool:
+        """Two slices of a pod stand until one of them is bound."""
+        return False
+
+    return has_another
+
+
+def _two_of_one(plan: Plan) -> Plan:
+    """Two allocators that hear late grant a pod twice, agents are away, and then nothing is known any more."""
+    faults = [fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed", "broker wipe"}]
+    faults += [Fault(at, "broker wipe") for at in (8.0, 16.0, 24.0, 32.0)]
+    nodes = [node for node, _ in plan.nodes]
+    faults += [Fault(2.0 + 3.7 * n, "crash", f"agent-{nodes[n % len(nodes)]}", 4.0) for n in range(9)]
+    ordered = tuple(sorted(faults, key=lambda fault: fault.at))
+    weather = replace(plan.weather, stall=0.3)
+    return replace(plan, allocators=2, both_active=True, faults=ordered, weather=weather)
+
+
+def _at_once_again(_original: Any) -> Any:
+    def may_be_shut(_self: Any, _node: Any, _now: float) -> bool:
+        """A removed node is shut whenever it is open; its time was over long ago."""
+        return True
+
+    return may_be_shut
+
+
+def _opened_unheard(_original: Any) -> Any:
+    def holds_up(_self: Any, _node: Any) -> bool:
+        """What is known of a node opens it, whoever has closed its head meanwhile."""
+        return False
+
+    return holds_up
+
+
+def _gone_in_another_life(_original: Any) -> Any:
+    def went_in_another_life(_self: Any, _entry: Any) -> bool:
+        """What went with its node is gone, whenever that was decided."""
+        return False
+
+    return went_in_another_life
+
+
+def _gone_for_good(_original: Any) -> Any:
+    def may_be_entered_again(_desk: Any, _node: Any, _allocation: Any) -> bool:
+        """What is closed with its node is over, whoever speaks."""
+        return False
+
+    return may_be_entered_again
+
+
+def _a_removed_node_has_nothing(original: Any) -> Any:
+    def is_unbooked(desk: Any, request: Any, allocation: Any, node: Any) -> bool:
+        """Once a removed agent has had its time, by this process's clock, nothing of it is asked for."""
+        return not desk.removals.is_over(node) and bool(original(desk, request, allocation, node))
+
+    return is_unbooked
+
+
+def _released_over_nothing(_original: Any) -> Any:
+    def release_lost(desk: Any, request: Any, _asked: Any, cause: str) -> None:
+        """Who has lost his slice is told so at once, whatever was said before."""
+        release(desk, request, cause)
+
+    return release_lost
+
+
+def _often(plan: Plan) -> Plan:
+    """Three nodes are removed, and nobody loses his journal."""
+    faults = tuple(fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed"})
+    return removing(replace(plan, faults=faults), Random(f"often {plan.seed}"), 3)
+
+
+def _by_mistake(plan: Plan) -> Plan:
+    """Nodes that live are said to be gone, late enough for everybody to know that they live."""
+    dice = Random(f"by mistake {plan.seed}")
+    faults = [
+        fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed", "broker wipe", "pause"}
+    ]
+    faults += [Fault(dice.uniform(16.0, 22.0), "node removed", node, number=BY_MISTAKE) for node, _ in plan.nodes]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+REMOVAL_BUGS = (
+    PlantedBug(
+        "closed entries believed over agents",
+        "a slice that is there, and its place to somebody else",
+        ("I1", "I3", "I4", "LAW 3"),
+        ((nodes, "_is_missing", _closed_is_believed),),
+        _often,
+    ),
+    PlantedBug(
+        "grants closed before the record",
+        "a living pod's GPU",
+        ("opened before use",),
+        ((nodes, "settle_removed", _while_open),),
+        _often,
+    ),
+    PlantedBug(
+        "removed at once",
+        "the slices of a node that lives",
+        ("undisturbed",),
+        ((world, "quick_allocator", _at_once),),
+        _by_mistake,
+    ),
+    PlantedBug(
+        "removal ignores an agent that answers",
+        "the slices of a node that lives",
+        ("undisturbed",),
+        ((Agent, "_is_forgotten", _nobody_answers),),
+        _by_mistake,
+    ),
+    PlantedBug(
+        "first ready slice bound",
+        "a pod pinned to two nodes",
+        ("bound once", "undisturbed", "I4"),
+        ((requests, "bindable", _any_that_is_ready), (standing, "_has_another", _none_is_surplus)),
+        _two_of_one,
+    ),
+)
+
+OPEN_WHILE_CLOSING = PlantedBug(
+    "unanswered closing counts as open",
+    "a living pod's GPU",
+    ("opened before use",),
+    ((nodes, "_is_open", _open_while_closing),),
+)
+"""Too rare for chance: an answer is lost, and an agent speaks meanwhile. Played by a schedule alone."""
+
+NEVER_BEGUN_ANEW = PlantedBug(
+    "removal grace never restarted",
+    "a place that somebody has, to somebody else",
+    ("I1", "I4", "I11", "opened before use", "undisturbed"),
+    ((Removals, "may_be_shut", _at_once_again),),
+)
+"""Too rare for chance: one of two allocators must read late when a node is back. Played by a schedule alone."""
+
+REMOVED_HAS_NOTHING = PlantedBug(
+    "removed node released without a close",
+    "its slice: its node is back, and who reads late has it released, with nothing on the bus that would refuse it",
+    ("LAW 3",),
+    ((held, "_is_unbooked", _a_removed_node_has_nothing),),
+)
+"""The same, after a wipe, and before its slice is bound again. A seed showed it once."""
+
+OPENED_UNHEARD = PlantedBug(
+    "adopted again on old knowledge",
+    "its slice: its node was removed and is back, and who has not heard it grants the place to somebody else",
+    ("I1",),
+    ((Unheard, "holds_up", _opened_unheard),),
+)
+"""The same: he must hear the end of the head before he hears why."""
+
+GONE_IN_ANOTHER_LIFE = PlantedBug(
+    "removal close of any incarnation",
+    "the slice that it runs on: a node was removed, the broker wiped before that was written, and its agent was back",
+    ("undisturbed", "LAW 3"),
+    ((World, "_went_in_another_life", _gone_in_another_life), (held, "_may_be_entered_again", _gone_for_good)),
+)
+"""The same: the broker must be wiped twice, once before and once while a write is without its answer."""
+
+RELEASED_OVER_NOTHING = PlantedBug(
+    "released over an empty subject",
+    "the slice that it runs on: that its node was removed, of before a wipe, landed when its agent was back",
+    ("undisturbed",),
+    ((requests, "_release_lost", _released_over_nothing),),
+)
+"""The same, a moment later."""

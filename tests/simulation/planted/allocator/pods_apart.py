@@ -1,0 +1,47 @@
+"""Bugs about pods that may not be beside each other, planted on purpose."""
+
+from typing import Any
+
+from simulation.judges.pods_apart import with_apart
+from simulation.plans.plan import Plan
+from simulation.planted.bug import PlantedBug
+
+from sluice_allocator.core.placement.crowds import Crowd
+from sluice_allocator.core.placement.peers import Peers
+
+
+def _booked_is_nobody(_original: Any) -> Any:
+    def book(_self: Any, _allocation: Any, _request: Any, _node: Any) -> None:
+        """Only what is said of others' pods is looked at: who is booked is no pod yet."""
+
+    return book
+
+
+def _ports_are_free(_original: Any) -> Any:
+    def is_taken(_self: Any, _node: Any, _ports: Any) -> bool:
+        """Nobody looks at the ports of a host."""
+        return False
+
+    return is_taken
+
+
+def _least_where_somebody_is(_original: Any) -> Any:
+    def least(self: Any) -> int:
+        """Hosts without any pod of the app are left out."""
+        return min(self.levels, default=0)
+
+    return least
+
+
+def _apart(plan: Plan) -> Plan:
+    return with_apart(plan, 1.0)
+
+
+_LOSES = "a replica: it is pinned to a host where the scheduler cannot place it"
+APART_BUGS = (
+    PlantedBug("booked pods not counted as peers", _LOSES, ("apart",), ((Peers, "book", _booked_is_nobody),), _apart),
+    PlantedBug("host ports ignored", _LOSES, ("apart",), ((Peers, "is_taken", _ports_are_free),), _apart),
+    PlantedBug(
+        "empty hosts ignored for spread", _LOSES, ("apart",), ((Crowd, "least", _least_where_somebody_is),), _apart
+    ),
+)

@@ -1,0 +1,55 @@
+"""Bugs about how many pods a node takes, planted on purpose."""
+
+from typing import Any
+
+from simulation.judges.pods_per_node import with_limit
+from simulation.plans.plan import Plan
+from simulation.planted.bug import PlantedBug
+
+from sluice.contracts.messages import Revoke
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.placement.hosts import Node
+
+
+def _only_where_room_is_told(original: Any) -> Any:
+    def take(self: Any, allocation: Any, room: Any) -> None:
+        """Pods are counted on the nodes of which somebody says how many they take, as before there was a limit."""
+        original(self, allocation, room)
+        if self.facts is None:
+            self.pods += 1
+
+    return take
+
+
+def _free_at_revoke(original: Any) -> Any:
+    def rebook(self: Any, allocation: Any) -> bool:
+        """Whose slice is being taken away counts no longer, though his processes may run for minutes."""
+        before = self.desk.world.ledger.get(allocation)
+        freed: bool = original(self, allocation)
+        if isinstance(before, Revoke) and self.desk.fleet.booking(allocation) is not None:
+            self.desk.fleet.nodes[before.booking.node].pods += 1
+        return freed
+
+    return rebook
+
+
+def _limited(plan: Plan) -> Plan:
+    return with_limit(plan, 1.0)
+
+
+CROWDING_BUGS = (
+    PlantedBug(
+        "pods counted only where room is published",
+        "the CPU of a node's pods, to more of them than its operator allows",
+        ("pods per node",),
+        ((Node, "take", _only_where_room_is_told),),
+        _limited,
+    ),
+    PlantedBug(
+        "pod count free at revoke",
+        "likewise, for as long as pods take to end",
+        ("pods per node",),
+        ((Allocator, "_rebook", _free_at_revoke),),
+        _limited,
+    ),
+)

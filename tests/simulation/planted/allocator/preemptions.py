@@ -1,0 +1,185 @@
+"""Bugs about evictions for a place, planted on purpose."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from simulation.judges.preemptions import with_preemptions
+from simulation.plans.plan import Plan
+from simulation.planted.bug import PlantedBug
+
+from sluice.contracts.messages import Grant
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.evictions import ordering, preempting
+from sluice_allocator.core.waiting import promised, scheduling
+
+
+def _equals_go(original: Any) -> Any:
+    def find_victims(desk: Any, request: Any, asking: Any, priority: int, *more: Any, **named: Any) -> Any:
+        """Priorities are compared with `<=`."""
+        return original(desk, request, asking, priority + 1, *more, **named)
+
+    return find_victims
+
+
+def _never_is_ignored(original: Any) -> Any:
+    def evict_for(desk: Any, request: Any, asked: Any, **named: Any) -> Any:
+        """Others are evicted for a pod that said it only waits."""
+        return original(desk, request, msgspec.structs.replace(asked, preempts=True), **named)
+
+    return evict_for
+
+
+def _nobody_asked(original: Any) -> Any:
+    def may_go_at(desk: Any, allocation: Any, entry: Any) -> Any:
+        """Whoever has a lower priority goes, whatever it said of itself."""
+        request = getattr(getattr(entry, "booking", None), "request", None)
+        asked = desk.world.requests.get(request)
+        if getattr(asked, "leeway", None) is None:
+            return original(desk, allocation, entry)
+        said = msgspec.structs.replace(asked, leeway=msgspec.structs.replace(asked.leeway, preemptible=True))
+        desk.world.requests[request] = said
+        try:
+            return original(desk, allocation, entry)
+        finally:
+            desk.world.requests[request] = asked
+
+    return may_go_at
+
+
+def _waits_for_nobody(original: Any) -> Any:
+    def grant(self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False) -> None:
+        """The place is ordered at once, while its tenants are still there."""
+        original(self, booking, () if evict else after, evict=evict)
+
+    return grant
+
+
+def _evicted_first(original: Any) -> Any:
+    def why_evict(desk: Any, request: Any, entries: Any) -> Any:
+        """A pod is evicted for whoever waits and is more important, in the hope that its place will do."""
+        asked = desk.world.requests.get(request)
+        head = desk.queue.head_after(None)
+        if getattr(asked, "leeway", None) is not None and asked.leeway.preemptible and entries and head is not None:
+            waits = desk.world.requests.get(head[2])
+            if getattr(waits, "priority", 0) > asked.priority:
+                return f"its place is needed for {waits.namespace}/{waits.name}"
+        return original(desk, request, entries)
+
+    return why_evict
+
+
+def _place_given_away(original: Any) -> Any:
+    def rebook(self: Any, allocation: Any) -> bool:
+        """A promised place is free for everybody until its victims have gone."""
+        freed: bool = original(self, allocation)
+        entry = self.desk.world.ledger.get(allocation)
+        if isinstance(entry, Grant) and entry.evict and promised.is_promise(self.desk, entry):
+            self.desk.fleet.unbook(allocation)
+        return freed
+
+    return rebook
+
+
+def _guarantee_ignored(_original: Any) -> Any:
+    def keeps_guarantees(*_asked: Any) -> bool:
+        """Whoever may go, goes."""
+        return True
+
+    return keeps_guarantees
+
+
+def _counted_on_twice(original: Any) -> Any:
+    def grant(self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False) -> None:
+        """Who goes for the first of two still fills a guarantee for the second, when one word serves both."""
+        original(self, booking, after, evict=evict)
+        for each in after if evict else ():
+            self.sparing.is_gone(each)
+
+    return grant
+
+
+def _promised_is_had(_original: Any) -> Any:
+    def may_never_be_had(desk: Any, allocation: Any, entry: Any) -> bool:
+        """A place that others have yet fills a guarantee."""
+        return entry is None and allocation in desk.assumed
+
+    return may_never_be_had
+
+
+def _one_allocator(plan: Plan) -> Plan:
+    """One that decides alone: of two, each may take the last that is above a guarantee."""
+    faults = tuple(fault for fault in plan.faults if fault.target != "allocator-b" and fault.kind != "lease")
+    return with_preemptions(replace(plan, quotas=(), allocators=1, both_active=False, faults=faults), 1.0)
+
+
+def _all_preempting(plan: Plan) -> Plan:
+    return with_preemptions(replace(plan, quotas=()), 1.0)
+
+
+PREEMPTION_BUGS = (
+    PlantedBug(
+        "equal priority preempts",
+        "a pod, to one that is no more important",
+        ("less important",),
+        ((scheduling, "find_victims", _equals_go),),
+        _all_preempting,
+    ),
+    PlantedBug(
+        "preemptionPolicy Never ignored",
+        "a pod, to one that said it only waits",
+        ("never preempts",),
+        ((scheduling, "_evict_for", _never_is_ignored),),
+        _all_preempting,
+    ),
+    PlantedBug(
+        "victims without opt-in",
+        "a pod that never said it may go",
+        ("twice opt-in",),
+        ((preempting, "_may_go_at", _nobody_asked),),
+        _all_preempting,
+    ),
+    PlantedBug(
+        "after omitted",
+        "a place, to two",
+        ("I1", "place first"),
+        ((Desk, "grant", _waits_for_nobody),),
+        _all_preempting,
+    ),
+    PlantedBug(
+        "evicted before booked for others",
+        "a pod, for nothing",
+        ("place first", "booked first"),
+        ((ordering, "why_evict", _evicted_first),),
+        _all_preempting,
+    ),
+    PlantedBug(
+        "preempted place given away",
+        "a place that others were evicted for",
+        ("I1", "I2"),
+        ((Allocator, "_rebook", _place_given_away),),
+        _all_preempting,
+    ),
+    PlantedBug(
+        "guarantee ignored",
+        "what a namespace is guaranteed",
+        ("guaranteed",),
+        ((preempting, "_keeps_guarantees", _guarantee_ignored),),
+        _one_allocator,
+    ),
+)
+COUNTED_ON_TWICE = PlantedBug(
+    "leaving pod counted for two preemptors",
+    "what a namespace is guaranteed, when one word serves two at once",
+    ("guaranteed",),
+    ((Desk, "grant", _counted_on_twice),),
+)
+"""Too rare by chance for the dose: it has a schedule of its own in `test_preempting`."""
+PROMISED_IS_HAD = PlantedBug(
+    "reservation counts toward a guarantee",
+    "what a namespace is guaranteed, for a place that others have, and may keep",
+    ("guaranteed",),
+    ((preempting, "_may_never_be_had", _promised_is_had),),
+)
+"""Likewise."""

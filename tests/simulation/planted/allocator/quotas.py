@@ -1,0 +1,148 @@
+"""Bugs about the limits of namespaces, planted on purpose: what is counted, when, and what two allocators do."""
+
+from dataclasses import replace
+from typing import Any
+
+from simulation.judges.quotas import QuotaSaid
+from simulation.plans.plan import Fault, Plan
+from simulation.planted.bug import PlantedBug
+
+from sluice.contracts.messages import Revoke
+from sluice.contracts.quotas.usage import NOTHING
+from sluice_allocator.core import binding, standing
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.limits import quotas
+
+
+def _not_counted_at_start(original: Any) -> Any:
+    def caught_up(self: Any, event: Any) -> None:
+        """What was there when this process read everything is not counted: only what it grants itself."""
+        original(self, event)
+        self.desk.fleet.accounts._used.clear()
+
+    return caught_up
+
+
+def _free_at_revoke(original: Any) -> Any:
+    def rebook(self: Any, allocation: Any) -> bool:
+        """A namespace may have more as soon as something is being taken away from it."""
+        before = self.desk.world.ledger.get(allocation)
+        booking = self.desk.fleet.booking(allocation)
+        freed: bool = original(self, allocation)
+        if isinstance(before, Revoke) and booking is not None and self.desk.fleet.booking(allocation) is not None:
+            counts = self.desk.fleet.usage_of(booking.devices)
+            self.desk.fleet.accounts.measured_anew(booking.namespace, counts, NOTHING)
+        return freed
+
+    return rebook
+
+
+def _victims_of_others_relax(_original: Any) -> Any:
+    def booked(desk: Any, _namespace: str, allocations: Any) -> Any:
+        """Whoever makes room makes it in the quota of whom the room is for, too (tensor-fusion B7)."""
+        bookings = (desk.fleet.booking(each) for each in allocations)
+        return (desk.fleet.usage_of(booking.devices) for booking in bookings if booking is not None)
+
+    return booked
+
+
+def _nothing_taken_back(_original: Any) -> Any:
+    def excess(_desk: Any, _grant: Any) -> None:
+        """Section 4 broken: what two allocators granted at once stays."""
+
+    return excess
+
+
+def _bound_on_what_is_known(_original: Any) -> Any:
+    def may_bind(_desk: Any, _grant: Any) -> bool:
+        """A slice that is ready is bound, whatever was written before its grant and is not read yet."""
+        return True
+
+    return may_bind
+
+
+def _limited(plan: Plan) -> Plan:
+    """Every seed has tight limits from the beginning; no broker that forgets them, and one allocator."""
+    said = (
+        QuotaSaid(0.0, "lab", total=(2, None, None)),
+        QuotaSaid(0.0, "den", total=(1, 20096, None)),
+    )
+    faults = tuple(each for each in plan.faults if each.kind != "broker wipe" and each.target != "allocator-b")
+    return replace(plan, quotas=said, faults=faults, layouts={}, allocators=1, both_active=False)
+
+
+def _read_anew(plan: Plan) -> Plan:
+    plan = _limited(plan)
+    more = tuple(Fault(at, "disconnect", "allocator-a", 0.5) for at in (8.0, 16.0, 24.0))
+    return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
+
+
+def _evicting(plan: Plan) -> Plan:
+    """One node, full of pods that may be evicted, and important ones, which stay, of a namespace with one device."""
+    plan = _limited(plan)
+    (node, gpus), *others = plan.nodes
+    without = [each for name, _ in others for each in (name, f"agent-{name}")]
+    faults = tuple(fault for fault in plan.faults if fault.target not in without)
+    pods = tuple(
+        replace(
+            life,
+            pod=replace(
+                life.pod,
+                namespace="den" if number % 2 else "lab",
+                ask=_with_priority(life.pod.ask, "den" if number % 2 else "lab"),
+                preempts=True,
+            ),
+            removed_at=None,
+        )
+        for number, life in enumerate(plan.pods)
+    )
+    said = (QuotaSaid(0.0, "den", total=(1, None, None)),)
+    return replace(plan, nodes=((node, gpus),), quotas=said, faults=faults, pods=pods)
+
+
+def _with_priority(ask: Any, namespace: str) -> Any:
+    mine = (("sluice.dev/preemptible", "true"),) if namespace == "lab" else (("sluice.dev/priority", "50"),)
+    kept = tuple(pair for pair in ask.annotations if pair[0] not in {"sluice.dev/preemptible", "sluice.dev/priority"})
+    return replace(ask, annotations=(*kept, *mine))
+
+
+QUOTA_BUGS = (
+    PlantedBug(
+        "usage not counted at start",
+        "what others of the cluster were promised, to a namespace over its limit",
+        ("quota",),
+        ((Allocator, "_caught_up", _not_counted_at_start),),
+        _read_anew,
+    ),
+    PlantedBug(
+        "quota free at revoke",
+        "likewise, for as long as a pod takes to end",
+        ("quota",),
+        ((Allocator, "_rebook", _free_at_revoke),),
+        _limited,
+    ),
+    PlantedBug(
+        "victims of others relax",
+        "likewise, to whoever may evict",
+        ("quota",),
+        ((quotas, "_booked", _victims_of_others_relax),),
+        _evicting,
+    ),
+)
+
+NOTHING_TAKEN_BACK = PlantedBug(
+    "nothing taken back",
+    "what others of the cluster were promised, whenever two allocators work",
+    ("quota",),
+    ((standing, "excess", _nothing_taken_back),),
+)
+"""Rare among seeds: `test_quotas` plays it."""
+
+
+BOUND_ON_WHAT_IS_KNOWN = PlantedBug(
+    "bound before all limits are read",
+    "a pod that runs, to a limit that ends nothing that runs",
+    ("quota", "undisturbed"),
+    ((binding, "may_bind", _bound_on_what_is_known),),
+)
+"""Too rare by chance for the dose: it has a schedule of its own in `test_quotas`."""

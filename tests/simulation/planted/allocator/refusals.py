@@ -1,0 +1,32 @@
+"""Bugs about what is refused for good, and what only waits."""
+
+from typing import Any
+
+from simulation.planted.bug import PlantedBug
+
+from sluice.contracts.messages import AllocationRequested
+from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice_allocator.core import requests
+from sluice_allocator.core.desk import Desk
+
+
+def _by_what_is_there(original: Any) -> Any:
+    def refusal(desk: Desk, asked: AllocationRequested) -> Refusal | None:
+        """What no model that is known by now has is refused, and nobody looks at that again."""
+        names = {profile.name for model in desk.fleet.models() for profile in model.profiles}
+        for claim in asked.claims:
+            if claim.profile is not None and claim.profile not in names:
+                return Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known model has it")
+        found: Refusal | None = original(desk, asked)
+        return found
+
+    return refusal
+
+
+FINAL_FOR_WHAT_IS_NOT_THERE = PlantedBug(
+    "refusal for capability final",
+    "a pod that was there before the node that was added for it",
+    ("I4",),
+    ((requests, "_refusal", _by_what_is_there),),
+)
+REFUSAL_BUGS = (FINAL_FOR_WHAT_IS_NOT_THERE,)

@@ -1,0 +1,222 @@
+"""Bugs about turns and promises, planted on purpose: who waits longest, and what is kept for it."""
+
+from dataclasses import replace
+from typing import Any
+
+from simulation.judges.gpu_tables import A100_WITHOUT_MIG
+from simulation.plans.plan import Fault, Plan, PodLife
+from simulation.plans.pods import Ask, Device, fractional
+from simulation.planted.bug import PlantedBug
+from simulation.schedules.starvation import PROMISE_AFTER_S
+
+from sluice.contracts.messages import Grant
+from sluice_allocator.core import allocator, nodes, requests, standing
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.waiting import promised
+from sluice_node_agent.core.orders import reconcile
+from sluice_node_agent.core.orders.reconcile import OrderReconciler
+from sluice_node_agent.core.slices import destroy
+
+_ALL_OF_ONE = Ask((("sluice.dev/gpus", "1"),), ("main",), (Device("whole"),))
+
+
+def _nobody_ages(_original: Any) -> Any:
+    def promise_places(_desk: Any) -> None:
+        """Turns are kept, and nothing is promised: whoever fits a piece takes it."""
+
+    return promise_places
+
+
+def _not_booked(original: Any) -> Any:
+    def rebook(self: Any, allocation: Any) -> bool:
+        """A promise is in the ledger, and its place is given to others until its tenants are gone."""
+        freed: bool = original(self, allocation)
+        entry = self.desk.world.ledger.get(allocation)
+        if isinstance(entry, Grant) and promised.is_promise(self.desk, entry):
+            freed |= self.desk.fleet.unbook(allocation)
+        return freed
+
+    return rebook
+
+
+def _waits_for_nobody(original: Any) -> Any:
+    def grant(self: Any, booking: Any, after: Any = (), **more: Any) -> None:
+        """The place is booked, and its tenants are not waited for."""
+        original(self, booking, (), **more)
+
+    return grant
+
+
+def _given_up_early(original: Any) -> Any:
+    def why_give_up(desk: Any, grant: Any, revision: int) -> str | None:
+        """A promise is given up as soon as the first of those who stand there is gone: its piece is free, is it not?"""
+        waits = promised.is_promise(desk, grant)
+        if waits and not grant.evict and len(promised.unfinished(desk, grant)) < len(grant.after):
+            return "somebody is gone"
+        cause: str | None = original(desk, grant, revision)
+        return cause
+
+    return why_give_up
+
+
+def _promised_out_of_the_queue(_original: Any) -> Any:
+    def may_have_another(_desk: Any, _grant: Any) -> bool:
+        """Who is promised a place waits for that one only."""
+        return False
+
+    return may_have_another
+
+
+def _both_kept(_original: Any) -> Any:
+    def is_earlier(*_arguments: Any) -> bool:
+        """Two allocators promise one request two places, and both are kept for it."""
+        return False
+
+    return is_earlier
+
+
+def _forgotten_by_the_wipe(original: Any) -> Any:
+    def adopt(desk: Any, report: Any) -> Any:
+        """After a wipe a promise is taken over like any slice that is there."""
+        entry = original(desk, report)
+        return replace_after(entry) if isinstance(entry, Grant) else entry
+
+    return adopt
+
+
+def replace_after(grant: Grant) -> Grant:
+    """The same, waiting for nobody."""
+    return Grant(revision=grant.revision, incarnation=grant.incarnation, booking=grant.booking, adopted=grant.adopted)
+
+
+def _begun_too_early(_original: Any) -> Any:
+    def is_next(_self: Any, _record: Any) -> bool:
+        """The agent makes what was promised although others are still there."""
+        return True
+
+    return is_next
+
+
+def _holders_of_others(_original: Any) -> Any:
+    def is_a_promise(_record: Any) -> bool:
+        """A promise that is revoked waits until nobody is on its GPU, as if its own tenant might be."""
+        return False
+
+    return is_a_promise
+
+
+def own_home_only(_: Any) -> Any:
+    """A GPU that was granted whole is kept by the MPS server of those who share it."""
+
+    def has_home(grant: Any, _state: Any) -> bool:
+        """Only a share's own home has a server that is nobody's."""
+        return grant.share is not None
+
+    return has_home
+
+
+def _takes_what_is_there(_original: Any) -> Any:
+    def was_begun(self: Any, _order: Any) -> bool:
+        """After the journal was lost, what is found at a promised place is taken for the promise's own."""
+        return bool(self.found.unclaimed)
+
+    return was_begun
+
+
+def _wiped(plan: Plan) -> Plan:
+    faults = [fault for fault in plan.faults if fault.kind not in {"journal lost", "broker wipe"}]
+    faults += [Fault(at, "broker wipe") for at in (14.0, 24.0, 34.0)]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+def _two_on_a_full_fleet(plan: Plan) -> Plan:
+    """Nobody leaves, so that very many wait, and both allocators promise before they read what the other has."""
+    pods = tuple(replace(life, removed_at=None) for life in plan.pods)
+    weather = replace(plan.weather, stall=max(plan.weather.stall, 0.15))
+    return replace(plan, allocators=2, both_active=True, pods=pods, weather=weather)
+
+
+def _shared_for_good(plan: Plan) -> Plan:
+    """Whole GPUs alone: some pods share one and stay; others want all of one, wait for those in vain, and give up."""
+    nodes = tuple((node, tuple((A100_WITHOUT_MIG, False) for _ in gpus)) for node, gpus in plan.nodes)
+    pods = tuple(_shares_or_gives_up(number, life) for number, life in enumerate(plan.pods))
+    return replace(plan, nodes=nodes, layouts={}, resizings=(), pods=pods)
+
+
+def _shares_or_gives_up(number: int, life: PodLife) -> PodLife:
+    pod = replace(life.pod, namespace="lab", user=None)
+    if number % 2:
+        gives_up_at = life.made_at + 2 * PROMISE_AFTER_S
+        return PodLife(pod.asking(_ALL_OF_ONE), life.made_at, removed_at=gives_up_at)
+    return PodLife(pod.asking(fractional(25)), 1.0) if number % 4 == 0 else life
+
+
+STARVING_BUGS = (
+    PlantedBug("no aging", "a large pod's turn, for ever", ("aging",), ((allocator, "promise_places", _nobody_ages),)),
+    PlantedBug(
+        "reservation given up early",
+        "a large pod's turn, each time that a half of its place is free",
+        ("aging", "turn"),
+        ((standing, "why_give_up", _given_up_early),),
+    ),
+    PlantedBug(
+        "reserved and not booked",
+        "a place that was promised",
+        ("turn", "I1"),
+        ((Allocator, "_rebook", _not_booked),),
+    ),
+)
+"""Found by the schedule in which a large pod would starve."""
+TAKES_WHAT_IS_THERE = PlantedBug(
+    "agent takes an existing device",
+    "living training",
+    ("LAW 3", "one tenant per device"),
+    ((OrderReconciler, "_was_begun", _takes_what_is_there),),
+)
+"""Found by the schedule in which an agent loses its journal."""
+BOTH_KEPT = PlantedBug(
+    "both reservations kept",
+    "capacity, to a pod that needs it once",
+    ("I4",),
+    ((promised, "is_earlier", _both_kept),),
+    _two_on_a_full_fleet,
+)
+"""Found in few random worlds: two allocators have to see different fleets at the same moment."""
+TURN_BUGS = (
+    PlantedBug("reservation not booked", "a promised place", ("turn", "I1"), ((Allocator, "_rebook", _not_booked),)),
+    PlantedBug(
+        "reservation ignores its tenants", "a slice still in use", ("I1", "I2"), ((Desk, "grant", _waits_for_nobody),)
+    ),
+    PlantedBug(
+        "reserved requests leave the queue",
+        "a place that is free, to a pod that waits for another",
+        ("I4",),
+        ((requests, "_may_have_another", _promised_out_of_the_queue),),
+    ),
+    PlantedBug(
+        "reservation forgotten by a wipe",
+        "any answer, and its turn",
+        ("I4",),
+        ((nodes, "_adopt", _forgotten_by_the_wipe),),
+        _wiped,
+    ),
+    PlantedBug(
+        "reservation started too early",
+        "a slice still in use",
+        ("I1", "I2"),
+        ((OrderReconciler, "is_next", _begun_too_early),),
+    ),
+    PlantedBug(
+        "other pods' holders block a revoke",
+        "capacity, as long as somebody else runs there",
+        ("I4",),
+        (
+            (reconcile, "_was_never_begun", _holders_of_others),
+            (destroy, "_was_to_come_later", _holders_of_others),
+            (destroy, "_has_home", own_home_only),
+        ),
+        _shared_for_good,
+    ),
+)
+"""Found in random worlds."""

@@ -1,0 +1,47 @@
+"""
+How a bug is planted: a rule is replaced by the simpler one that somebody might write instead.
+
+A patch names what it replaces, so that a renamed function breaks the test loudly instead of planting nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from simulation.plans.plan import Plan
+
+from sluice.contracts.bus import subjects
+
+Patch = tuple[type | ModuleType, str, Callable[[Any], Any]]
+"""Where, which name, and what becomes of the original."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """
+    One bug. `loses` says what a user would lose, `caught_by` which invariants must catch it, and `focus` makes the case
+    that it is about frequent enough.
+    """
+
+    name: str
+    loses: str
+    caught_by: tuple[str, ...]
+    patches: tuple[Patch, ...]
+    focus: Callable[[Plan], Plan] = lambda plan: plan
+
+
+@contextmanager
+def planted(bug: PlantedBug) -> Iterator[None]:
+    """The bug is there; afterwards it is not. Raises AttributeError when what it replaces is not there."""
+    originals = [(where, name, getattr(where, name)) for where, name, _ in bug.patches]
+    try:
+        for where, name, change in bug.patches:
+            setattr(where, name, change(getattr(where, name)))
+        subjects.parse.cache_clear()  # what was remembered is of the code without the bug
+        yield
+    finally:
+        for where, name, original in reversed(originals):
+            setattr(where, name, original)
+        subjects.parse.cache_clear()

@@ -1,0 +1,370 @@
+"""Bugs planted on purpose about a cluster's pods: who they are, when they have ended, and what they are told."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from simulation.kube.reflector import Reflector
+from simulation.plans.plan import Fault, FaultKind, Plan, PodLife, with_cluster
+from simulation.plans.pods import REFUSED
+from simulation.planted.bug import PlantedBug
+from simulation.planted.rare import left_with_what_is_taken_back
+from simulation.planted.troubles import disks_wiped_behind_the_bus
+
+from sluice.contracts.messages import Bound
+from sluice_allocator.core import requests, standing
+from sluice_allocator.core.evictions import ordering
+from sluice_allocator.core.orphans import Orphans
+from sluice_pod_watcher.core.cluster import api_handler
+from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
+from sluice_pod_watcher.core.cluster.events import BindPod, ListingEnded
+from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
+from sluice_pod_watcher.core.cluster.pod_reconciler import PodReconciler
+from sluice_pod_watcher.core.cluster.pods import pod_patches
+from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
+from sluice_pod_watcher.core.cluster.pods.pod_view import read_pod
+from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
+
+_FORGETS: tuple[FaultKind, ...] = (
+    "broker wipe", "broker restart", "foreign", "node removed", "journal lost", "journal damaged", "disk wiped",
+    "replica lags", "api away", "api busy", "api lags", "watch gap", "watch replays",
+)  # fmt: skip
+
+
+def _uid_not_tested(_original: Any) -> Any:
+    def uid(_uid: Any) -> dict[str, str]:
+        """Whoever has the name now is written to."""
+        return {"op": "test", "path": "/kind", "value": "Pod"}
+
+    return uid
+
+
+def _known_by_its_name(original: Any) -> Any:
+    def read(self: Any, event: Any, now: float) -> None:
+        """Something is there under that name, so the pod is there."""
+        if event.pod is None:
+            original(self, event, now)
+        else:
+            self._seen(event.pod, now)
+            record = self._context.pod_store.records.get(event.uid)
+            if record is not None:
+                record.needs_read, record.reading = False, type(record.reading)()
+
+    return read
+
+
+def _lost_is_what_the_bus_says(_original: Any) -> property:
+    return property(lambda _self: False, doc="Whoever has no answer waits for one, whatever he was told before.")
+
+
+def _deleted_believed(_original: Any) -> Any:
+    def left(self: Any, raw: Any, _now: float) -> None:
+        """What a watch calls DELETED is gone."""
+        view = read_pod(raw)
+        if view is not None:
+            self._gone(view.uid)
+
+    return left
+
+
+def _not_listed_is_gone(original: Any) -> Any:
+    def listing(self: Any, event: Any) -> None:
+        """A listing is whole, so what is not in it is gone."""
+        if isinstance(event, ListingEnded) and self._listed is not None:
+            for uid in [uid for uid in self._context.pod_store.records if uid not in self._listed]:
+                self._gone(uid)
+        original(self, event)
+
+    return listing
+
+
+def _dying_is_over(original: Any) -> Any:
+    def read(raw: Any) -> Any:
+        """Whoever is to be deleted needs nothing any more."""
+        view = original(raw)
+        return replace(view, has_ended=view.has_ended or view.dying) if view is not None else None
+
+    return read
+
+
+def _let_go_before(original: Any) -> Any:
+    def settle(self: Any, record: Any, now: float) -> None:
+        """A pod that the allocator knows of is let go: its slice will be there by the time that it starts."""
+        view = record.view
+        waits = view is not None and view.is_gated and record.active and record.pending is not None
+        if waits and not record.writing.under_way and not isinstance(record.answer, Bound):
+            record.writing.under_way = True
+            patch = ({"op": "remove", "path": "/spec/schedulingGates"},)
+            self.out.append(BindPod(record.uid, record.namespace, record.name, patch))
+        original(self, record, now)
+
+    return settle
+
+
+def _goes_on_after_410(_original: Any) -> Any:
+    def too_old(self: Any) -> None:
+        """The watch goes on with what happens from here on."""
+        self.at = len(self.api.history)
+
+    return too_old
+
+
+def _never_again(_original: Any) -> Any:
+    def resync(_self: Any) -> None:
+        """Whoever watches has no need to list."""
+
+    return resync
+
+
+def _told_once(_original: Any) -> Any:
+    def annotate(_self: Any, *_known: Any) -> None:
+        """What a pod was told when it was let go is all that it will ever be told."""
+
+    return annotate
+
+
+def _never_taken_back(original: Any) -> Any:
+    def condition(self: Any, record: Any, problem: Any, now: float) -> Any:
+        """Nothing is the matter, so there is nothing to write."""
+        return original(self, record, problem, now) if problem is not None else (None, None)
+
+    return condition
+
+
+def _read_is_settled(original: Any) -> Any:
+    def was_read(self: Any, record: Any) -> None:
+        """What a pod looks like now is what became of every patch that was sent."""
+        original(self, record)
+        record.confirm_by = ""
+
+    return was_read
+
+
+# -- where it matters -------------------------------------------------------------------------------------------------
+
+
+def _given_another(_original: Any) -> Any:
+    def why_lost(_desk: Any, _request: Any, _held: Any) -> None:
+        """Whose slice is gone asks again, and is given another."""
+
+    return why_lost
+
+
+def _an_answer_to_nobody_stays(_original: Any) -> Any:
+    def look_at_answer(_self: Any, _desk: Any, _request: Any) -> None:
+        """Section 6 broken: of what nobody asks for, only grants are ended."""
+
+    return look_at_answer
+
+
+def _only(plan: Plan, *more: Fault, life: Callable[[PodLife], PodLife] = lambda life: life) -> Plan:
+    """A cluster's plan without what forgets something, with these faults and pods that live like this."""
+    plan = with_cluster(plan)
+    faults = [fault for fault in plan.faults if fault.kind not in _FORGETS]
+    ordered = tuple(sorted((*faults, *more), key=lambda fault: fault.at))
+    return replace(plan, faults=ordered, pods=tuple(life(each) for each in plan.pods))
+
+
+def _another(life: PodLife, after_s: float) -> PodLife:
+    """Another pod of that name comes so long after it."""
+    return replace(life, edited_at=life.made_at + after_s, edit=life.pod.ask, removed_at=None)
+
+
+def _made_anew_behind_a_lag(plan: Plan) -> Plan:
+    """Watches are far behind, and every pod is made anew at about the time at which it is bound."""
+    lags = (Fault(at, "api lags", "", 4.0, 3) for at in range(2, 36, 4))
+    return _only(plan, *lags, life=lambda life: _another(life, 4.5))
+
+
+def _made_anew_unseen(plan: Plan) -> Plan:
+    """Pods are made anew while nobody looks."""
+    crashes = (Fault(float(at), "crash", "pod-watcher", 3.0) for at in (8, 16, 24, 32))
+    return _only(plan, *crashes, life=lambda life: _another(life, 3.0))
+
+
+def _without_label(plan: Plan) -> Plan:
+    """Somebody takes labels off, and puts them back."""
+    return _only(plan, life=lambda life: replace(life, spoiled_at=life.made_at + 2.0))
+
+
+def _unlabelled_and_listed(plan: Plan) -> Plan:
+    """The same, while watches break off and all is listed anew."""
+    gaps = (Fault(float(at), "watch gap", "", 1.0, 1) for at in range(4, 36, 2))
+    return _only(plan, *gaps, life=lambda life: replace(life, spoiled_at=life.made_at + 2.0))
+
+
+def _lingering(plan: Plan) -> Plan:
+    """Every pod is removed, and takes its time."""
+
+    def life(life: PodLife) -> PodLife:
+        return replace(life, removed_at=life.made_at + 5.0, pod=replace(life.pod, lingers_s=3.0))
+
+    return _only(plan, life=life)
+
+
+def _gaps(plan: Plan) -> Plan:
+    """Watches break off for long, again and again."""
+    return _only(plan, *(Fault(float(at), "watch gap", "", 4.0, 1) for at in (5, 15, 25, 35)))
+
+
+def _reboots(plan: Plan) -> Plan:
+    """Nodes are rebooted: slices are made anew under other UUIDs."""
+    return _only(plan, *(Fault(20.0 + at, "reboot", node, 2.0, 0) for at, (node, _) in enumerate(plan.nodes)))
+
+
+def _forgotten_as_they_go(plan: Plan) -> Plan:
+    """A pod is refused, and goes while its request is forgotten and nobody is there who could withdraw it."""
+    crash, restart = Fault(12.0, "crash", "pod-watcher", 4.0), Fault(12.1, "broker restart", "", 2.0, 20)
+    plan = _only(plan, crash, restart)
+    refused = PodLife(replace(plan.pods[0].pod, ask=REFUSED), 11.5, removed_at=13.0)
+    return replace(plan, pods=(refused, *plan.pods[1:]))
+
+
+RELEASE_FORGOTTEN = PlantedBug(
+    "lost slice forgotten with the bus",
+    "its pod's end, and its place, to a pod whose eviction was refused when the broker was wiped",
+    ("I4",),
+    ((PodRecord, "is_lost", _lost_is_what_the_bus_says), (ordering, "why_taken_back", left_with_what_is_taken_back)),
+)
+"""
+Too rare by chance for the dose: it has a schedule of its own in `test_kube`. The allocator would have the pod evicted,
+if it did not forget that, too.
+"""
+READ_IS_SETTLED = PlantedBug(
+    "a read settles a patch",
+    "the slice that it was let go with: its patch landed after it was read, and after the bus was wiped",
+    ("bound once",),
+    ((PodReconciler, "was_read", _read_is_settled),),
+)
+"""Likewise: a call must be late, its answer missing, the API server busy and the bus wiped, in this order."""
+KUBE_BUGS = (
+    PlantedBug(
+        "uid not tested",
+        "a pod that is started with the devices of its predecessor",
+        ("cluster",),
+        ((pod_patches, "_uid", _uid_not_tested),),
+        _made_anew_behind_a_lag,
+    ),
+    PlantedBug(
+        "known by its name",
+        "the slice of every pod that was made anew while nobody looked",
+        ("I4",),
+        ((ApiHandler, "_read", _known_by_its_name),),
+        _made_anew_unseen,
+    ),
+    PlantedBug(
+        "deleted believed",
+        "the slice of a running pod, when somebody takes a label off it",
+        ("cluster",),
+        ((ApiHandler, "_left", _deleted_believed),),
+        _without_label,
+    ),
+    PlantedBug(
+        "not listed is gone",
+        "the slice of a running pod that a listing does not show",
+        ("cluster",),
+        ((ApiHandler, "_listing", _not_listed_is_gone),),
+        _unlabelled_and_listed,
+    ),
+    PlantedBug(
+        "dying is over",
+        "the devices under a program that is still writing its checkpoint",
+        ("cluster",),
+        ((api_handler, "read_pod", _dying_is_over),),
+        _lingering,
+    ),
+    PlantedBug(
+        "let go before it is granted",
+        "a pod on a node where it has nothing",
+        ("cluster",),
+        ((PodReconciler, "settle", _let_go_before),),
+        with_cluster,
+    ),
+    PlantedBug(
+        "goes on after 410",
+        "pods that are never seen, and slices that nobody gives back",
+        ("I4", "I3", "cluster"),
+        ((Reflector, "too_old", _goes_on_after_410), (Reflector, "resync", _never_again)),
+        _gaps,
+    ),
+    PlantedBug(
+        "told once",
+        "a pod that names a device of before the reboot",
+        ("cluster", "I4"),
+        ((PodReconciler, "_annotate", _told_once),),
+        _reboots,
+    ),
+    PlantedBug(
+        "never taken back",
+        "trust in what kubectl shows: a running pod that is said to wait",
+        ("cluster",),
+        ((StatusWriter, "_condition", _never_taken_back),),
+        with_cluster,
+    ),
+    PlantedBug(
+        "given another elsewhere",
+        "a slice on another node, for ever, to a pod that cannot leave its own",
+        ("bound once", "I4"),
+        ((requests, "why_lost", _given_another), (standing, "why_lost", _given_another)),
+        lambda plan: with_cluster(disks_wiped_behind_the_bus(plan)),
+    ),
+    PlantedBug(
+        "an answer to nobody stays",
+        "room on the bus: a word for ever, of every pod that went while the broker forgot what it asked for",
+        ("I3",),
+        ((Orphans, "look_at_answer", _an_answer_to_nobody_stays),),
+        _forgotten_as_they_go,
+    ),
+)
+
+
+def _whatever_its_node_says(_original: Any) -> Any:
+    def why_kept_out(*_arguments: Any) -> str:
+        """Section 7 broken: a node that was good when the place was booked is good for ever."""
+        return ""
+
+    return why_kept_out
+
+
+KEPT_OUT = PlantedBug(
+    "pinned without a node check",
+    "its start: a pod of the moment after a cordon waits for the end of that, with its slice",
+    ("cluster",),
+    (
+        (standing, "blocking_predicate", _whatever_its_node_says),
+        (NodeCapacity, "why_kept_out", _whatever_its_node_says),
+    ),
+)
+"""Schedules of their own play this one and the next two: a moment of a few milliseconds has to be hit."""
+
+
+def _keeps_waiting(_original: Any) -> Any:
+    def is_declined(*_arguments: Any) -> bool:
+        """Section 7 broken: what its source declines stays bound."""
+        return False
+
+    return is_declined
+
+
+NOT_TAKEN_BACK = PlantedBug(
+    "declined slice kept",
+    "its start for as long as the cordon lasts, and somebody else the slice",
+    ("I4",),
+    ((requests, "is_declined", _keeps_waiting), (standing, "is_declined", _keeps_waiting)),
+)
+
+
+def _forgets(_original: Any) -> Any:
+    def has_declined(*_arguments: Any) -> bool:
+        """Section 7 broken: the node takes pods again, so what was declined will do."""
+        return False
+
+    return has_declined
+
+
+DECLINED_FORGOTTEN = PlantedBug(
+    "pinned with a declined slice",
+    "its slice: it is being taken back",
+    ("cluster",),
+    ((PodRecord, "has_declined", _forgets),),
+)

@@ -1,0 +1,143 @@
+"""Bugs planted in how truth is kept and found again: acknowledged and not on disk; not booked, and yet there."""
+
+from dataclasses import replace
+from typing import Any
+
+from simulation.plans.plan import KEEP_WARM_S, Fault, Plan
+from simulation.planted.bug import PlantedBug
+from simulation.world import agents, world
+from simulation.world.agents import AgentHost
+
+from sluice_allocator.core import binding, requests
+from sluice_allocator.core.unentered import Unentered
+from sluice_node_agent.core.events import JournalSaved
+from sluice_node_agent.core.state.warm_pool import WarmPool
+
+TO_DISK_S = 0.5
+CLOSING_TTL_S = 20
+_FORGETS = frozenset({"journal lost", "journal damaged", "disk wiped", "node removed"})
+
+
+def _acknowledged_first(_original: Any) -> Any:
+    def save(self: Any, order: Any) -> JournalSaved:
+        """A record is acknowledged as soon as it was handed over; it is on disk a little later, if nobody dies."""
+        life = self.life
+
+        def write() -> None:
+            if self.alive and self.life == life:
+                self.machine.journal.append(order.record)
+
+        self.clockwork.after(TO_DISK_S, write)
+        return JournalSaved(order.token)
+
+    return save
+
+
+def _what_is_not_booked_is_not_there(_original: Any) -> Any:
+    def waits_for_node(_desk: Any, _request: Any, _held: Any) -> None:
+        """A request whose slice is in no ledger has none, whatever its source, an agent or an inventory say."""
+
+    return waits_for_node
+
+
+def _closed_for_ever(original: Any) -> Any:
+    def quick_watcher(_closing_ttl_s: int) -> Any:
+        """The last word of a source stays on the bus (but for a month), after everybody has heard it."""
+        return original(30 * 86_400)
+
+    return quick_watcher
+
+
+def _idle_ones_stay(_original: Any) -> Any:
+    def make_room(_self: Any, _place: Any, *, all_of_it: bool = False) -> bool:
+        """What is kept warm has its time, whoever is granted the place."""
+        return False
+
+    return make_room
+
+
+def _agents_die(plan: Plan) -> Plan:
+    """Of every node, again and again, and nobody forgets more than that."""
+    faults = [fault for fault in plan.faults if fault.kind not in _FORGETS]
+    faults += [Fault(at, "crash", f"agent-{node}", 0.3) for at in (6.0, 9.0, 12.0, 15.0) for node, _ in plan.nodes]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+def _agents_come_late(plan: Plan) -> Plan:
+    """The broker is wiped, and agents come back after everybody else has spoken."""
+    faults = [fault for fault in plan.faults if fault.kind not in {*_FORGETS, "broker wipe"}]
+    faults += [Fault(at, "broker wipe") for at in (12.0, 26.0)]
+    nodes = [node for node, _ in plan.nodes]
+    faults += [Fault(at - 0.2, "crash", f"agent-{node}", 5.0) for at in (12.0, 26.0) for node in nodes[::2]]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+def _forgetful(plan: Plan) -> Plan:
+    return replace(plan, closing_ttl_s=CLOSING_TTL_S)
+
+
+def _keeping_warm(plan: Plan) -> Plan:
+    return replace(plan, keep_warm_s=KEEP_WARM_S)
+
+
+def _nothing_is_synced(_original: Any) -> Any:
+    def must_outlive_boot(_record: Any) -> bool:
+        """What is in the file will be on disk some time."""
+        return False
+
+    return must_outlive_boot
+
+
+TRUTH_BUGS = (
+    PlantedBug(
+        "published before it is on disk",
+        "the memory of what was given back: after a power cut it is made again, under the next tenant",
+        ("on disk",),
+        ((agents, "must_outlive_boot", _nothing_is_synced),),
+    ),
+    PlantedBug(
+        "acknowledged before it is on disk",
+        "capacity, for ever: nobody knows any more what was made",
+        ("on disk", "LAW 3"),
+        ((AgentHost, "_save", _acknowledged_first),),
+        _agents_die,
+    ),
+    PlantedBug(
+        "slice without entry counts as absent",
+        "the slice that it runs on, after the broker was wiped",
+        ("bound once", "undisturbed", "LAW 3"),
+        tuple((each, "waits_for_node", _what_is_not_booked_is_not_there) for each in (requests, binding)),
+        _agents_come_late,
+    ),
+    PlantedBug(
+        "closing messages without TTL",
+        "time at every start, more with every pod that ever was",
+        ("closing",),
+        ((world, "quick_watcher", _closed_for_ever),),
+        _forgetful,
+    ),
+    PlantedBug(
+        "warm instances stay in the way",
+        "the place that was granted, to an instance that nobody has",
+        ("warm in the way", "I4"),
+        ((WarmPool, "make_room", _idle_ones_stay),),
+        _keeping_warm,
+    ),
+)
+
+
+def _never_entered(_original: Any) -> Any:
+    def is_over(_self: Any, _node: Any) -> bool:
+        """What a node was opened without stays unknown until its agent is restarted."""
+        return False
+
+    return is_over
+
+
+NEVER_ENTERED = PlantedBug(
+    "adopted once only",
+    "its slice, and the place: its node was opened on an older word than what its agent was just making",
+    ("I3", "I4"),
+    ((Unentered, "is_over", _never_entered),),
+)
+"""Too rare for chance: one stream of two must be lost. Played by a schedule alone."""

@@ -1,0 +1,91 @@
+"""Bugs about what an agent takes for granted: that who holds no device is gone, and that a ticket is where it was."""
+
+from dataclasses import replace
+from typing import Any
+
+from msgspec.structs import replace as replace_in
+from simulation.plans.plan import Plan, with_late_openers
+from simulation.planted.bug import PlantedBug
+from simulation.world.mps_daemons import MPS_ROOT
+
+from sluice_node_agent.core.events import TenantsListed, TenantsUnseen
+from sluice_node_agent.core.instructions import MakeTicket
+from sluice_node_agent.core.slices import destroy
+from sluice_node_agent.core.slices.controller import SliceController
+
+
+def _an_empty_device_is_enough(_original: Any) -> Any:
+    def to_empty(work: Any, number: int, state: Any, token: int) -> Any:
+        """Section 5 broken: it is asked who is on the device, and whoever has not opened it yet is not."""
+        return destroy._to_empty_device(work, number, state, token) if number not in work.free_of_holders else None
+
+    return to_empty
+
+
+def _unseen_is_nobody(original: Any) -> Any:
+    def take_result(record: Any, sent: Any, result: Any, state: Any) -> Any:
+        """A look that could not be made found nobody."""
+        if isinstance(result, TenantsUnseen):
+            result = TenantsListed(result.token, ())
+        return original(record, sent, result, state)
+
+    return take_result
+
+
+def _written_once_is_there(_original: Any) -> Any:
+    def tickets_compared(_self: Any, _wrong: Any) -> list[Any]:
+        """A ticket that was made is there until it is removed."""
+        return []
+
+    return tickets_compared
+
+
+def _another_home(original: Any) -> Any:
+    def next_step(self: Any, work: Any, **how: Any) -> Any:
+        """A ticket that is made again names a home that its tenant was never in."""
+        step = original(self, work, **how)
+        if work.record.phase != "ready" or not isinstance(step, MakeTicket):
+            return step
+        containers = tuple(replace_in(each, mps_pipe_directory=f"{MPS_ROOT}/other/pipe") for each in step.containers)
+        return replace(step, containers=containers)
+
+    return next_step
+
+
+def _all_open_late(plan: Plan) -> Plan:
+    """Every pod that goes leaves processes behind for some time, and most have not opened their devices by then."""
+    plan = with_late_openers(plan)
+    pods = [replace(life, pod=replace(life.pod, runs=True, lingers_s=4.0)) for life in plan.pods]
+    soon = [replace(life, removed_at=life.made_at + 3.0 + number % 3) for number, life in enumerate(pods)]
+    return replace(plan, pods=tuple(soon))
+
+
+EMPTY_IS_ENOUGH = PlantedBug(
+    "empty device is enough",
+    "its device, to a process of the pod before",
+    ("LAW 3", "I1"),
+    ((destroy, "_to_empty", _an_empty_device_is_enough),),
+    _all_open_late,
+)
+ANOTHER_HOME = PlantedBug(
+    "a ticket of another home",
+    "its container, to a daemon that is not there, or a stranger's",
+    ("MPS",),
+    ((SliceController, "_next_step", _another_home),),
+)
+WRITTEN_ONCE = PlantedBug(
+    "ticket not restored",
+    "its container's next start, for ever",
+    ("I4",),
+    ((SliceController, "tickets_compared", _written_once_is_there),),
+)
+LINGERING_BUGS = (
+    EMPTY_IS_ENOUGH,
+    PlantedBug(
+        "unreadable processes count as none",
+        "its device, to a process that nobody could see",
+        ("LAW 3", "I1"),
+        ((destroy, "take_result", _unseen_is_nobody),),
+        _all_open_late,
+    ),
+)

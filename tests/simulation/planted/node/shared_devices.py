@@ -1,0 +1,317 @@
+"""Bugs planted in what a node does about shares: homes, MPS daemons, and instances that are kept warm."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import msgspec.structs
+from simulation.plans.plan import KEEP_WARM_S, Fault, Plan
+from simulation.plans.pods import shared
+from simulation.planted.bug import PlantedBug
+
+from sluice_allocator.core.placement.wants import Wants
+from sluice_node_agent.core import agent
+from sluice_node_agent.core.instructions import DestroyGpuInstance, SetComputeMode, StopMps
+from sluice_node_agent.core.recovery.discovered import Discovered
+from sluice_node_agent.core.shared import lifecycle, mps_limits
+from sluice_node_agent.core.slices import destroy, mig_instance
+from sluice_node_agent.core.state.devices import Devices
+from sluice_node_agent.core.state.node_state import NodeState
+
+# -- homes --------------------------------------------------------------------------------------------------------
+
+
+def _unmade_with_the_first(original: Any) -> Any:
+    def wants_home(self: Any, key: Any) -> bool:
+        """A home is unmade as soon as one of its tenants leaves."""
+        leaving = any(work.record.phase == "unmaking" for work, _, _ in self.tenants(key))
+        return bool(original(self, key)) and not leaving
+
+    return wants_home
+
+
+def _gone_before_its_home(_original: Any) -> Any:
+    def is_being_unmade(_state: Any, _key: Any) -> bool:
+        """The last share is said to be gone while its home is still being unmade."""
+        return False
+
+    return is_being_unmade
+
+
+def _daemon_left_running(original: Any) -> Any:
+    def to_unmake(home: Any, wish: Any, devices: Any, token: int) -> Any:
+        """The daemon is not stopped with the last share."""
+        step = original(home, wish, devices, token)
+        if isinstance(step, StopMps):
+            home.stopped = True
+            step = original(home, wish, devices, token)
+        return step
+
+    return to_unmake
+
+
+def _mode_left_behind(original: Any) -> Any:
+    def to_unmake(home: Any, wish: Any, devices: Any, token: int) -> Any:
+        """The GPU stays in compute mode EXCLUSIVE_PROCESS."""
+        step = original(home, wish, devices, token)
+        if isinstance(step, SetComputeMode):
+            return msgspec.structs.replace(home.record, daemon=False, pid=0, started_at=0)
+        return step
+
+    return to_unmake
+
+
+def _stale_after_reboot(original: Any) -> Any:
+    def resume(record: Any, devices: Any, boot_id: str, claimed: Any) -> Any:
+        """A home of an earlier boot is taken for one of this boot."""
+        return original(msgspec.structs.replace(record, boot_id=boot_id), devices, boot_id, claimed)
+
+    return resume
+
+
+def _not_held_against(_original: Any) -> Any:
+    def held_against(record: Any, _found: Any) -> Any:
+        """What the journal says of a daemon is believed."""
+        return record
+
+    return held_against
+
+
+# -- daemons ------------------------------------------------------------------------------------------------------
+
+
+def _never_dead(original: Any) -> Any:
+    def seen(home: Any, what: Any) -> Any:
+        """A daemon that died is not noticed."""
+        return original(home, replace(what, alive=True))
+
+    return seen
+
+
+def _undone_by_a_refused_start(_original: Any) -> Any:
+    def had_tenants(_record: Any) -> bool:
+        """A daemon that died and is refused once is handled like a home's first start that failed."""
+        return False
+
+    return had_tenants
+
+
+def _ended_at_every_start(original: Any) -> Any:
+    def what_was_found(event: Any, slices: Any, _homes: Any, claimed: Any) -> Any:
+        """Homes that the journal knows are taken for left over."""
+        return original(event, slices, [], claimed)
+
+    return what_was_found
+
+
+def _all_useless(_original: Any) -> Any:
+    def useless(self: Any, _devices: Any) -> Any:
+        """An agent that starts ends every daemon that it finds."""
+        every = list(self.homes.values())
+        self.homes.clear()
+        return every
+
+    return useless
+
+
+def _limits_not_raised(_original: Any) -> Any:
+    def covers(_limits: Any, _needed: Any) -> bool:
+        """A larger tenant is let in before its daemon lets it use what it was granted."""
+        return True
+
+    return covers
+
+
+def _sizes_guessed(_original: Any) -> Any:
+    def is_unknown(_self: Any, _gpu: Any) -> bool:
+        """A GPU that has told nobody how large it is has some size or other."""
+        return False
+
+    return is_unknown
+
+
+def _everybody_let_go(original: Any) -> Any:
+    def take_holders(record: Any, result: Any, number: int, state: Any) -> Any:
+        """When one tenant's processes linger, the server lets go of all its clients."""
+        outcome = original(record, result, number, state)
+        if not outcome.clients:
+            return outcome
+        return replace(outcome, clients=tuple(holder.pid for holder in result.holders if holder.kind == "compute"))
+
+    return take_holders
+
+
+def _any_user(original: Any) -> Any:
+    def plain(self: Any, claim: Any, namespace: str, step: int) -> Any:
+        """A share joins the home of another user of its namespace."""
+        want = original(self, claim, namespace, step)
+        want.domain = (want.domain[0], 0)
+        return want
+
+    return plain
+
+
+# -- warm instances -----------------------------------------------------------------------------------------------
+
+
+def _warm_with_its_compute_instance(original: Any) -> Any:
+    def step_to_unmake(place: Any, device: Any, token: int) -> Any:
+        """An instance is kept warm with its compute instance, and so with its MIG UUID."""
+        if device.gi_id is not None and device.uuid and place.profile is not None:
+            return DestroyGpuInstance(token, place.gpu, device.gi_id, place.start, place.size)
+        return original(place, device, token)
+
+    return step_to_unmake
+
+
+# -- what makes a case frequent -----------------------------------------------------------------------------------
+
+
+def _sharing(plan: Plan) -> Plan:
+    """Everybody who is not refused anyway shares, and nobody for long."""
+    dice = Random(f"focus {plan.seed}")
+    lives = tuple(
+        replace(life, pod=shared(life.pod, dice), removed_at=life.removed_at or life.made_at + 8.0, edited_at=None)
+        if dice.random() < 0.7
+        else life
+        for life in plan.pods
+    )
+    return replace(plan, pods=lives)
+
+
+def _daemons_die(plan: Plan) -> Plan:
+    """In every seed some daemons die."""
+    plan = _sharing(plan)
+    more = tuple(Fault(at, "daemon dies", node) for at in (9.0, 15.0, 21.0, 27.0) for node, _ in plan.nodes)
+    return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
+
+
+def _daemons_die_and_are_refused(plan: Plan) -> Plan:
+    """And do not start again at once."""
+    plan = _daemons_die(plan)
+    dying = [fault for fault in plan.faults if fault.kind == "daemon dies"]
+    refused = tuple(replace(fault, kind="mps start fails", number=1) for fault in dying)
+    return replace(plan, faults=tuple(sorted((*plan.faults, *refused), key=lambda fault: fault.at)))
+
+
+def _reboots(plan: Plan) -> Plan:
+    plan = _sharing(plan)
+    more = tuple(Fault(14.0, "reboot", node, 2.0, number % 2) for number, (node, _) in enumerate(plan.nodes))
+    return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
+
+
+def _agents_die(plan: Plan) -> Plan:
+    plan = _sharing(plan)
+    more = tuple(Fault(at, "crash", f"agent-{node}", 0.5) for at in (10.0, 20.0) for node, _ in plan.nodes)
+    return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
+
+
+def _silent_when_agents_start(plan: Plan) -> Plan:
+    """GPUs do not answer when agents begin, and do a moment later."""
+    plan = _sharing(plan)
+    more = [
+        fault
+        for at in (10.0, 20.0)
+        for node, _ in plan.nodes
+        for fault in (Fault(at, "gpu lost", node, 3.0), Fault(at + 0.5, "crash", f"agent-{node}", 0.5))
+    ]
+    return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
+
+
+def _keeping_warm(plan: Plan) -> Plan:
+    return replace(plan, keep_warm_s=KEEP_WARM_S)
+
+
+HOME_BUGS = (
+    PlantedBug(
+        "home destroyed with its first tenant",
+        "everything that the others had on the device",
+        ("undisturbed", "only a Revoke destroys", "MPS"),
+        ((NodeState, "wants_home", _unmade_with_the_first),),
+        _sharing,
+    ),
+    PlantedBug(
+        "last share gone before its home",
+        "the meaning of SliceGone",
+        ("LAW 3",),
+        ((destroy, "_is_being_unmade", _gone_before_its_home),),
+        _sharing,
+    ),
+    PlantedBug(
+        "daemon left running",
+        "capacity, for ever",
+        ("LAW 3", "I3", "I4"),
+        ((lifecycle, "_to_unmake", _daemon_left_running),),
+        _sharing,
+    ),
+    PlantedBug(
+        "mode left behind",
+        "a whole GPU for more than one process",
+        ("LAW 3", "MPS"),
+        ((lifecycle, "_to_unmake", _mode_left_behind),),
+        _sharing,
+    ),
+    PlantedBug(
+        "stale home after a reboot",
+        "a tenant's daemon",
+        ("MPS", "I4", "LAW 3"),
+        ((lifecycle, "resume", _stale_after_reboot), (lifecycle, "held_against", _not_held_against)),
+        _reboots,
+    ),
+    PlantedBug(
+        "dead daemon not noticed",
+        "a pod that never comes back",
+        ("MPS", "I4"),
+        ((lifecycle, "_seen", _never_dead),),
+        _daemons_die,
+    ),
+    PlantedBug(
+        "home destroyed by a refused start",
+        "living training, with the instance that it is on",
+        ("only a Revoke destroys", "undisturbed", "MPS"),
+        ((lifecycle, "had_tenants", _undone_by_a_refused_start),),
+        _daemons_die_and_are_refused,
+    ),
+    PlantedBug(
+        "daemons ended at every start",
+        "living training, when an agent is updated",
+        ("undisturbed",),
+        ((Discovered, "useless", _all_useless), (agent, "discover", _ended_at_every_start)),
+        _agents_die,
+    ),
+    PlantedBug(
+        "limits not raised",
+        "memory and SMs that were granted",
+        ("MPS",),
+        ((mps_limits, "covers", _limits_not_raised),),
+        _sharing,
+    ),
+    PlantedBug(
+        "sizes guessed",
+        "SMs that were granted, for as long as his processes live",
+        ("MPS",),
+        ((Devices, "is_unknown", _sizes_guessed),),
+        _silent_when_agents_start,
+    ),
+    PlantedBug(
+        "all MPS clients terminated",
+        "living training",
+        ("undisturbed",),
+        ((destroy, "_take_holders", _everybody_let_go),),
+        _sharing,
+    ),
+    PlantedBug(
+        "home shared with another user",
+        "the wall between users",
+        ("I1",),
+        ((Wants, "_plain", _any_user),),
+        _sharing,
+    ),
+    PlantedBug(
+        "warm with its compute instance",
+        "a device that a former tenant may still name",
+        ("LAW 3", "one tenant per device"),
+        ((mig_instance, "step_to_unmake", _warm_with_its_compute_instance),),
+        _keeping_warm,
+    ),
+)

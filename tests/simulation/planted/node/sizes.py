@@ -1,0 +1,101 @@
+"""Bugs planted in how shares are made larger and smaller."""
+
+from typing import Any
+
+from simulation.planted.bug import PlantedBug
+
+from sluice.contracts import resize as sizes
+from sluice.contracts.messages import SliceReady
+from sluice_allocator.core.desk import Desk
+from sluice_node_agent.core.journal_records import ResizeRecord
+from sluice_node_agent.core.orders import reconcile
+from sluice_node_agent.core.slices import resize
+
+
+def _new_size_at_once(_original: Any) -> Any:
+    def counted(_self: Any, entry: Any) -> Any:
+        """A share counts what was ordered last, whatever is still used."""
+        return entry.booking
+
+    return counted
+
+
+def _as_before_when_it_ails(_original: Any) -> Any:
+    def is_answered(grant: Any, slice_: Any) -> Any:
+        """Only a slice that is ready is known to be as small as ordered."""
+        return isinstance(slice_, SliceReady) and slice_.revision >= grant.revision and not slice_.shrinking
+
+    return is_answered
+
+
+def _nobody_uses_it(_original: Any) -> Any:
+    def homes_used_more(_record: Any, _state: Any) -> Any:
+        """A share is as small as ordered as soon as its server has the new limits."""
+        return []
+
+    return homes_used_more
+
+
+def _only_as_it_was_looked_at(_original: Any) -> Any:
+    def clients_by_now(_work: Any, _homes: Any) -> Any:
+        """Nobody looks who was a client."""
+        return ()
+
+    return clients_by_now
+
+
+def _the_ticket_stays(original: Any) -> Any:
+    def begin(*args: Any) -> Any:
+        """A share that is made smaller keeps its ticket."""
+        begun = original(*args)
+        return ResizeRecord(counts=begun.counts, renewed=True)
+
+    return begin
+
+
+def _told_at_once(_original: Any) -> Any:
+    def is_served(_grant: Any, _state: Any) -> Any:
+        """The pod is told before its server lets it have that."""
+        return True
+
+    return is_served
+
+
+SIZE_BUGS = (
+    PlantedBug(
+        "new size counts at once",
+        "memory that is still used is promised to a neighbour",
+        ("I2",),
+        ((Desk, "counted", _new_size_at_once),),
+    ),
+    PlantedBug(
+        "failed resize counts as before",
+        "nobody else's share can be changed, and a namespace has less, for a size that is long given up",
+        ("I2",),
+        ((sizes, "is_resize_done", _as_before_when_it_ails),),
+    ),
+    PlantedBug(
+        "old clients ignored at a resize",
+        "memory that is still used is promised to a neighbour",
+        ("I2",),
+        ((resize, "_homes_used_more", _nobody_uses_it),),
+    ),
+    PlantedBug(
+        "no client check at a resize",
+        "memory that is still used is promised to a neighbour",
+        ("I2",),
+        ((resize, "_clients_by_now", _only_as_it_was_looked_at),),
+    ),
+    PlantedBug(
+        "ticket kept at a resize",
+        "a container starts again with more than it has",
+        ("I2",),
+        ((reconcile, "begin", _the_ticket_stays),),
+    ),
+    PlantedBug(
+        "new size published at once",
+        "a container is told of more than its server gives",
+        ("MPS",),
+        ((resize, "is_served", _told_at_once),),
+    ),
+)

@@ -1,0 +1,123 @@
+"""Bugs planted in how an agent keeps its token schedulers: who is known to them, with which size, and who is told."""
+
+from dataclasses import replace
+from typing import Any
+
+from simulation.judges.time_quota import with_time
+from simulation.planted.bug import PlantedBug
+
+from sluice_node_agent.core.instructions import SetQuotas
+from sluice_node_agent.core.publish import slice_status
+from sluice_node_agent.core.shared import lifecycle, quota_tenants
+
+
+def _told_once(original: Any) -> Any:
+    def to_keep(home: Any, wish: Any, devices: Any, token: int) -> Any:
+        """A scheduler that has tenants is not told of more."""
+        return original(home, replace(wish, quotas=home.quotas) if home.quotas else wish, devices, token)
+
+    return to_keep
+
+
+def _unnoticed(original: Any) -> Any:
+    def seen(home: Any, found: Any) -> Any:
+        """A scheduler that ended by itself is taken for one that serves."""
+        quota = found.quota
+        return original(home, replace(found, quota=replace(quota, alive=True)) if quota is not None else found)
+
+    return seen
+
+
+def _let_go_first(original: Any) -> Any:
+    def is_in_it(work: Any, device: Any) -> bool:
+        """Who is leaving is held to no time any more, though his processes are there."""
+        return bool(original(work, device)) and work.record.phase in {"making", "ready"}
+
+    return is_in_it
+
+
+def _all_of_it(original: Any) -> Any:
+    def tenant(work: Any, grant: Any, state: Any) -> Any:
+        """Everybody is sure of all of the time."""
+        return replace(original(work, grant, state), request_permille=1000, limit_permille=1000)
+
+    return tenant
+
+
+def _one_door(_original: Any) -> Any:
+    def name(_allocation: str, _container: str) -> str:
+        """All tenants of a home have one socket, so who a process is follows from what it says."""
+        return "quota.sock"
+
+    return name
+
+
+def _kept_quiet(_original: Any) -> Any:
+    def unheld(_owner: str, _state: Any, _key: Any) -> tuple[int, ...]:
+        """Who computes beside the quota is told to nobody."""
+        return ()
+
+    return unheld
+
+
+def _believed_before_it_is_set(original: Any) -> Any:
+    def refused(record: Any, sent: Any, refusal: Any) -> Any:
+        """A scheduler that could not be told its tenants ends its home."""
+        if isinstance(sent, SetQuotas):
+            return lifecycle._failing(record, "MpsRefused", refusal.message)
+        return original(record, sent, refusal)
+
+    return refused
+
+
+TIME_BUGS = (
+    PlantedBug(
+        "scheduler configured once",
+        "a pod that came later waits without a token for ever, or computes without one",
+        ("time",),
+        ((lifecycle, "_to_keep", _told_once),),
+        with_time,
+    ),
+    PlantedBug(
+        "dead scheduler counted as running",
+        "after a defect nobody is held to his time until the agent is started again",
+        ("time",),
+        ((lifecycle, "_seen", _unnoticed),),
+        with_time,
+    ),
+    PlantedBug(
+        "tenant removed from the scheduler before it is gone",
+        "a pod that ends takes all of the time for as long as it lingers",
+        ("time",),
+        ((quota_tenants, "_is_in_it", _let_go_first),),
+        with_time,
+    ),
+    PlantedBug(
+        "all of the time for every tenant",
+        "a greedy neighbour has as much as who was promised more",
+        ("time",),
+        ((quota_tenants, "_tenant", _all_of_it),),
+        with_time,
+    ),
+    PlantedBug(
+        "one socket for all",
+        "a process computes on the time of its neighbour",
+        ("time",),
+        ((quota_tenants, "quota_socket_name", _one_door),),
+        with_time,
+    ),
+    PlantedBug(
+        "silent processes not reported",
+        "a program that is linked statically takes all of the time, and nobody knows why",
+        ("time",),
+        ((slice_status, "unheld_clients", _kept_quiet),),
+        with_time,
+    ),
+    PlantedBug(
+        "home ends with its scheduler",
+        "everybody on a GPU loses it when one socket cannot be made",
+        ("time", "I4", "only a Revoke destroys", "undisturbed"),
+        ((lifecycle, "_refused", _believed_before_it_is_set),),
+        with_time,
+    ),
+)

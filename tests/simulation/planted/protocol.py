@@ -1,0 +1,384 @@
+"""
+Bugs planted on purpose, one for each case that the protocol names: proof that the judge can catch them.
+
+Those about shares, jobs, removed nodes and so on are in the modules beside it.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec.structs
+from simulation.plans.plan import Fault, Plan
+from simulation.planted.allocator.cordons import CORDON_BUGS
+from simulation.planted.allocator.jobs import JOB_BUGS
+from simulation.planted.allocator.moves import MOVE_BUGS
+from simulation.planted.allocator.node_removals import REMOVAL_BUGS
+from simulation.planted.allocator.pods_apart import APART_BUGS
+from simulation.planted.allocator.pods_per_node import CROWDING_BUGS
+from simulation.planted.allocator.preemptions import PREEMPTION_BUGS
+from simulation.planted.allocator.quotas import QUOTA_BUGS
+from simulation.planted.allocator.refusals import REFUSAL_BUGS
+from simulation.planted.allocator.turns import TURN_BUGS
+from simulation.planted.bug import Patch, PlantedBug
+from simulation.planted.early_messages import WORDS_BUGS
+from simulation.planted.limits_file import LIMITS_BUGS
+from simulation.planted.lost_truth import TRUTH_BUGS
+from simulation.planted.node.fixed_layouts import FIXED_BUGS
+from simulation.planted.node.late_processes import LINGERING_BUGS
+from simulation.planted.node.shared_devices import HOME_BUGS
+from simulation.planted.node.time_quota import TIME_BUGS
+from simulation.planted.troubles import TROUBLE_BUGS
+from simulation.world import world
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import ReadingCaughtUp, Write, WriteRefused, WriteUnknown
+from sluice.contracts.messages import Grant, Released, RequestWithdrawn, Revoke
+from sluice.contracts.outbox import Outbox
+from sluice_allocator.core import binding, nodes, requests, standing
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.orphans import Orphans
+from sluice_node_agent.core.agent import Agent
+from sluice_node_agent.core.orders.ledger_view import LedgerView
+from sluice_node_agent.core.orders.reconcile import OrderReconciler
+from sluice_node_agent.core.slices import destroy, mig_instance
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def _fresh_guard(original: Any) -> Any:
+    def handle(self: Any, event: object, now: float) -> Any:
+        """W2 broken: the guard is taken from the refusal, and the write goes out again."""
+        if isinstance(event, WriteRefused) and event.last_sequence is not None:
+            queue = self._in_flight.get(event.operation)
+            if queue is not None and queue.in_flight is not None and self._reading == "stream":
+                queue.in_flight.expected = event.last_sequence
+                queue.applied = max(queue.applied or 0, event.last_sequence)
+                self._send(queue, queue.in_flight)
+                return []
+        return original(self, event, now)
+
+    return handle
+
+
+def _settled_by_a_read(original: Any) -> Any:
+    def handle(self: Any, event: object, now: float) -> Any:
+        """
+        W3 broken: no answer means it did not land, unless what was read so far says that it did.
+
+        The node's guard still keeps the place: nothing else is granted on that node before the late write is read. What
+        is decided under other guards is wrong: the pod has a second slice elsewhere, or nobody should have one for it.
+        """
+        if isinstance(event, WriteUnknown):
+            queue = self._in_flight.get(event.operation)
+            if queue is None or queue.in_flight is None:
+                return []
+            current = self._view.current.get(queue.in_flight.address.subject)
+            return self._settle(queue, landed=current is not None and current.operation == event.operation)
+        return original(self, event, now)
+
+    return handle
+
+
+def _written_on_newer_knowledge(original: Any) -> Any:
+    def handle(self: Any, event: object, now: float) -> Any:
+        """W3 broken: what was read does not show it, so it goes out again, with the guard of what was read."""
+        if isinstance(event, WriteUnknown):
+            queue = self._in_flight.get(event.operation)
+            if queue is not None and queue.in_flight is not None and queue.in_flight.refused_at is None:
+                if queue.applied is not None:
+                    queue.in_flight.expected = queue.applied
+                self._send(queue, queue.in_flight)
+            return []
+        return original(self, event, now)
+
+    return handle
+
+
+def unguarded(kind: str) -> Callable[[Any], Any]:
+    """Writes of this kind are not guarded."""
+
+    def change(original: Any) -> Any:
+        def send(self: Any, queue: Any, in_flight: Any) -> None:
+            """W1 broken: a guard that does not cover the subject is accepted and guards nothing."""
+            original(self, queue, in_flight)
+            write = self._out[-1]
+            if isinstance(write, Write) and write.subject.startswith(f"sluice.{kind}."):
+                self._out[-1] = msgspec.structs.replace(write, guard=f"sluice.{kind}.nobody", expected=0)
+
+        return send
+
+    return change
+
+
+def _guard_of_the_subject(original: Any) -> Any:
+    def guarded(kind: str, *key: str) -> subjects.Address:
+        """A ledger entry is guarded by its own subject only, not by its node's whole ledger."""
+        address: subjects.Address = original(kind, *key)
+        return msgspec.structs.replace(address, guard=address.subject)
+
+    return guarded
+
+
+# -- the allocator ------------------------------------------------------------------------------------------------
+
+
+def _free_at_revoke(original: Any) -> Any:
+    def rebook(self: Any, allocation: Any) -> bool:
+        """LAW 3 broken: a place is free as soon as its Revoke is written."""
+        freed: bool = original(self, allocation)
+        if isinstance(self.desk.world.ledger.get(allocation), Revoke):
+            freed |= self.desk.fleet.unbook(allocation)
+        return freed
+
+    return rebook
+
+
+def _used_before_open(original: Any) -> Any:
+    def is_open(_desk: Any, _node: Any, _inventory: Any) -> bool:
+        """Section 6 broken: an empty ledger looks like an empty node."""
+        return True
+
+    return is_open
+
+
+def _nothing_adopted(original: Any) -> Any:
+    def is_missing(_desk: Any, _report: Any) -> bool:
+        """Section 6 broken: the head is written without taking over what the agent reports."""
+        return False
+
+    return is_missing
+
+
+def _orphans_at_once(original: Any) -> Any:
+    def look(self: Any, desk: Any, allocation: Any) -> None:
+        """Section 6 broken: who has no request yet is revoked, synced or not."""
+        original(self, desk, allocation)
+        orphan = self.found.get(allocation)
+        if orphan is not None:
+            orphan.synced_at = -1e9
+
+    return look
+
+
+def _surplus_kept(original: Any) -> Any:
+    def why_revoke(*arguments: Any) -> str | None:
+        """Section 4 broken: a grant that lost the race for the binding stays."""
+        cause: str | None = original(*arguments)
+        return None if cause is not None and cause.startswith("surplus") else cause
+
+    return why_revoke
+
+
+def _released_at_once(original: Any) -> Any:
+    def settle_ended(desk: Any, request: Any, asked: Any, entries: Any) -> None:
+        """Section 4 broken: Released is said when the pod is gone, not when its slice is."""
+        said = isinstance(desk.world.bindings.get(request), Released) or desk.outbox.busy(subjects.binding(request))
+        if isinstance(asked, RequestWithdrawn) and not asked.closing and not said:
+            binding.release(desk, request, asked.cause)
+        else:
+            original(desk, request, asked, entries)
+
+    return settle_ended
+
+
+# -- the agent ----------------------------------------------------------------------------------------------------
+
+
+def _any_revision(original: Any) -> Any:
+    def take(self: Any, allocation: Any, now: float) -> None:
+        """Section 5 broken: orders are carried out as they come, not when they are newer."""
+        order = self._ledger.order(allocation)
+        if isinstance(order, Grant) and allocation in self._tombstones:
+            self._tombstones._by_allocation.pop(allocation)
+            self._tombstones._closed_at.pop(allocation, None)
+        work = self._state.slices.get(allocation)
+        if work is not None and isinstance(order, Grant) and work.record.revoked and work.waits_for is None:
+            self._slices.save(msgspec.structs.replace(work.record, phase="planned"))
+            return
+        original(self, allocation, now)
+
+    return take
+
+
+def _in_any_order(original: Any) -> Any:
+    def observe(self: Any, *arguments: Any) -> Any:
+        """What is heard last counts, whatever its sequence."""
+        getattr(self, "_sequences", {}).clear()
+        return original(self, *arguments)
+
+    return observe
+
+
+def _absence_destroys(original: Any) -> Any:
+    def read_ledger(self: Any, event: object, now: float) -> None:
+        """Section 5 broken: what is not in the ledger is taken for revoked."""
+        original(self, event, now)
+        if isinstance(event, ReadingCaughtUp):
+            for allocation, work in self._state.slices.items():
+                if allocation not in self._ledger.entries and work.waits_for is None:
+                    revision = work.record.revision + 1
+                    record = msgspec.structs.replace(
+                        work.record, phase="unmaking", revision=revision, cause="not there"
+                    )
+                    self._slices.save(record)
+
+    return read_ledger
+
+
+def _holders_not_asked(original: Any) -> Any:
+    def next_step(work: Any, *arguments: Any) -> Any:
+        """Section 5 broken: unmaking a whole GPU is a no-op that always succeeds."""
+        work.free_of_holders = type(work.free_of_holders)(range(len(work.record.devices)))
+        return original(work, *arguments)
+
+    return next_step
+
+
+def _gi_forgotten(original: Any) -> Any:
+    def after_refusal(_device: Any, _sent: Any, _kind: Any) -> Any:
+        """A GPU instance is forgotten when its compute instance could not be made."""
+        return mig_instance.NO_DEVICE
+
+    return after_refusal
+
+
+def _ticket_kept(original: Any) -> Any:
+    def next_step(work: Any, *arguments: Any) -> Any:
+        """Section 5 broken: the ticket of a revoked slice stays, and its pod may still start."""
+        work.record = msgspec.structs.replace(work.record, ticket="", stale_tickets=())
+        return original(work, *arguments)
+
+    return next_step
+
+
+def _no_tombstones(original: Any) -> Any:
+    def quick_rules(closing_ttl_s: int, keep_warm_s: float) -> Any:
+        """Section 5 broken: a slice that is gone is forgotten as soon as that was said."""
+        return replace(original(closing_ttl_s, keep_warm_s), tombstone_ttl_s=0.0)
+
+    return quick_rules
+
+
+# -- what makes a case frequent -----------------------------------------------------------------------------------
+
+
+def _bad_network(plan: Plan) -> Plan:
+    return replace(plan, weather=replace(plan.weather, ack_lost=0.06, late=0.08, stall=0.08))
+
+
+def _two_allocators(plan: Plan) -> Plan:
+    stalling = replace(plan.weather, stall=max(plan.weather.stall, 0.05))
+    return replace(plan, allocators=2, both_active=True, weather=stalling)
+
+
+def _late_writes(plan: Plan) -> Plan:
+    """Late within one life of the broker: a first write, guarded by 0, that crosses a wipe is another case."""
+    faults = tuple(fault for fault in plan.faults if fault.kind != "broker wipe")
+    return replace(plan, faults=faults, weather=replace(plan.weather, late=0.25))
+
+
+def _lost_between_two(plan: Plan) -> Plan:
+    plan = _two_allocators(plan)
+    return replace(plan, weather=replace(plan.weather, request_lost=0.1))
+
+
+def _wiped_now_and_then(plan: Plan) -> Plan:
+    """Ledgers are found empty, twice in every seed. Nobody loses his journal: what is then found is another case."""
+    faults = [fault for fault in plan.faults if fault.kind != "journal lost"]
+    faults += [Fault(at, "broker wipe") for at in (12.0, 24.0)]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+def _told_twice(plan: Plan) -> Plan:
+    pods = tuple(replace(life, removed_at=life.made_at + 2.0) for life in plan.pods)
+    return replace(plan, pods=pods, weather=replace(plan.weather, redelivered=0.4))
+
+
+_OBSERVE: Patch = (LedgerView, "_observe", _in_any_order)
+
+BUGS = (
+    PlantedBug("fresh guard", "a place given twice", ("I1",), ((Outbox, "handle", _fresh_guard),), _two_allocators),
+    PlantedBug(
+        "settled by a read",
+        "capacity, to a pod that is gone or has its slice",
+        ("taken until settled",),
+        ((Outbox, "handle", _settled_by_a_read),),
+        _late_writes,
+    ),
+    PlantedBug(
+        "unanswered write sent with a newer guard",
+        "a place given twice",
+        ("I1",),
+        ((Outbox, "handle", _written_on_newer_knowledge),),
+        _lost_between_two,
+    ),
+    PlantedBug(
+        "request unguarded",
+        "a withdrawn pod's slice",
+        ("I5",),
+        ((Outbox, "_send", unguarded("request")),),
+        _bad_network,
+    ),
+    PlantedBug(
+        "guard too small",
+        "a place given twice",
+        ("I1",),
+        ((subjects, "guarded", _guard_of_the_subject),),
+        _two_allocators,
+    ),
+    PlantedBug("free at revoke", "a slice still in use", ("I1",), ((Allocator, "_rebook", _free_at_revoke),)),
+    PlantedBug(
+        "used before adoption", "a living pod's GPU", ("opened before use",), ((nodes, "_is_open", _used_before_open),)
+    ),
+    PlantedBug("nothing adopted", "a living pod's GPU", ("I1",), ((nodes, "_is_missing", _nothing_adopted),)),
+    PlantedBug("orphans at once", "living training", ("undisturbed",), ((Orphans, "look", _orphans_at_once),)),
+    PlantedBug("surplus kept", "capacity", ("I4",), ((standing, "_why_revoke", _surplus_kept),), _two_allocators),
+    PlantedBug(
+        "released at once", "the meaning of Released", ("LAW 3",), ((requests, "settle_ended", _released_at_once),)
+    ),
+    PlantedBug(
+        "late grant", "capacity, for ever", ("I6",), ((OrderReconciler, "take", _any_revision), _OBSERVE), _told_twice
+    ),
+    PlantedBug(
+        "absence destroys",
+        "living training",
+        ("only a Revoke destroys",),
+        ((Agent, "_read_ledger", _absence_destroys),),
+        _wiped_now_and_then,
+    ),
+    PlantedBug(
+        "holders not checked",
+        "a GPU shared with a dying pod",
+        ("LAW 3",),
+        ((destroy, "next_step", _holders_not_asked),),
+    ),
+    PlantedBug(
+        "GPU instance forgotten",
+        "capacity, for ever",
+        ("LAW 3", "I3", "I4"),
+        ((mig_instance, "after_refusal", _gi_forgotten),),
+    ),
+    PlantedBug("ticket kept", "a pod started on another's device", ("LAW 3",), ((destroy, "next_step", _ticket_kept),)),
+    PlantedBug(
+        "no tombstones", "capacity, for ever", ("I6",), ((world, "quick_rules", _no_tombstones), _OBSERVE), _told_twice
+    ),
+    *HOME_BUGS,
+    *FIXED_BUGS,
+    *JOB_BUGS,
+    *MOVE_BUGS,
+    *TURN_BUGS,
+    *PREEMPTION_BUGS,
+    *QUOTA_BUGS,
+    *TIME_BUGS,
+    *CROWDING_BUGS,
+    *APART_BUGS,
+    *CORDON_BUGS,
+    *LIMITS_BUGS,
+    *REMOVAL_BUGS,
+    *TRUTH_BUGS,
+    *LINGERING_BUGS,
+    *TROUBLE_BUGS,
+    *WORDS_BUGS,
+    *REFUSAL_BUGS,
+)

@@ -1,0 +1,221 @@
+"""Bugs that took thousands of seeds to be found: only the plans that are kept in `kept/` show them."""
+
+import dataclasses
+from typing import Any
+
+from msgspec.structs import replace
+from simulation.planted.bug import PlantedBug
+from simulation.planted.stale_beliefs import BELIEVED_BUGS
+
+from sluice.contracts.outbox import Outbox
+from sluice.contracts.outbox.guard_queue import GuardQueue
+from sluice_allocator.core import nodes
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.evictions import ordering
+from sluice_allocator.core.limits import excess
+from sluice_allocator.core.waiting import scheduling
+from sluice_node_agent.core import agent
+from sluice_node_agent.core.journal_records import NodeRecord, SharedDeviceRecord, SliceRecord
+from sluice_node_agent.core.recovery import ticket_proofs
+from sluice_node_agent.core.shared import lifecycle
+from sluice_node_agent.core.slices import resize
+from sluice_node_agent.core.state.devices import Devices
+
+
+def _waited_for_to_the_end(_original: Any) -> Any:
+    def exchange_promise(*_args: Any, **_more: Any) -> bool:
+        """Whoever was promised a place has that one, or another that is free without it."""
+        return False
+
+    return exchange_promise
+
+
+def _asked_at_a_grant_alone(_original: Any) -> Any:
+    def is_too_much_for_one(*_args: Any) -> str:
+        """Who granted knew the limit of one pod."""
+        return ""
+
+    return is_too_much_for_one
+
+
+def _opened_before_it_is_closed(_original: Any) -> Any:
+    def is_to_be_closed(_desk: Any, _node: Any) -> bool:
+        """What is gone can be closed at any time."""
+        return False
+
+    return is_to_be_closed
+
+
+def _marks_say_nothing(_original: Any) -> Any:
+    def may_be_ours(_self: Any, _place: Any) -> bool:
+        """As where marks are not whole: what stands at a granted place is the grant's."""
+        return True
+
+    return may_be_ours
+
+
+def _everybody_in_it_is_known(original: Any) -> Any:
+    def home_of(*args: Any) -> Any:
+        """The tickets tell of all who are in a home that is taken over."""
+        home = original(*args)
+        return replace(home, inherited=False) if isinstance(home, SharedDeviceRecord) else home
+
+    return home_of
+
+
+def _known_once_for_all(original: Any) -> Any:
+    def what_was_found(event: Any, *args: Any) -> Any:
+        """A GPU that was seen once after the journal was lost is known, whether it answers or not."""
+        found = original(event, *args)
+        before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
+        if before is not None and not event.journal_problem:
+            found.unseen = {gpu: None for gpu in found.unseen if gpu in before.unseen}
+        return found
+
+    return what_was_found
+
+
+def _in_its_ticket_for_ever(original: Any) -> Any:
+    def next_step(work: Any, *args: Any) -> Any:
+        """What a smaller share counted stays in its ticket when it counts no more."""
+        before, step = work.record.adjusting, original(work, *args)
+        is_over = isinstance(step, SliceRecord) and before is not None and before.counts
+        return replace(step, adjusting=None) if is_over and step.adjusting and not step.adjusting.counts else step
+
+    return next_step
+
+
+def _no_container_comes_back(original: Any) -> Any:
+    def to_unmake(home: Any, wish: Any, devices: Any, token: int) -> Any:
+        """Of an earlier boot no ticket is left that anybody could be let in with."""
+        return original(home, dataclasses.replace(wish, lets_in=False), devices, token)
+
+    return to_unmake
+
+
+def _only_the_own_change_counts(original: Any) -> Any:
+    def counted(self: Any, entry: Any) -> Any:
+        """What is on its way from here is larger than what anybody else may have made of it."""
+        on_its_way = self.adjustments.on_their_way.get(entry.booking.allocation)
+        return original(self, entry) if on_its_way is None else on_its_way.adjusted.counted
+
+    return counted
+
+
+def _an_answer_is_the_last_word(original: Any) -> Any:
+    def last_read(self: Any, event: Any, now: float) -> Any:
+        """What a reading shows is there now, also where an own write was accepted since it was asked for."""
+        queue = self._queues.get(event.subject)
+        wanted = dict(queue.dirty) if queue is not None else {}
+        reports = original(self, event, now)
+        if queue is not None:
+            queue.dirty = wanted
+        return reports
+
+    return last_read
+
+
+def _a_look_is_the_last_word(_original: Any) -> Any:
+    def is_last(_self: Any, _kept: Any, _current: Any) -> bool:
+        """Whoever is asked what was said last knows it."""
+        return True
+
+    return is_last
+
+
+def _no_number_comes_twice(_original: Any) -> Any:
+    def expects(_self: Any, _sequence: Any) -> None:
+        """A stream gives every number out once."""
+
+    return expects
+
+
+def left_with_what_is_taken_back(_original: Any) -> Any:
+    """Whoever loses his slice has been told so by his source."""
+    return lambda _desk, _request: None
+
+
+OPENED_BEFORE_IT_IS_CLOSED = PlantedBug(
+    "adopted before gone slices are closed",
+    "an instance that an administrator has made by hand, on a node whose marks are not whole",
+    ("I13",),
+    ((nodes, "_is_to_be_closed", _opened_before_it_is_closed), (Devices, "may_be_ours", _marks_say_nothing)),
+)
+
+
+RARE_BUGS = (
+    PlantedBug(
+        "reservation never swapped",
+        "a place that is free, to a pod that was promised another; and its rest, to a pod that is moved for it",
+        ("I4",),
+        ((scheduling, "exchange_promise", _waited_for_to_the_end),),
+    ),
+    PlantedBug(
+        "per-pod limit judged at the grant only",
+        "the limit that an operator has set: a grant that was on its way lands after it, and is bound",
+        ("quota",),
+        ((excess, "_is_too_much_for_one", _asked_at_a_grant_alone),),
+    ),
+    *BELIEVED_BUGS,
+    OPENED_BEFORE_IT_IS_CLOSED,
+    PlantedBug(
+        "any instance at a granted place is ours",
+        "its devices: an administrator takes away what he made by hand",
+        ("I4",),
+        ((Devices, "may_be_ours", _marks_say_nothing),),
+    ),
+    PlantedBug(
+        "inherited home trusted without a check",
+        "a part of its GPU: a process that nobody knows of still computes there, after journal and ledger were lost",
+        ("I1",),
+        ((ticket_proofs, "_home_of", _everybody_in_it_is_known),),
+    ),
+    PlantedBug(
+        "GPU seen once counts as read",
+        "its slice, said to be gone while it is there: its GPU is silent when the next life of its agent begins",
+        ("LAW 3",),
+        ((agent, "discover", _known_once_for_all),),
+    ),
+    PlantedBug(
+        "old ticket size counts always",
+        "the memory that a share was made smaller by: after a lost journal it counts again, as long as its pod runs",
+        ("I4",),
+        ((resize, "next_step", _in_its_ticket_for_ever),),
+    ),
+    PlantedBug(
+        "old tickets harmless after a reboot",
+        "half of its GPU's time and memory: the home goes while a ticket that cannot be removed lets containers in",
+        ("MPS",),
+        ((lifecycle, "_to_unmake", _no_container_comes_back),),
+    ),
+    PlantedBug(
+        "other allocators' resizes ignored",
+        "memory that it was granted: another allocator has made its neighbour larger meanwhile",
+        ("I2",),
+        ((Desk, "counted", _only_the_own_change_counts),),
+    ),
+    PlantedBug(
+        "single read counts as newest",
+        "a warning: its agent takes an older word of its own for the last one, and thinks that it is told",
+        ("time",),
+        ((Outbox, "_last_read", _an_answer_is_the_last_word),),
+    ),
+    PlantedBug(
+        "lagging single read believed",
+        "its pod's health: what was said of its slice while its GPU was silent is said for ever",
+        ("I4",),
+        ((Outbox, "_is_last", _a_look_is_the_last_word),),
+    ),
+    PlantedBug(
+        "reused STATE numbers trusted",
+        "its slice: an older word of its agent lands over the one that got the number it expected, and stays",
+        ("I4",),
+        ((GuardQueue, "expects", _no_number_comes_twice),),
+    ),
+    PlantedBug(
+        "source assumed to know a loss",
+        "any answer, for ever: it runs on what is being taken back from it",
+        ("I4",),
+        ((ordering, "why_taken_back", left_with_what_is_taken_back),),
+    ),
+)

@@ -1,0 +1,340 @@
+"""Rare bugs in what is believed: of a bus that was wiped, of a server that lags, of words that land or are heard late.
+
+Only the plans that are kept in `kept/` show them.
+"""
+
+import dataclasses
+from typing import Any
+
+from msgspec.structs import replace
+from simulation.planted.bug import PlantedBug
+from simulation.schedules.unanswered import ASKED_IN_ANY_LIFE
+
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.messages import Bound, Waived
+from sluice_allocator.core import ended, nodes, standing
+from sluice_allocator.core import requests as settling_one
+from sluice_allocator.core.groups import settling
+from sluice_allocator.core.orphans import Orphans
+from sluice_allocator.core.world import World
+from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
+from sluice_pod_watcher.core.cluster.pods import pod_store
+from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
+from sluice_pod_watcher.core.cluster.pods.pod_store import PodStore
+from sluice_pod_watcher.core.publisher import RequestPublisher
+
+NAMES_NO_LIFE = ASKED_IN_ANY_LIFE.patches
+"""With a source of the version before, what it asked at first may land late and be read; with others it may not."""
+
+
+def _answered_in_any_life(original: Any) -> Any:
+    def _answer(self: Any, message: Any) -> Any:
+        """What a request was bound to it is bound to, whenever that was decided."""
+        return message if isinstance(message, Bound) else original(self, message)
+
+    return _answer
+
+
+def _told_in_any_life(_original: Any) -> Any:
+    def is_bound_in_this_life(_self: Any, _bound: Any) -> bool:
+        """A pod has what it is told that it has."""
+        return True
+
+    return is_bound_in_this_life
+
+
+BOUND_IN_ANY_LIFE = (
+    (World, "_answer", _answered_in_any_life),
+    (RequestPublisher, "is_bound_in_this_life", _told_in_any_life),
+)
+"""With an allocator of the version before, what is bound names no life and may land late and be read."""
+
+
+def _only_what_is_there_is_looked_at(original: Any) -> Any:
+    def look(self: Any, desk: Any, allocation: Any) -> None:
+        """What was found without a request stays so while nobody works."""
+        if allocation in desk.world.ledger:
+            original(self, desk, allocation)
+
+    return look
+
+
+def _no_binding_tells_of_an_ask(_original: Any) -> Any:
+    def answered(_self: Any, _desk: Any, _request: Any) -> None:
+        """What is bound is taken for nobody's, as long as nobody was heard to ask for it."""
+
+    return answered
+
+
+def _only_answers_are_asked_for(_original: Any) -> Any:
+    def asked(self: Any, desk: Any, request: Any) -> None:
+        """Of a request that is heard, only what it was answered is looked at."""
+        self.look_at_answer(desk, request)
+
+    return asked
+
+
+def _nothing_is_found(_original: Any) -> Any:
+    def is_found_instead(_desk: Any, _allocation: Any, _binding: Any) -> bool:
+        """What a binding names that is gone, its pod had, whatever else is there."""
+        return False
+
+    return is_found_instead
+
+
+def _what_no_reading_shows_is_lost(original: Any) -> Any:
+    def catch_up(self: Any, stream: Any, still_there: Any) -> Any:
+        """Also of a binding that is newer than all that was read."""
+        gone = original(self, stream, still_there)
+        if stream is Stream.BOOK:
+            bound = [each for each in self.bindings.values() if isinstance(each, Bound)]
+            self.lost = {each.allocation: None for each in bound if each.allocation not in self.ledger}
+        return gone
+
+    return catch_up
+
+
+def _an_unanswered_patch_is_none(_original: Any) -> Any:
+    return property(lambda _record: False)
+
+
+def _who_has_ended_had_nothing(original: Any) -> Any:
+    def held_by(view: Any) -> Any:
+        """Only who runs tells what he has."""
+        return None if view.has_ended else original(view)
+
+    return held_by
+
+
+def _an_end_tells_of_nothing(original: Any) -> Any:
+    def heard_end(self: Any, record: Any, uid: Any, word: Any, now: float) -> Any:
+        """What another pod-watcher says that a pod had is not taken over."""
+        return original(self, record, uid, word if record is None else replace(word, held=None), now)
+
+    return heard_end
+
+
+def _none_of_ours(_original: Any) -> Any:
+    def other_seen(_self: Any, _raw: Any, _now: float) -> None:
+        """Only who has our label is looked at."""
+
+    return other_seen
+
+
+def _whatever_was_pulled_counts(original: Any) -> Any:
+    def may_open(desk: Any, node: Any, inventory: Any) -> bool:
+        """Nobody asks in which life of the broker's data a node was pulled."""
+        return bool(original(desk, node, replace(inventory, incarnation="")))
+
+    return may_open
+
+
+def _closed_once_and_for_all(original: Any) -> Any:
+    def heard(self: Any, uid: Any, word: Any, now: float) -> Any:
+        """Of a request that was closed nothing more has to be said, whatever the bus says."""
+        record = self.records.get(uid)
+        return None if record is not None and record.closed else original(self, uid, word, now)
+
+    return heard
+
+
+def _source_knows_all(original: Any) -> Any:
+    def waits_for_node(desk: Any, request: Any, _held: Any) -> Any:
+        """A pod has what its source remembers, and never what a binding says that landed after a wipe."""
+        return original(desk, request, getattr(desk.world.requests.get(request), "held", None))
+
+    return waits_for_node
+
+
+def _a_silent_source_has_nothing(original: Any) -> Any:
+    def answer_without_slice(desk: Any, request: Any) -> Any:
+        """Who has not spoken in this life of the bus has no other slice than the one that a late binding names."""
+        answer = original(desk, request)
+        return None if isinstance(answer, Bound) else answer
+
+    return answer_without_slice
+
+
+def _bound_once_for_all(_original: Any) -> Any:
+    """What is bound last is what a pod has, for it is bound once."""
+    return lambda _bound, _held: True
+
+
+def _of_another_life_is_nothing(original: Any) -> Any:
+    def answer(self: Any, message: Any) -> Any:
+        """What was waived in another life of the bus says nothing, so it need not be known."""
+        is_older = isinstance(message, Waived) and message.incarnation not in {"", self.incarnation}
+        return None if is_older else original(self, message)
+
+    return answer
+
+
+def _operators_words_alone(original: Any) -> Any:
+    def is_beyond(self: Any, address: Any, ends_at: int) -> bool:
+        """What a request was answered is gone when a reading does not show it."""
+        return address.kind != "binding" and bool(original(self, address, ends_at))
+
+    return is_beyond
+
+
+def _booked_as_the_reading_shows(original: Any) -> Any:
+    def is_beyond(self: Any, address: Any, ends_at: int) -> bool:
+        """What is booked is gone when a reading does not show it."""
+        return address.kind != "ledger" and bool(original(self, address, ends_at))
+
+    return is_beyond
+
+
+def _every_reading_is_the_newest(_original: Any) -> Any:
+    def is_beyond(_self: Any, _address: Any, _ends_at: int) -> bool:
+        """What a reading does not show is not there."""
+        return False
+
+    return is_beyond
+
+
+def _whatever_is_booked_is_told(original: Any) -> Any:
+    def is_missing(desk: Any, report: Any) -> bool:
+        """What the ledger has is ordered, in whatever life of the bus that was."""
+        return report.booking.allocation not in desk.world.ledger and original(desk, report)
+
+    return is_missing
+
+
+def _only_what_is_bound_lands_late(original: Any) -> Any:
+    def landed_late(desk: Any, request: Any, asked: Any, binding: Any) -> bool:
+        """A request that was closed has no answer, for it was released before."""
+        return isinstance(binding, Bound) and bool(original(desk, request, asked, binding))
+
+    return landed_late
+
+
+def _whoever_asks_says_all(original: Any) -> Any:
+    def member_of_group(desk: Any, request: Any) -> Any:
+        """A pod that asks without what it has, has nothing, in whatever life of the bus that was said."""
+        member = original(desk, request)
+        return dataclasses.replace(member, adopted_for=None) if member is not None else None
+
+    return member_of_group
+
+
+BELIEVED_BUGS = (
+    PlantedBug(
+        "request closed once only",
+        "a request's end: it stays on the bus for ever",
+        ("I3",),
+        ((PodStore, "heard", _closed_once_and_for_all),),
+    ),
+    PlantedBug(
+        "late binding released unadopted",
+        "the slice of a pod that is gone: it is said to be over while it is there",
+        ("LAW 3",),
+        (
+            (ended, "waits_for_node", _source_knows_all),
+            (ended, "answer_without_slice", _a_silent_source_has_nothing),
+            *BOUND_IN_ANY_LIFE,
+        ),
+    ),
+    PlantedBug(
+        "a late binding counts",
+        "the slice that it runs on: what was bound before the broker was wiped, and landed after that, takes its place",
+        ("LAW 3", "undisturbed"),
+        ((Bound, "is_for", _bound_once_for_all), *BOUND_IN_ANY_LIFE),
+    ),
+    PlantedBug(
+        "Bound of any incarnation",
+        "its request: it is told of a slice that was waived before the broker was wiped, and is then said to be lost",
+        ("undisturbed",),
+        BOUND_IN_ANY_LIFE,
+    ),
+    PlantedBug(
+        "waiver of another incarnation ignored",
+        "a request's end: it stays on the bus for ever",
+        ("I3",),
+        ((World, "_answer", _of_another_life_is_nothing),),
+    ),
+    PlantedBug(
+        "every reading counts as the newest",
+        "the pods that come to a node which its operator has just taken out of use",
+        ("cordoned",),
+        ((World, "_is_beyond", _every_reading_is_the_newest),),
+    ),
+    PlantedBug(
+        "answers deleted by a reading",
+        "a slice, made for nobody: its request was released, and a server that lags shows it as it was before",
+        ("taken until settled",),
+        ((World, "_is_beyond", _operators_words_alone),),
+    ),
+    PlantedBug(
+        "late answer after the end ignored",
+        "a request's end: a waiver that landed when all was over stays on the bus for ever",
+        ("I3",),
+        ((ended, "_landed_late", _only_what_is_bound_lands_late),),
+    ),
+    PlantedBug(
+        "request names all its slices",
+        "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
+        ("undisturbed",),
+        ((settling, "member_of_group", _whoever_asks_says_all), *NAMES_NO_LIFE),
+    ),
+    PlantedBug(
+        "order of another incarnation stands",
+        "the slice that it runs on, after the broker was wiped while a write was without its answer",
+        ("undisturbed",),
+        ((nodes, "_is_missing", _whatever_is_booked_is_told),),
+    ),
+    PlantedBug(
+        "pod without our label ignored",
+        "its slice: somebody took its label away, and the bus forgot its request",
+        ("undisturbed",),
+        ((ApiHandler, "other_seen", _none_of_ours),),
+    ),
+    PlantedBug(
+        "standby keeps an old SourceSynced",
+        "its slice: the broker was wiped twice, and who takes over counts what its source told in between",
+        ("undisturbed",),
+        (
+            (Orphans, "look", _only_what_is_there_is_looked_at),
+            (Orphans, "asked", _only_answers_are_asked_for),
+            (Orphans, "answered", _no_binding_tells_of_an_ask),
+        ),
+    ),
+    PlantedBug(
+        "slice unfound behind a gone binding",
+        "the slice that it runs on: binding and ask of before a wipe landed after it, and name one that was surplus",
+        ("LAW 3", "undisturbed"),
+        (
+            (standing, "is_found_instead", _nothing_is_found),
+            (settling_one, "is_found_instead", _nothing_is_found),
+            *NAMES_NO_LIFE,
+            *BOUND_IN_ANY_LIFE,
+        ),
+    ),
+    PlantedBug(
+        "binding lost by one lagging reading",
+        "its slice: a server that lagged shows neither grant nor binding, of which only the binding is known still",
+        ("LAW 3", "undisturbed"),
+        ((World, "catch_up", _what_no_reading_shows_is_lost), (World, "_is_beyond", _booked_as_the_reading_shows)),
+    ),
+    PlantedBug(
+        "unanswered patch counts as failed",
+        "the slice that it runs on, for another one: the bus was wiped before the answer of the API server came",
+        ("bound once", "undisturbed", "cluster"),
+        ((PodRecord, "binding_unknown", _an_unanswered_patch_is_none),),
+    ),
+    PlantedBug(
+        "ended pod had no slice",
+        "the order of things: its request is released before its slice, on a node that does not answer, is gone",
+        ("LAW 3",),
+        (
+            (pod_store, "held_by", _who_has_ended_had_nothing),
+            (PodStore, "_heard_end", _an_end_tells_of_nothing),
+        ),
+    ),
+    PlantedBug(
+        "snapshot of any incarnation adopts",
+        "the slice that it runs on: an empty picture of its node, of before a wipe, landed after it",
+        ("I1",),
+        ((nodes, "_may_open", _whatever_was_pulled_counts), *BOUND_IN_ANY_LIFE),
+    ),
+)

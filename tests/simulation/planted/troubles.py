@@ -1,0 +1,169 @@
+"""Bugs planted on purpose about disks, lagging servers and wrong clocks."""
+
+from dataclasses import replace
+from typing import Any
+
+from msgspec import structs
+from simulation.faults import further_faults
+from simulation.plans.plan import Fault, FaultKind, Plan
+from simulation.planted.bug import PlantedBug
+
+from sluice.contracts.messages import AllocationRequested
+from sluice_allocator.core.unowned import Unowned
+from sluice_allocator.core.world import World
+from sluice_node_agent.shell.journal.lines import DamagedError, Lines
+from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
+from sluice_pod_watcher.core.publisher import RequestPublisher
+
+_FORGETS: tuple[FaultKind, ...] = (
+    "broker wipe", "broker restart", "foreign", "node removed", "journal lost", "journal damaged", "identities lost",
+    "replica lags",
+)  # fmt: skip
+
+
+def _damage_not_noticed(_original: Any) -> Any:
+    def read_lines(data: bytes, *, told: int = 0) -> Lines:
+        """What does not read right is left out, as if it had never been written."""
+        if not data and told:
+            raise DamagedError("nothing is left")
+        return Lines()
+
+    return read_lines
+
+
+def _old_numbers_kept(_original: Any) -> Any:
+    def number_anew(_self: Any, _stream: Any) -> None:
+        """Section 1 broken: values of a new life of the bus are compared by sequence with those of the life before."""
+
+    return number_anew
+
+
+def _asked_over_a_withdrawal(_original: Any) -> Any:
+    def asks_over_a_withdrawal(_self: Any, _report: Any) -> bool:
+        """A word of this very process is always older than what it wants now, be it that all is over."""
+        return False
+
+    return asks_over_a_withdrawal
+
+
+def _the_later_slice_stays(_original: Any) -> Any:
+    def asked_anew(_self: Any, _uid: Any, _message: Any) -> None:
+        """Of two slices of a pod that of the known request is its own."""
+
+    return asked_anew
+
+
+def _the_late_is_over(original: Any) -> Any:
+    def adopt(self: Any, uid: Any, message: Any) -> Any:
+        """A pod that is asked for under another id has nothing under one that is heard of late."""
+        if isinstance(message, AllocationRequested):
+            message = structs.replace(message, held=None)
+        return original(self, uid, message)
+
+    return adopt
+
+
+def _the_latest_is_right(original: Any) -> Any:
+    def adopt(self: Any, uid: Any, message: Any) -> Any:
+        """A pod has the id that the bus has shown last, and whatever it had before is over."""
+        if isinstance(message, AllocationRequested):
+            before = self.identities.at((message.origin, f"{message.namespace}/{message.name}"))
+            if before is not None:
+                self.identities.end(before.uid, "pod gone")
+                self.due[before.uid] = None
+        return original(self, uid, message)
+
+    return adopt
+
+
+def _nobodys_words_stay(_original: Any) -> Any:
+    def tick(_self: Any, _desk: Any, _now: float) -> None:
+        """Whoever said a word takes it back."""
+
+    return tick
+
+
+def _only(plan: Plan, *more: Fault) -> Plan:
+    """The plan without what forgets something, and with these faults."""
+    faults = [fault for fault in plan.faults if fault.kind not in _FORGETS]
+    return replace(plan, keep_warm_s=0.0, faults=tuple(sorted((*faults, *more), key=lambda fault: fault.at)))
+
+
+def _damaged(plan: Plan) -> Plan:
+    nodes = [node for node, _ in plan.nodes]
+    return _only(plan, *(Fault(at, "journal damaged", nodes[0], 1.0, int(at)) for at in (12.0, 25.0)))
+
+
+def _made_by_a_slow_clock(plan: Plan) -> Plan:
+    """Twice the bus is made anew, by somebody whose clock is an hour behind; and readers hear of it late."""
+    wipes = (Fault(at, "broker wipe") for at in (12.0, 20.0, 30.0))
+    return _only(replace(plan, allocators=2, both_active=True), Fault(1.0, "clock", "allocator-a", 0.0, -3000), *wipes)
+
+
+def _served_by_a_lagging_server(plan: Plan) -> Plan:
+    """One server always lags by some seconds, and connections break often: pods come and go meanwhile."""
+    lags = [Fault(at, "replica lags", "", 3.0) for at in (6.0, 12.0, 18.0, 24.0, 30.0, 36.0)]
+    breaks = [Fault(lag.at + after, "disconnect", "pod-watcher") for lag in lags for after in (1.0, 2.2)]
+    pods = tuple(replace(life, removed_at=life.made_at + 3.0) for life in plan.pods)
+    return _only(replace(plan, pods=pods), *lags, *breaks)
+
+
+def disks_wiped_behind_the_bus(plan: Plan) -> Plan:
+    """The bus is wiped, and a moment later each node gets a new disk: some have told of their slices again by then."""
+    wipes = (14.0, 28.0)
+    nodes = [node for node, _ in plan.nodes]
+    disks = [Fault(at + 0.8 + number, "disk wiped", node, 2.0) for at in wipes for number, node in enumerate(nodes)]
+    return _only(plan, *(Fault(at, "broker wipe") for at in wipes), *disks)
+
+
+TROUBLE_BUGS = (
+    PlantedBug(
+        "damage not noticed",
+        "a place given twice, after a bit has flipped on a disk",
+        ("journal",),
+        ((further_faults, "read_lines", _damage_not_noticed),),
+        _damaged,
+    ),
+    PlantedBug(
+        "sequences compared across incarnations",
+        "living training, to a clock that is behind",
+        ("undisturbed", "I3", "I4", "I1"),
+        ((World, "_number_anew", _old_numbers_kept),),
+        _made_by_a_slow_clock,
+    ),
+    PlantedBug(
+        "requested over a withdrawal",
+        "capacity, to a pod that is gone",
+        ("I5",),
+        ((RequestPublisher, "_asks_over_a_withdrawal", _asked_over_a_withdrawal),),
+        _served_by_a_lagging_server,
+    ),
+    PlantedBug(
+        "statuses without entry stay",
+        "a pod's end, for ever: it is never released",
+        ("I3", "I4"),
+        ((Unowned, "tick", _nobodys_words_stay),),
+        disks_wiped_behind_the_bus,
+    ),
+)
+LATEST_IS_RIGHT = PlantedBug(
+    "latest request id wins",
+    "living training, to an ask of before that was on its way for long",
+    ("undisturbed",),
+    ((FolderReconciler, "_adopt", _the_latest_is_right),),
+)
+"""Too rare by chance for the dose: it has a schedule of its own in `test_troubles`."""
+LATER_SLICE_STAYS = PlantedBug(
+    "later of two slices wins",
+    "living training, to a slice that its pod was given while a server that lags hid its own",
+    ("undisturbed",),
+    ((FolderReconciler, "_asked_anew", _the_later_slice_stays),),
+)
+"""Too rare by chance for the dose, too."""
+LATE_IS_OVER = PlantedBug(
+    "late request has no slice",
+    "living training, whose request a server that lags had not shown",
+    ("undisturbed",),
+    ((FolderReconciler, "_adopt", _the_late_is_over),),
+)
+"""Too rare by chance for the dose, too."""

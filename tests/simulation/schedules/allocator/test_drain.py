@@ -1,0 +1,290 @@
+"""Nodes that an operator takes out of use: the interleavings that a simpler rule would lose, each played on purpose."""
+
+from dataclasses import dataclass
+
+import pytest
+from simulation.harness.search import assert_played
+from simulation.judges.cordons import CordonSaid
+from simulation.judges.gpu_tables import A100, GpuRow
+from simulation.judges.jobs import of_job
+from simulation.judges.judge import ViolationError
+from simulation.planted.allocator.cordons import CORDON_BUGS, PROMISED_FOR_EVER, SENT_AS_DECIDED
+from simulation.planted.bug import planted
+from simulation.schedules.scene import MIG_NODE, Scene, sliced
+from simulation.world.weather import Weather
+
+from sluice.contracts.messages import (
+    Bound,
+    EvictionOrdered,
+    EvictionOver,
+    Grant,
+    Pending,
+    RequestWithdrawn,
+    Revoke,
+)
+from sluice.contracts.reasons import WaitReason
+
+TWO_NODES = (MIG_NODE, MIG_NODE)
+PODS = ("a", "b", "c")
+UNLUCKY = Weather(until=25.0, ack_lost=0.15, request_lost=0.1, late=0.05, twice=0.2, redelivered=0.3)
+
+
+def _scene(*nodes: tuple[tuple[GpuRow, bool], ...], allocators: int = 1, weather: Weather | None = None) -> Scene:
+    """A small world whose pod-watcher evicts."""
+    return Scene(*nodes, allocators=allocators, weather=weather, folder_evicts=True)
+
+
+def say(scene: Scene, node: str, *gpus: str, drain: bool = True, lifted: bool = False) -> None:
+    """An operator says a word, now."""
+    scene.world.operator.say(CordonSaid(scene.world.clockwork.now, node, gpus, drain, lifted))
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """How the pods ran before a node was drained."""
+
+    node: str
+    bound: dict[str, Bound]
+
+    @property
+    def there(self) -> list[str]:
+        """Whose pods are on the node."""
+        return [name for name, bound in self.bound.items() if bound.node == self.node]
+
+
+def run_together(scene: Scene) -> Before:
+    """Some pods run, and the node on which most of them are is the one to be drained."""
+    for name in PODS:
+        scene.pod(name, sliced("2g.10gb"))
+    scene.until(lambda: all(scene.runs(name) for name in PODS), longest_s=60.0)
+    bound = {name: bound for name in PODS if (bound := scene.bound(name)) is not None}
+    nodes = [each.node for each in bound.values()]
+    return Before(max(nodes, key=nodes.count), bound)
+
+
+def play(scene: Scene, before: Before) -> None:
+    """Everybody leaves a drained node and runs on the other, each asked for anew once; then it is used again."""
+
+    def has_moved(name: str) -> bool:
+        bound = scene.bound(name)
+        return bound is not None and bound.node != before.node and scene.runs(name)
+
+    scene.until(lambda: all(has_moved(name) for name in PODS), longest_s=60.0)
+    scene.wait(5.0)
+    assert all(has_moved(name) for name in PODS)
+    asked = [asked.name for asked in scene.world.judge.requests.values()]
+    assert {name: asked.count(name) for name in PODS} == {name: 2 if name in before.there else 1 for name in PODS}
+    assert [name for name in PODS if scene.request(name) != before.bound[name].request] == before.there
+    say(scene, before.node, lifted=True)
+    scene.pod("large", sliced("7g.40gb"))
+    scene.until(lambda: scene.runs("large"), longest_s=60.0)
+    scene.finish()
+
+
+def test_everybody_leaves_a_drained_node_and_runs_elsewhere() -> None:
+    """The plain course, with one allocator."""
+    scene = _scene(*TWO_NODES)
+    before = run_together(scene)
+    say(scene, before.node)
+    play(scene, before)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("steps", [range(1, 60, 11), pytest.param(range(1, 60), marks=pytest.mark.exhaustive)], ids=str)
+@pytest.mark.parametrize(
+    ("killed", "allocators"),
+    [("allocator-a", 1), ("allocator-a", 2), ("pod-watcher", 1), ("agent-node-0", 1), ("agent-node-1", 2)],
+)
+def test_a_drain_outlives_whoever_is_killed_at_any_step(killed: str, allocators: int, steps: range) -> None:
+    """Killed in the middle of the n-th event since the word: nobody is evicted twice, and nobody is forgotten."""
+    for step in steps:
+        scene = _scene(*TWO_NODES, allocators=allocators)
+        before = run_together(scene)
+        scene.kill_after(killed, step)
+        say(scene, before.node)
+        play(scene, before)
+
+
+def test_a_drain_goes_on_in_a_bad_network() -> None:
+    """Orders and words that are lost, late or doubled; of two allocators each orders what the other does."""
+    scene = _scene(*TWO_NODES, allocators=2, weather=UNLUCKY)
+    before = run_together(scene)
+    say(scene, before.node)
+    scene.until(lambda: not any((b := scene.bound(n)) is None or b.node == before.node for n in PODS), longest_s=90.0)
+    say(scene, before.node, lifted=True)
+    scene.finish()
+
+
+def test_a_drain_that_is_said_again_after_a_wipe_goes_on() -> None:
+    """The broker forgets the word and the orders; who said it says it again, and whoever is adopted there goes."""
+    scene = _scene(*TWO_NODES)
+    before = run_together(scene)
+    scene.host("pod-watcher").kill()
+    say(scene, before.node)
+    scene.wait(1.0)
+    scene.strike("broker wipe")
+    scene.wait(3.0)
+    scene.host("pod-watcher").start()
+    play(scene, before)
+
+
+def test_an_uncordon_takes_the_orders_back_and_nobody_goes() -> None:
+    """A pod of a node that is in use again would be restarted for nothing, whenever its source comes back."""
+    scene = _scene(*TWO_NODES)
+    before = run_together(scene)
+    scene.host("pod-watcher").kill()
+    landed = scene.landed()
+    say(scene, before.node)
+    scene.until(lambda: any(isinstance(write.message, EvictionOrdered) for write in landed))
+    scene.wait(1.0)
+    say(scene, before.node, lifted=True)
+    ordered = {write.subject for write in landed if isinstance(write.message, EvictionOrdered)}
+    scene.until(lambda: ordered == {write.subject for write in landed if isinstance(write.message, EvictionOver)})
+    scene.host("pod-watcher").start()
+    scene.wait(10.0)
+    assert not [write for write in landed if isinstance(write.message, (RequestWithdrawn, Revoke))]
+    assert {name: scene.bound(name) for name in PODS} == before.bound
+    scene.finish()
+
+
+def test_a_slice_that_is_being_made_is_bound_first_and_then_its_pod_goes() -> None:
+    """The word comes just behind a grant: a revoke would race with the binding, and take a pinned pod's slice."""
+    scene = _scene(*TWO_NODES)
+    landed = scene.landed()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    first = next(write.message for write in landed if isinstance(write.message, Grant))
+    say(scene, first.booking.node)
+
+    def runs_elsewhere() -> bool:
+        bound = scene.bound("a")
+        return bound is not None and bound.node != first.booking.node and scene.runs("a")
+
+    scene.until(runs_elsewhere)
+    journey = (Bound, EvictionOrdered, RequestWithdrawn, Revoke)
+    mine = [type(w.message) for w in landed if first.booking.request in w.subject and isinstance(w.message, journey)]
+    assert list(dict.fromkeys(mine)) == list(journey)
+    scene.finish()
+
+
+def test_only_the_drained_gpu_of_a_node_is_left_and_nothing_comes_there() -> None:
+    """Its neighbour works on: one broken card is no reason to restart everybody on the node."""
+    scene = _scene(((A100, True), (A100, True)))
+    for name in PODS:
+        scene.pod(name, sliced("3g.20gb"))
+    scene.until(lambda: all(scene.runs(name) for name in PODS))
+    ((gpu, on_it),) = [(gpu, on_it) for gpu, on_it in _by_gpu(scene).items() if len(on_it) == 1]
+    (moves,) = on_it
+    stay = {name: scene.bound(name) for name in PODS if name != moves}
+    say(scene, "node-0", gpu)
+    scene.until(lambda: is_told(scene, moves, WaitReason.NODE_CORDONED))
+    scene.wait(10.0)
+    assert {name: scene.bound(name) for name in stay} == stay
+    say(scene, "node-0", lifted=True)
+    scene.until(lambda: scene.runs(moves))
+    assert _by_gpu(scene)[gpu] == [moves]
+    scene.finish()
+
+
+def is_told(scene: Scene, name: str, why: WaitReason) -> bool:
+    """Whether a pod waits, and is told that this is a reason."""
+    said = scene.value(f"sluice.waiting.{scene.request(name)}")
+    return isinstance(said, Pending) and why in {each.reason for each in said.reasons}
+
+
+def _by_gpu(scene: Scene) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in PODS:
+        bound = scene.bound(name)
+        for device in scene.world.judge.bookings[bound.allocation].devices if bound is not None else ():
+            found.setdefault(device.gpu, []).append(name)
+    return found
+
+
+def cordon_a_promise(scene: Scene) -> tuple[str, str]:
+    """Everything is full, a large pod is promised a place, and its node is cordoned; that one, and the other one."""
+    for name in ("a", "b", "c", "d"):
+        scene.pod(name, sliced("3g.20gb"))
+    scene.until(lambda: all(scene.runs(name) for name in ("a", "b", "c", "d")))
+    scene.pod("large", sliced("7g.40gb"))
+    nodes = ("node-0", "node-1")
+    scene.until(lambda: any(scene.world.judge.promises(node) for node in nodes))
+    promised, other = sorted(nodes, key=lambda node: not scene.world.judge.promises(node))
+    say(scene, promised, drain=False)
+    return promised, other
+
+
+def test_a_promise_on_a_node_that_is_cordoned_is_given_back() -> None:
+    """A large pod would wait for a place that it may not have, and nobody else could have it either."""
+    scene = _scene(*TWO_NODES)
+    promised, other = cordon_a_promise(scene)
+    scene.until(lambda: not scene.world.judge.promises(promised))
+    scene.until(lambda: bool(scene.world.judge.promises(other)))
+    for name in ("a", "b", "c", "d"):
+        if (bound := scene.bound(name)) is not None and bound.node == other:
+            scene.remove(name)
+    scene.until(lambda: scene.runs("large"))
+    scene.finish()
+
+
+def test_a_promise_that_is_kept_on_a_cordoned_node_is_noticed() -> None:
+    """The same with the rule broken: the judge says for whom what is held."""
+    scene = _scene(*TWO_NODES)
+    with planted(PROMISED_FOR_EVER):
+        cordon_a_promise(scene)
+        with pytest.raises(ViolationError) as found:
+            scene.world.until("I4", scene.world.goals.settled, 20.0)
+    assert "is promised" in found.value.text
+
+
+def test_the_pods_of_a_job_leave_one_by_one_and_come_again() -> None:
+    """A job that runs is not stopped whole for one of its nodes; who comes again does not wait for the others."""
+    scene = _scene(MIG_NODE, MIG_NODE, MIG_NODE)
+    names = ["train-0", "train-1"]
+    for name in names:
+        scene.pod(name, of_job("train", 2, "7g.40gb"))
+    scene.until(lambda: all(scene.runs(name) for name in names))
+    left, stayed = scene.bound(names[0]), scene.bound(names[1])
+    assert left is not None
+    say(scene, left.node)
+
+    def is_elsewhere() -> bool:
+        bound = scene.bound(names[0])
+        return bound is not None and bound.node != left.node and scene.runs(names[0])
+
+    scene.until(is_elsewhere)
+    assert scene.bound(names[1]) == stayed
+    scene.finish()
+
+
+def play_a_cordon_while_a_grant_waits_for_its_turn() -> None:
+    """A grant is not answered; another waits behind it, for the same node, when that is cordoned."""
+    scene = _scene(*TWO_NODES)
+    scene.pod("a", sliced("2g.10gb"))
+    scene.until(lambda: scene.runs("a"))
+    bound = scene.bound("a")
+    assert bound is not None
+    lost = scene.lose(lambda _host, write: isinstance(write.message, Grant), times=1)
+    scene.pod("b", sliced("2g.10gb"))
+    scene.until(lambda: bool(lost))
+    scene.pod("c", sliced("2g.10gb"))
+    scene.wait(0.1)
+    say(scene, bound.node, drain=False)
+    scene.until(lambda: scene.runs("b") and scene.runs("c"))
+    other = scene.bound("c")
+    assert other is not None
+    assert other.node != bound.node
+    scene.finish()
+
+
+def test_a_grant_that_waits_for_its_turn_follows_no_cordon() -> None:
+    """Its place was found before the word was read; by the time it is sent, its writer knows better."""
+    assert_played(play_a_cordon_while_a_grant_waits_for_its_turn, SENT_AS_DECIDED)
+
+
+def test_the_judge_sees_a_drain_that_takes_slices_away() -> None:
+    """Without chance: with the rule broken the judge speaks up."""
+    bug = next(bug for bug in CORDON_BUGS if bug.name == "drained by revokes")
+    with planted(bug), pytest.raises(ViolationError) as found:
+        test_everybody_leaves_a_drained_node_and_runs_elsewhere()
+    assert found.value.rule in bug.caught_by

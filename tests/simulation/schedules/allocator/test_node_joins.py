@@ -1,0 +1,52 @@
+"""Nodes that join after pods have asked for what only they have."""
+
+import pytest
+from simulation.judges.judge import ViolationError
+from simulation.planted.allocator.refusals import FINAL_FOR_WHAT_IS_NOT_THERE
+from simulation.planted.bug import planted
+from simulation.schedules.scene import A30_NODE, MIG_NODE, Scene, sliced
+
+from sluice.contracts.messages import Pending, Refused
+
+
+def asked_before_it_joins(allocators: int = 1) -> None:
+    """A pod asks for a profile of the A30 before there is one; then a node with one joins."""
+    scene = Scene(MIG_NODE, A30_NODE, allocators=allocators, late=("node-1",))
+    landed = scene.landed()
+    scene.pod("early", sliced("2g.12gb"))
+    scene.pod("other", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("other"))
+    scene.wait(5)
+    scene.join("node-1")
+    scene.wait(15)
+    scene.finish()
+    told = [write.message for write in landed]
+    assert any(isinstance(each, Pending) and "no GPU here has 2g.12gb" in each.message for each in told)
+    assert not any(isinstance(each, Refused) for each in told)
+
+
+@pytest.mark.parametrize("allocators", [1, 2])
+def test_who_asked_before_the_node_was_there_is_served_when_it_joins(allocators: int) -> None:
+    """A pod for a pool at zero nodes would be refused for ever."""
+    asked_before_it_joins(allocators)
+
+
+def test_after_a_wipe_who_is_read_before_the_inventories_is_served() -> None:
+    """The broker is empty, and requests come before anybody says what nodes have."""
+    scene = Scene(A30_NODE)
+    scene.pod("a", sliced("4g.24gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.strike("pause", "inventory", lasts_s=6.0)
+    scene.strike("broker wipe")
+    scene.pod("b", sliced("2g.12gb"))
+    scene.wait(10)
+    scene.remove("a")
+    scene.until(lambda: scene.runs("b"), longest_s=60.0)
+    scene.finish()
+
+
+def test_a_refusal_that_is_final_is_caught() -> None:
+    """The judge would let a pod be refused beside the node that was added for it."""
+    with planted(FINAL_FOR_WHAT_IS_NOT_THERE), pytest.raises(ViolationError) as found:
+        asked_before_it_joins()
+    assert found.value.rule in FINAL_FOR_WHAT_IS_NOT_THERE.caught_by

@@ -1,0 +1,458 @@
+"""The interleavings of a node that is removed, each played once on purpose (PROTOCOL §6)."""
+
+import pytest
+from msgspec.structs import replace
+from simulation.faults.node_removals import BY_MISTAKE, CUT_OFF, OFF
+from simulation.harness.search import assert_played
+from simulation.judges.judge import LIVING_S, SETTLED_PAST_S, ViolationError
+from simulation.planted.allocator.node_removals import (
+    GONE_IN_ANOTHER_LIFE,
+    NEVER_BEGUN_ANEW,
+    OPEN_WHILE_CLOSING,
+    OPENED_UNHEARD,
+    RELEASED_OVER_NOTHING,
+    REMOVED_HAS_NOTHING,
+)
+from simulation.schedules.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
+from simulation.schedules.unanswered import its_agent_speaks_while_the_end_of_its_head_is_unanswered
+
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.ids import OperationId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Closed,
+    Grant,
+    NodeClosed,
+    NodeOpened,
+    Pending,
+    Released,
+    Revoke,
+    SliceGone,
+    SliceReady,
+)
+
+
+def closed_with_node(writes) -> list[str]:
+    """The allocations that were closed without a word of an agent."""
+    return [w.message.allocation for w in writes if isinstance(w.message, Closed) and w.message.removed]
+
+
+def test_what_was_on_a_node_that_is_gone_is_closed_and_its_pod_released() -> None:
+    """Its grants would be booked for ever. A manifest is a new pod then, and is served on another node."""
+    scene = Scene(MIG_NODE, MIG_NODE)
+    landed = scene.landed()
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: scene.runs("a"))
+    before = scene.bound("a")
+    assert before is not None
+    scene.strike("node removed", before.node, lasts_s=500.0, number=OFF)
+    scene.until(lambda: closed_with_node(landed) == [before.allocation], longest_s=40.0)
+    kinds = [type(write.message) for write in landed]
+    assert kinds.index(NodeClosed) < kinds.index(Closed)
+    scene.until(lambda: scene.runs("a"))
+    after = scene.bound("a")
+    assert after is not None
+    assert (after.node, after.request) != (before.node, before.request)
+    released = scene.value(f"sluice.binding.{before.request}")
+    assert isinstance(released, Released)
+    assert "was removed: its Node object was deleted" in released.cause
+    scene.world.agents[before.node].start()
+    scene.finish()
+
+
+def test_the_judge_blames_nobody_who_goes_by_a_release_of_before_a_wipe_while_its_node_is_gone() -> None:
+    """That its slice went with its node was said in time, and is so when it lands."""
+    scene = Scene(MIG_NODE, MIG_NODE)
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: scene.runs("a"))
+    before = scene.bound("a")
+    assert before is not None
+    lost = scene.lose(lambda _host, write: isinstance(write.message, Released))
+    scene.strike("node removed", before.node, lasts_s=500.0, number=OFF)
+    scene.until(lambda: bool(lost), longest_s=60.0)
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.land(replace(lost[0], expected=0))
+    scene.until(lambda: scene.runs("a"), longest_s=60.0)
+    after = scene.bound("a")
+    assert after is not None
+    assert after.request != before.request
+    scene.world.agents[before.node].start()
+    scene.finish()
+
+
+def test_a_pod_that_was_asked_for_anew_is_released_with_its_second_node() -> None:
+    """Whoever was served elsewhere once would wait for ever for what is gone for good."""
+    scene = Scene(MIG_NODE, MIG_NODE, MIG_NODE)
+    scene.pod("a", sliced("7g.40gb"))
+    lost = []
+    for _ in range(2):
+        scene.until(lambda: scene.runs("a"))
+        before = scene.bound("a")
+        assert before is not None
+        lost.append(before)
+        scene.strike("node removed", before.node, lasts_s=500.0, number=OFF)
+        scene.until(lambda: isinstance(scene.value(f"sluice.binding.{lost[-1].request}"), Released), longest_s=40.0)
+    scene.until(lambda: scene.runs("a"))
+    after = scene.bound("a")
+    assert after is not None
+    assert len({each.request for each in (*lost, after)}) == len({each.node for each in (*lost, after)}) == 3
+    for each in lost:
+        scene.world.agents[each.node].start()
+    scene.finish()
+
+
+def test_a_node_that_was_removed_by_mistake_and_lives_loses_nothing() -> None:
+    """Its pod would be ended because somebody mistyped a name."""
+    scene = Scene()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    before, landed = scene.bound("a"), scene.landed()
+    scene.strike("node removed", "node-0", number=BY_MISTAKE)
+    scene.until(lambda: any(isinstance(write.message, NodeOpened) for write in landed))
+    scene.wait(40.0)
+    assert not [w for w in landed if isinstance(w.message, (Closed, Revoke, Released))]
+    assert scene.bound("a") == before
+    scene.finish()
+
+
+def test_a_node_that_comes_back_in_time_loses_nothing() -> None:
+    """A kubelet and its agent that restart would cost the pods of their node."""
+    scene = Scene()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    before, landed = scene.bound("a"), scene.landed()
+    scene.strike("node removed", "node-0", lasts_s=8.0, number=CUT_OFF)
+    scene.wait(60.0)
+    assert not [w for w in landed if isinstance(w.message, (Closed, Revoke, Released))]
+    assert scene.bound("a") == before
+    scene.finish()
+
+
+def test_what_an_agent_still_has_when_it_comes_back_is_entered_before_anything_is_granted() -> None:
+    """A process still runs on a whole GPU, where nothing would stop the second one."""
+    scene = Scene(WHOLE_NODE)
+    landed = scene.landed()
+    scene.pod("a", WHOLE, lingers_s=30.0)
+    scene.until(lambda: scene.runs("a"))
+    scene.strike("node removed", "node-0", lasts_s=22.0, number=CUT_OFF)
+    scene.pod("b", WHOLE)
+    scene.until(lambda: bool(closed_with_node(landed)), longest_s=30.0)
+    assert isinstance(scene.value(f"sluice.waiting.{scene.request('b')}"), Pending)
+    (first,) = closed_with_node(landed)
+    scene.until(lambda: scene.bound("b") is not None, longest_s=90.0)
+    of_first = [type(w.message) for w in landed if w.subject.endswith(first)]
+    journey = (Grant, Closed, Grant, Revoke, SliceGone, Closed)
+    words = iter(kind for kind in of_first if kind in journey)
+    assert all(kind in words for kind in journey), of_first
+    scene.finish()
+
+
+@pytest.mark.parametrize("lasts_s", [14.9, 15.2, 16.0])
+def test_an_agent_that_comes_back_while_its_grants_are_closed_has_one_owner_per_place(lasts_s: float) -> None:
+    """Two allocators: one still closes what the other enters again; the ledger's guard lets one of them win."""
+    scene = Scene(MIG_NODE, allocators=2)
+    for number in range(5):
+        scene.pod(f"pod-{number}", sliced("1g.5gb"))
+    scene.until(lambda: all(scene.runs(f"pod-{number}") for number in range(5)))
+    scene.strike("node removed", "node-0", lasts_s=lasts_s, number=CUT_OFF)
+    scene.pod("late", sliced("2g.10gb"))
+    scene.wait(60.0)
+    scene.finish()
+
+
+def test_a_node_that_is_away_is_not_removed_however_long() -> None:
+    """Unreachable alone removes nothing and frees nothing."""
+    scene = Scene()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    landed = scene.landed()
+    scene.host("agent-node-0").kill()
+    scene.wait(600.0)
+    assert not [w for w in landed if isinstance(w.message, (Closed, NodeClosed, Revoke, Released))]
+    scene.host("agent-node-0").start()
+    scene.finish()
+
+
+def test_a_pod_whose_node_was_removed_after_a_wipe_is_released_and_not_served_elsewhere() -> None:
+    """Its pod is pinned to a node that is gone: a second slice would be taken from somebody who could use it."""
+    scene = Scene(MIG_NODE, MIG_NODE)
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: scene.runs("a"))
+    before = scene.bound("a")
+    assert before is not None
+    scene.wait(2.0)
+    scene.world.agents[before.node].kill()
+    scene.strike("broker wipe")
+    scene.wait(10.0)
+    landed = scene.landed()
+    scene.world.removals.say(before.node)
+    scene.until(lambda: isinstance(scene.value(f"sluice.binding.{before.request}"), Released), longest_s=40.0)
+    assert not [w for w in landed if isinstance(w.message, Grant)]
+    scene.world.agents[before.node].start()
+    scene.finish()
+
+
+def test_what_its_agent_gave_back_does_not_go_with_a_node_that_was_removed_once() -> None:
+    """Who looks after a run would be told of a tenant who lost his slice, and hunt for an error that is not there."""
+    scene = Scene()
+    landed = scene.landed()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.strike("node removed", "node-0", number=BY_MISTAKE)
+    scene.until(lambda: any(isinstance(w.message, NodeOpened) for w in landed))
+    scene.wait(20.0)  # its agent lives, and nobody would close anything of its node
+    lost = scene.lose(lambda _host, write: isinstance(write.message, Released), times=1)
+    scene.remove("a")
+    scene.until(lambda: bool(lost))
+    scene.world.broker.wipe()
+    scene.wait(2.0)  # it is said again while the bus knows nothing, not even of the removal
+    assert not closed_with_node(landed)
+    scene.world.broker.ensure()
+    scene.finish()
+
+
+def test_what_is_gone_and_went_with_its_node_is_closed_again_for_each_run_of_its_agent() -> None:
+    """Its agent's word landed after it was closed; then the agent dies again and again before it can say the last."""
+    scene = Scene()
+    landed = scene.landed()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    late = scene.lose(lambda _host, write: isinstance(write.message, SliceGone))
+    scene.remove("a")
+    scene.until(lambda: bool(late))
+    agent = scene.host("agent-node-0")
+    agent.kill()
+    scene.world.removals.say("node-0")
+    scene.until(lambda: bool(closed_with_node(landed)), longest_s=40.0)
+    scene.land(late[0])
+    scene.wait(1.0)
+    assert [w for w in landed if isinstance(w.message, SliceGone)]
+    scene.lose(lambda _host, write: isinstance(write.message, SliceGone))
+    for runs in (1, 2):
+        agent.start()
+        scene.until(lambda runs=runs: sum(isinstance(w.message, NodeOpened) for w in landed) == runs)  # type: ignore[misc]
+        agent.kill()
+        scene.wait(1.0)
+    assert len(closed_with_node(landed)) == 3
+    scene.world.broker.fate_of = lambda _host, _write: None
+    agent.start()
+    scene.finish()
+
+
+def test_a_grant_does_not_land_behind_the_end_of_a_head() -> None:
+    """The write is not answered, and the agent speaks meanwhile: the node looks open, and is just being closed."""
+    assert_played(its_agent_speaks_while_the_end_of_its_head_is_unanswered, OPEN_WHILE_CLOSING)
+
+
+def test_what_was_to_be_closed_with_a_node_stays_when_its_agent_speaks() -> None:
+    """What closes the first of its slices is without an answer until then; the others wait for their turn behind it."""
+    scene = Scene(MIG_NODE)
+    pods = [f"pod-{number}" for number in range(4)]
+    for pod in pods:
+        scene.pod(pod, sliced("1g.5gb"))
+    scene.until(lambda: all(scene.runs(pod) for pod in pods))
+    before, landed = [scene.bound(pod) for pod in pods], scene.landed()
+    lost = scene.lose(lambda _host, write: isinstance(write.message, Closed))
+    scene.strike("node removed", "node-0", lasts_s=500.0, number=CUT_OFF)
+    scene.until(lambda: bool(lost), longest_s=40.0)
+    scene.host("agent-node-0").start()
+    scene.wait(3.0)
+    scene.lose(lambda _host, _write: False)
+    scene.wait(5.0)
+    assert len(closed_with_node(landed)) == 1, "it is the same write, whatever was heard meanwhile (W3)"
+    assert not [w for w in landed if isinstance(w.message, (Revoke, Released))]
+    assert [scene.bound(pod) for pod in pods] == before
+    scene.finish()
+
+
+def test_the_judge_knows_that_what_closes_a_slice_with_its_node_is_said_again_as_it_was() -> None:
+    """It is without an answer until its agent lives for everybody; then it lands, and the slice is entered again."""
+    scene = Scene(MIG_NODE)
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    before, landed = scene.bound("a"), scene.landed()
+    lost = scene.lose(lambda _host, write: isinstance(write.message, Closed))
+    scene.strike("node removed", "node-0", lasts_s=500.0, number=CUT_OFF)
+    scene.until(lambda: bool(lost), longest_s=40.0)
+    scene.host("agent-node-0").start()
+    scene.wait(LIVING_S + 1.0)
+    scene.lose(lambda _host, _write: False)
+    scene.wait(5.0)
+    assert closed_with_node(landed)
+    assert scene.bound("a") == before
+    scene.finish()
+
+
+def another_opens_it_and_one_has_not_heard() -> None:
+    """Its agent is back after its grants were closed; `allocator-b` hears that much later, and of BOOK first."""
+    scene = Scene(MIG_NODE, allocators=2)
+    scene.strike("node removed", "node-0", lasts_s=40.0, number=OFF)
+    scene.wait(39.0)
+    heard = {stream: scene.stall("allocator-b", stream) for stream in (Stream.BOOK, Stream.STATE)}
+    for number in range(4):
+        scene.pod(f"pod-{number}", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("pod-3"))
+    scene.wait(LIVING_S)
+    heard[Stream.BOOK]()
+    scene.wait(1.0)
+    heard[Stream.STATE]()
+    scene.finish()
+
+
+def test_what_is_granted_on_a_node_that_is_back_is_not_closed_by_who_reads_late() -> None:
+    """Its place would be free in the ledger, and an instance of somebody on it."""
+    assert_played(another_opens_it_and_one_has_not_heard, NEVER_BEGUN_ANEW)
+
+
+def one_hears_the_end_of_a_head_and_not_why() -> None:
+    """
+    `allocator-b` knows a node as it was before a pod came there. It hears first that its head and the pod's grant are
+    closed, and of a pod that wants the place; the rest of STATE later.
+    """
+    scene = Scene(MIG_NODE, allocators=2)
+    landed = scene.landed()
+    heard = {stream: scene.stall("allocator-b", stream) for stream in (Stream.BOOK, Stream.STATE)}
+    scene.pod("first", sliced("7g.40gb"), lingers_s=30.0)
+    scene.until(lambda: scene.runs("first"))
+    scene.strike("node removed", "node-0", lasts_s=25.0, number=CUT_OFF)
+    scene.until(lambda: bool(closed_with_node(landed)), longest_s=40.0)
+    heard[Stream.BOOK]()
+    scene.pod("second", sliced("7g.40gb"))
+    scene.until(lambda: any(isinstance(w.message, AllocationRequested) and w.message.name == "second" for w in landed))
+    scene.let_hear("allocator-b", f"sluice.request.{scene.request('second')}")
+    scene.wait(1.0)
+    heard[Stream.STATE]()
+    scene.finish()
+
+
+def test_a_node_is_not_opened_on_what_was_known_before_it_was_removed() -> None:
+    """Processes still run in a place that no ledger books any more, and no picture of then shows."""
+    assert_played(one_hears_the_end_of_a_head_and_not_why, OPENED_UNHEARD)
+
+
+def its_end_lands_in_another_life_of_the_bus() -> None:
+    """
+    After a wipe only its source remembers a slice, and its node is removed. What closes it is without an answer when
+    the broker is wiped once more. Its agent is back and speaks before that lands.
+    """
+    scene = Scene()
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.wait(2.0)
+    scene.host("agent-node-0").kill()
+    scene.strike("broker wipe")
+    scene.wait(10.0)
+    scene.world.removals.say("node-0")
+    lost = scene.lose(lambda _host, write: isinstance(write.message, Closed))
+    scene.until(lambda: bool(lost), longest_s=40.0)
+    scene.host("allocator-a").pause()
+    scene.host("agent-node-0").start()
+    scene.strike("broker wipe")
+    scene.wait(20.0)
+    landed = scene.landed()
+    scene.land(lost[0])
+    scene.host("allocator-a").resume()
+    scene.wait(5.0)
+    assert closed_with_node(landed)
+    assert not [w for w in landed if isinstance(w.message, (Revoke, Released))]
+    assert scene.runs("a")
+    scene.finish()
+
+
+def test_a_pod_keeps_its_slice_although_its_end_lands_in_another_life_of_the_bus() -> None:
+    """There nobody has said that its node is gone, and its agent lives."""
+    assert_played(its_end_lands_in_another_life_of_the_bus, GONE_IN_ANOTHER_LIFE)
+
+
+def its_loss_is_told_in_another_life_of_the_bus() -> None:
+    """
+    The same, but what closes it has landed: what tells its pod so is on its way when the broker is wiped once more.
+
+    Its agent speaks before that lands. Its source was away at first: so the judge knows whose request that is.
+    """
+    scene = Scene()
+    scene.host("pod-watcher").pause()
+    scene.pod("a", sliced("7g.40gb"))
+    scene.wait(SETTLED_PAST_S + 1.0)
+    scene.host("pod-watcher").resume()
+    scene.until(lambda: scene.runs("a"))
+    scene.wait(2.0)
+    before = scene.bound("a")
+    scene.host("agent-node-0").kill()
+    scene.strike("broker wipe")
+    scene.wait(10.0)
+    scene.world.removals.say("node-0")
+    lost = scene.lose(lambda _host, write: isinstance(write.message, Released))
+    scene.until(lambda: bool(lost), longest_s=40.0)
+    scene.host("allocator-a").kill()
+    scene.host("agent-node-0").start()
+    scene.strike("broker wipe")
+    scene.wait(20.0)
+    scene.land(lost[0])
+    scene.host("allocator-a").start()
+    scene.wait(5.0)
+    assert scene.runs("a")
+    after = scene.bound("a")
+    assert before is not None
+    assert after is not None
+    assert (after.allocation, after.ticket) == (before.allocation, before.ticket)
+    scene.finish()
+
+
+def test_a_pod_keeps_its_slice_although_its_loss_is_told_in_another_life_of_the_bus() -> None:
+    """Its source would end it: nobody there has said that its node is gone, and its agent lives."""
+    assert_played(its_loss_is_told_in_another_life_of_the_bus, RELEASED_OVER_NOTHING)
+
+
+def one_has_not_heard_that_a_node_is_back() -> None:
+    """
+    The broker was wiped, and the node of a pod removed; it is back, and one allocator has entered what it has. The
+    other hears nothing while its agent has its time. Nobody is bound, for what says that its slice is ready is lost.
+    """
+    scene = Scene(MIG_NODE, allocators=2)
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.wait(2.0)
+    scene.host("agent-node-0").kill()
+    scene.strike("broker wipe")
+    scene.wait(10.0)
+    scene.world.removals.say("node-0")
+    scene.wait(5.0)
+    for stream in (Stream.BOOK, Stream.STATE):
+        scene.stall("allocator-b", stream)
+    landed = scene.landed()
+    unheard = scene.lose(lambda _host, write: isinstance(write.message, SliceReady))
+    scene.host("agent-node-0").start()
+    scene.wait(15.0)
+    assert unheard
+    assert [w for w in landed if isinstance(w.message, Grant)]
+    scene.world.broker.fate_of = lambda _host, _write: None
+    scene.wait(5.0)
+    assert not [w for w in landed if isinstance(w.message, Released)]
+    scene.finish()
+
+
+def test_a_pod_is_not_released_by_who_has_not_heard_that_its_node_is_back() -> None:
+    """Its slice is there, and the ledger says so: whoever reads late must be refused."""
+    assert_played(one_has_not_heard_that_a_node_is_back, REMOVED_HAS_NOTHING)
+
+
+@pytest.mark.parametrize("is_said_again", [False, True])
+def test_the_judge_knows_that_a_pod_is_released_again_as_it_was(is_said_again: bool) -> None:
+    """A node is silent when its pod is released; that has no answer, and is said again when the agent is back."""
+    scene = Scene(MIG_NODE)
+    scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.wait(LIVING_S)
+    judge, bound = scene.world.judge, scene.bound("a")
+    assert bound is not None
+    judge.removed[bound.node] = None
+    del judge.ledger[bound.node][bound.allocation]  # a wipe, say
+    released, operation = Released(request=bound.request, cause="pod gone"), OperationId("r")
+    if is_said_again:
+        judge.decided_in[operation] = "life"
+        judge._answering(released, operation, "life")
+    else:
+        with pytest.raises(ViolationError, match="whose agent lives"):
+            judge._answering(released, operation, "life")

@@ -1,0 +1,354 @@
+"""Limits of namespaces: the interleavings that a simpler rule would lose, each played once on purpose."""
+
+from collections.abc import Callable
+
+import pytest
+from simulation.judges.judge import ViolationError
+from simulation.judges.preemptions import PREEMPTIBLE, PRIORITY
+from simulation.judges.quotas import HEARD_AFTER_S, NO_LIMITS, QuotaSaid
+from simulation.plans.pods import Ask
+from simulation.planted.allocator.quotas import BOUND_ON_WHAT_IS_KNOWN, NOTHING_TAKEN_BACK, QUOTA_BUGS
+from simulation.planted.bug import planted
+from simulation.schedules.scene import A30_NODE, MIG_NODE, Scene, sliced
+from simulation.world.weather import Weather
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Booking,
+    Bound,
+    DeviceGrant,
+    EvictionOrdered,
+    Grant,
+    Pending,
+    QuotaSet,
+    Released,
+    Revoke,
+    SliceGone,
+    SliceReady,
+)
+from sluice.contracts.reasons import WaitReason
+
+ONE = (1, None, None)
+UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.3, redelivered=0.3)
+PODS = tuple(f"pod-{number}" for number in range(5))
+
+
+def limit(scene: Scene, total: tuple[int | None, int | None, int | None]) -> None:
+    """An operator says what the namespace may have, and everybody hears it."""
+    scene.world.operator.say(QuotaSaid(scene.world.clockwork.now, "lab", total))
+    scene.wait(1.0)
+
+
+def waits_for_quota(scene: Scene, name: str) -> bool:
+    """Whether a pod is told that its namespace's limit is in the way."""
+    said = scene.value(f"sluice.waiting.{scene.request(name)}")
+    return isinstance(said, Pending) and said.reasons[0].reason is WaitReason.QUOTA_EXCEEDED
+
+
+def test_a_pod_waits_for_its_quota_and_runs_when_another_of_its_namespace_has_ended() -> None:
+    """Its slice has to be gone, not only revoked: the other's processes linger."""
+    scene = Scene()
+    limit(scene, ONE)
+    scene.wait(HEARD_AFTER_S)  # nobody can say that he has not heard of it
+    scene.pod("a", sliced("1g.5gb"), lingers_s=6.0)
+    scene.until(lambda: scene.runs("a"))
+    scene.pod("b", sliced("1g.5gb"))
+    scene.pod("other", sliced("1g.5gb"), namespace="den")
+    scene.until(lambda: scene.runs("other"))
+    assert waits_for_quota(scene, "b")
+    scene.remove("a")
+    gone_at = scene.world.clockwork.now + 6.0
+    scene.until(lambda: scene.runs("b"))
+    assert scene.world.clockwork.now > gone_at
+    scene.finish()
+
+
+def test_a_raised_quota_serves_at_once_and_a_lowered_one_ends_nothing() -> None:
+    """Live, both ways."""
+    scene = Scene()
+    limit(scene, (0, None, None))
+    scene.pod("a", sliced("1g.5gb"))
+    scene.pod("b", sliced("1g.5gb"))
+    scene.wait(5)
+    assert waits_for_quota(scene, "a")
+    assert waits_for_quota(scene, "b")
+    limit(scene, (2, None, None))
+    scene.until(lambda: scene.runs("a") and scene.runs("b"))
+    landed = scene.landed()
+    limit(scene, (0, None, None))
+    scene.wait(20)
+    assert not any(isinstance(write.message, Revoke) for write in landed)
+    limit(scene, NO_LIMITS)
+    scene.finish()
+
+
+def test_a_quota_that_comes_late_and_an_allocator_that_starts_late_count_what_runs() -> None:
+    """tensor-fusion §1.5 (B9): both begin at nothing there."""
+    scene = Scene()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    limit(scene, ONE)
+    scene.host("allocator-a").kill()
+    scene.host("allocator-a").start()
+    scene.pod("b", sliced("1g.5gb"))
+    scene.wait(10)
+    assert waits_for_quota(scene, "b")
+    limit(scene, NO_LIMITS)
+    scene.finish()
+
+
+def test_two_allocators_together_stay_within_a_quota() -> None:
+    """Many pods at once, seen by both: what is bound is what may be had, whoever granted it."""
+    scene = Scene(MIG_NODE, MIG_NODE, allocators=2)
+    limit(scene, (3, None, None))
+    for number in range(8):
+        scene.pod(f"pod-{number}", sliced("1g.5gb"))
+    scene.wait(20)
+    assert sum(scene.bound(f"pod-{number}") is not None for number in range(8)) == 3
+    limit(scene, NO_LIMITS)
+    scene.until(lambda: all(scene.runs(f"pod-{number}") for number in range(8)))
+    scene.finish()
+
+
+def raise_and_lower(scene: Scene, killed: str = "", step: int = 0) -> None:
+    """A limit comes when one pod runs and others ask, is raised, and lowered; who ends counts until it is gone."""
+    scene.pod("first", sliced("1g.5gb"), lingers_s=3.0)
+    scene.until(lambda: scene.runs("first"), longest_s=60.0)
+    say(scene, ONE)
+    scene.wait(HEARD_AFTER_S)  # nobody can say that he has not heard of it
+    if killed:
+        scene.kill_after(killed, step)
+    for name in PODS:
+        scene.pod(name, sliced("1g.5gb"))
+    scene.wait(1.0)
+    scene.remove("first")
+    scene.until(lambda: running(scene) == 1, longest_s=60.0)
+    say(scene, (3, None, None))
+    scene.until(lambda: running(scene) == 3, longest_s=60.0)
+    say(scene, ONE)
+    scene.wait(8.0)
+    assert running(scene) == 3, "a lowered limit has ended a pod, or served one more"
+    say(scene, NO_LIMITS)
+    scene.until(lambda: running(scene) == len(PODS), longest_s=60.0)
+    scene.finish()
+
+
+def say(scene: Scene, total: tuple[int | None, int | None, int | None]) -> None:
+    """An operator says what the namespace may have; who hears it when is another matter."""
+    scene.world.operator.say(QuotaSaid(scene.world.clockwork.now, "lab", total))
+
+
+def running(scene: Scene) -> int:
+    """How many of those run who have asked since there is a limit."""
+    return sum(scene.runs(name) for name in PODS)
+
+
+BOTH_GRANT = (MIG_NODE, MIG_NODE)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("steps", [range(1, 50, 15), pytest.param(range(1, 70), marks=pytest.mark.exhaustive)], ids=str)
+@pytest.mark.parametrize(("killed", "allocators"), [("allocator-a", 1), ("allocator-a", 2), ("agent-node-0", 2)])
+def test_a_limit_that_comes_late_and_changes_holds_whoever_is_killed_at_any_step(
+    killed: str, allocators: int, steps: range
+) -> None:
+    """Killed in the middle of the n-th event since they asked: the judge counts, and nobody who runs is ended."""
+    for step in steps:
+        raise_and_lower(Scene(*BOTH_GRANT, allocators=allocators), killed, step)
+
+
+def test_a_limit_that_changes_in_a_bad_network_holds() -> None:
+    """Words of the operator and grants that are lost, late or doubled; two allocators that read at different times."""
+    raise_and_lower(Scene(*BOTH_GRANT, allocators=2, weather=UNLUCKY))
+
+
+def test_a_quota_that_was_said_again_after_a_wipe_holds() -> None:
+    """What runs is counted again as soon as it is adopted."""
+    scene = Scene()
+    limit(scene, ONE)
+    scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.strike("broker wipe")
+    scene.wait(15)
+    assert isinstance(scene.value("sluice.quota.lab"), QuotaSet)
+    scene.pod("b", sliced("1g.5gb"))
+    scene.wait(10)
+    assert waits_for_quota(scene, "b")
+    assert scene.runs("a")
+    limit(scene, NO_LIMITS)
+    scene.finish()
+
+
+def test_nobody_is_bound_before_what_was_written_before_its_grant_is_known() -> None:
+    """A limit ends nothing that runs: an allocator that reads late would let one pod too many begin, for good."""
+    scene = Scene(MIG_NODE, A30_NODE, allocators=2)
+    limit(scene, ONE)
+    scene.wait(HEARD_AFTER_S)
+    decided = scene.stall("allocator-b", Stream.BOOK)
+    asked = scene.stall("allocator-b", Stream.STATE)
+    scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.host("allocator-a").pause()
+    granted = scene.landed()
+    scene.pod("b", sliced("1g.6gb"))
+    scene.wait(0.5)
+    scene.let_hear("allocator-b", subjects.request(scene.request("b")).subject)
+    scene.until(lambda: any(isinstance(write.message, SliceReady) for write in granted))
+    asked()  # what is said of the first pod counts, so it is heard after the second was granted
+    scene.wait(0.5)
+    (grant,) = (write.message for write in granted if isinstance(write.message, Grant))
+    assert grant.booking.name == "b"
+    assert scene.bound("b") is None
+    decided()
+    scene.until(lambda: waits_for_quota(scene, "b"))
+    scene.host("allocator-a").resume()
+    limit(scene, NO_LIMITS)
+    scene.until(lambda: scene.runs("b"))
+    scene.finish()
+
+
+def test_whoever_has_to_go_for_another_counts_until_he_is_gone() -> None:
+    """One allocator has read neither his grant nor that for whose place he goes: it grants what he will give back."""
+    scene = Scene(MIG_NODE, A30_NODE, allocators=2)
+    limit(scene, (None, None, 7))
+    scene.wait(HEARD_AFTER_S)
+    heard = [scene.stall("allocator-b", stream) for stream in (Stream.BOOK, Stream.STATE)]
+    whole, half = sliced("7g.40gb"), sliced("4g.20gb")
+    scene.pod("goes", Ask((*whole.annotations, (PREEMPTIBLE, "true")), whole.containers, whole.devices))
+    scene.until(lambda: scene.runs("goes"))
+    scene.lose(lambda _host, write: isinstance(write.message, EvictionOrdered))
+    landed = scene.landed()
+    scene.pod("service", Ask((*half.annotations, (PRIORITY, "5")), half.containers, half.devices))
+    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    scene.pod("late", sliced("1g.6gb"))
+    scene.wait(0.5)
+    scene.let_hear("allocator-b", subjects.request(scene.request("late")).subject)
+    scene.until(lambda: sum(isinstance(write.message, Grant) for write in landed) > 1)
+    scene.wait(3.0)
+    for hear in heard:
+        hear()
+    scene.wait(1.0)
+    assert scene.runs("goes")
+    assert waits_for_quota(scene, "late")
+    scene.lose(lambda _host, _write: False)
+    scene.until(lambda: scene.runs("service") and scene.runs("late"))
+    scene.finish()
+
+
+def all_readings_lag(scene: Scene) -> None:
+    """For five seconds whatever is read comes from a server that lags."""
+    scene.strike("replica lags", lasts_s=5.0)
+    lagging = scene.world.broker.lagging
+    assert lagging is not None
+    lagging.answers = lambda: True  # type: ignore[method-assign]
+
+
+def test_what_was_granted_counts_whatever_a_server_that_lags_shows() -> None:
+    """No guard of the node that is granted next covers it; and its source has not said yet what its pod has."""
+    scene = Scene(MIG_NODE, A30_NODE)
+    limit(scene, ONE)
+    scene.wait(HEARD_AFTER_S)
+    landed = scene.landed()
+    all_readings_lag(scene)
+    scene.pod("a", sliced("1g.5gb"))
+    scene.pod("b", sliced("1g.6gb"))
+    scene.until(lambda: sum(isinstance(write.message, AllocationRequested) for write in landed) == 2)
+    scene.host("pod-watcher").pause()
+    scene.until(lambda: any(isinstance(write.message, Bound) for write in landed))
+    scene.wait(0.3)
+    (book,) = (reader for reader in scene.host("allocator-a").readers if reader.stream is Stream.BOOK)
+    book.start()
+    scene.wait(8.0)
+    scene.host("pod-watcher").resume()
+    assert sum(isinstance(write.message, Grant) for write in landed) == 1
+    limit(scene, NO_LIMITS)
+    scene.finish()
+
+
+def test_a_grant_without_an_answer_counts_until_it_was_read_whatever_a_server_that_lags_shows() -> None:
+    """It is refused by itself when it is sent again; and its pod is gone, so nobody asks for its place any more."""
+    scene = Scene(MIG_NODE, A30_NODE)
+    limit(scene, ONE)
+    scene.wait(HEARD_AFTER_S)
+    landed = scene.landed()
+    all_readings_lag(scene)
+    (book,) = (reader for reader in scene.host("allocator-a").readers if reader.stream is Stream.BOOK)
+    book.start()
+    scene.wait(0.1)
+    scene.world.broker.fate_of = lambda _host, write: "ack lost" if isinstance(write.message, Grant) else None
+    scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    scene.world.broker.fate_of = lambda _host, _write: None
+    scene.pod("b", sliced("1g.6gb"))
+    scene.wait(0.1)
+    scene.remove("a")
+    scene.until(lambda: scene.runs("b"))
+    words = [write.message for write in landed]
+    released = next(number for number, each in enumerate(words) if isinstance(each, Released))
+    assert any(isinstance(each, SliceGone) for each in words[:released]), "it was released before its slice was gone"
+    scene.finish()
+
+
+@pytest.mark.parametrize("limit_gpus", [3, 2])
+def test_the_judge_counts_a_promise_or_the_place_that_was_free_earlier(limit_gpus: int) -> None:
+    """Whoever was promised a place and got another keeps both for a moment, and has one: others may have the rest."""
+    scene = Scene(MIG_NODE)
+    judge, books = scene.world.limits, scene.world.judge
+    judge.landed(_write(subjects.quota("den"), QuotaSaid(0.0, "den", (limit_gpus, None, None)).message), 1)
+    scene.wait(HEARD_AFTER_S + 1.0)
+    entries = {
+        "promise": _grant("waits", "promise", 2, after=(AllocationId("of another namespace"),)),
+        "free": _grant("waits", "free", 2),
+        "late": _grant("late", "late", 1),
+    }
+    books.ledger["node-0"] = dict(entries)  # type: ignore[arg-type]
+    books.after["promise"] = ("of another namespace",)
+    landing = _write(subjects.ledger(NodeName("node-0"), AllocationId("late")), entries["late"])
+    if limit_gpus == 3:
+        judge.landed(landing, 2)
+        assert judge.checks
+    else:
+        with pytest.raises(ViolationError, match="3 of 2 devices"):
+            judge.landed(landing, 2)
+
+
+def _grant(request: str, allocation: str, devices: int, after: tuple[AllocationId, ...] = ()) -> Grant:
+    """So many devices on the only node, by the only allocator."""
+    booking = Booking(
+        allocation=AllocationId(allocation),
+        request=RequestId(request),
+        request_revision=1,
+        source=SourceName("folder"),
+        owner=request,
+        namespace="den",
+        name=request,
+        node=NodeName("node-0"),
+        devices=(DeviceGrant(container="main", gpu="GPU-node-0-0", profile="1g.5gb", start=0, size=1),) * devices,
+    )
+    return Grant(revision=1, incarnation=Incarnation("1"), booking=booking, after=after)
+
+
+def _write(address: subjects.Address, message: AnyMessage) -> Write:
+    """As the broker takes it."""
+    stream = Stream.BOOK if address.kind == "ledger" else Stream.STATE
+    return Write(OperationId("o"), 1, stream, address.subject, address.guard, 0, message, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("bound before all limits are read", test_nobody_is_bound_before_what_was_written_before_its_grant_is_known),
+        ("nothing taken back", test_whoever_has_to_go_for_another_counts_until_he_is_gone),
+        ("quota free at revoke", test_a_pod_waits_for_its_quota_and_runs_when_another_of_its_namespace_has_ended),
+    ],
+)
+def test_the_judge_sees_a_quota_that_is_exceeded(name: str, schedule: Callable[[], None]) -> None:
+    """Without chance: with the rule broken the judge speaks up."""
+    bug = next(bug for bug in (*QUOTA_BUGS, BOUND_ON_WHAT_IS_KNOWN, NOTHING_TAKEN_BACK) if bug.name == name)
+    with planted(bug), pytest.raises(ViolationError) as found:
+        schedule()
+    assert found.value.rule == "quota"

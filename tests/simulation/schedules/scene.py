@@ -1,0 +1,219 @@
+"""
+A small world for one named schedule: calm weather, few nodes, and the hand of the test on everything.
+
+A schedule says what happens and when; the judge watches as it does in random worlds.
+"""
+
+from collections.abc import Callable, Mapping
+
+from simulation.judges.gpu_tables import A30, A100, A100_WITHOUT_MIG, GpuRow
+from simulation.judges.quotas import QuotaSaid
+from simulation.judges.sizes import Resizing
+from simulation.plans.plan import Fault, FaultKind, Plan
+from simulation.plans.pods import Ask, Device, Pod
+from simulation.world.hardware import Layout
+from simulation.world.host import Host
+from simulation.world.weather import Fate, Weather
+from simulation.world.world import World
+
+from sluice.contracts.bus.events import Entry, Observed, Stream, Write
+from sluice.contracts.ids import OperationId
+from sluice.contracts.messages import AnyMessage, Bound
+
+MIG_NODE: tuple[tuple[GpuRow, bool], ...] = ((A100, True),)
+A30_NODE: tuple[tuple[GpuRow, bool], ...] = ((A30, True),)
+WHOLE_NODE: tuple[tuple[GpuRow, bool], ...] = ((A100_WITHOUT_MIG, False),)
+WHOLE = Ask((("sluice.dev/gpus", "1"),), ("main",), (Device("whole"),))
+
+
+def sliced(profile: str) -> Ask:
+    """One slice."""
+    return Ask((("sluice.dev/profile", profile),), ("main",), (Device("profile", profile=profile),))
+
+
+class Scene:
+    """Runs a world step by step. Every step raises ViolationError when an invariant breaks."""
+
+    def __init__(
+        self,
+        *nodes: tuple[tuple[GpuRow, bool], ...],
+        allocators: int = 1,
+        closing_ttl_s: int = 4 * 3600,
+        keep_warm_s: float = 0.0,
+        weather: Weather | None = None,
+        layouts: Mapping[str, Layout] | None = None,
+        quotas: tuple[QuotaSaid, ...] = (),
+        folder_evicts: bool = False,
+        cluster: bool = False,
+        watchers: int = 1,
+        timed: bool = False,
+        kubelets: bool = False,
+        late: tuple[str, ...] = (),
+    ) -> None:
+        """
+        Nodes are named node-0, node-1, ... in the order given; everything has started and nothing is asked for.
+
+        With `folder_evicts` the pod-watcher carries out evictions itself; without, the evictor does. With `cluster` the
+        pods are those of a cluster; it has so many `watchers`, of which one works. Where it is `timed`, all nodes
+        enforce time. With `kubelets` agents look for the processes of pods in their cgroups. Nodes in `late` are not
+        there before they `join`.
+        """
+        named = tuple((f"node-{number}", gpus) for number, gpus in enumerate(nodes or (MIG_NODE,)))
+        plan = Plan(
+            seed=1,
+            nodes=named,
+            allocators=allocators,
+            both_active=allocators > 1,
+            closing_ttl_s=closing_ttl_s,
+            keep_warm_s=keep_warm_s,
+            weather=weather or Weather(until=0.0),
+            layouts=layouts or {},
+            quotas=quotas,
+            cluster=cluster,
+            watchers=watchers,
+            kubelets=kubelets,
+            timed=tuple(node for node, _ in named) if timed else (),
+        )
+        self.world = World(plan, "lines")
+        self.world.watcher.evicts = folder_evicts or cluster
+        self.world.start(later=tuple(f"agent-{node}" for node in late))
+        self.wait(3.0)
+
+    def join(self, node: str) -> None:
+        """A node is there that was not before: its agent starts."""
+        self.host(f"agent-{node}").start()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.world.clockwork.run_until(self.world.clockwork.now + seconds)
+
+    def until(self, what: Callable[[], bool], longest_s: float = 30.0) -> None:
+        """Let time pass until something is so."""
+        end = self.world.clockwork.now + longest_s
+        while not what():
+            assert self.world.clockwork.now < end, "\n".join(self.world.trace.lines[-80:])
+            self.wait(0.01)
+
+    def pod(
+        self,
+        name: str,
+        ask: Ask,
+        *,
+        runs: bool = True,
+        lingers_s: float = 0.0,
+        opens_after_s: float = 0.0,
+        namespace: str = "lab",
+        user: int | None = None,
+    ) -> None:
+        """A person writes a pod."""
+        pod = Pod(
+            name,
+            ask,
+            runs=runs,
+            lingers_s=lingers_s,
+            namespace=namespace,
+            user=user,
+            opens_after_s=opens_after_s,
+        )
+        self.world.folder.put(pod, self.world.clockwork.now)
+
+    def remove(self, name: str) -> None:
+        """A person removes it."""
+        self.world.remove(name)
+
+    def strike(self, kind: FaultKind, target: str = "", lasts_s: float = 1.0, number: int = 0) -> None:
+        """Something goes wrong."""
+        self.world.faults.strike(Fault(self.world.clockwork.now, kind, target, lasts_s, number))
+
+    def resize(self, name: str, memory_mib: int, sm_partition: int | None = None, *, restart_s: float = -1.0) -> None:
+        """Somebody wants the shares of a pod to be so large; the pod is restarted so long after that, or not at all."""
+        restart = restart_s if restart_s >= 0 else None
+        resizing = Resizing(self.world.clockwork.now, name, memory_mib, sm_partition, restart)
+        self.world.resizer.resize(resizing, self.world.judge.requests)
+
+    def host(self, name: str) -> Host:
+        """One process."""
+        return self.world.hosts[name]
+
+    def kill_after(self, name: str, events: int, *, comes_back_s: float = 1.5) -> None:
+        """A process dies in the middle of the n-th event from now on, and is started again so long after that."""
+        host = self.host(name)
+        at = host.handled + events
+
+        def kill(_event: object) -> None:
+            if host.handled == at:
+                host.crash()
+                self.world.clockwork.after(comes_back_s, lambda: host.alive or host.start())
+
+        host.on_event.append(kill)
+
+    def request(self, name: str) -> str:
+        """The latest request id of a pod."""
+        return [request for request, asked in self.world.judge.requests.items() if asked.name == name][-1]
+
+    def value(self, subject: str) -> AnyMessage | None:
+        """What the bus says at a subject now."""
+        entry = self.world.broker.values.last(subject, self.world.clockwork.now)
+        return entry.message if entry is not None else None
+
+    def subjects(self) -> list[str]:
+        """Every subject that has a value now."""
+        values, now = self.world.broker.values, self.world.clockwork.now
+        return [entry.subject for stream in (Stream.BOOK, Stream.STATE) for entry in values.snapshot(stream, (), now)]
+
+    def bound(self, name: str) -> Bound | None:
+        """The binding of a pod, if it is bound now."""
+        if not any(asked.name == name for asked in self.world.judge.requests.values()):
+            return None
+        message = self.value(f"sluice.binding.{self.request(name)}")
+        return message if isinstance(message, Bound) else None
+
+    def runs(self, name: str) -> bool:
+        """Whether the pod's processes are on their devices."""
+        return self.bound(name) is not None and self.world.kubelets.runs(self.request(name))
+
+    def landed(self) -> list[Write]:
+        """From now on, every write that lands is appended to this list."""
+        writes: list[Write] = []
+        self.world.broker.on_landed.append(lambda write, _sequence: writes.append(write))
+        return writes
+
+    def lose(self, what: Callable[[str, Write], bool], times: int | None = None) -> list[Write]:
+        """From now on, such writes (of which host, and what) do not arrive; they are appended to this list."""
+        lost: list[Write] = []
+
+        def fate_of(host: str, write: Write) -> Fate | None:
+            if (times is not None and len(lost) >= times) or not what(host, write):
+                return None
+            lost.append(write)
+            return "request lost"
+
+        self.world.broker.fate_of = fate_of
+        return lost
+
+    def land(self, write: Write) -> None:
+        """A write that was on its way all the time arrives now; nobody waits for its answer any more."""
+        self.world.broker.fate_of = lambda _host, _write: None
+        self.world.broker.write("the network", write, lambda _answer: None)
+
+    def stall(self, host: str, stream: Stream) -> Callable[[], None]:
+        """A process hears nothing more of one stream, until the result is called; of the other it does."""
+        (reader,) = (reader for reader in self.host(host).readers if reader.stream is stream)
+        return reader.stand_still()
+
+    def let_hear(self, host: str, subject: str) -> None:
+        """A process that hears nothing of STATE hears of this one subject what is its last value."""
+        broker = self.world.broker
+        last = broker.values.last(subject, broker.clockwork.now)
+        assert last is not None, subject
+        entry = Entry(subject, last.sequence, last.operation, last.message)
+        self.host(host).offer(Observed(Stream.STATE, entry))
+
+    def tell(self, host: str, subject: str, message: AnyMessage, sequence: int) -> None:
+        """A process hears an entry of BOOK (again)."""
+        self.host(host).offer(Observed(Stream.BOOK, Entry(subject, sequence, OperationId("late-1"), message)))
+
+    def finish(self) -> None:
+        """Everyone is answered; then all pods are removed and nothing is left."""
+        self.world.faults.heal()
+        self.world.finish()

@@ -1,0 +1,255 @@
+"""Journal and ledger lost at once: a pod's slice is known again by its ticket, and nobody else is put there."""
+
+from collections.abc import Callable
+
+import pytest
+from simulation.harness.search import assert_found, dose
+from simulation.judges.judge import ViolationError
+from simulation.plans.plan import Plan, draw_plan
+from simulation.plans.pods import Ask, mps
+from simulation.planted.bug import PlantedBug, planted
+from simulation.schedules.forgotten import (
+    LEFT_BEHIND,
+    LINGERS_UNSEEN,
+    NOBODYS_IS_OURS,
+    NOT_KNOWN_TO_HAVE_LIVED,
+    TICKETS_UNREAD,
+    a_new_disk_and_a_gpu_that_refuses,
+    a_ticket_says_nothing_that_can_be_believed,
+    journal_and_ledger_are_lost,
+    what_was_under_way_is_lost,
+    who_lingers_on_a_whole_gpu_is_seen,
+)
+from simulation.schedules.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
+from simulation.world.weather import Weather
+
+from sluice.contracts.bus.events import Write
+from sluice.contracts.messages import Grant, NodeOpened, Revoke, SliceGone, SliceReady
+from sluice_allocator.core.sizes.adjustments import Adjusted
+from sluice_node_agent.core.events import MpsLimitsSet
+
+UNLUCKY = Weather(until=60.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.2, redelivered=0.3)
+DOSE = 60
+
+
+@pytest.mark.parametrize("crash", ["", "agent-node-0", "agent-node-1", "allocator-a", "inventory"])
+def test_pods_keep_their_slices_although_journals_and_ledger_are_lost_at_once(crash: str) -> None:
+    """Each would be given a second slice, and its first be nobody's for ever."""
+    journal_and_ledger_are_lost(crash)
+
+
+def test_a_network_that_loses_and_repeats_words_changes_nothing_of_that() -> None:
+    """Words of before the wipe arrive after it."""
+    journal_and_ledger_are_lost(weather=UNLUCKY)
+
+
+@pytest.mark.parametrize("after_s", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0])
+def test_what_was_being_made_or_unmade_in_that_moment_is_cleared_away(after_s: float) -> None:
+    """Its place would be nobody's until a person removes what is there by hand."""
+    what_was_under_way_is_lost(after_s)
+
+
+def test_a_whole_gpu_is_given_to_nobody_while_a_process_is_on_it_of_which_nothing_tells_any_more() -> None:
+    """Two pods would compute on it, and the second run out of memory for no reason that anybody can see."""
+    who_lingers_on_a_whole_gpu_is_seen()
+
+
+def test_a_pod_whose_ticket_cannot_be_believed_runs_on_and_gets_no_second_slice() -> None:
+    """Nothing tells any more whose its instance is: it is left alone, and so is the pod."""
+    a_ticket_says_nothing_that_can_be_believed()
+
+
+def test_a_slice_that_lived_comes_back_to_its_place_after_a_new_disk_although_its_gpu_refuses_once() -> None:
+    """It would be revoked as one that could never be made, under its pod."""
+    a_new_disk_and_a_gpu_that_refuses()
+
+
+@pytest.mark.parametrize(
+    ("bug", "story"),
+    [
+        (TICKETS_UNREAD, journal_and_ledger_are_lost),
+        (NOT_KNOWN_TO_HAVE_LIVED, a_new_disk_and_a_gpu_that_refuses),
+        (LEFT_BEHIND, what_was_under_way_is_lost),
+        (LINGERS_UNSEEN, who_lingers_on_a_whole_gpu_is_seen),
+    ],
+    ids=["tickets unread", "not known to have lived", "left behind", "lingers unseen"],
+)
+def test_the_judge_catches_an_agent_that_forgets(bug: PlantedBug, story: Callable[[], None]) -> None:
+    """Each rule broken: the story ends in a violation."""
+    with planted(bug), pytest.raises(ViolationError) as found:
+        story()
+    assert found.value.rule in bug.caught_by
+
+
+def kinds(plan: Plan) -> set[str]:
+    """What goes wrong in it."""
+    return {fault.kind for fault in plan.faults}
+
+
+def test_ordinary_seeds_lose_journals_beside_what_is_hard_to_tell_apart() -> None:
+    """What is not drawn is never found: neither in CI nor by who plays many seeds."""
+    lost = [plan for plan in map(draw_plan, range(DOSE)) if "journal lost" in kinds(plan)]
+    assert sum("foreign" in kinds(plan) for plan in lost) >= 5
+    assert sum("broker wipe" in kinds(plan) for plan in lost) >= 5
+    assert sum(plan.keep_warm_s > 0 for plan in lost) >= 5
+
+
+def test_seeds_catch_an_agent_that_takes_what_somebody_made_by_hand_for_its_own() -> None:
+    """An administrator would lose his instance with a node's journal."""
+    drawn = map(draw_plan, dose(DOSE, found_at=18))
+    assert_found(NOBODYS_IS_OURS, (plan for plan in drawn if {"journal lost", "foreign"} <= kinds(plan)))
+
+
+@pytest.mark.parametrize("size", [900, 38000], ids=["smaller", "larger"])
+def test_beside_a_process_of_which_nothing_tells_any_more_a_share_becomes_smaller_and_not_larger(size: int) -> None:
+    """Nobody counts what that process uses; who lived beside it takes nothing of it by having less."""
+    scene = Scene(WHOLE_NODE)
+    scene.pod("stays", mps(1500))
+    scene.pod("goes", mps(4000), lingers_s=25.0)
+    scene.until(lambda: scene.runs("stays") and scene.runs("goes"))
+    machine, landed = scene.world.machines["node-0"], scene.landed()
+    scene.strike("gpu slow", "node-0", lasts_s=5.0)
+    scene.remove("goes")
+    scene.until(lambda: len(machine.tickets) == 1)
+    scene.strike("journal lost", "node-0", lasts_s=0.5)
+    scene.strike("broker wipe")
+    scene.until(lambda: any(isinstance(write.message, NodeOpened) for write in landed))
+    scene.until(lambda: scene.bound("stays") is not None)
+    scene.wait(2.0)
+    scene.resize("stays", size, restart_s=0.5)
+    scene.wait(4.0)
+    assert len(machine.processes()) == 2
+    outcomes = scene.world.resizer.outcomes
+    assert [isinstance(outcome, Adjusted) for outcome in outcomes] == [size == 900]
+    scene.wait(20.0)
+    scene.resize("stays", size, restart_s=0.5)
+    scene.until(lambda: [process.memory_mib for _, process in machine.processes()] == [size])
+    scene.finish()
+
+
+def test_an_instance_of_a_fixed_layout_is_handed_to_nobody_while_a_client_of_a_forgotten_home_is_on_it() -> None:
+    """Its node is opened before its agent could look who is there, for its GPUs are slow: so it is granted."""
+    scene = Scene(MIG_NODE, layouts={"GPU-node-0-0": (("7g.40gb", (0, 8)),)})
+    scene.pod("goes", mps(4000), lingers_s=25.0)
+    scene.until(lambda: scene.runs("goes"))
+    machine, landed = scene.world.machines["node-0"], scene.landed()
+    scene.strike("gpu slow", "node-0", lasts_s=20.0)
+    scene.remove("goes")
+    scene.until(lambda: not machine.tickets)
+    scene.strike("journal lost", "node-0", lasts_s=0.5)
+    scene.strike("broker wipe")
+    scene.pod("comes", sliced("7g.40gb"))
+    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    assert len(machine.processes()) == 1
+    scene.until(lambda: scene.runs("comes"), longest_s=90.0)
+    assert len(machine.processes()) == 1
+    scene.finish()
+
+
+@pytest.mark.parametrize("ask", [WHOLE, mps(4000)], ids=["alone", "shared"])
+def test_a_gpu_is_had_again_only_when_a_process_that_its_daemon_has_let_go_of_has_ended(ask: Ask) -> None:
+    """It computes no more, but has its memory still; and nobody knows any more whose it was."""
+    scene = Scene(WHOLE_NODE)
+    scene.pod("goes", mps(4000), lingers_s=25.0)
+    scene.until(lambda: scene.runs("goes"))
+    (gpu,) = scene.world.machines["node-0"].gpus.values()
+    scene.remove("goes")
+    scene.until(lambda: any(process.terminated for process in gpu.processes))
+    scene.strike("journal lost", "node-0", lasts_s=0.5)
+    scene.strike("broker wipe")
+    scene.pod("comes", ask)
+    scene.until(lambda: scene.runs("comes"), longest_s=90.0)
+    assert [process.terminated for process in gpu.processes] == [False]
+    scene.finish()
+
+
+def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_nobody_uses_it() -> None:
+    """It was to get another one at once, being made smaller: nothing tells of it now, and its pod asks anew."""
+    scene = Scene(MIG_NODE)
+    scene.pod("a", mps(9000))
+    scene.until(lambda: scene.runs("a"))
+    agent = scene.world.agents["node-0"]
+    (first,) = agent.machine.gpus["GPU-node-0-0"].instances.values()
+    agent.on_ticket.append(lambda _what, _machine, _ticket: scene.world.clockwork.after(0.0, agent.kill))
+    scene.resize("a", 5000)
+    scene.until(lambda: not agent.alive)
+    agent.on_ticket.pop()
+    assert not agent.machine.tickets
+    scene.strike("journal lost", "node-0", lasts_s=0.5)
+    scene.strike("broker wipe")
+    scene.until(lambda: scene.runs("a") and not first.uuid, longest_s=60.0)
+    scene.finish()
+
+
+def test_a_ticket_may_say_more_than_the_server_allows_when_a_later_order_is_lost() -> None:
+    """The server's limits were lowered for that order. They are raised when the node is open; until then it is said."""
+    scene = Scene(WHOLE_NODE)
+    scene.pod("a", mps(9000))
+    scene.until(lambda: scene.runs("a"))
+    agent = scene.world.agents["node-0"]
+    (daemon,) = agent.machine.mps.listed.values()
+    agent.on_event.append(
+        lambda event: scene.world.clockwork.after(0.0, agent.kill) if isinstance(event, MpsLimitsSet) else None
+    )
+    scene.resize("a", 5000)
+    scene.until(lambda: not agent.alive)
+    agent.on_event.pop()
+    assert daemon.memory_mib == 5000
+    scene.strike("journal lost", "node-0", lasts_s=0.5)
+    scene.strike("broker wipe")
+    heads = scene.lose(lambda _host, write: isinstance(write.message, NodeOpened), times=1)
+    scene.until(lambda: bool(heads))
+    scene.strike("broker wipe")
+    scene.until(lambda: daemon.memory_mib == 9000)
+    scene.finish()
+
+
+def forget_but_for(scene: Scene, late: Write) -> None:
+    """Journal and ledger are lost in one moment, and a word of before lands when the bus is there again."""
+    landed = scene.landed()
+    scene.strike("journal lost", "node-0", lasts_s=0.5, number=1)
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.land(late)
+    scene.wait(0.01)
+    assert [write for write in landed if write.operation == late.operation]
+    for host in scene.world.hosts.values():
+        host.read_anew()
+
+
+def test_a_late_word_of_a_share_of_which_nothing_tells_has_it_revoked_by_its_name() -> None:
+    """It was without a ticket for a moment. That it is ready is said once more, and nobody knows what it was."""
+    scene = Scene(MIG_NODE)
+    landed = scene.landed()
+    scene.pod("a", mps(9000))
+    scene.until(lambda: scene.runs("a"))
+    ready = next(write for write in landed if isinstance(write.message, SliceReady))
+    agent = scene.world.agents["node-0"]
+    (first,) = agent.machine.gpus["GPU-node-0-0"].instances.values()
+    agent.on_ticket.append(lambda _what, _machine, _ticket: scene.world.clockwork.after(0.0, agent.kill))
+    scene.resize("a", 5000)
+    scene.until(lambda: not agent.alive)
+    agent.on_ticket.pop()
+    forget_but_for(scene, ready)
+    scene.until(lambda: scene.runs("a") and not first.uuid, longest_s=90.0)
+    assert [write for write in landed if isinstance(write.message, Revoke) and not write.message.booking.devices]
+    scene.finish()
+
+
+def test_a_late_word_of_what_was_being_taken_back_does_not_tell_who_is_there() -> None:
+    """It is revoked by its name and said to be gone; its process lingers on the GPU, which is granted to another."""
+    scene = Scene(WHOLE_NODE)
+    landed = scene.landed()
+    scene.pod("leaving", WHOLE, lingers_s=30.0)
+    scene.until(lambda: scene.runs("leaving"))
+    ready = next(write for write in landed if isinstance(write.message, SliceReady))
+    leaving = scene.request("leaving")
+    scene.remove("leaving")
+    scene.until(lambda: not scene.world.machines["node-0"].tickets)
+    forget_but_for(scene, ready)
+    scene.until(lambda: any(isinstance(write.message, SliceGone) for write in landed))
+    assert scene.world.judge.processes_of(leaving)
+    scene.pod("next", WHOLE)
+    scene.until(lambda: scene.runs("next"), longest_s=90.0)
+    assert not scene.world.judge.processes_of(leaving)
+    scene.finish()

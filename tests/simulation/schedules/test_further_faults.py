@@ -1,0 +1,400 @@
+"""Disks, cuts, lagging servers and wrong clocks, one at a time: what each does, and that all ends well."""
+
+from contextlib import nullcontext
+
+import pytest
+from simulation.faults.further_faults import TROUBLE_KINDS, damage
+from simulation.judges.judge import SETTLED_PAST_S, ViolationError
+from simulation.plans.plan import FaultKind, draw_plan
+from simulation.planted.bug import PlantedBug, planted
+from simulation.planted.troubles import LATE_IS_OVER, LATER_SLICE_STAYS, LATEST_IS_RIGHT
+from simulation.schedules.scene import MIG_NODE, Scene, sliced
+
+from sluice.contracts.bus.events import Entry, Stream, Write
+from sluice.contracts.ids import Incarnation, NodeName, OperationId, SourceName
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Bound,
+    NodeOpened,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SliceDegraded,
+    SliceFailed,
+)
+from sluice_node_agent.core.journal_records import NodeRecord
+
+PLANS = 200
+LEDGER_ANEW_S = 25.0
+"""So long after a wipe nodes are being opened anew."""
+
+
+def with_a_running_pod() -> Scene:
+    """Two nodes, one pod on one of them."""
+    scene = Scene(MIG_NODE, MIG_NODE)
+    scene.pod("first", sliced("7g.40gb"))
+    scene.until(lambda: scene.runs("first"))
+    return scene
+
+
+def is_ask(write: Write) -> bool:
+    """Whether it asks for a pod."""
+    return isinstance(write.message, AllocationRequested)
+
+
+def node_of(scene: Scene) -> str:
+    """Where the pod runs."""
+    bound = scene.bound("first")
+    assert bound is not None
+    return bound.node
+
+
+@pytest.mark.parametrize("kind", TROUBLE_KINDS)
+def test_pods_come_and_go_in_the_middle_of_it(kind: FaultKind) -> None:
+    """Whatever it is, it costs time: who comes is served, who goes gives back, and who stays is not disturbed."""
+    scene = with_a_running_pod()
+    node = node_of(scene)
+    host = {"mute": "allocator-a", "deaf": f"agent-{node}", "clock": "allocator-a"}.get(kind, node)
+    scene.strike(kind, host, lasts_s=3.0, number=4)
+    scene.pod("second", sliced("3g.20gb"))
+    scene.pod("third", sliced("1g.5gb"))
+    scene.wait(1.0)
+    scene.remove("third")
+    scene.until(lambda: scene.runs("second"), longest_s=60.0)
+    scene.until(lambda: scene.runs("first"), longest_s=60.0)
+    assert node_of(scene) == node
+    scene.finish()
+
+
+def test_an_agent_whose_disk_is_full_does_nothing_that_it_could_not_remember() -> None:
+    """A slice that is made and not written down leaks with the next crash."""
+    scene = with_a_running_pod()
+    other = next(node for node in ("node-0", "node-1") if node != node_of(scene))
+    scene.strike("disk full", other, lasts_s=6.0)
+    scene.pod("second", sliced("3g.20gb"))
+    agent = scene.host(f"agent-{other}")
+    scene.until(lambda: not agent.alive)
+    scene.wait(2.0)
+    machine = scene.world.machines[other]
+    assert not agent.alive
+    assert [gpu.instances for gpu in machine.gpus.values()] == [{}]
+    assert machine.tickets == {}
+    scene.until(lambda: scene.runs("second"))
+    scene.finish()
+
+
+def test_who_is_not_heard_and_who_hears_nothing_is_not_taken_for_heard() -> None:
+    """The fault would be none if words came through: only what a process says that hears nothing arrives."""
+    scene = with_a_running_pod()
+    landed = scene.landed()
+    scene.strike("mute", "pod-watcher", lasts_s=4.0)
+    scene.pod("mute", sliced("1g.5gb"))
+    scene.wait(3.0)
+    assert [write.subject for write in landed if write.subject.startswith("sluice.request")] == []
+    scene.until(lambda: scene.runs("mute"))
+    scene.strike("deaf", "pod-watcher", lasts_s=4.0)
+    scene.pod("deaf", sliced("1g.5gb"))
+    scene.wait(3.0)
+    assert [write.attempt for write in landed if getattr(write.message, "name", "") == "deaf"] == [1]
+    scene.finish()
+
+
+def test_a_lagging_server_answers_with_what_was() -> None:
+    """The fault would be none if everybody were told the latest."""
+    scene = with_a_running_pod()
+    subject = f"sluice.request.{scene.request('first')}"
+    scene.strike("replica lags", lasts_s=3.0)
+    lagging = scene.world.broker.lagging
+    assert lagging is not None
+    before = lagging.last(subject)
+    cursor = lagging.cursor(scene.world.broker.values, Stream.STATE, (subject,))
+    scene.remove("first")
+    scene.wait(2.0)
+    latest = scene.world.broker.values.last(subject, scene.world.clockwork.now)
+    assert before is not None
+    assert latest is not None
+    assert lagging.last(subject) == before != latest
+    assert [value.entry for value in cursor.read(scene.world.clockwork.now)] == [before]
+    scene.wait(1.5)
+    assert [value.entry for value in cursor.read(scene.world.clockwork.now)][-1].sequence >= latest.sequence
+    scene.finish()
+
+
+def test_a_gpu_that_refuses_is_not_taken_for_an_idle_instance_in_the_way() -> None:
+    """Who looks after a run would hunt for an instance that had made room long before the slice failed."""
+    scene = Scene(keep_warm_s=60.0)
+    (gpu,) = scene.world.machines["node-0"].gpus.values()
+    scene.pod("small", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("small"))
+    scene.remove("small")
+    scene.until(lambda: isinstance(scene.value(f"sluice.binding.{scene.request('small')}"), Released))
+    (idle,) = gpu.instances.values()
+    landed = scene.landed()
+    scene.strike("journal lost", "node-0", lasts_s=3.0)
+    scene.pod("large", sliced("7g.40gb"))
+    scene.until(lambda: bool(scene.world.judge.in_the_way))
+    assert idle in gpu.instances.values()
+    gpu.refusals.append(("create_gi", "Unknown"))
+    scene.until(lambda: any(isinstance(write.message, SliceFailed) for write in landed))
+    assert not gpu.instances
+    scene.until(lambda: scene.runs("large"), longest_s=60.0)
+    scene.finish()
+
+
+def an_ask_lands_when_its_pod_has_another_id() -> None:
+    """A source asks, and that is on its way when its book is lost: all that its next life finds is the document."""
+    scene = Scene()
+    source = scene.host("pod-watcher")
+    run = source.run
+    scene.wait(SETTLED_PAST_S)
+    late = scene.lose(lambda _host, write: write.operation.startswith(f"{run}-") and is_ask(write))
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: bool(late))
+    scene.strike("identities lost", lasts_s=SETTLED_PAST_S + 1.0)
+    scene.until(lambda: scene.runs("a"))
+    before = scene.bound("a")
+    assert before is not None
+    assert before.request != late[0].request
+    scene.wait(SETTLED_PAST_S + 1.0)
+    scene.land(late[0])
+    scene.wait(SETTLED_PAST_S)
+    assert isinstance(scene.value(late[0].subject), RequestWithdrawn)
+    assert scene.value(f"sluice.binding.{before.request}") == before
+    scene.finish()
+
+
+def test_an_ask_that_lands_when_its_pod_has_another_id_is_withdrawn() -> None:
+    """A pod would have two requests, and its second slice be nobody's for as long as it runs."""
+    an_ask_lands_when_its_pod_has_another_id()
+
+
+def test_the_judge_sees_a_pod_that_loses_its_id_to_a_late_ask() -> None:
+    """Without chance: with the rule broken the judge speaks up."""
+    with planted(LATEST_IS_RIGHT), pytest.raises(ViolationError) as found:
+        an_ask_lands_when_its_pod_has_another_id()
+    assert found.value.rule in LATEST_IS_RIGHT.caught_by
+
+
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("cluster", [False, True])
+def test_the_judge_sees_that_a_pod_is_given_up_which_nobody_has_touched(cluster: bool, edited: bool) -> None:
+    """Right after it was asked for, too; only of a pod of a folder that was edited an older request may go so soon."""
+    scene = Scene(cluster=cluster)
+    scene.pod("a", sliced("3g.20gb"))
+    if edited:
+        scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("a"))
+    request = scene.request("a")
+    word = scene.world.broker.values.last(f"sluice.request.{request}", scene.world.clockwork.now)
+    assert word is not None
+    assert isinstance(word.message, AllocationRequested)
+    withdrawn = RequestWithdrawn(revision=word.message.revision, source=word.message.source, cause="pod gone")
+    is_told = nullcontext() if edited and not cluster else pytest.raises(ViolationError, match="undisturbed")
+    with is_told:
+        scene.world.judge.landed(_write_over(word, withdrawn), word.sequence + 1)
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_judge_sees_that_a_slice_is_taken_from_a_pod_because_it_is_ill(failed: bool) -> None:
+    """What has lost its devices is its pod's until that ends; only what came to nothing is nobody's."""
+    scene = with_a_running_pod()
+    bound = scene.bound("first")
+    assert bound is not None
+    judge, said = scene.world.judge, {"allocation": bound.allocation, "request": bound.request, "revision": 1}
+    ill = SliceFailed(**said, error="x", message="x") if failed else SliceDegraded(**said, message="x")
+    entry = Entry(f"sluice.slice.node-0.{bound.allocation}", 10**6, OperationId("x"), ill)
+    judge.landed(_write_over(entry, ill), entry.sequence)
+    revoke = Revoke(
+        revision=2, incarnation=Incarnation(""), booking=judge.bookings[bound.allocation], cause="its devices vanished"
+    )
+    with nullcontext() if failed else pytest.raises(ViolationError, match="is bound and wanted, and revoked"):
+        judge.landed(_write_over(entry, revoke), entry.sequence)
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_the_judge_blames_nobody_for_a_release_of_what_nobody_has_told_of_since_a_wipe(is_shown: bool) -> None:
+    """Its node is not shown yet, and an API server that lags shows its pod, which is gone, without its slice."""
+    scene = with_a_running_pod()
+    bound, judge = scene.bound("first"), scene.world.judge
+    assert bound is not None
+    for gpu in scene.world.machines[bound.node].gpus.values():
+        gpu.processes.clear()
+    scene.world.broker.wipe()
+    assert not judge.shown
+    judge.held_at_end[bound.request] = None
+    if is_shown:
+        judge.shown[bound.node] = judge.spoke[bound.node] = None
+    entry = Entry(f"sluice.binding.{bound.request}", 1, OperationId("x"), bound)
+    released = _write_over(entry, Released(request=bound.request, cause="pod gone"))
+    judge.decided_in[released.operation] = ""
+    with pytest.raises(ViolationError, match="is released before") if is_shown else nullcontext():
+        judge.landed(released, entry.sequence)
+
+
+@pytest.mark.parametrize("has_new_disk", [False, True])
+def test_the_judge_believes_a_release_of_a_life_before_where_the_slice_went_with_its_disk(has_new_disk: bool) -> None:
+    """It was decided before a second wipe and lands after it: it stays true, and its pod is asked for anew."""
+    scene = with_a_running_pod()
+    scene.wait(SETTLED_PAST_S)
+    bound, judge = scene.bound("first"), scene.world.judge
+    assert bound is not None
+    scene.world.broker.wipe()
+    judge.held_at_end[bound.request] = None
+    if has_new_disk:
+        scene.strike("disk wiped", bound.node, lasts_s=1.0)
+    entry = Entry(f"sluice.binding.{bound.request}", 1, OperationId("x"), bound)
+    released = _write_over(entry, Released(request=bound.request, cause="slice lost"))
+    judge.decided_in[released.operation] = next(iter(judge.over))
+    judge.landed(released, entry.sequence)
+    withdrawn = RequestWithdrawn(revision=1, source=SourceName("folder"), cause="pod gone")
+    asked = Entry(f"sluice.request.{bound.request}", 2, OperationId("x"), None)
+    with nullcontext() if has_new_disk else pytest.raises(ViolationError, match="the pod is still in the folder"):
+        judge.landed(_write_over(asked, withdrawn), asked.sequence)
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_the_judge_believes_a_release_of_a_life_before_where_the_slice_went_with_its_node(is_removed: bool) -> None:
+    """The agent is back later and shows the slice that was given up with its node: it is taken back."""
+    scene = with_a_running_pod()
+    bound, judge = scene.bound("first"), scene.world.judge
+    assert bound is not None
+    scene.world.broker.wipe()
+    scene.host(f"agent-{bound.node}").kill()
+    if is_removed:
+        judge.removed[bound.node] = None
+    entry = Entry(f"sluice.binding.{bound.request}", 1, OperationId("x"), bound)
+    released = _write_over(entry, Released(request=bound.request, cause="slice lost"))
+    judge.decided_in[released.operation] = next(iter(judge.over))
+    judge.landed(released, entry.sequence)
+    revoke = Revoke(
+        revision=2, incarnation=Incarnation(""), booking=judge.bookings[bound.allocation], cause="released: slice lost"
+    )
+    order = Entry(f"sluice.ledger.{bound.node}.{bound.allocation}", 2, OperationId("x"), None)
+    with nullcontext() if is_removed else pytest.raises(ViolationError, match="is bound and wanted, and revoked"):
+        judge.landed(_write_over(order, revoke), order.sequence)
+
+
+def _write_over(entry: Entry, message: AnyMessage) -> Write:
+    return Write(
+        operation=OperationId("by-hand-1"),
+        attempt=1,
+        stream=Stream.STATE,
+        subject=entry.subject,
+        guard=entry.subject,
+        expected=entry.sequence,
+        message=message,
+        request="",
+    )
+
+
+def a_server_that_lags_hides_who_runs(profile: str = "7g.40gb") -> None:
+    """
+    A source that has lost its book asks for a pod under another id, and hears then that it runs already. A small
+    `profile` is given once more meanwhile.
+    """
+    scene = Scene()
+    scene.lose(lambda _host, write: is_ask(write))
+    scene.pod("a", sliced(profile))
+    scene.wait(SETTLED_PAST_S + 1.0)
+    scene.world.broker.fate_of = lambda _host, _write: None
+    scene.strike("replica lags", lasts_s=2 * SETTLED_PAST_S)
+    lagging = scene.world.broker.lagging
+    assert lagging is not None
+    lagging.answers = lambda: True  # type: ignore[method-assign]
+    scene.until(lambda: scene.runs("a"))
+    request, landed = scene.request("a"), scene.landed()
+    before = scene.value(f"sluice.binding.{request}")
+    scene.strike("identities lost", lasts_s=0.5)
+    scene.until(lambda: any(is_ask(write) for write in landed))
+    assert scene.request("a") != request, "it was not hidden: the story tells nothing"
+    scene.wait(2 * SETTLED_PAST_S)
+    assert scene.value(f"sluice.binding.{request}") == before
+    scene.finish()
+
+
+@pytest.mark.parametrize("profile", ["7g.40gb", "1g.5gb"], ids=["no other slice", "two slices"])
+def test_a_pod_that_runs_keeps_its_slice_when_a_server_that_lags_hides_it_from_who_lost_the_book(profile: str) -> None:
+    """Its training would end, and it would wait for another slice, or begin anew on one."""
+    a_server_that_lags_hides_who_runs(profile)
+
+
+@pytest.mark.parametrize(("bug", "profile"), [(LATE_IS_OVER, "7g.40gb"), (LATER_SLICE_STAYS, "1g.5gb")])
+def test_the_judge_sees_a_pod_that_loses_its_slice_because_a_server_lagged(bug: PlantedBug, profile: str) -> None:
+    """Without chance: with the rule broken the judge speaks up."""
+    with planted(bug), pytest.raises(ViolationError) as found:
+        a_server_that_lags_hides_who_runs(profile)
+    assert found.value.rule in bug.caught_by
+
+
+def test_a_withdrawal_that_only_the_book_and_a_dead_broker_knew_is_said_again() -> None:
+    """Both are lost while the broker is down: the request is asked for, until its source has listed its pods."""
+    scene = with_a_running_pod()
+    request = scene.request("first")
+    scene.remove("first")
+    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), RequestWithdrawn))
+    scene.world.broker.stop()
+    scene.strike("identities lost", lasts_s=1.0)
+    scene.wait(SETTLED_PAST_S)
+    scene.world.broker.start(forgets_state=4)
+    assert isinstance(scene.value(f"sluice.request.{request}"), AllocationRequested)
+    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), RequestWithdrawn))
+    scene.finish()
+
+
+def test_a_late_ask_of_an_ended_pod_is_no_second_pod() -> None:
+    """It lands behind a wipe, and is served until its source has withdrawn it once more: nothing may stay of that."""
+    scene = Scene()
+    landed = scene.landed()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    ask = next(write for write in landed if is_ask(write))
+    before = scene.bound("a")
+    assert before is not None
+    scene.remove("a")
+    scene.until(lambda: isinstance(scene.value(f"sluice.binding.{before.request}"), Released))
+    scene.wait(SETTLED_PAST_S)
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.until(lambda: isinstance(scene.value("sluice.ledger.node-0.head"), NodeOpened))
+    scene.land(ask)
+    unheard = scene.lose(lambda _host, write: isinstance(write.message, Bound))
+    scene.until(lambda: bool(unheard))
+    scene.until(lambda: isinstance(scene.value(ask.subject), RequestWithdrawn))
+    scene.land(unheard[0])  # its writer did not know that yet
+    assert unheard[0].message.allocation != before.allocation
+    scene.wait(SETTLED_PAST_S)
+    assert not isinstance(scene.value(f"sluice.binding.{before.request}"), Bound)
+    scene.finish()
+
+
+@pytest.mark.parametrize("number", range(0, 4096, 37))
+def test_no_damage_to_a_journal_passes_for_a_journal(number: int) -> None:
+    """A place would be given twice by an agent that trusts a damaged disk."""
+    records = [NodeRecord(node=NodeName("node-0"), boot_id=f"boot-{each}", generation_upto=each) for each in range(6)]
+    assert damage(records, number)
+
+
+def test_seeds_draw_every_trouble_and_never_what_nobody_could_tell_apart() -> None:
+    """A kind that is never drawn is never simulated, and one that cannot be told from others accuses wrongly."""
+    drawn: set[str] = set()
+    wiped_together = 0
+    for seed in range(PLANS):
+        faults = draw_plan(seed).faults
+        kinds = {fault.kind for fault in faults}
+        drawn |= kinds
+        assert not {"broker wipe", "identities lost"} <= kinds
+        assert not {"broker wipe", "replica lags"} <= kinds
+        forgets = [fault for fault in faults if fault.kind == "broker restart" and fault.number]
+        assert not any(
+            lost.at <= f.at <= lost.at + lost.lasts_s
+            for f in forgets
+            for lost in faults
+            if lost.kind == "identities lost"
+        )
+        assert "journal damaged" not in kinds or not kinds & {"broker wipe", "foreign", "node removed"}
+        wipes = [fault.at for fault in faults if fault.kind == "broker wipe"]
+        disks = [fault.at for fault in faults if fault.kind == "disk wiped"]
+        wiped_together += any(0 <= disk - wipe < LEDGER_ANEW_S for disk in disks for wipe in wipes)
+    assert set(TROUBLE_KINDS) <= drawn
+    assert wiped_together > 0, "no seed has a new disk behind a wiped bus"

@@ -1,0 +1,555 @@
+"""A cluster's pods instead of a folder's: seeds, planted bugs, and the judge's own eyes."""
+
+from math import inf
+from typing import Any
+
+import pytest
+from simulation.faults.node_removals import CUT_OFF
+from simulation.harness.search import assert_found, assert_played, dose
+from simulation.judges.judge import ViolationError
+from simulation.kube.api_server import RefusedError
+from simulation.kube.plan import WATCHERS
+from simulation.kube.watcher_host import ClusterHost
+from simulation.plans.plan import draw_plan, with_cluster
+from simulation.planted.bug import PlantedBug, planted
+from simulation.planted.kube import (
+    DECLINED_FORGOTTEN,
+    KEPT_OUT,
+    KUBE_BUGS,
+    NOT_TAKEN_BACK,
+    READ_IS_SETTLED,
+    RELEASE_FORGOTTEN,
+)
+from simulation.schedules.scene import MIG_NODE, Scene, sliced
+from simulation.world.host import Host
+from simulation.world.world import run_plan
+
+from sluice.contracts.bus.events import Write
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    Closed,
+    EvictionOrdered,
+    Grant,
+    Released,
+    Revoke,
+    SliceQuarantined,
+    SliceReady,
+    Waived,
+)
+from sluice_pod_watcher.core.cluster.events import BindPod
+
+DOSE = 8
+"""Seeds within which every one of these bugs must be found."""
+SEEDS = 4
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_pods_of_a_cluster_are_served_once_and_nothing_leaks(seed: int) -> None:
+    """A user of a cluster would lose a slice, or the fleet would, under the faults of this seed."""
+    outcome = run_plan(with_cluster(draw_plan(seed)))
+    assert not outcome.violation
+    assert outcome.bound > 0, "nothing was bound: this seed shows nothing"
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("bug", KUBE_BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+def test_the_judge_catches_a_bug_about_clusters(bug: PlantedBug) -> None:
+    """A rule is broken on purpose; some invariant fails, and the same plan passes with the rule in place."""
+    assert_found(bug, (bug.focus(draw_plan(seed)) for seed in dose(DOSE)))
+
+
+# -- named interleavings ----------------------------------------------------------------------------------------------
+
+
+def _again(scene: Scene, name: str) -> None:
+    """Its controller makes another pod under the same name."""
+    scene.world.folder.put(scene.world.folder.pods[name], scene.world.clockwork.now)
+
+
+def _is_let_go(scene: Scene, name: str) -> bool:
+    """Whether the pod that has this name now runs on what it was given."""
+    uid = scene.world.cluster.folder.uids.get(name)
+    return uid is not None and scene.world.kubelets.runs(uid)
+
+
+def test_a_pod_of_a_cluster_runs_and_gives_its_slice_back() -> None:
+    """The whole journey with nothing in its way; one patch lets it go, and nothing else is written to it."""
+    scene = Scene(cluster=True)
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: _is_let_go(scene, "a"))
+    uid = scene.world.cluster.folder.uids["a"]
+    assert scene.world.cluster.judge.writes[uid] == 1
+    scene.remove("a")
+    scene.finish()
+
+
+@pytest.mark.parametrize("crash_after_s", [None, 0.0, 0.5, 1.5, 3.5])
+def test_a_pod_made_anew_while_the_watch_is_broken_gets_a_slice_of_its_own(crash_after_s: float | None) -> None:
+    """A gap hides that a name has another life: the old one's slice is given back, whoever crashes meanwhile."""
+    scene = Scene(cluster=True)
+    scene.pod("a", sliced("7g.40gb"), lingers_s=0.5)
+    scene.until(lambda: _is_let_go(scene, "a"))
+    before = scene.world.cluster.folder.uids["a"]
+    scene.strike("watch gap", lasts_s=3.0)
+    _again(scene, "a")
+    if crash_after_s is not None:
+        scene.wait(crash_after_s)
+        scene.strike("crash", "pod-watcher", lasts_s=0.5)
+        scene.wait(1.2)
+    scene.until(lambda: _is_let_go(scene, "a"))
+    assert scene.world.cluster.folder.uids["a"] != before
+    scene.finish()
+
+
+def test_a_write_that_arrives_after_its_sender_died_is_taken_once() -> None:
+    """The successor binds the pod as well: a second patch of the same pod must be refused by the first one's effect."""
+    scene = Scene(cluster=True)
+    api, sent, refused = scene.world.cluster.api, [], []
+
+    def is_on_its_way(uid: str, step: str) -> None:
+        if step == "bind" and not refused:
+            refused.append(uid)
+            raise RefusedError(0, "no answer in time")
+
+    def hear(_host: Host, instruction: object) -> None:
+        if isinstance(instruction, BindPod):
+            sent.append(instruction)
+
+    taken: list[str] = []
+    api.on_asked.append(is_on_its_way)
+    api.on_written.append(lambda uid, step, _before, _after: taken.append(f"{step} {uid}"))
+    scene.host("pod-watcher").on_instruction.append(hear)
+    scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: bool(refused))
+    scene.strike("crash", "pod-watcher", lasts_s=0.1)
+    scene.until(lambda: _is_let_go(scene, "a"))
+    late = sent[0]
+    with pytest.raises(RefusedError) as found:
+        api.patch(late.uid, "bind", late.namespace, late.name, late.patch)
+    assert found.value.status == 422
+    assert taken == [f"bind {scene.world.cluster.folder.uids['a']}"]
+    scene.wait(1.5)
+    scene.finish()
+
+
+def test_what_an_api_server_that_was_away_did_not_tell_is_made_up_for() -> None:
+    """For half a minute nothing can be asked or seen: a pod that came and one that went are both served after that."""
+    scene = Scene(cluster=True)
+    scene.pod("old", sliced("7g.40gb"))
+    scene.until(lambda: _is_let_go(scene, "old"))
+    scene.strike("api away", lasts_s=30.0)
+    scene.remove("old")
+    scene.pod("new", sliced("7g.40gb"))
+    scene.wait(25.0)
+    assert scene.bound("new") is None, "the only GPU is still the old pod's, as far as anybody could know"
+    scene.until(lambda: _is_let_go(scene, "new"), longest_s=60.0)
+    scene.finish()
+
+
+@pytest.mark.parametrize("resumed_after_s", [0.1, 1.0, 6.0])
+def test_one_that_stood_still_comes_back_beside_its_successor(resumed_after_s: float) -> None:
+    """Its lease has run out and it does not know: pods are let go once all the same, and what ended stays ended."""
+    scene = Scene(cluster=True)
+    world, api = scene.world, scene.world.cluster.api
+    taken: list[str] = []
+    api.on_written.append(lambda uid, step, _before, _after: taken.append(uid) if step == "bind" else None)
+    first, second = scene.host("pod-watcher"), world.cluster.watcher(world.plan.closing_ttl_s, "pod-watcher-2")
+    scene.pod("a", sliced("2g.10gb"))
+    scene.until(lambda: _is_let_go(scene, "a"))
+    scene.pod("b", sliced("1g.5gb"))
+    scene.wait(0.02)
+    first.pause()
+    world.hosts[second.name] = second
+    second.start()
+    scene.remove("a")
+    scene.pod("c", sliced("3g.20gb"))
+    scene.wait(resumed_after_s)
+    first.resume()
+    scene.pod("d", sliced("1g.5gb"))
+    scene.until(lambda: all(_is_let_go(scene, name) for name in "bcd"))
+    scene.wait(2.0)
+    first.kill()
+    del world.hosts[first.name]
+    assert sorted(taken) == sorted(set(taken)), "a pod was let go twice"
+    scene.finish()
+
+
+def test_another_pod_watcher_takes_over_while_the_first_stands_still() -> None:
+    """A pod would wait as long as one process hangs; and two would quarrel for ever once it is back."""
+    scene = Scene(cluster=True, watchers=2)
+    first, second = (scene.host(name) for name in WATCHERS)
+    assert isinstance(first, ClusterHost)
+    assert isinstance(second, ClusterHost)
+    if second.alive:
+        first, second = second, first
+    assert (first.alive, second.stands_by) == (True, True)
+    scene.pod("a", sliced("2g.10gb"))
+    scene.until(lambda: _is_let_go(scene, "a"))
+    first.pause()
+    scene.remove("a")
+    scene.pod("b", sliced("7g.40gb"))
+    scene.until(lambda: _is_let_go(scene, "b"))
+    assert second.alive
+    first.resume()
+    scene.until(lambda: first.stands_by)
+    assert second.alive
+    scene.pod("c", sliced("1g.5gb"))
+    scene.remove("b")
+    scene.until(lambda: _is_let_go(scene, "c"))
+    scene.finish()
+
+
+def whose_slice_is_taken_back(in_the_way: list[str]) -> Scene:
+    """A pod whose slice has gone with its node; the agent is back, and waits for the pod, which a budget keeps."""
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
+
+    def refuse(_uid: str, step: str) -> None:
+        if step == "evict" and in_the_way:
+            raise RefusedError(429, "Cannot evict pod as it would violate the pod's disruption budget.")
+
+    scene.world.cluster.api.on_asked.append(refuse)
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: _is_let_go(scene, "a"))
+    before, landed = scene.bound("a"), scene.landed()
+    assert before is not None
+    scene.strike("node removed", before.node, lasts_s=25.0, number=CUT_OFF)
+    scene.until(lambda: any(isinstance(write.message, SliceQuarantined) for write in landed), longest_s=60.0)
+    return scene
+
+
+def a_budget_is_in_the_way_when_the_bus_is_wiped(*, hands_over: bool) -> None:
+    """A pod's slice goes with its node, whose agent is back and takes it back; the pod cannot be evicted meanwhile."""
+    in_the_way = ["budget"]
+    scene = whose_slice_is_taken_back(in_the_way)
+    if hands_over:
+        scene.host("pod-watcher").kill()
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.wait(5.0)
+    if hands_over:
+        scene.host("pod-watcher").start()
+        scene.wait(5.0)
+    in_the_way.clear()
+    scene.finish()
+
+
+@pytest.mark.parametrize("hands_over", [False, True], ids=["goes on", "hands over"])
+def test_a_pod_whose_slice_was_lost_is_evicted_though_the_bus_forgets_it(*, hands_over: bool) -> None:
+    """It would run on what is being taken from it for ever, and be told that its slice is ready."""
+    a_budget_is_in_the_way_when_the_bus_is_wiped(hands_over=hands_over)
+    with planted(RELEASE_FORGOTTEN), pytest.raises(ViolationError) as found:
+        a_budget_is_in_the_way_when_the_bus_is_wiped(hands_over=hands_over)
+    assert found.value.rule in RELEASE_FORGOTTEN.caught_by
+
+
+@pytest.mark.parametrize("late_s", [0.0, 30.0])
+def test_the_judge_knows_that_an_order_to_evict_may_land_when_the_slice_is_gone(late_s: float) -> None:
+    """It has no answer and is said again as it was; meanwhile its pod is deleted, and all that it had is closed."""
+    scene = whose_slice_is_taken_back(["budget"])
+    lost = scene.lose(lambda _host, write: isinstance(write.message, EvictionOrdered))
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.until(lambda: bool(lost))
+    scene.wait(late_s)
+    landed = scene.landed()
+    scene.remove("a")
+    scene.until(lambda: any(isinstance(write.message, Closed) for write in landed), longest_s=60.0)
+    scene.lose(lambda _host, _write: False)
+    scene.until(lambda: any(isinstance(write.message, EvictionOrdered) for write in landed))
+    scene.finish()
+
+
+def test_the_judge_knows_that_a_slice_is_taken_back_whose_node_was_removed_and_is_back() -> None:
+    """The bus was wiped before: the slice is closed with its node, and entered again before its request has heard."""
+    in_the_way = ["budget"]
+    scene = whose_slice_is_taken_back(in_the_way)
+    (node,) = (each.node for each in scene.world.judge.bookings.values())
+    scene.host(f"agent-{node}").kill()
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.wait(2.0)
+    landed = scene.landed()
+    unheard = scene.lose(lambda _host, write: isinstance(write.message, Waived))
+    scene.world.removals.say(node)
+    scene.until(lambda: bool(unheard))
+    scene.host(f"agent-{node}").start()
+    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    scene.lose(lambda _host, _write: False)
+    scene.until(lambda: any(isinstance(write.message, EvictionOrdered) for write in landed))
+    in_the_way.clear()
+    scene.finish()
+
+
+def test_a_pod_that_could_not_be_told_that_its_slice_was_lost_gets_another_when_that_is_forgotten() -> None:
+    """Its API server is away for longer than closing words live, and its allocator reads anew."""
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True, closing_ttl_s=20)
+    landed = scene.landed()
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: any(isinstance(write.message, AllocationRequested) for write in landed))
+    scene.world.cluster.api.away_until = inf
+    scene.until(lambda: scene.bound("a") is not None)
+    before = scene.bound("a")
+    assert before is not None
+    scene.strike("node removed", before.node, lasts_s=25.0, number=CUT_OFF)
+    scene.until(lambda: any(isinstance(write.message, Released) for write in landed), longest_s=60.0)
+    scene.wait(21.0)
+    scene.host("allocator-a").read_anew()
+    scene.until(lambda: scene.bound("a") is not None)
+    scene.finish()
+
+
+def a_patch_lands_after_its_pod_was_read() -> None:
+    """It is given up while it is on its way, the bus is wiped, and the node of its slice is not there for a while."""
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
+    api, broker = scene.world.cluster.api, scene.world.broker
+    sent: list[BindPod] = []
+    is_busy = ["busy"]
+
+    def refuse(_uid: str, step: str) -> None:
+        if step == "bind" and is_busy:
+            first = len(sent) == 1
+            raise RefusedError(0, "no answer in time") if first else RefusedError(429, "too many requests")
+
+    def hear(_host: Host, instruction: object) -> None:
+        if isinstance(instruction, BindPod):
+            sent.append(instruction)
+
+    api.on_asked.append(refuse)
+    scene.host("pod-watcher").on_instruction.append(hear)
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: bool(sent))
+    bound = scene.bound("a")
+    assert bound is not None
+    scene.wait(0.1)
+    scene.host(f"agent-{bound.node}").kill()
+    broker.wipe()
+    broker.ensure()
+    scene.wait(6.0)
+    is_busy.clear()
+    api.patch(sent[0].uid, "bind", sent[0].namespace, sent[0].name, sent[0].patch)
+    scene.wait(3.0)
+    scene.host(f"agent-{bound.node}").start()
+    scene.wait(5.0)
+    scene.until(lambda: scene.runs("a"))
+    now = scene.bound("a")
+    assert now is not None
+    assert now.allocation == bound.allocation
+    scene.finish()
+
+
+def test_a_patch_that_lands_after_its_pod_was_read_is_not_answered_by_that() -> None:
+    """It would be given a second slice on another node, and could never use it."""
+    assert_played(a_patch_lands_after_its_pod_was_read, READ_IS_SETTLED)
+
+
+@pytest.mark.parametrize(
+    ("what", "back_before_s", "stays"),
+    [
+        (SliceReady, None, True),
+        (Bound, None, True),
+        (Bound, 0.3, False),
+        (Bound, 1.5, False),
+    ],
+    ids=["before it is bound anew", "after that", "when it is being taken back", "when it is gone"],
+)
+def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(
+    what: type, back_before_s: float | None, *, stays: bool
+) -> None:
+    """
+    A patch is on its way when its pod-watcher dies and the bus is wiped: its successor cannot know, and asks anew.
+
+    The slice that the pod is let go with may be surplus by then: it would be waited for by its agent for ever.
+    """
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
+    api, broker, watcher = scene.world.cluster.api, scene.world.broker, scene.host("pod-watcher")
+    sent: list[BindPod] = []
+    is_slow = ["slow"]
+
+    def refuse(_uid: str, step: str) -> None:
+        if step == "bind" and is_slow:
+            raise RefusedError(0, "no answer in time")
+
+    api.on_asked.append(refuse)
+    watcher.on_instruction.append(lambda _host, said: sent.append(said) if isinstance(said, BindPod) else None)
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: bool(sent))
+    before, patch = scene.bound("a"), sent[0]
+    assert before is not None
+    agent = scene.host(f"agent-{before.node}")
+    watcher.kill()
+    agent.kill()
+    broker.wipe()
+    broker.ensure()
+    landed = scene.landed()
+    watcher.start()
+    scene.until(lambda: any(isinstance(write.message, what) for write in landed))
+    if back_before_s is not None:
+        agent.start()
+        scene.wait(back_before_s)
+    is_slow.clear()
+    api.sender_is_over = True
+    api.patch(patch.uid, "bind", patch.namespace, patch.name, patch.patch)
+    api.sender_is_over = False
+    if back_before_s is None:
+        agent.start()
+    scene.until(lambda: scene.runs("a" if stays else "a-again-1"), longest_s=60.0)
+    scene.wait(5.0)
+    after = scene.bound("a")
+    assert (after is not None and after.allocation == before.allocation) == stays
+    scene.finish()
+
+
+def _cordoned_when_it_lands(scene: Scene, what: type[Grant | Bound]) -> list[str]:
+    """The node of the first such word is cordoned when that lands; returns where it will stand."""
+    cordoned = list[str]()
+
+    def cordon(write: Write, _sequence: int) -> None:
+        if isinstance(write.message, what) and not cordoned:
+            cordoned.append(write.message.booking.node if isinstance(write.message, Grant) else write.message.node)
+            scene.world.clockwork.after(0.0, lambda: scene.world.cluster.cordon(cordoned[0]))
+
+    scene.world.broker.on_landed.append(cordon)
+    return cordoned
+
+
+def its_node_is_cordoned_when_its_place_is_booked() -> None:
+    """The slice takes longer to be made than the cordon to be seen: the pod goes to the other node."""
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
+    cordoned = _cordoned_when_it_lands(scene, Grant)
+    agents = [host for name, host in scene.world.hosts.items() if name.startswith("agent-")]
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: bool(cordoned))
+    for agent in agents:
+        agent.kill()
+    scene.wait(2.0)
+    for agent in agents:
+        agent.start()
+    scene.until(lambda: _is_let_go(scene, "a"), longest_s=60.0)
+    bound = scene.bound("a")
+    assert bound is not None
+    assert bound.node not in cordoned
+    scene.world.cluster.cordon(cordoned[0], on=False)
+    scene.finish()
+
+
+def test_nobody_is_pinned_to_a_node_that_was_cordoned_meanwhile() -> None:
+    """A pin cannot be changed: the pod would wait for the end of the cordon, and its slice with it."""
+    assert_played(its_node_is_cordoned_when_its_place_is_booked, KEPT_OUT)
+
+
+def _declining(scene: Scene) -> list[str]:
+    """A pod is bound, and its node is cordoned before the API server takes the patch; returns the node."""
+    refused = list[str]()
+
+    def is_busy(uid: str, step: str) -> None:
+        if step == "bind" and not refused:
+            refused.append(uid)
+            raise RefusedError(429, "too many requests")
+
+    scene.world.cluster.api.on_asked.append(is_busy)
+    cordoned = _cordoned_when_it_lands(scene, Bound)
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: bool(refused))
+    return cordoned
+
+
+def its_node_is_cordoned_when_it_is_bound() -> None:
+    """It gives its slice back before it was let go with it, and gets another one while the cordon lasts."""
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
+    (cordoned,) = _declining(scene)
+    scene.wait(20.0)
+    bound = scene.bound("a")
+    if bound is None or bound.node == cordoned or not _is_let_go(scene, "a"):
+        raise ViolationError("I4", f"a waits, though {cordoned} is not the only node")
+    scene.world.cluster.cordon(cordoned, on=False)
+    scene.finish()
+
+
+def test_a_pod_bound_as_its_node_is_cordoned_starts_elsewhere() -> None:
+    """It could not be placed where it was bound, and would wait there for the end of the cordon."""
+    assert_played(its_node_is_cordoned_when_it_is_bound, NOT_TAKEN_BACK)
+
+
+def what_was_declined_is_there_when_its_node_takes_pods_again() -> None:
+    """Allocators have not heard that it was declined, and the pod-watcher that said so has died."""
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
+    allocators, watcher = scene.world.allocators, scene.host("pod-watcher")
+    landed = list[str]()
+
+    def has_landed(uid: str, step: str, _before: Any, _after: Any) -> None:
+        if step == "annotate":
+            landed.append(uid)
+
+    scene.world.cluster.api.on_written.append(has_landed)
+    (cordoned,) = _declining(scene)
+    for allocator in allocators:
+        allocator.kill()
+    scene.until(lambda: bool(landed))
+    watcher.kill()
+    scene.world.cluster.cordon(cordoned, on=False)
+    scene.wait(1.0)
+    watcher.start()
+    scene.wait(2.0)
+    for allocator in allocators:
+        allocator.start()
+    scene.until(lambda: _is_let_go(scene, "a"), longest_s=60.0)
+    scene.finish()
+
+
+def test_no_pod_is_let_go_with_what_it_has_declined() -> None:
+    """Its slice is being taken back by then, or will be as soon as an allocator works."""
+    assert_played(what_was_declined_is_there_when_its_node_takes_pods_again, DECLINED_FORGOTTEN)
+
+
+def test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wiped() -> None:
+    """Somebody adds a toleration of a kind that is not understood here: its slice would be nobody's, and be revoked."""
+    scene = Scene(cluster=True)
+    api = scene.world.cluster.api
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: _is_let_go(scene, "a"))
+    pod = api.pod("lab", "a")
+    assert pod is not None
+    api.write(pod, spec={"tolerations": [{"key": "sla", "operator": "Gt", "value": "950"}]})
+    scene.wait(1.0)
+    scene.host("pod-watcher").kill()
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.host("pod-watcher").start()
+    scene.wait(30.0)
+    assert _is_let_go(scene, "a")
+    scene.finish()
+
+
+def test_a_pod_without_its_label_keeps_its_slice_when_the_bus_is_wiped() -> None:
+    """Whoever takes over cannot list the pods of others for a while, and the pod is among them: it would be revoked."""
+    scene = Scene(cluster=True)
+    api, watcher = scene.world.cluster.api, scene.host("pod-watcher")
+    assert isinstance(watcher, ClusterHost)
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: _is_let_go(scene, "a"))
+    pod = api.pod("lab", "a")
+    assert pod is not None
+    api.write(pod, metadata={"labels": {}})
+    scene.wait(1.0)
+    watcher.kill()
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    watcher.start()
+    for each in watcher.reflectors:
+        each.deaf_until = scene.world.clockwork.now + 50.0 if each.what == "others" else 0.0
+    scene.wait(60.0)
+    assert _is_let_go(scene, "a")
+    scene.finish()
+
+
+def test_ordinary_seeds_play_clusters_and_what_is_lost_together() -> None:
+    """What is not drawn is never found: neither in CI nor by who plays many seeds."""
+    plans = [draw_plan(seed) for seed in range(60)]
+    clusters = [plan for plan in plans if plan.cluster]
+    assert 3 <= len(clusters) <= 20
+    assert any(plan.watchers > 1 for plan in clusters)
+    assert not any(draw_plan(plan.seed, ("cluster",)).cluster for plan in clusters)
+    wiped = [plan for plan in plans if {"broker wipe", "journal lost"} <= {fault.kind for fault in plan.faults}]
+    assert wiped
+    assert all(draw_plan(plan.seed, ("lost together",)) != plan for plan in wiped)

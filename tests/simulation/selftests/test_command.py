@@ -1,0 +1,198 @@
+"""The last line of a run says what was really done, and a run that did less than was asked for fails."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from factories.processes import heeding_ctrl_c
+from simulation.harness import command, record
+from simulation.harness.command import main
+from simulation.world.world import Outcome
+
+SIMULATION = Path(__file__).resolve().parents[1]
+ENDS_S = 20.0
+SLOW_SEEDS = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from simulation.harness import command
+from simulation.world.world import Outcome
+
+def slow(seed, *_args, **_options):
+    time.sleep(0.02)
+    return Outcome(seed), None
+
+command.run_bounded = slow
+raise SystemExit(command.main(["--seeds", "100000", "--jobs", "2", "--hashes", "--quiet"]))
+"""
+"""The command with seeds that take a while and cost nothing."""
+
+
+def fine(seed: int, *_args: object, **_options: object) -> command.Done:
+    """A seed in which nothing is wrong."""
+    return Outcome(seed), None
+
+
+def dies_at_seven(seed: int, *_args: object, **_options: object) -> command.Done:
+    """A process that is killed in the middle of its work, as by a kernel out of memory."""
+    if seed == 7 + command.CHUNK:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return fine(seed)
+
+
+def interrupted_at_three(seed: int, *_args: object, **_options: object) -> command.Done:
+    """Somebody types Ctrl-C."""
+    if seed == 3:
+        raise KeyboardInterrupt
+    return fine(seed)
+
+
+def wrong_at_two(seed: int, *_args: object, **_options: object) -> command.Done:
+    """One seed breaks an invariant."""
+    return Outcome(seed, "I1: a place with two owners" if seed == 2 else ""), None
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """What the run says at the very end."""
+    return capsys.readouterr().out.splitlines()[-1]
+
+
+def test_all_seeds_were_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line that a build reads."""
+    monkeypatch.setattr(command, "run_bounded", fine)
+    assert main(["--seeds", "5", "--jobs", "1"]) == 0
+    assert last_line(capsys) == "seeds=5 violations=0"
+
+
+def test_a_violation_fails_the_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that found something must not look like one that did not."""
+    monkeypatch.setattr(command, "run_bounded", wrong_at_two)
+    assert main(["--seeds", "5", "--jobs", "1", "--quiet"]) == 1
+    assert last_line(capsys) == "seeds=5 violations=1"
+
+
+def test_a_process_that_dies_is_not_taken_for_seeds_that_passed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A build would be green with most of its seeds never run."""
+    monkeypatch.setattr(command, "run_bounded", dies_at_seven)
+    assert main(["--seeds", "30", "--jobs", "2", "--quiet"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    count = int(said[-1].removeprefix("seeds=").partition(" ")[0])
+    assert said[-1] == f"seeds={count} violations=0"
+    assert count < 30
+    assert f"only {count} of 30 seeds were run" in said
+    assert any(line.startswith("a process that ran seeds has died") for line in said)
+
+
+def test_an_interrupted_run_says_how_far_it_came(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three seeds are not five."""
+    monkeypatch.setattr(command, "run_bounded", interrupted_at_three)
+    assert main(["--seeds", "5", "--jobs", "1", "--quiet"]) == 1
+    assert last_line(capsys) == "seeds=3 violations=0"
+
+
+def test_ctrl_c_ends_real_processes_and_says_what_was_done() -> None:
+    """Who stops a long run in the terminal still gets the line, a failing exit code, and nothing left running."""
+    with heeding_ctrl_c():
+        run = subprocess.Popen(
+            [sys.executable, "-c", SLOW_SEEDS, str(SIMULATION.parent)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+    assert run.stdout is not None
+    began = monotonic()
+    try:
+        assert run.stdout.readline().startswith("seed 0 ")
+        os.killpg(run.pid, signal.SIGINT)
+        rest, _ = run.communicate(timeout=ENDS_S)
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+        run.stdout.close()
+    assert monotonic() - began < 2 * ENDS_S
+    line = rest.splitlines()[-1]
+    count = int(line.removeprefix("seeds=").partition(" ")[0])
+    assert line == f"seeds={count} violations=0"
+    assert 1 <= count < 100_000
+    assert run.returncode == 1
+
+
+def recorded(path: Path, *more: str, seeds: int = 5) -> list[str]:
+    """A run that keeps what it does."""
+    return ["--seeds", str(seeds), "--jobs", "1", "--quiet", "--record", str(path), *more]
+
+
+def test_a_run_of_hours_goes_on_where_it_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is played twice is hours that somebody waits again."""
+    path, played = tmp_path / "run.json", list[int]()
+
+    def counted(seed: int, *_args: object, **_options: object) -> command.Done:
+        played.append(seed)
+        return wrong_at_two(seed)
+
+    monkeypatch.setattr(command, "run_bounded", interrupted_at_three)
+    assert main(recorded(path)) == 1
+    assert last_line(capsys) == "seeds=3 violations=0"
+    monkeypatch.setattr(command, "run_bounded", counted)
+    assert main(recorded(path)) == 0
+    assert last_line(capsys) == "seeds=5 violations=0"
+    assert played == [3, 4]
+
+
+def test_what_a_run_found_is_not_forgotten_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second half would make the whole look clean."""
+    monkeypatch.setattr(command, "run_bounded", wrong_at_two)
+    assert main(recorded(tmp_path / "run.json")) == 1
+    assert main(recorded(tmp_path / "run.json", seeds=9)) == 1
+    assert last_line(capsys) == "seeds=9 violations=1"
+
+
+def test_seeds_of_other_source_or_drawn_otherwise_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run would claim what another source has done."""
+    path = tmp_path / "run.json"
+    monkeypatch.setattr(command, "run_bounded", fine)
+    assert main(recorded(path)) == 0
+    assert main(recorded(path, "--timed")) == 2
+    assert "timed=True" in capsys.readouterr().err
+    monkeypatch.setattr(record, "source_hash", lambda: "changed")
+    assert main(recorded(path)) == 2
+    assert "was written by other source than this" in capsys.readouterr().err
+
+
+def test_a_run_of_hours_says_at_once_that_its_record_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody would find out after the hours."""
+    monkeypatch.setattr(command, "run_bounded", interrupted_at_three)
+    assert main(recorded(tmp_path / "no-such-folder" / "run.json")) == 2
+    assert "cannot be written: No such file or directory" in capsys.readouterr().err
+    garbled = tmp_path / "run.json"
+    garbled.write_text("{", encoding="utf-8")
+    assert main(recorded(garbled)) == 2
+    assert "is no record of a run" in capsys.readouterr().err
+
+
+def test_another_module_or_another_table_of_profiles_is_another_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a record would be about what is not there any more."""
+    now = record.source_hash()
+    assert now == record.source_hash()
+    reads = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads(path) + (b"#" if path.name == "catalog.toml" else b""))
+    other_table = record.source_hash()
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads(path) + (b"#" if path.name == "reopening.py" else b""))
+    assert len({now, other_table, record.source_hash()}) == 3

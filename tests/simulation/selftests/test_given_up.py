@@ -1,0 +1,67 @@
+"""What a process has given up must not land; what it only did not choose may."""
+
+from simulation.judges.given_up import GivenUp
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write
+from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId, SourceName
+from sluice.contracts.messages import Booking, Grant, Released
+
+NODE, REQUEST, RUN = NodeName("node-0"), RequestId("r"), RunId("allocator-b")
+
+
+def ordered(allocation: str, revision: int = 1) -> Write:
+    """A grant on its way."""
+    booking = Booking(
+        allocation=AllocationId(allocation),
+        request=REQUEST,
+        request_revision=1,
+        source=SourceName("folder"),
+        owner="pod",
+        namespace="lab",
+        name="pod",
+        node=NODE,
+        devices=(),
+    )
+    address = subjects.ledger(NODE, booking.allocation)
+    return Write(
+        operation=OperationId(f"{allocation}-{revision}"),
+        attempt=1,
+        stream=Stream.BOOK,
+        subject=address.subject,
+        guard=address.guard,
+        expected=0,
+        message=Grant(revision=revision, incarnation="1", booking=booking),
+        request=REQUEST,
+    )
+
+
+def test_an_order_that_lands_after_another_was_chosen_is_found() -> None:
+    """A slice for nobody: its place would be booked until somebody sees that it is one too many."""
+    judge, first, second = GivenUp(), ordered("a"), ordered("b")
+    judge.sent(RUN, first, "1")
+    judge.sent(RUN, second, "1")
+    assert "ordered b instead" in judge.landed(first, 0.0)
+    assert judge.landed(second, 0.0) == ""
+
+
+def test_a_change_of_what_another_has_granted_gives_nothing_up() -> None:
+    """A run of hours would end at a surplus that is revoked like any other (seed 2000009285)."""
+    judge, own, change = GivenUp(), ordered("a"), ordered("anothers", revision=2)
+    judge.sent(RUN, own, "1")
+    judge.sent(RUN, change, "1")
+    assert judge.landed(change, 0.0) == ""
+    assert judge.landed(own, 0.0) == ""
+
+
+def test_nobody_is_granted_anything_while_it_is_said_that_nothing_is_left_of_him() -> None:
+    """A slice for nobody; but when that word has run out, and his pod is still there, he asks like any other."""
+    judge, address, early, late = GivenUp(), subjects.binding(REQUEST), ordered("a"), ordered("b")
+    word = Released(request=REQUEST, cause="slice lost")
+    said = Write(OperationId("r"), 1, Stream.BOOK, address.subject, address.guard, 0, word, REQUEST, ttl_s=20)
+    judge.sent(RUN, said, "1")
+    assert judge.landed(said, 5.0) == ""
+    judge.sent(RUN, early, "1")
+    assert "r is released" in judge.landed(early, 24.0)
+    judge.sent(RUN, late, "1")
+    assert judge.landed(late, 25.5) == ""

@@ -1,0 +1,85 @@
+"""
+The operator: whoever says words by hand, until they have landed, and again to a broker that has lost them.
+
+It knows nothing of what the words mean; what must follow from them is for the judges of quotas and of cordons.
+"""
+
+from typing import Protocol
+
+from simulation.world.broker import Answer, Broker
+
+from sluice.contracts.bus.events import Stream, Write, WriteAccepted
+from sluice.contracts.bus.subjects import Address
+from sluice.contracts.ids import OperationId
+from sluice.contracts.messages import AnyMessage
+
+RETRY_S = 0.5
+
+
+class Said(Protocol):
+    """A word, and when it is said; at 0.0 it was there before anything began."""
+
+    @property
+    def at(self) -> float:
+        """Virtual seconds since the beginning."""
+
+    @property
+    def address(self) -> Address:
+        """Where it is said."""
+
+    @property
+    def message(self) -> AnyMessage:
+        """The word on the bus."""
+
+
+class Operator:
+    """Says words until they have landed, and says them again to a broker that has lost all."""
+
+    def __init__(self, broker: Broker) -> None:
+        """Nothing is said."""
+        self._broker = broker
+        self._meant: dict[str, Said] = {}
+        self._number = 0
+        broker.on_wiped.append(self._say_all)
+
+    def say(self, said: Said) -> None:
+        """From now on, this is meant."""
+        self._meant[said.address.subject] = said
+        if said.at == 0.0:
+            self._broker.put("operator", self._write(said))
+        else:
+            self._try(said)
+
+    def _say_all(self) -> None:
+        for said in self._meant.values():
+            self._try(said)
+
+    def _try(self, said: Said) -> None:
+        broker = self._broker
+
+        def again() -> None:
+            if self._meant[said.address.subject] is said:
+                self._try(said)
+
+        def answered(answer: Answer) -> None:
+            if not isinstance(answer, WriteAccepted):
+                again()
+
+        if not broker.up or broker.values.incarnation(Stream.BOOK) is None:
+            broker.clockwork.after(RETRY_S, again)
+            return
+        broker.write("operator", self._write(said), answered)
+
+    def _write(self, said: Said) -> Write:
+        last = self._broker.values.last(said.address.subject, self._broker.clockwork.now)
+        self._number += 1
+        return Write(
+            operation=OperationId(f"operator-{self._number}"),
+            attempt=1,
+            stream=Stream.BOOK,
+            subject=said.address.subject,
+            guard=said.address.guard,
+            expected=last.sequence if last is not None else 0,
+            message=said.message,
+            request="",
+        )

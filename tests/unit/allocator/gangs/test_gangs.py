@@ -1,0 +1,485 @@
+"""Pods that are granted together or not at all: what each of them gets, and gives back."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from factories.scheduling.allocator import INCARNATION, Bench, asked, claim
+from factories.scheduling.gangs import (
+    WHOLE,
+    ask,
+    bound,
+    everything,
+    fleet,
+    gone,
+    grant_of,
+    grants,
+    member,
+    ready,
+    tick,
+    waits,
+    withdraw,
+)
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import RequestId, RunId, SourceName
+from sluice.contracts.messages import (
+    Amounts,
+    AnyMessage,
+    Grant,
+    Held,
+    HostNeeds,
+    Pending,
+    QuotaSet,
+    Revoke,
+    SliceDegraded,
+    SliceFailed,
+    SourceSynced,
+    Waived,
+)
+from sluice.contracts.reasons import ReasonCount, WaitReason
+
+# -- together or not at all ---------------------------------------------------------------------------------------
+
+
+def test_nothing_is_held_for_a_job_whose_pods_have_not_all_asked():
+    """Half a job that holds GPUs while its rest may never come starves the others."""
+    bench = fleet(2)
+    said = ask(bench, member("a", WHOLE, size=3), member("b", WHOLE, size=3))
+
+    assert not grants(said)
+    (reason,) = waits(said)["b"].reasons
+    assert (reason.reason, reason.count, reason.of) == (WaitReason.GROUP_INCOMPLETE, 1, "pods of group train")
+    assert waits(said)["b"].message == "2 of 3 pods of group train have asked"
+    assert grants(ask(bench, asked("other", WHOLE)))
+
+
+def test_the_last_pod_brings_places_for_all():
+    """The whole exchange of a group of two: two grants, and no pod is bound before both slices are there."""
+    bench = fleet(2)
+    first = ask(bench, member("a", WHOLE))
+    said = ask(bench, member("b", WHOLE))
+
+    assert [type(each) for each in first] == [Pending]
+    granted = grants(said)
+    assert sorted(granted) == ["a", "b"]
+    assert granted["a"].booking.node != granted["b"].booking.node
+    assert not bound(ready(bench, granted["a"]))
+    assert sorted(bound(ready(bench, granted["b"]))) == ["a", "b"]
+
+
+def test_a_job_that_fits_only_in_part_gets_nothing_and_is_told_whose_place_is_missing():
+    """All or none: the places of the first pods are free for others again, at once."""
+    bench = fleet(2)
+    said = ask(bench, *(member(name, WHOLE, size=3) for name in "abc"))
+
+    assert not grants(said)
+    last = waits(tick(bench, 1))["c"]  # it brought the search, whose outcome its first words could not know
+    for why in (waits(said)["a"], last):
+        assert [each.reason for each in why.reasons][:1] == [WaitReason.GROUP_NOT_FIT]
+        assert "2 of 3 pods of group train have a place; the 3rd (c): " in why.message
+    assert sorted(grants(ask(bench, asked("x", WHOLE), asked("y", WHOLE)))) == ["x", "y"]
+
+
+def test_a_job_that_even_an_idle_fleet_could_not_hold_is_told_so():
+    """It waits, for nodes may be added; but no one has to wonder why a free fleet does not serve it."""
+    bench = fleet(2)
+    said = ask(bench, *(member(name, WHOLE, size=3) for name in "abc"))
+    assert (
+        "even an empty fleet could not hold it: it takes 3 GPUs at least, and 2 could serve it"
+        in waits(said)["a"].message
+    )
+
+    crowded = fleet(2)
+    ask(crowded, asked("x", WHOLE))
+    said = ask(crowded, member("a", WHOLE), member("b", WHOLE))
+    assert "empty fleet" not in waits(said)["a"].message
+
+
+def test_a_job_that_is_more_than_its_quota_is_told_what_both_are():
+    """With "has 2" of a namespace in which nothing runs, a user who looks for the two finds none."""
+    bench = fleet(3)
+    bench.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(gpus=2)))
+    message = waits(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))["a"].message
+    assert "may have 2 devices and has 2; this one asks for 1" in message
+    assert message.endswith(
+        " (including the places found for the others); they can run together only if the quota is raised: "
+        "namespace default may have 2 devices in all, and they take 3 at least"
+    )
+
+    within = fleet(3)
+    within.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(gpus=2)))
+    ask(within, asked("x", claim(profile="1g.5gb")))
+    assert "when the quota is raised" not in waits(ask(within, member("a", WHOLE), member("b", WHOLE)))["a"].message
+
+
+def test_what_is_freed_brings_a_waiting_job_its_places():
+    """A group waits like anybody: woken by what it lacked, served whole."""
+    bench = fleet(2)
+    blocker = grants(ask(bench, asked("x", WHOLE)))["x"]
+    assert not grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
+
+    withdraw(bench, "x")
+    assert sorted(grants(gone(bench, blocker))) == ["a", "b"]
+
+
+def test_two_allocators_that_see_a_job_differently_do_not_answer_each_other():
+    """Each would say its own reason over the other's, as fast as the bus allows, for as long as they differ."""
+    bench = fleet(1)
+    ask(bench, member("a", WHOLE), member("b", WHOLE))
+    theirs = Pending(
+        request=RequestId("a"),
+        request_revision=1,
+        message="searching for places for all of them",
+        reasons=(ReasonCount(reason=WaitReason.GROUP_INCOMPLETE, count=2, of="pods of group train"),),
+    )
+    address = subjects.waiting(RequestId("a"))
+    assert [everything(bench, bench.observe(address, theirs)) for _ in range(3)] == [[], [], []]
+
+    (mine,) = [each for each in tick(bench, 6.0) if isinstance(each, Pending) and each.request == "a"]
+    assert mine.reasons[0].reason is WaitReason.GROUP_NOT_FIT
+
+
+def test_pods_of_several_sizes_are_put_down_largest_first():
+    """The small ones first would leave the large one without a place, in a fleet that holds them all."""
+    bench = fleet(1)
+    shapes = {"a": claim(profile="1g.5gb"), "b": claim(profile="2g.10gb"), "c": claim(profile="4g.20gb")}
+    said = ask(bench, *(member(name, shape, size=3) for name, shape in shapes.items()))
+    assert sorted(grants(said)) == ["a", "b", "c"]
+
+
+def test_pods_that_name_their_nodes_come_first():
+    """A sister that may be anywhere must not take the only place of one that may not."""
+    bench = fleet(2)
+    pinned = member("b", WHOLE, host=HostNeeds(node_name="node-0"))
+    assert grants(ask(bench, member("a", WHOLE), pinned))["b"].booking.node == "node-0"
+
+
+def test_groups_of_two_namespaces_do_not_know_each_other():
+    """A name is unique within its namespace only."""
+    bench = fleet(2)
+    said = ask(bench, member("a", WHOLE), member("b", WHOLE, namespace="other"))
+    assert not grants(said)
+    assert waits(said)["b"].message == "1 of 2 pods of group train have asked"
+
+
+def test_pods_that_disagree_on_the_size_are_told_who_says_what():
+    """A typing error in one manifest is found by reading, not by waiting."""
+    bench = fleet(2)
+    said = ask(bench, member("a", size=2), member("b", size=3))
+    assert not grants(said)
+    told = "the pods of group train disagree on its size: a says 2 and b says 3; write the same group-size in all"
+    assert waits(said)["b"].message == told
+    mended = msgspec.structs.replace(member("b", size=2), revision=2)
+    assert sorted(grants(ask(bench, mended))) == ["a", "b"]
+
+
+def test_a_job_is_as_urgent_as_its_least_urgent_pod():
+    """One urgent pod must not carry fifteen others past everybody."""
+    bench = fleet(1)
+    blocker = grants(ask(bench, asked("x", WHOLE)))["x"]
+    ask(bench, member("a", priority=9), member("b", priority=1), asked("p", WHOLE, priority=5))
+    withdraw(bench, "x")
+    assert sorted(grants(gone(bench, blocker))) == ["p"]
+
+
+def test_a_job_waits_since_its_last_pod_has_asked():
+    """A turn cannot be had by asking early with half a job."""
+    bench = fleet(1)
+    blocker = grants(ask(bench, asked("x", WHOLE)))["x"]
+    ask(bench, member("a", WHOLE, size=1, group="other"))
+    ask(bench, member("b", claim(profile="4g.20gb")), asked("p", WHOLE), member("c", claim(profile="3g.20gb")))
+    withdraw(bench, "x")
+    withdraw(bench, "a")
+    assert sorted(grants(gone(bench, blocker))) == ["p"]
+
+
+def test_more_pods_than_the_size_wait_as_the_next_group():
+    """The surplus of one job must not run as a part of it, nor take a place alone."""
+    bench = fleet(4)
+    said = ask(bench, *(member(name, WHOLE) for name in "abc"))
+    assert sorted(grants(said)) == ["a", "b"]
+    assert waits(said)["c"].message.endswith("of the surplus, 1 of 2 pods of group train have asked")
+    assert sorted(grants(ask(bench, member("d", WHOLE)))) == ["c", "d"]
+
+
+# -- before anything runs -----------------------------------------------------------------------------------------
+
+
+def failed(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
+    """The slice could not be made."""
+    booking = grant.booking
+    word = SliceFailed(
+        allocation=booking.allocation,
+        request=booking.request,
+        revision=grant.revision,
+        error="Unknown",
+        message="no luck",
+    )
+    return everything(bench, bench.observe(subjects.slice_(booking.node, booking.allocation), word))
+
+
+def test_a_pod_whose_slice_fails_is_tried_again_at_once_and_nobody_starts_before():
+    """One bad GPU must not end a job that has another to go to."""
+    bench = fleet(3)
+    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
+    assert not bound(ready(bench, granted["a"]))
+    said = failed(bench, granted["b"])
+
+    assert [type(each) for each in said if isinstance(each, (Revoke, Grant))] == [Revoke, Grant]
+    again = grants(said)["b"]
+    assert again.booking.node not in {each.booking.node for each in granted.values()}
+    assert sorted(bound(ready(bench, again))) == ["a", "b"]
+
+
+def breaks(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
+    """The GPU of a slice that is made is not there any more."""
+    booking = grant.booking
+    word = SliceDegraded(
+        allocation=booking.allocation, request=booking.request, revision=grant.revision, message="Xid 79"
+    )
+    return everything(bench, bench.observe(subjects.slice_(booking.node, booking.allocation), word))
+
+
+def dies(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
+    """A node does not answer, and has said nothing of the slice."""
+    node = grant.booking.node
+    seen = msgspec.structs.replace(bench.allocator.desk.world.inventories[node], stale=True, stale_message="refused")
+    return everything(bench, bench.observe(subjects.inventory(node), seen))
+
+
+@pytest.mark.parametrize("lose", [breaks, dies], ids=lambda it: it.__name__)
+def test_a_place_that_is_lost_costs_the_others_of_its_job_nothing(lose: Callable[[Bench, Grant], list]):
+    """Fifteen slices that are ready would be somebody else's, for a sixteenth that another GPU could have."""
+    bench = fleet(4)
+    granted = grants(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))
+    for name in "ab":
+        ready(bench, granted[name])
+    said = lose(bench, granted["c"])
+
+    assert [each.booking.request for each in said if isinstance(each, Revoke)] == ["c"]
+    again = grants(said)["c"]
+    assert sorted(bound(ready(bench, again))) == ["a", "b", "c"]
+
+
+def test_a_job_goes_on_giving_back_when_one_of_its_places_is_lost_meanwhile():
+    """The word about that one place comes after the order, and must not take it back for those who have not read it."""
+    bench = fleet(3)
+    a, b = member("a", WHOLE), member("b", WHOLE)
+    mine, others = grant_of("a", "node-0", a), grant_of("b", "node-1", b)
+    for each in (mine, others):
+        everything(bench, bench.observe(subjects.ledger(each.booking.node, each.booking.allocation), each))
+    word = Waived(request="b", request_revision=1, allocations=(others.booking.allocation,), cause="given back")
+    bench.observe(subjects.binding(RequestId("b")), word)
+    again = msgspec.structs.replace(others.booking, allocation="b_elsewhere_2", node="node-2")
+    again = msgspec.structs.replace(others, booking=msgspec.structs.replace(again, devices=()))
+    everything(bench, bench.observe(subjects.ledger("node-2", "b_elsewhere_2"), again))
+    ask(bench, b)
+    (waived,) = (each for each in breaks(bench, again) if isinstance(each, Waived))
+    assert (sorted(waived.allocations), waived.alone) == (["b_elsewhere_1", "b_elsewhere_2"], False)
+
+
+def test_a_job_that_cannot_be_completed_gives_back_what_it_has():
+    """tensor-fusion §1.7: without a timeout half a job waited for ever. Here it gives back, and waits as a whole."""
+    bench = fleet(2)
+    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
+    ready(bench, granted["a"])
+    failed(bench, granted["b"])
+    assert not any(isinstance(each, Waived) for each in tick(bench, 59.0))
+
+    said = tick(bench, 2.0)
+    (waived,) = (each for each in said if isinstance(each, Waived))
+    assert (waived.request, waived.allocations) == ("a", (granted["a"].booking.allocation,))
+    (revoke,) = (each for each in said if isinstance(each, Revoke))
+    assert revoke.cause == waived.cause
+    gone(bench, granted["a"])
+    assert grants(ask(bench, asked("x", WHOLE)))
+
+
+def test_each_slice_that_comes_gives_a_job_more_time():
+    """The slices of a large node are made one after the other: that is no standstill."""
+    bench = fleet(3)
+    granted = grants(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))
+    for name in "ab":
+        tick(bench, 50.0)
+        assert not bound(ready(bench, granted[name]))
+    tick(bench, 50.0)
+    assert sorted(bound(ready(bench, granted["c"]))) == ["a", "b", "c"]
+
+
+def test_a_job_has_all_of_its_time_when_another_of_its_name_has_gone():
+    """Two jobs have one name. The first is deleted when its time is nearly over: the other one has just begun."""
+    bench = fleet(4)
+    first = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
+    ready(bench, first["a"])
+    tick(bench, 55.0)
+    second = grants(ask(bench, member("c", WHOLE), member("d", WHOLE)))
+    assert sorted(second) == ["c", "d"]
+    withdraw(bench, "a")
+    withdraw(bench, "b")
+    assert [each for each in tick(bench, 55.0) if isinstance(each, Waived)] == []
+    assert [each.request for each in tick(bench, 6.0) if isinstance(each, Waived)] == ["c", "d"]
+
+
+def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long():
+    """A controller makes it again within seconds; if none does, the others' places are not kept for ever."""
+    bench = fleet(3)
+    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
+    ready(bench, granted["a"])
+    withdraw(bench, "b")
+    again = grants(ask(bench, member("c", WHOLE)))
+    assert sorted(again) == ["c"]
+    assert sorted(bound(ready(bench, again["c"]))) == ["a", "c"]
+
+
+def test_a_job_that_was_given_back_is_tried_again_as_a_whole():
+    """It keeps its turn in the queue, and the word that it gave back is no obstacle to the next places."""
+    bench = fleet(2)
+    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
+    ready(bench, granted["a"])
+    failed(bench, granted["b"])
+    tick(bench, 61.0)
+    gone(bench, granted["b"])
+    again = grants(gone(bench, granted["a"]))
+    assert sorted(again) == ["a", "b"]
+    assert not {each.booking.allocation for each in again.values()} & {
+        each.booking.allocation for each in granted.values()
+    }
+    ready(bench, again["a"])
+    assert sorted(bound(ready(bench, again["b"]))) == ["a", "b"]
+
+
+# -- once it runs -------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_is_made_anew_while_its_job_runs_is_served_alone():
+    """A Job retries one pod under a new UID: fifteen that run and one that asks are sixteen (tensor-fusion §1.7)."""
+    bench = fleet(2)
+    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
+    for grant in granted.values():
+        ready(bench, grant)
+    withdraw(bench, "b")
+    gone(bench, granted["b"])
+    again = grants(ask(bench, member("b2", WHOLE)))
+    assert sorted(again) == ["b2"]
+    assert bound(ready(bench, again["b2"])) == ["b2"]
+
+
+def test_one_more_pod_is_served_alone_while_as_many_as_the_size_run():
+    """A Deployment makes the new pod before an old one goes: its update would wait for ever at the first."""
+    bench = fleet(4)
+    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
+    for grant in granted.values():
+        ready(bench, grant)
+    surge = grants(ask(bench, member("new-a", WHOLE)))
+    assert bound(ready(bench, surge["new-a"])) == ["new-a"]
+    withdraw(bench, "a")
+    gone(bench, granted["a"])
+    again = grants(ask(bench, member("new-b", WHOLE)))
+    assert bound(ready(bench, again["new-b"])) == ["new-b"]
+
+
+def test_one_more_pod_waits_while_a_job_still_comes_together():
+    """What is half granted starts together or not at all: a third pod takes no place from it, and none alone."""
+    bench = fleet(3)
+    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE), member("c", WHOLE)))
+    assert sorted(granted) == ["a", "b"]
+    assert not bound(ready(bench, granted["a"]))
+    assert "c" not in grants(tick(bench, 1.0))
+    said = ready(bench, granted["b"])
+    assert sorted(bound(said)) == ["a", "b"]
+    assert sorted(grants(said)) == ["c"]
+
+
+def test_nothing_of_a_running_job_is_given_back():
+    """Patience is for jobs that have not begun: a place that somebody is bound to is never waived."""
+    bench = fleet(2)
+    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
+    for grant in granted.values():
+        ready(bench, grant)
+    assert not any(isinstance(each, (Waived, Revoke)) for each in tick(bench, 10_000.0))
+
+
+# -- what follows from facts alone --------------------------------------------------------------------------------
+
+
+def test_an_allocator_that_finds_half_a_job_granted_completes_it():
+    """A crash in the middle of sixteen grants: its successor goes on where it stopped, from the ledger alone."""
+    bench = fleet(2)
+    a, b = member("a", WHOLE), member("b", WHOLE)
+    ask(bench, a)
+    half = grant_of("a", "node-0", a)
+    everything(bench, bench.observe(subjects.ledger(half.booking.node, half.booking.allocation), half))
+    granted = grants(ask(bench, b))
+    assert sorted(granted) == ["b"]
+    assert granted["b"].booking.node == "node-1"
+    ready(bench, granted["b"])
+    assert sorted(bound(ready(bench, half))) == ["a", "b"]
+
+
+def test_an_allocator_that_finds_a_job_being_given_back_goes_on_with_that():
+    """A crash in the middle of giving back: half of a group would otherwise stay booked for another patience."""
+    bench = fleet(2)
+    a, b = member("a", WHOLE), member("b", WHOLE)
+    mine, others = grant_of("a", "node-0", a), grant_of("b", "node-1", b)
+    for each in (mine, others):
+        everything(bench, bench.observe(subjects.ledger(each.booking.node, each.booking.allocation), each))
+    ask(bench, a, b)
+    word = Waived(request="b", request_revision=1, allocations=(others.booking.allocation,), cause="given back")
+    said = everything(bench, bench.observe(subjects.binding(RequestId("b")), word))
+    assert [each.request for each in said if isinstance(each, Waived)] == ["a"]
+    assert sorted(each.booking.request for each in said if isinstance(each, Revoke)) == ["a", "b"]
+
+
+def test_a_place_that_was_waived_is_never_bound():
+    """`Waived` and `Bound` are written under one guard: an allocator that reads one does not write the other."""
+    bench = fleet(2)
+    a, b = member("a", WHOLE), member("b", WHOLE)
+    mine = grant_of("a", "node-0", a)
+    everything(bench, bench.observe(subjects.ledger(mine.booking.node, mine.booking.allocation), mine))
+    ask(bench, a)
+    word = Waived(request="a", request_revision=1, allocations=(mine.booking.allocation,), cause="given back")
+    everything(bench, bench.observe(subjects.binding(RequestId("a")), word))
+    said = ask(bench, b) + ready(bench, mine)
+    assert not bound(said)
+
+
+@pytest.mark.parametrize(("life", "stands"), [("of another life", True), (INCARNATION, False), ("", False)])
+def test_what_was_waived_in_another_life_of_the_bus_is_not_taken_from_a_pod_that_runs(life, stands):
+    """It was sent over an empty subject and landed after a wipe; meanwhile the pod was bound. Older ones name none."""
+    bench = fleet(2)
+    a = member("a", WHOLE)
+    mine = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)
+    held = msgspec.structs.replace(a, held=Held(node=mine.booking.node, allocation=mine.booking.allocation))
+    place = (mine.booking.allocation,)
+    late = Waived(request="a", request_revision=1, allocations=place, cause="given back", incarnation=life)
+    everything(bench, bench.observe(subjects.binding(RequestId("a")), late))
+    said = everything(bench, bench.observe(subjects.ledger(mine.booking.node, mine.booking.allocation), mine))
+    said += ask(bench, held) + ready(bench, mine)
+    assert (bound(said) == ["a"], any(isinstance(each, Revoke) for each in said)) == (stands, not stands)
+
+
+def test_pods_of_a_running_job_are_bound_again_after_a_wipe():
+    """Their source remembers what they are bound to: no pod waits for a group that runs already."""
+    bench = fleet(2)
+    a = member("a", WHOLE)
+    half = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)
+    everything(bench, bench.observe(subjects.ledger(half.booking.node, half.booking.allocation), half))
+    everything(bench, bench.ready(half))
+    held = msgspec.structs.replace(a, held=Held(node=half.booking.node, allocation=half.booking.allocation))
+    assert bound(ask(bench, held)) == ["a"]
+
+
+def test_a_running_job_gives_nothing_back_before_its_source_has_said_what_it_has():
+    """An old word of one pod landed after a wipe, and nothing of the others: a job that runs would lose that slice."""
+    bench = fleet(2)
+    a = msgspec.structs.replace(member("a", WHOLE), source=SourceName("cluster"))  # it has not spoken in this life
+    half = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)
+    everything(bench, bench.observe(subjects.ledger(half.booking.node, half.booking.allocation), half))
+    everything(bench, bench.ready(half))
+    ask(bench, a)
+    for now in (100.0, 1_000.0, 10_000.0):
+        assert not any(isinstance(each, (Waived, Revoke)) for each in tick(bench, now))
+    synced = SourceSynced(source=a.source, run=RunId("w1"), epoch=1, count=1)
+    said = everything(bench, bench.observe(subjects.source(a.source), synced)) + tick(bench, 20_000.0)
+    assert [type(each) for each in said if isinstance(each, (Waived, Revoke))] == [Waived, Revoke]

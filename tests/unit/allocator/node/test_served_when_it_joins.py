@@ -1,0 +1,143 @@
+"""What no node can serve today waits for the node that can: a refusal is for what is wrong in itself."""
+
+import pytest
+from factories.scheduling.allocator import all_said, asked, begun_anew, claim, gpu_report, snapshot
+from msgspec.structs import replace
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import Incarnation, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Grant,
+    Pending,
+    Refused,
+    Revoke,
+    Waived,
+)
+from sluice.contracts.reasons import Refusal, RefusalReason, WaitReason
+from sluice_allocator.core.events import LeaseChanged
+from sluice_allocator.core.rules import Rules
+
+LATE = snapshot("node-late", (gpu_report("node-late", 0, model="a30"),))
+ASKS = {
+    "a profile of another model": claim(profile="4g.24gb"),
+    "a profile of no model": claim(profile="9g.99gb"),
+    "more memory than any model has": claim(profile=None, memory_mib=170 * 1024),
+    "more SMs than any model has": claim(profile=None, sm_count=999),
+}
+
+
+def said(instructions: list) -> list:
+    """The messages that are written."""
+    return [each.message for each in instructions if hasattr(each, "message")]
+
+
+@pytest.mark.parametrize("fleet", ["empty", "bench"])
+@pytest.mark.parametrize("what", ASKS)
+def test_what_nothing_here_can_serve_waits_and_is_not_refused(request, fleet, what):
+    """A pod for a pool that is at zero just now would be refused for ever, and stay so when its node has joined."""
+    bench = request.getfixturevalue(fleet)
+    (word,) = said(bench.land_all(bench.request(asked("p1", ASKS[what]))))
+    assert isinstance(word, Pending)
+    expected = WaitReason.NO_NODES if fleet == "empty" else WaitReason.NO_NODE_CAN_FIT
+    assert word.reasons[0].reason is expected
+
+
+@pytest.mark.parametrize("fleet", ["empty", "bench"])
+def test_what_waits_for_a_model_is_served_when_it_joins(request, fleet):
+    """It would wait on beside the node that was added for it."""
+    bench = request.getfixturevalue(fleet)
+    bench.land_all(bench.request(asked("p1", claim(profile="4g.24gb"))))
+    grants = [each.message for each in bench.add_node(LATE) if isinstance(each.message, Grant)]
+    assert [(each.booking.request, each.booking.node) for each in grants] == [("p1", "node-late")]
+
+
+def test_requests_that_are_read_before_the_inventories_are_served(empty):
+    """After the broker was wiped every pod would be refused whose model is in no catalog."""
+    profile = replace(gpu_report("node-x", 0).profiles[0], name="3g.55gb")
+    unknown = snapshot("node-x", (gpu_report("node-x", 0, model="a30", profiles=(profile,)),))
+    waiting = asked("p1", claim(profile="3g.55gb"))
+    empty.land_all(empty.read_all(all_said(), (subjects.request(RequestId("p1")), waiting), incarnation=LATER))
+    written = [each.message for each in empty.add_node(unknown)]
+    assert [each.booking.request for each in written if isinstance(each, Grant)] == ["p1"]
+
+
+# -- refusals that are on the bus -----------------------------------------------------------------------------------
+
+LATER = Incarnation("2000")
+OLD = Refusal(
+    reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile", field="profile", value="x"
+)
+
+
+def refused(message: AllocationRequested) -> Refused:
+    """What an older allocator has answered."""
+    request = RequestId(message.name)
+    return Refused(request=request, request_revision=message.revision, refusal=OLD, source=message.source)
+
+
+def test_what_an_older_version_refused_is_judged_again_and_served(bench):
+    """Pods that were refused before an upgrade would stay so for as long as they live."""
+    waiting = asked("p1", claim(profile="2g.10gb"))
+    bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
+    waived, grant = said(bench.land_all(bench.request(waiting)))
+    assert isinstance(waived, Waived)
+    assert waived.allocations == ()
+    assert isinstance(grant, Grant)
+    bound = said(bench.land_all(bench.ready(grant)))
+    assert [type(each).__name__ for each in bound] == ["Bound"]
+
+
+def test_what_an_older_version_refused_and_nothing_can_serve_yet_waits(bench):
+    """It would go on showing that it can never start."""
+    waiting = asked("p1", claim(profile="4g.24gb"))
+    bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
+    waived, pending = said(bench.land_all(bench.request(waiting)))
+    assert isinstance(waived, Waived)
+    assert isinstance(pending, Pending)
+    assert pending.reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
+
+
+def test_what_the_settings_allow_since_is_served(bench):
+    """An operator who raised the limit would have to recreate each pod."""
+    large = asked("p1", claim(profile=None, gpus=9))
+    bench.land_all(bench.request(large))
+    assert isinstance(bench.allocator.desk.world.bindings[RequestId("p1")], Refused)
+    again = begun_anew(bench, Rules(max_gpus_per_node=16))
+    again.land_all(again.handle(LeaseChanged(held=True)))
+    assert isinstance(again.allocator.desk.world.bindings[RequestId("p1")], Waived)
+    assert RequestId("p1") in again.allocator.desk.queue
+
+
+def test_what_is_wrong_in_itself_stays_refused(bench):
+    """It would be refused and waived in turn, for ever."""
+    large = asked("p1", claim(profile=None, gpus=9))
+    bench.land_all(bench.request(large))
+    bench.now += 60
+    assert said(bench.land_all(bench.observe(subjects.request(RequestId("p1")), large))) == []
+    assert said(bench.tick()) == []
+
+
+def test_two_versions_that_disagree_take_turns_and_no_more(bench):
+    """An old and a new allocator would write one word after the other, as fast as the bus carries them."""
+    waiting = asked("p1", claim(profile="4g.24gb"))
+    bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
+    bench.land_all(bench.request(waiting))
+    for _ in range(5):
+        assert Waived not in map(type, said(bench.land_all(bench.observe(*of_the_other(waiting)))))
+    bench.now += 2.0
+    assert Waived in map(type, said(bench.land_all(bench.tick())))
+
+
+def of_the_other(message: AllocationRequested) -> tuple:
+    """The older one refuses it again."""
+    return subjects.binding(RequestId(message.name)), refused(message)
+
+
+def test_nobody_loses_a_place_over_a_refusal_that_holds_no_more(bench):
+    """An allocator that reads the refusal later than the grant would take the slice back."""
+    waiting = asked("p1", claim(profile="2g.10gb"))
+    bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
+    bench.land_all(bench.request(waiting))
+    bench.now += 10
+    assert not [each for each in said(bench.land_all(bench.tick())) if isinstance(each, Revoke)]

@@ -1,0 +1,352 @@
+"""A place for later: on whom it waits, that no pod is waited for in vain, and that it is really to be had then."""
+
+from random import Random
+
+import pytest
+from factories.scheduling.allocator import FOLDER, gpu_report, snapshot
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from perf.packing.others import SPANS
+
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
+from sluice.contracts.messages import (
+    Booking,
+    Claim,
+    DeviceFilter,
+    DeviceGrant,
+    HostFacts,
+    HostNeeds,
+    HostRoom,
+    NodeSnapshot,
+)
+from sluice_allocator.core.placement import Asking, Fleet, NoPlace, Place, Promise, find_place, find_place_on, promising
+from sluice_allocator.core.placement.promising import find_promise
+
+PROFILES = tuple(SPANS)
+
+
+class Yard:
+    """A fleet with tenants by name."""
+
+    def __init__(self, *nodes: NodeSnapshot, facts: HostFacts | None = None) -> None:
+        """Every node may be used."""
+        self.fleet = Fleet()
+        self.shown = {seen.node: seen for seen in nodes}
+        self.fixed: set[str] = set()
+        """Allocations that may not be waited for."""
+        self.leaving: set[str] = set()
+        self.closed: set[str] = set()
+        """Models that may not be promised."""
+        for seen in nodes:
+            self.fleet.set_host(seen.node, facts)
+            self.fleet.show(seen)
+            self.fleet.set_usable(seen.node, None)
+
+    def book(self, name: str, node: str, *devices: DeviceGrant, room: HostRoom = HostRoom()) -> None:  # noqa: B008
+        """A tenant at exactly this place."""
+        self.fleet.book(
+            Booking(
+                allocation=AllocationId(name),
+                request=RequestId(name),
+                request_revision=1,
+                source=FOLDER,
+                owner=name,
+                namespace="default",
+                name=name,
+                node=NodeName(node),
+                devices=devices,
+                room=room,
+            )
+        )
+
+    def take(self, name: str, *claims: Claim, room: HostRoom = HostRoom()) -> Place:  # noqa: B008
+        """A tenant wherever it fits best."""
+        place = find_place(self.fleet, Asking(claims, host=HostNeeds(room=room)))
+        assert isinstance(place, Place)
+        self.book(name, place.node, *place.devices, room=room)
+        return place
+
+    def promise(self, *claims: Claim, host: HostNeeds = HostNeeds()) -> Promise | None:  # noqa: B008
+        """What such a pod would be promised."""
+        return find_promise(
+            self.fleet,
+            Asking(claims, host=host),
+            shown=self.shown,
+            wait_for=lambda each: None if each in self.fixed else int(each not in self.leaving),
+            open_to=lambda model: model not in self.closed,
+        )
+
+
+def at(gpu: str, profile: str | None, start: int) -> DeviceGrant:
+    """An instance at this place, or the whole GPU."""
+    size = SPANS[profile][0] if profile is not None else 8
+    return DeviceGrant(container="main", gpu=GpuUuid(gpu), profile=profile, start=start, size=size)
+
+
+def exactly(profile: str | None, gpus: int = 1) -> Claim:
+    """So many instances of this profile, or whole GPUs."""
+    return Claim(container="main", profile=profile, gpus=gpus)
+
+
+def two_gpus(mig: bool = True) -> Yard:
+    """One node with two A100-40GB, which may be shared."""
+    gpus = tuple(gpu_report("node-a", index, mig=mig) for index in range(2))
+    return Yard(snapshot("node-a", gpus, modes=("exclusive", "mps", "fractional")))
+
+
+def test_the_gpu_with_fewest_tenants_is_promised():
+    """Three must end before the one GPU is free, and one before the other: the wait is for the one."""
+    yard = two_gpus()
+    for number in range(3):
+        yard.book(f"crowd-{number}", "node-a", at("GPU-node-a-0", "1g.5gb", number))
+    yard.book("alone", "node-a", at("GPU-node-a-1", "3g.20gb", 4))
+    promise = yard.promise(exactly("7g.40gb"))
+
+    assert promise == Promise(Place(NodeName("node-a"), (at("GPU-node-a-1", "7g.40gb", 0),)), (AllocationId("alone"),))
+
+
+def test_a_node_that_a_pod_only_goes_to_last_is_promised_where_there_is_no_other():
+    """On a single node it would wait for as long as others come, and be passed over by each of them."""
+    yard = Yard(snapshot("node-a", (gpu_report("node-a", 0),)))
+    yard.take("a", exactly("7g.40gb"))
+    promise = yard.promise(exactly("7g.40gb"), host=HostNeeds(shun=(NodeName("node-a"),)))
+    assert promise is not None
+    assert promise.after == ("a",)
+
+
+def test_of_two_single_tenants_the_smaller_one_is_waited_for():
+    """More of its span is free already, and would be taken by others one after the other."""
+    yard = two_gpus()
+    yard.book("large", "node-a", at("GPU-node-a-0", "3g.20gb", 0))
+    yard.book("small", "node-a", at("GPU-node-a-1", "1g.5gb", 6))
+
+    promise = yard.promise(exactly("7g.40gb"))
+    assert promise is not None
+    assert promise.after == (AllocationId("small"),)
+
+
+def test_only_those_on_the_span_are_waited_for():
+    """A 3g needs one half of the GPU: who is on the other half may stay for ever."""
+    yard = two_gpus()
+    yard.book("left", "node-a", at("GPU-node-a-0", "2g.10gb", 0))
+    yard.book("left-too", "node-a", at("GPU-node-a-0", "1g.5gb", 2))
+    yard.book("right", "node-a", at("GPU-node-a-0", "1g.5gb", 5))
+    yard.book("other", "node-a", at("GPU-node-a-1", "7g.40gb", 0))
+
+    promise = yard.promise(exactly("3g.20gb"))
+    assert promise == Promise(Place(NodeName("node-a"), (at("GPU-node-a-0", "3g.20gb", 4),)), (AllocationId("right"),))
+
+
+def test_engines_that_are_used_beside_the_span_are_waited_for():
+    """Only one +me instance fits on a GPU: one whose span is free waits for the tenant that has the engines."""
+    yard = Yard(snapshot("node-a", (gpu_report("node-a", 0),)))
+    grant = DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="1g.5gb+me", start=0, size=1)
+    yard.book("engines", "node-a", grant)
+    yard.book("beside", "node-a", at("GPU-node-a-0", "1g.5gb", 1))
+
+    promise = yard.promise(Claim(container="main", profile="1g.5gb+me"))
+    assert promise is not None
+    assert promise.after == (AllocationId("engines"),)
+
+
+def test_who_is_being_taken_away_costs_no_waiting():
+    """Two that leave are sooner gone than one that stays."""
+    yard = two_gpus()
+    yard.book("leaves", "node-a", at("GPU-node-a-0", "3g.20gb", 0))
+    yard.book("leaves-too", "node-a", at("GPU-node-a-0", "3g.20gb", 4))
+    yard.book("stays", "node-a", at("GPU-node-a-1", "7g.40gb", 0))
+    yard.leaving = {"leaves", "leaves-too"}
+
+    promise = yard.promise(exactly("7g.40gb"))
+    assert promise is not None
+    assert set(promise.after) == {"leaves", "leaves-too"}
+
+
+def test_a_place_that_waits_for_nobody_who_may_be_waited_for_is_not_promised():
+    """Who waits for others itself, or is not in the ledger, can be in no promise: it would have no end."""
+    yard = two_gpus()
+    yard.book("first", "node-a", at("GPU-node-a-0", "1g.5gb", 0))
+    yard.book("second", "node-a", at("GPU-node-a-1", "3g.20gb", 0))
+    yard.fixed = {"first"}
+    promise = yard.promise(exactly("7g.40gb"))
+    assert promise is not None
+    assert promise.after == (AllocationId("second"),)
+
+    yard.fixed = {"first", "second"}
+    assert yard.promise(exactly("7g.40gb")) is None
+
+
+def test_a_cordoned_gpu_is_not_promised():
+    """A new slice never lands where an operator wants nothing new, not even later."""
+    yard = two_gpus()
+    yard.book("first", "node-a", at("GPU-node-a-0", "1g.5gb", 0))
+    yard.book("second", "node-a", at("GPU-node-a-1", "3g.20gb", 0))
+    yard.fleet.cordon(NodeName("node-a"), frozenset({GpuUuid("GPU-node-a-0")}))
+    promise = yard.promise(exactly("7g.40gb"))
+    assert promise is not None
+    assert promise.after == (AllocationId("second"),)
+
+
+def test_a_model_of_which_enough_is_promised_is_left_out():
+    """The limit of promises is per model, so one model's queue cannot drain another's GPUs."""
+    a100, a30 = gpu_report("node-a", 0), gpu_report("node-b", 0, model="a30-24gb")
+    yard = Yard(snapshot("node-a", (a100,)), snapshot("node-b", (a30,)))
+    yard.book("one", "node-a", at("GPU-node-a-0", "1g.5gb", 0))
+    grant = DeviceGrant(container="main", gpu=GpuUuid("GPU-node-b-0"), profile="4g.24gb", start=0, size=4)
+    yard.book("two", "node-b", grant)
+    whole = Claim(container="main")
+    yard.closed = {a100.model}
+    promise = yard.promise(whole)
+    assert promise is not None
+    assert promise.after == (AllocationId("two"),)
+    yard.closed = {a100.model, a30.model}
+    assert yard.promise(whole) is None
+
+
+def test_a_whole_gpu_without_mig_waits_for_its_tenant():
+    """Full GPUs without MIG are on no shelf; they are promised all the same."""
+    yard = two_gpus(mig=False)
+    yard.take("first", Claim(container="main"))
+    yard.take("second", Claim(container="main"))
+    yard.fixed = {"first"}
+    promise = yard.promise(Claim(container="main"))
+    assert promise is not None
+    assert promise.after == (AllocationId("second"),)
+
+
+def test_several_gpus_of_one_node_wait_only_for_those_in_the_way():
+    """Two free GPUs and two full ones: who asks for three waits for one of the full ones, not for all of the node."""
+    yard = Yard(snapshot("node-a", tuple(gpu_report("node-a", index) for index in range(4))))
+    for number in range(4):
+        yard.book(f"crowd-{number}", "node-a", at("GPU-node-a-0", "1g.5gb", number))
+    yard.book("alone", "node-a", at("GPU-node-a-3", "7g.40gb", 0))
+
+    promise = yard.promise(exactly("7g.40gb", gpus=3))
+    assert promise is not None
+    assert promise.after == (AllocationId("alone"),)
+    assert {device.gpu for device in promise.place.devices} == {f"GPU-node-a-{index}" for index in (1, 2, 3)}
+
+
+def test_a_share_waits_for_a_tenant_of_its_home():
+    """A home that is full of its own trust domain: one of them must end, not all."""
+    yard = two_gpus(mig=False)
+    half = Claim(container="main", modes=("fractional",), sm_partition=50)
+    for number in range(4):
+        yard.take(f"half-{number}", half)
+
+    promise = yard.promise(half)
+    assert promise is not None
+    assert len(promise.after) == 1
+
+
+def test_cpu_that_others_hold_is_waited_for():
+    """The GPU is free and the node's CPU is not: a promise without it could never be kept."""
+    facts = HostFacts(cpu_cores=8.0, memory_mib=65536, pods_free=110)
+    yard = Yard(snapshot("node-a", tuple(gpu_report("node-a", index) for index in range(2))), facts=facts)
+    yard.take("busy", exactly("1g.5gb"), room=HostRoom(cpu_milli=6000))
+    yard.take("light", exactly("1g.5gb"), room=HostRoom(cpu_milli=500))
+    need = HostNeeds(room=HostRoom(cpu_milli=6000))
+
+    promise = yard.promise(exactly("7g.40gb"), host=need)
+    assert promise is not None
+    assert promise.after == (AllocationId("busy"),)
+    assert yard.promise(exactly("7g.40gb"), host=HostNeeds(room=HostRoom(cpu_milli=9000))) is None
+
+
+def test_a_named_node_and_a_named_gpu_are_kept_to():
+    """A pod that may run on one node only is promised a place there or none."""
+    yard = Yard(*(snapshot(f"node-{letter}", (gpu_report(f"node-{letter}", 0),)) for letter in "ab"))
+    yard.book("small", "node-a", at("GPU-node-a-0", "1g.5gb", 0))
+    yard.book("large", "node-b", at("GPU-node-b-0", "7g.40gb", 0))
+    there = yard.promise(exactly("7g.40gb"), host=HostNeeds(node_name="node-b"))
+    named = Claim(container="main", profile="7g.40gb", only=DeviceFilter(uuids=(GpuUuid("GPU-node-b-0"),)))
+
+    assert there is not None
+    assert there.after == (AllocationId("large"),)
+    assert yard.promise(named) == there
+    assert yard.promise(exactly("7g.40gb"), host=HostNeeds(node_name="node-c")) is None
+
+
+def test_asking_changes_nothing():
+    """A promise that is looked for leaves the fleet as it was: lanes of shares, layouts, room."""
+    yard = two_gpus(mig=False)
+    for number, percent in enumerate((30, 40, 25)):
+        yard.take(f"share-{number}", Claim(container="main", modes=("fractional",), sm_partition=percent))
+    ask = Asking((Claim(container="main", modes=("fractional",), sm_partition=60),))
+    before = find_place(yard.fleet, ask), yard.fleet.booked()
+    assert yard.promise(Claim(container="main", gpus=2)) is not None
+    assert (find_place(yard.fleet, ask), yard.fleet.booked()) == before
+
+
+def test_the_cost_does_not_grow_with_the_fleet(monkeypatch: pytest.MonkeyPatch):
+    """Of a thousand GPUs in one state some are looked at, and one node is tried out."""
+    nodes = [
+        snapshot(f"node-{n:03}", tuple(gpu_report(f"node-{n:03}", index) for index in range(8))) for n in range(125)
+    ]
+    yard = Yard(*nodes)
+    for seen in nodes:
+        for gpu in seen.gpus:
+            yard.book(f"tenant-{gpu.uuid}", seen.node, at(gpu.uuid, "3g.20gb", 0))
+    looked: list[str] = []
+    spot_on = promising._ReservationSearch._spot_on
+
+    def counted(self, gpu, profile):
+        looked.append(gpu.report.uuid)
+        return spot_on(self, gpu, profile)
+
+    monkeypatch.setattr(promising._ReservationSearch, "_spot_on", counted)
+    assert yard.promise(exactly("7g.40gb")) is not None
+    assert len(looked) <= promising.GPUS_LOOKED_AT_MAX + 1
+
+
+# -- whatever is booked -------------------------------------------------------------------------------------------
+
+
+def fewest(yard: Yard, profile: str) -> int | None:
+    """How many tenants stand in the way of the best span in the fleet: a second way to count, by the GPU's manual."""
+    size, starts = SPANS[profile]
+    best: int | None = None
+    for gpu in (each.uuid for seen in yard.shown.values() for each in seen.gpus):
+        spans = [
+            (name, device.start, device.start + device.size)
+            for name, booking in yard.fleet.booked().items()
+            for device in booking.devices
+            if device.gpu == gpu
+        ]
+        for start in starts:
+            there = {name for name, first, end in spans if first < start + size and start < end}
+            if not there & yard.fixed and (best is None or len(there) < best):
+                best = len(there)
+    return best
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 1 << 30), gpus=st.integers(1, 4), crowd=st.integers(3, 30), asked=st.sampled_from(PROFILES))
+def test_a_promise_can_be_kept_and_waits_for_nobody_in_vain(seed: int, gpus: int, crowd: int, asked: str):
+    """When those are gone the place is free; as long as one of them is there it is not; and no fewer would do."""
+    random = Random(seed)
+    yard = Yard(*(snapshot(f"node-{n}", (gpu_report(f"node-{n}", 0),)) for n in range(gpus)))
+    for number in range(crowd):
+        found = find_place(yard.fleet, Asking((exactly(random.choice(PROFILES)),), gpu_policy="spread"))
+        if isinstance(found, Place):
+            yard.book(f"t{number}", found.node, *found.devices)
+            if random.random() < 0.2:
+                yard.fixed.add(f"t{number}")
+    asking = Asking((exactly(asked),))
+    if isinstance(find_place(yard.fleet, asking), Place):
+        return
+    promise, least = yard.promise(exactly(asked)), fewest(yard, asked)
+    if promise is None:
+        assert least is None
+        return
+    assert not yard.fixed & set(promise.after)
+    assert len(promise.after) == least
+    bookings = {each: yard.fleet.booking(each) for each in promise.after}
+    for each in bookings:
+        yard.fleet.unbook(each)
+    assert find_place_on(yard.fleet, asking, promise.place.node) is not None
+    for booking in bookings.values():
+        assert booking is not None
+        yard.fleet.book(booking)
+        assert isinstance(find_place(yard.fleet, asking), NoPlace)
+        yard.fleet.unbook(booking.allocation)

@@ -1,0 +1,301 @@
+"""Homes of shares: what fits beside what, and what is left."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from factories.scheduling.placement import Shop, claim, node
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import Share
+from sluice.contracts.reasons import WaitReason
+from sluice.mig.share_width import width_percent
+from sluice_allocator.core.placement import NoPlace
+from sluice_allocator.core.placement.homes import Home, HomeSize, ShareMode, level_needed
+from sluice_allocator.core.placement.lanes import ShareKey
+
+GPU = HomeSize(memory_mib=40960, sms=108, gpu_sms=108, tenants_max=48, taking_turns=False)
+INSTANCE = HomeSize(memory_mib=9984, sms=28, gpu_sms=98, tenants_max=13, taking_turns=False)
+"""A 2g.10gb of an A100-40GB, of whose 108 SMs MIG gives 98."""
+
+
+def _key(number: int) -> ShareKey:
+    return AllocationId(f"a{number}"), 0
+
+
+def _fractional(sm_partition: int, memory_mib: int = 1000, quota_permille: int = 1000) -> Share:
+    return Share(
+        mode="fractional",
+        uid=0,
+        memory_mib=memory_mib,
+        sm_partition=sm_partition,
+        quota_request_permille=quota_permille,
+    )
+
+
+def _mps(memory_mib: int) -> Share:
+    return Share(mode="mps", uid=0, memory_mib=memory_mib)
+
+
+def _home(size: HomeSize, *shares: Share, mode: ShareMode = "fractional") -> Home:
+    home = Home(size, mode, ("default", 0))
+    for number, share in enumerate(shares):
+        home.add(_key(number), share)
+    return home
+
+
+def test_memory_of_a_gpu_is_promised_once() -> None:
+    """Two tenants would be promised the same memory, and one would die of it."""
+    home = _home(GPU, _mps(30000), mode="mps")
+    assert home.why_not(_mps(10960)) is None
+    assert home.why_not(_mps(10961)) is WaitReason.GPU_INSUFFICIENT_MEMORY
+
+
+def test_more_memory_than_there_is_goes_to_mps_shares_only() -> None:
+    """Either the operator's factor would do nothing, or it would break the guarantee of fractional shares."""
+    size = replace(GPU, overcommit_percent=150)
+    home = _home(size, _mps(40000), mode="mps")
+    assert home.free_memory_mib == 61440 - 40000
+    assert home.why_not(_mps(21440)) is None
+    assert _home(size, _fractional(10, 40000)).why_not(_fractional(10, 961)) is WaitReason.GPU_INSUFFICIENT_MEMORY
+
+
+def test_no_single_tenant_is_promised_more_memory_than_its_home_has() -> None:
+    """Over-subscription would admit a share that could never be used whole."""
+    home = _home(replace(GPU, overcommit_percent=200), mode="mps")
+    assert home.why_not(_mps(40961)) is WaitReason.GPU_INSUFFICIENT_MEMORY
+
+
+def test_sms_of_fractional_shares_end_at_the_whole_gpu() -> None:
+    """The sum of guaranteed SM partitions would pass 100 %."""
+    home = _home(GPU, _fractional(50), _fractional(30, quota_permille=100))
+    assert home.free_width_percent == 20
+    assert home.why_not(_fractional(20)) is None
+    assert home.why_not(_fractional(21, quota_permille=1)) is WaitReason.GPU_INSUFFICIENT_SMS
+
+
+def test_sms_are_not_counted_in_mps_mode() -> None:
+    """MPS shares, which are promised memory only, would be refused for SMs that are not reserved."""
+    home = _home(GPU, *[_mps(1000)] * 12, mode="mps")
+    assert home.free_width_percent == 100
+    assert home.why_not(_mps(1000)) is None
+
+
+def test_quotas_count_only_where_they_are_enforced() -> None:
+    """Tenants would take turns on paper where no scheduler makes them."""
+    half = _fractional(80, quota_permille=500)
+    assert _home(GPU, half).why_not(half) is WaitReason.GPU_INSUFFICIENT_SMS
+    taking_turns = replace(GPU, taking_turns=True)
+    assert _home(taking_turns, half).why_not(half) is None
+    assert _home(taking_turns, half, half).why_not(half) is WaitReason.GPU_TIME_USED_UP
+
+
+_EXAMPLE = {
+    "a": _fractional(50, 16000, 400),
+    "b": _fractional(50, 8000, 600),
+    "c": _fractional(30, 8000, 1000),
+    "d": _fractional(40, 4000, 500),
+    "e": _fractional(20, 4000, 500),
+    "f": _fractional(20, 5000, 500),
+    "g": _fractional(10, 4960, 500),
+}
+"""The pods of the example in docs/sharing.md."""
+
+
+def _arrive(home: Home) -> dict[str, WaitReason | None]:
+    answers: dict[str, WaitReason | None] = {}
+    for name, share in _EXAMPLE.items():
+        answers[name] = home.why_not(share)
+        if answers[name] is None:
+            home.add((AllocationId(name), 0), share)
+    return answers
+
+
+def test_the_example_of_the_documentation_with_quotas() -> None:
+    """People who plan their quotas by the documentation would be told something else by the allocator."""
+    home = _home(replace(GPU, taking_turns=True))
+    assert _arrive(home) == {
+        "a": None,
+        "b": None,
+        "c": None,
+        "d": WaitReason.GPU_TIME_USED_UP,
+        "e": None,
+        "f": WaitReason.GPU_INSUFFICIENT_MEMORY,
+        "g": None,
+    }
+    assert (home.free_memory_mib, home.free_width_percent) == (0, 0)
+    home.remove((AllocationId("c"), 0))
+    assert (home.free_memory_mib, home.free_width_percent) == (8000, 30)
+    assert home.why_not(_EXAMPLE["d"]) is WaitReason.GPU_TIME_USED_UP
+    home.remove((AllocationId("b"), 0))
+    assert home.why_not(_EXAMPLE["d"]) is None
+    home.add((AllocationId("d"), 0), _EXAMPLE["d"])
+    assert home.free_width_percent == 30
+
+
+def test_the_example_of_the_documentation_without_quotas() -> None:
+    """Where quotas are not enforced, tenants would be put on the same SMs without turns."""
+    answers = _arrive(_home(GPU))
+    short = WaitReason.GPU_INSUFFICIENT_SMS
+    assert answers == {"a": None, "b": None} | dict.fromkeys("cdefg", short)
+
+
+def test_the_burst_limit_is_never_counted() -> None:
+    """What a tenant may have when no other tenant wants it would be taken from those it is promised to."""
+    size = replace(GPU, taking_turns=True)
+    burst = Share(mode="fractional", uid=0, memory_mib=1, sm_partition=100, quota_request_permille=500)
+    calm = Share(
+        mode="fractional", uid=0, memory_mib=1, sm_partition=100, quota_request_permille=500, quota_limit_permille=500
+    )
+    assert _home(size, burst).why_not(calm) is None
+    assert _home(size, calm).why_not(burst) is None
+
+
+def test_an_mps_server_has_no_more_clients_than_it_can_serve() -> None:
+    """The forty-ninth pod would start and fail to connect."""
+    home = _home(GPU, *[_mps(10)] * 48, mode="mps")
+    assert home.tenants == 48
+    assert home.why_not(_mps(10)) is WaitReason.GPU_TENANTS_USED_UP
+    assert home.level == 0
+
+
+@pytest.mark.parametrize(("sm_partition", "width"), [(1, 4), (10, 36), (12, 43), (28, 100), (29, 104), (100, 350)])
+def test_a_share_on_an_instance_is_rounded_up_to_whole_sms(sm_partition: int, width: int) -> None:
+    """A tenant would get a fraction of an SM less than it asked for: 10 % of 98 SMs are 10 of the instance's 28."""
+    assert width_percent(sm_partition, INSTANCE.sms, INSTANCE.gpu_sms) == width
+
+
+def test_a_share_of_a_whole_gpu_is_its_percentage() -> None:
+    """Rounding to SMs on a whole GPU would make 10 shares of 10 % miss their place."""
+    home = _home(GPU, *[_fractional(10)] * 9)
+    assert home.why_not(_fractional(10)) is None
+
+
+def test_a_share_without_an_sm_bound_counts_as_the_whole_home() -> None:
+    """A tenant that may use every SM would be put beside one that was promised some of them."""
+    assert _home(GPU, _fractional(1)).why_not(_fractional(0)) is WaitReason.GPU_INSUFFICIENT_SMS
+    assert width_percent(0, INSTANCE.sms, INSTANCE.gpu_sms) == 100
+
+
+def test_what_is_booked_is_shown_even_where_it_does_not_fit() -> None:
+    """An over-booked home would look as if it had room."""
+    home = _home(GPU, _fractional(80, 40000), _fractional(80, 40000))
+    assert home.free_memory_mib == 40960 - 80000
+    assert home.free_width_percent == -60
+    assert home.level == 0
+    assert home.why_not(_fractional(1, 1)) is WaitReason.GPU_INSUFFICIENT_MEMORY
+
+
+def test_booking_twice_counts_once_and_freeing_twice_frees_once() -> None:
+    """A redelivered message would use up a home, or free what others have."""
+    home = _home(GPU, _fractional(40, 4000), _fractional(10, 1000))
+    home.add(_key(0), _fractional(30, 3000))
+    assert (home.tenants, home.free_memory_mib, home.free_width_percent) == (2, 36960, 60)
+    home.remove(_key(0))
+    home.remove(_key(0))
+    assert (home.tenants, home.free_memory_mib, home.free_width_percent) == (1, 39960, 90)
+    home.remove(_key(1))
+    assert home.empty
+
+
+_ANY_SHARES = st.lists(
+    st.tuples(st.integers(0, 100), st.integers(1, 30000), st.integers(0, 1000)), min_size=1, max_size=12
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    _ANY_SHARES,
+    st.sampled_from(["mps", "fractional"]),
+    st.booleans(),
+    st.sampled_from([GPU, INSTANCE]),
+    st.sampled_from([100, 170]),
+)
+def test_a_search_by_level_never_misses_a_home_with_room(
+    asked: list[tuple[int, int, int]], mode: ShareMode, taking_turns: bool, size: HomeSize, overcommit_percent: int
+) -> None:
+    """A pod would wait beside a home that could take it."""
+    size = replace(size, taking_turns=taking_turns, overcommit_percent=overcommit_percent)
+    home = Home(size, mode, ("default", 0))
+    for number, (sm_partition, memory_mib, quota_permille) in enumerate(asked):
+        share = Share(
+            mode=mode,
+            uid=0,
+            memory_mib=memory_mib,
+            sm_partition=sm_partition,
+            quota_request_permille=quota_permille,
+        )
+        assert 0 <= home.level <= 100
+        if home.why_not(share) is None:
+            assert 1 <= level_needed(share, size) <= home.level
+            home.add(_key(number), share)
+            assert home.free_memory_mib >= 0
+            assert home.free_width_percent >= 0
+    for number in range(len(asked)):
+        home.remove(_key(number))
+    assert home.empty
+    assert (home.level, home.free_width_percent) == (100, 100)
+    assert home.free_memory_mib == Home(size, mode, ("default", 0)).free_memory_mib
+
+
+def test_a_home_that_two_allocators_filled_at_once_takes_nobody_until_it_is_clear_whose_it_is() -> None:
+    """Two trust domains would share one MPS server: ours is booked, theirs is read, ours is refused and taken back."""
+    shop = Shop(node("n1", 1, mig=False))
+    ask = claim(modes=("mps",), memory_mib=1000, uid=1)
+    ours = shop.take(ask, namespace="den")
+    booking = shop.booked[ours]
+    theirs = msgspec.structs.replace(booking, allocation=AllocationId("b1"), request=RequestId("b1"), namespace="lab")
+    shop.fleet.book(theirs)
+    assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
+    assert isinstance(shop.ask(ask, namespace="lab"), NoPlace)
+
+    shop.give_back(ours)
+
+    assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
+    assert not isinstance(shop.ask(ask, namespace="lab"), NoPlace)
+
+    shop.fleet.unbook(AllocationId("b1"))
+    assert not isinstance(shop.ask(ask, namespace="den"), NoPlace)
+
+
+def test_nobody_joins_a_home_that_overlaps_what_another_allocator_booked() -> None:
+    """Its place would be given twice: the home is only there because of a share that is about to be refused."""
+    shop = Shop(node("n1", 1))
+    ask = claim(modes=("mps",), memory_mib=4000, uid=1)
+    ours = shop.take(ask, namespace="den")
+    (device,) = shop.devices(ours)
+    theirs = msgspec.structs.replace(
+        shop.booked[ours],
+        allocation=AllocationId("b1"),
+        request=RequestId("b1"),
+        devices=(msgspec.structs.replace(device, profile="1g.5gb", size=1, share=None),),
+    )
+    shop.fleet.book(theirs)
+    more = shop.take(ask, namespace="den")
+    assert more is None or shop.devices(more)[0].start != device.start
+
+    shop.fleet.unbook(AllocationId("b1"))
+    again = shop.ask(ask, namespace="den")
+    assert not isinstance(again, NoPlace)
+
+
+def test_a_whole_gpu_that_another_allocator_gave_away_is_no_home() -> None:
+    """The tenant of the whole GPU would find sharers on it."""
+    shop = Shop(node("n1", 1, mig=False))
+    ask = claim(modes=("mps",), memory_mib=1000, uid=1)
+    ours = shop.take(ask, namespace="den")
+    (device,) = shop.devices(ours)
+    theirs = msgspec.structs.replace(
+        shop.booked[ours],
+        allocation=AllocationId("b1"),
+        request=RequestId("b1"),
+        devices=(msgspec.structs.replace(device, share=None),),
+    )
+    shop.fleet.book(theirs)
+    assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
+    shop.give_back(ours)
+    assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
+    shop.fleet.unbook(AllocationId("b1"))
+    assert not isinstance(shop.ask(ask, namespace="den"), NoPlace)

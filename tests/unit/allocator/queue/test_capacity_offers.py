@@ -1,0 +1,264 @@
+"""A freed place: who is offered it, when, and how much of that one event may cost."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.ids import GpuUuid, NodeName, RequestId, RunId
+from sluice.contracts.messages import (
+    Claim,
+    DeviceFilter,
+    Grant,
+    InstanceReport,
+    NodeInventory,
+    Pending,
+    RequestWithdrawn,
+    SliceFailed,
+)
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.events import GoOn, LeaseChanged
+from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.waiting import scheduling
+
+WHOLE = claim(profile="7g.40gb")
+TRIES = 6
+
+
+def unlike(number: int) -> Claim:
+    """A whole GPU, under a model name that no other pod uses: a group of its own."""
+    return claim(profile="7g.40gb", only=DeviceFilter(not_models=(f"model-{number}",)))
+
+
+@dataclass
+class Searches:
+    """Where the allocator searched: a node, or None for the whole fleet."""
+
+    of: list[NodeName | None] = field(default_factory=list)
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Searches]:
+    """Counts searches; they find what they find."""
+    seen = Searches()
+    everywhere, on_node = scheduling.find_free, scheduling.find_place_on
+
+    def find_free(fleet, asking, avoid):
+        seen.of.append(None)
+        return everywhere(fleet, asking, avoid)
+
+    def find_place_on(fleet, asking, node, avoid):
+        seen.of.append(node)
+        return on_node(fleet, asking, node, avoid)
+
+    monkeypatch.setattr(scheduling, "find_free", find_free)
+    monkeypatch.setattr(scheduling, "find_place_on", find_place_on)
+    return seen
+
+
+@pytest.fixture
+def hurried() -> Bench:
+    """An allocator for which one event is worth few tries, with one A100 on node-a."""
+    bench = Bench(Allocator(RunId("r1"), Rules(wake_tries=TRIES, new_tries=TRIES, tries_per_grant=1)))
+    bench.read_all()
+    bench.handle(LeaseChanged(held=True))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench.said.clear()
+    return bench
+
+
+def granted(bench: Bench) -> list[str]:
+    """Whose grants were written, in order; what was said before is forgotten."""
+    writes = [instruction for instruction in bench.said if isinstance(instruction, Write)]
+    names = [write.message.booking.name for write in writes if isinstance(write.message, Grant)]
+    bench.said.clear()
+    return names
+
+
+def go_on(bench: Bench) -> int:
+    """Until everybody had the offer; how many events that took."""
+    for events in range(1000):
+        if not bench.allocator.unfinished:
+            return events
+        bench.land_all(bench.handle(GoOn()))
+    raise AssertionError("it never comes to an end")
+
+
+def test_a_freed_place_is_only_looked_for_where_it_was_freed(empty, searches):
+    """Waiting pods fit nowhere else; searching the whole fleet for each of them is what makes others slow."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    first, _ = empty.bound("p1", WHOLE), empty.bound("p2", WHOLE)
+    for number in range(5):
+        empty.land_all(empty.request(asked(f"w{number}", unlike(number))))
+    searches.of.clear()
+    empty.said.clear()
+    empty.land_all(empty.gone(first, revision=1))
+
+    assert granted(empty) == ["w0"]
+    assert set(searches.of) == {first.booking.node}
+
+
+def test_equal_pods_are_tried_once_for_all(bench, searches):
+    """Of fifty equal pods behind each other one search tells for all that there is no place."""
+    first = bench.bound("p1", WHOLE)
+    for number in range(50):
+        bench.land_all(bench.request(asked(f"w{number}", WHOLE)))
+    assert searches.of == [None, None]  # the one that was served, and the first that was not
+    searches.of.clear()
+    bench.said.clear()
+    bench.land_all(bench.gone(first, revision=1))
+
+    assert granted(bench) == ["w0"]
+    assert len(searches.of) == 2
+    told = [subjects.waiting(RequestId(f"w{number}")) for number in range(1, 50)]
+    assert all(isinstance(bench.allocator.desk.outbox.kept(address), Pending) for address in told)
+
+
+def test_an_urgent_pod_is_tried_though_its_equals_wait(bench):
+    """It becomes the head of its group; the next place is its."""
+    first = bench.bound("p1", WHOLE)
+    bench.land_all(bench.request(asked("old", WHOLE)))
+    bench.land_all(bench.request(asked("urgent", WHOLE, priority=5)))
+    bench.said.clear()
+    bench.land_all(bench.gone(first, revision=1))
+
+    assert granted(bench) == ["urgent"]
+
+
+def test_one_event_costs_a_bounded_number_of_tries(hurried, searches):
+    """A hundred pods of a hundred shapes wait: a freed place does not stop the allocator until all were tried."""
+    first = hurried.bound("p1", WHOLE)
+    for number in range(100):
+        hurried.land_all(hurried.request(asked(f"w{number}", unlike(number))))
+    searches.of.clear()
+    hurried.said.clear()
+    follows = hurried.gone(first, revision=1)
+
+    assert 0 < len(searches.of) <= TRIES
+    assert hurried.allocator.unfinished
+    hurried.land_all(follows)
+    assert granted(hurried) == ["w0"]
+
+
+def test_nobody_is_overlooked_when_a_pass_takes_many_events(hurried, searches):
+    """The one pod that fits what was freed is the last of a hundred: it gets it, in a bounded number of events."""
+    first = hurried.bound("p1", WHOLE)
+    for number in range(99):
+        hurried.land_all(hurried.request(asked(f"w{number}", unlike(number))))
+    seen = snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),))
+    hurried.land_all(hurried.request(asked("last", claim(profile="4g.24gb"))))
+    hurried.said.clear()
+    hurried.add_node(seen)
+    events = go_on(hurried)
+
+    assert granted(hurried) == ["last"]
+    assert events <= 100 / (TRIES / 2) + 2
+    assert first.booking.node == NodeName("node-a")
+
+
+def test_the_last_is_reached_though_more_is_freed_all_the_time(hurried, searches):
+    """Each release restarts the offer with the first turn; the rest of the pass goes on beside it."""
+    seen = snapshot("node-b", tuple(gpu_report("node-b", index, model="a30-24gb") for index in range(2)))
+    hurried.add_node(seen)
+    small = claim(profile="1g.6gb")
+    taken = [hurried.bound(f"p{number}", small) for number in range(8)]
+    for number in range(60):
+        shape = claim(profile="4g.24gb", only=DeviceFilter(not_models=(f"model-{number}",)))
+        hurried.land_all(hurried.request(asked(f"w{number}", shape)))
+    hurried.land_all(hurried.request(asked("last", claim(profile="2g.12gb"))))
+    hurried.said.clear()
+    on_one = [grant for grant in taken if grant.booking.devices[0].gpu == taken[0].booking.devices[0].gpu]
+    for grant in on_one[:2]:
+        hurried.land_all(hurried.gone(grant, revision=1))
+    for number in range(40):
+        hurried.allocator.desk.wakes.freed(NodeName("node-b"))  # as when slices of others come and go there
+        hurried.land_all(hurried.handle(GoOn()))
+        if "last" in granted(hurried):
+            assert number > 1
+            return
+    raise AssertionError("the last was never reached")
+
+
+def test_everything_is_due_after_the_lease_was_won_and_in_order(hurried, searches):
+    """A new active allocator tries all requests on the whole fleet, some per event, in the order of their turns."""
+    first = hurried.bound("p1", WHOLE)
+    for number in range(20):
+        hurried.land_all(hurried.request(asked(f"w{number}", unlike(number))))
+    hurried.handle(LeaseChanged(held=False))
+    hurried.gone(first, revision=1)
+    searches.of.clear()
+    hurried.said.clear()
+    follows = hurried.handle(LeaseChanged(held=True))
+    assert 0 < len(searches.of) <= TRIES
+    hurried.land_all(follows)
+    go_on(hurried)
+
+    assert granted(hurried)[:1] == ["w0"]
+    assert searches.of.count(None) >= 20
+
+
+def test_after_a_new_reading_everybody_is_tried_again(hurried, searches):
+    """What was freed unseen is found: nothing waits for an event that has been missed."""
+    hurried.bound("p1", WHOLE)
+    waiting = asked("w", WHOLE)
+    hurried.land_all(hurried.request(waiting))
+    hurried.said.clear()
+    for stream in (Stream.BOOK, Stream.STATE):
+        hurried.handle(ReadingStarted(stream, hurried.allocator.desk.world.incarnation))
+    head = hurried.allocator.desk.world.heads[NodeName("node-a")]
+    hurried.observe(subjects.head(NodeName("node-a")), head)
+    for address, fact in (
+        (subjects.node(NodeName("node-a")), hurried.allocator.desk.world.news[NodeName("node-a")]),
+        (subjects.inventory(NodeName("node-a")), hurried.allocator.desk.world.inventories[NodeName("node-a")]),
+        (subjects.request(RequestId("w")), waiting),
+    ):
+        hurried.observe(address, fact)
+    hurried.land_all(hurried.handle(ReadingCaughtUp(Stream.BOOK)))
+    hurried.land_all(hurried.handle(ReadingCaughtUp(Stream.STATE)))
+    go_on(hurried)
+
+    assert granted(hurried) == ["w"]
+
+
+def test_a_pod_that_failed_on_a_gpu_does_not_keep_its_equals_from_it(bench):
+    """It waits alone for a while; the next of its shape gets the GPU, and after the pause it may have it again."""
+    first = bench.granted("p1", WHOLE)
+    booking = first.booking
+    failed = SliceFailed(
+        allocation=booking.allocation, request=booking.request, revision=1, error="Unknown", message="out of luck"
+    )
+    bench.land_all(bench.observe(subjects.slice_(booking.node, booking.allocation), failed))
+    bench.land_all(bench.gone(first))
+    assert booking.request in bench.allocator.desk.queue
+
+    second = bench.granted("p2", WHOLE)
+    assert second.booking.devices[0].gpu == GpuUuid("GPU-node-a-0")
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    bench.said.clear()
+    bench.land_all(bench.observe(subjects.request(second.booking.request), withdrawn))
+    bench.land_all(bench.gone(second))
+    assert granted(bench) == []
+    bench.now += bench.allocator.desk.rules.retry_first_s
+    bench.land_all(bench.handle(Ticked()))
+
+    assert granted(bench) == ["p1"]
+
+
+def test_an_inventory_that_shows_nothing_new_wakes_nobody(bench, searches):
+    """Each slice that is made has its node pulled again; that is no reason to try every waiting request."""
+    first = bench.bound("p1", WHOLE)
+    bench.land_all(bench.request(asked("w", WHOLE)))
+    searches.of.clear()
+    made = InstanceReport(gi_id=1, profile="7g.40gb", start=0, size=8, allocation=first.booking.allocation)
+    seen = snapshot("node-a", (gpu_report("node-a", 0, instances=(made,), creatable={"1g.5gb": 0}),), generation=2)
+    bench.land_all(bench.observe(subjects.inventory(NodeName("node-a")), NodeInventory(snapshot=seen, stale=False)))
+    assert searches.of == []
+
+    healed = snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1)), generation=3)
+    bench.said.clear()
+    bench.land_all(bench.observe(subjects.inventory(NodeName("node-a")), NodeInventory(snapshot=healed, stale=False)))
+    assert granted(bench) == ["w"]

@@ -1,0 +1,217 @@
+"""More requests than the queue takes: told so, looked at in their turn, never lost."""
+
+from dataclasses import replace
+
+import pytest
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.gangs import member
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Ticked, Write
+from sluice.contracts.ids import NodeName, RequestId, RunId
+from sluice.contracts.messages import Cordoned, DeviceFilter, Grant, Pending, RequestWithdrawn, Revoke, WaitOver, Waived
+from sluice.contracts.reasons import WaitReason
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.asking_why import how_it_stands
+from sluice_allocator.core.events import GoOn, LeaseChanged
+from sluice_allocator.core.rules import Rules
+
+WHOLE = claim(profile="7g.40gb")
+MOST = 2
+
+
+@pytest.fixture
+def narrow() -> Bench:
+    """One full GPU, and a queue for two in which w0 and w1 wait."""
+    bench = Bench(Allocator(RunId("r1"), replace(Rules(), waiting_max=MOST)))
+    bench.read_all()
+    bench.handle(LeaseChanged(held=True))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench.bound("p1", WHOLE)
+    for number in range(MOST):
+        bench.land_all(bench.request(asked(f"w{number}", WHOLE)))
+    bench.said.clear()
+    return bench
+
+
+def told(writes: list[Write]) -> dict[str, WaitReason]:
+    """The first reason that each was told."""
+    return {w.message.request: w.message.reasons[0].reason for w in writes if isinstance(w.message, Pending)}
+
+
+def withdraw(bench: Bench, name: str) -> list[Write]:
+    """A pod is gone."""
+    gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    return bench.land_all(bench.observe(subjects.request(RequestId(name)), gone))
+
+
+def test_who_comes_when_too_many_wait_is_told_so(narrow: Bench):
+    """Silence would look like a pod that was lost; the sentence says why, and what would help."""
+    writes = narrow.land_all(narrow.request(asked("late", WHOLE)))
+
+    assert [type(write.message) for write in writes] == [Pending]
+    (pending,) = (write.message for write in writes)
+    assert pending.reasons[0].reason is WaitReason.QUEUE_FULL
+    assert pending.message == (
+        "the queue is full: 2 requests wait, and 1 more outside of it; this one enters it in its turn when others "
+        "have a place or are withdrawn (the limit is the allocator's waiting_max)"
+    )
+    stands = how_it_stands(narrow.allocator.desk, RequestId("late"))
+    assert stands is not None
+    assert stands.message == f"waits: {pending.message}"
+
+
+def test_a_job_that_is_kept_outside_is_told_so_and_goes_on_being_told(narrow: Bench):
+    """All of its pods would show that places are searched, while none are."""
+    narrow.land_all(narrow.request(member("j0", WHOLE)))
+    writes = narrow.land_all(narrow.request(member("j1", WHOLE)))
+    assert told(writes) == {"j0": WaitReason.QUEUE_FULL, "j1": WaitReason.QUEUE_FULL}
+    for narrow.now in range(5, 60, 5):
+        assert told(narrow.land_all(narrow.handle(Ticked()))) == {}
+    stands = [how_it_stands(narrow.allocator.desk, RequestId(name)) for name in ("j0", "j1")]
+    assert all(each is not None and "the queue is full" in each.message for each in stands)
+
+    writes = withdraw(narrow, "w1")
+    for narrow.now in range(60, 90, 5):
+        writes += narrow.land_all(narrow.handle(Ticked()))
+    assert told(writes) == {"j0": WaitReason.GROUP_NOT_FIT, "j1": WaitReason.GROUP_NOT_FIT}
+
+
+def test_a_job_that_is_put_out_of_the_queue_is_told_so(narrow: Bench):
+    """It waited inside, and a more important one has come."""
+    withdraw(narrow, "w1")
+    for name in ("j0", "j1"):
+        narrow.land_all(narrow.request(member(name, WHOLE)))
+    writes = narrow.land_all(narrow.request(asked("important", WHOLE, priority=5)))
+    assert [told(writes)[name] for name in ("j0", "j1")] == [WaitReason.QUEUE_FULL] * 2
+
+
+def test_a_place_is_offered_in_turn_over_inside_and_outside(narrow: Bench):
+    """Requests outside get places in the order in which all asked."""
+    for name in ("late", "later"):
+        narrow.land_all(narrow.request(asked(name, WHOLE)))
+    served = []
+    holder = "p1"
+    for _ in range(4):
+        narrow.said.clear()
+        withdraw(narrow, holder)
+        world = narrow.allocator.desk.world
+        (entry,) = (world.ledger[a] for a in world.allocations_of[RequestId(holder)])
+        narrow.land_all(narrow.gone(Grant(revision=2, incarnation=world.incarnation, booking=entry.booking)))
+        grants = [w.message for w in narrow.said if isinstance(w, Write) and isinstance(w.message, Grant)]
+        (grant,) = grants
+        narrow.land_all(narrow.ready(grant))
+        holder = grant.booking.name
+        served.append(holder)
+
+    assert served == ["w0", "w1", "late", "later"]
+
+
+def test_who_is_let_in_is_tried_and_told_why_it_waits(narrow: Bench):
+    """Another leaves: the next one is looked at like anybody new, on the whole fleet."""
+    unlike = claim(profile="7g.40gb", only=DeviceFilter(not_models=("H200",)))
+    narrow.land_all(narrow.request(asked("late", unlike)))
+    writes = withdraw(narrow, "w1")
+    assert told(writes) == {"late": WaitReason.GPU_LAYOUT_FULL}
+    assert RequestId("late") in narrow.allocator.desk.queue
+
+
+def test_an_urgent_pod_never_stands_outside_behind_those_who_are_not(narrow: Bench):
+    """It takes the place of the last in turn, which shows it and comes in again in its turn."""
+    writes = narrow.land_all(narrow.request(asked("urgent", WHOLE, priority=5)))
+    assert told(writes)["w1"] is WaitReason.QUEUE_FULL
+    assert RequestId("urgent") in narrow.allocator.desk.queue
+    withdraw(narrow, "w0")
+    assert RequestId("w1") in narrow.allocator.desk.queue
+
+
+def test_who_leaves_while_it_stands_outside_is_forgotten(narrow: Bench):
+    """It is released, and no missing pod is let in."""
+    narrow.land_all(narrow.request(asked("late", WHOLE)))
+    writes = withdraw(narrow, "late")
+    assert WaitOver in [type(write.message) for write in writes]
+    withdraw(narrow, "w0")
+    assert not narrow.allocator.desk.queue.outside
+    assert len(narrow.allocator.desk.queue) == 1
+    assert not narrow.allocator.unfinished
+
+
+def test_what_fits_is_given_however_many_wait(narrow: Bench):
+    """The limit is of those who wait: a pod that waits for nothing is served at once."""
+    narrow.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),)))
+    narrow.land_all(narrow.request(asked("other", claim(profile="1g.6gb"))))
+    assert [w.message.booking.name for w in narrow.said if isinstance(w, Write) and isinstance(w.message, Grant)] == [
+        "other"
+    ]
+
+
+def test_very_many_outside_cost_an_event_a_bounded_amount():
+    """A thousand come at once to a full queue: each event publishes some reasons, and all get one in the end."""
+    bench = Bench(Allocator(RunId("r1"), replace(Rules(), waiting_max=1, new_tries=5)))
+    bench.read_all()
+    bench.handle(LeaseChanged(held=True))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench.bound("p1", WHOLE)
+    bench.handle(LeaseChanged(held=False))
+    for number in range(100):
+        bench.request(asked(f"w{number}", WHOLE))
+    bench.said.clear()
+    first = bench.handle(LeaseChanged(held=True))
+    assert 0 < sum(isinstance(each, Write) for each in first) <= 2 * 5
+    assert bench.allocator.unfinished
+    writes = bench.land_all(first)
+    for _ in range(100):
+        writes += bench.land_all(bench.handle(GoOn()))
+    assert not bench.allocator.unfinished
+    reasons = told(writes)
+    assert len(reasons) == 100
+    assert sum(reason is WaitReason.QUEUE_FULL for reason in reasons.values()) == 99
+
+
+def test_who_stands_outside_and_loses_its_promise_is_told_so(narrow: Bench):
+    """A pod would go on saying that its place is booked, when nothing is booked for it any more."""
+    narrow.now = 301.0
+    promised = narrow.land_all(narrow.handle(Ticked()))
+    assert [(type(each.message), each.request) for each in promised] == [(Grant, "w0"), (Pending, "w0")]
+    for number in range(MOST):
+        narrow.land_all(narrow.request(asked(f"urgent{number}", WHOLE, priority=5)))
+
+    said = narrow.land_all(narrow.observe(subjects.cordon("node-a"), Cordoned(node="node-a")))
+    assert [type(each.message) for each in said if each.request == "w0"] == [Waived, Revoke, Pending]
+    assert told(said)["w0"] is WaitReason.QUEUE_FULL
+    assert RequestId("w0") in narrow.allocator.desk.queue.outside
+
+
+def test_who_came_while_nobody_worked_is_told_at_once_why_it_waits(narrow: Bench):
+    """Behind many of its shape a pod would say nothing for minutes after a failover, or that it stands outside."""
+    (full,) = narrow.land_all(narrow.request(asked("outside", WHOLE)))
+    assert told([full]) == {"outside": WaitReason.QUEUE_FULL}
+    world = narrow.allocator.desk.world
+    node = NodeName("node-a")
+    values = [
+        (subjects.head(node), world.heads[node]),
+        (subjects.node(node), world.news[node]),
+        (subjects.inventory(node), world.inventories[node]),
+        *((subjects.request(each), fact) for each, fact in world.requests.items() if each != "w1"),
+        *((subjects.binding(each), fact) for each, fact in world.bindings.items()),
+        *((subjects.ledger(e.booking.node, e.booking.allocation), e) for e in world.ledger.values()),
+        *((subjects.slice_(world.slice_nodes[a], a), fact) for a, fact in world.slices.items()),
+        (subjects.request(RequestId("new")), asked("new", WHOLE)),
+        (subjects.waiting(RequestId("outside")), full.message),
+    ]
+    new = Bench(Allocator(RunId("r2"), replace(Rules(), waiting_max=MOST + 1)))
+    new.read_all(*values, incarnation=world.incarnation)
+    writes = new.land_all(new.handle(LeaseChanged(held=True)))
+    while new.allocator.unfinished:
+        writes += new.land_all(new.handle(GoOn()))
+
+    assert told(writes) == dict.fromkeys(("w0", "outside", "new"), WaitReason.GPU_LAYOUT_FULL)
+
+
+def test_a_word_without_reasons_about_one_who_stands_outside_ends_no_allocator(narrow: Bench):
+    """Whatever wrote it: it stays on the bus, and would end every allocator that reads it, one after the other."""
+    narrow.land_all(narrow.request(asked("late", WHOLE)))
+    word = Pending(request=RequestId("late"), request_revision=1, message="it waits", reasons=())
+    narrow.land_all(narrow.observe(subjects.waiting(RequestId("late")), word))
+    withdraw(narrow, "w0")
+    assert RequestId("late") in narrow.allocator.desk.queue

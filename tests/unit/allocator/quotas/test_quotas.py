@@ -1,0 +1,447 @@
+"""What namespaces may have: counted from the first moment, reported in numbers, and in no other namespace's way."""
+
+import msgspec
+import pytest
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.quotas import (
+    HALF,
+    HALF_MIB,
+    SMALL,
+    SMALL_MIB,
+    WHOLE,
+    WHOLE_MIB,
+    all_of,
+    asks,
+    bound,
+    end,
+    granted,
+    grants,
+    limit,
+    read_back,
+    used,
+    why,
+    with_a_gpu_to_share,
+)
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write
+from sluice.contracts.ids import NodeName, RequestId, RunId
+from sluice.contracts.messages import (
+    Amounts,
+    Bound,
+    Grant,
+    Leeway,
+    Pending,
+    QuotaSet,
+    QuotaUnset,
+    RequestWithdrawn,
+    Revoke,
+)
+from sluice.contracts.quotas.usage import Usage
+from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice.contracts.request_syntax import ContainerRequest
+from sluice_allocator.core.asking_why import PodAsked, State, WouldBind, WouldWait, how_it_stands, simulate
+from sluice_allocator.core.events import LeaseChanged
+from sluice_allocator.core.limits.quotas import Exceeded, forbids, forbids_place, keeps_guarantee, usage_of
+from sluice_allocator.core.waiting import scheduling
+
+
+@pytest.fixture
+def bench(empty: Bench) -> Bench:
+    """An allocator with node-a open: one empty A100-40GB, which may be shared."""
+    return with_a_gpu_to_share(empty)
+
+
+# -- limits -------------------------------------------------------------------------------------------------------
+
+
+def test_who_would_exceed_the_quota_waits_and_is_told_all_numbers(bench):
+    """Not refused: it is policy, and may change."""
+    limit(bench, memory_mib=25000)
+    bound(bench, "p1", HALF)
+    (write,) = all_of(bench, bench.request(asks("p2", HALF)))
+    assert write.message == Pending(
+        request=RequestId("p2"),
+        request_revision=1,
+        message=(
+            "namespace lab may have 25000 MiB of memory and has 20096; this one asks for 20096, "
+            "and at most 4904 would fit now"
+        ),
+        reasons=(
+            ReasonCount(
+                reason=WaitReason.QUOTA_EXCEEDED,
+                count=2 * HALF_MIB - 25000,
+                of="MiB of memory over the quota of namespace lab",
+                known_as="ResourceQuotaNotFit",
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("total", "fit"),
+    [({"gpus": 2}, 2), ({"memory_mib": 3 * SMALL_MIB}, 3), ({"compute_slices": 4}, 4), ({}, 7)],
+)
+def test_each_dimension_limits_and_one_that_is_not_set_does_not(bench, total, fit):
+    """tensor-fusion §1.5 (B9): an unset dimension beside a set one is a cap of zero there."""
+    limit(bench, **total)
+    writes = [write for n in range(7) for write in all_of(bench, bench.request(asks(f"p{n}", SMALL)))]
+    assert len(grants(writes)) == fit
+
+
+@pytest.mark.parametrize("dimension", ["gpus", "memory_mib", "compute_slices"])
+@pytest.mark.parametrize("of_one", [False, True])
+def test_zero_blocks_wherever_it_is_said(bench, dimension, of_one):
+    """tensor-fusion §1.5 (B9): there a zero means no limit for one pod, and no room for all."""
+    if of_one:
+        limit(bench, pod=Amounts(**{dimension: 0}))
+    else:
+        limit(bench, **{dimension: 0})
+    pending = why(all_of(bench, bench.request(asks("p1", SMALL))))
+    assert pending.message.startswith("namespace lab may have no ")
+    assert pending.message.endswith(": its limit for one pod is 0" if of_one else ": its quota is 0")
+
+
+def test_a_pod_over_the_cap_of_one_pod_waits_and_hears_what_would_fit(bench):
+    """It is not refused for ever: the cap may be raised."""
+    limit(bench, pod=Amounts(memory_mib=30000), memory_mib=35000)
+    bound(bench, "p1", HALF)
+    pending = why(all_of(bench, bench.request(asks("p2", WHOLE))))
+    assert pending.message == (
+        "one pod of namespace lab may have 30000 MiB of memory; this one asks for 40320, "
+        "and at most 14904 would fit now"
+    )
+    assert grants(limit(bench, memory_mib=100000)) == []  # the quota has room now, the GPU has not
+    assert how_it_stands(bench.allocator.desk, RequestId("p2")).state is State.QUEUED
+
+
+def test_all_devices_of_a_pod_count(empty):
+    """tensor-fusion multiplies by the GPU count, too; here it is what the place really takes."""
+    empty.add_node(snapshot("node-a", tuple(gpu_report("node-a", n) for n in range(4))))
+    limit(empty, gpus=3)
+    granted(empty, "p1", claim(profile="1g.5gb", gpus=2))
+    assert used(empty) == Usage(2, 2 * SMALL_MIB, 2000)
+    assert why(all_of(empty, empty.request(asks("p2", claim(profile="1g.5gb", gpus=2))))).reasons[0].count == 1
+
+
+def test_other_namespaces_are_not_held_up(bench, searches):
+    """Who waits for its quota would stand before equals of other namespaces that could run, and cost a search each."""
+    limit(bench, gpus=1)
+    granted(bench, "p1", SMALL)
+    for number in range(5):
+        all_of(bench, bench.request(asks(f"mine-{number}", SMALL)))
+    searches.clear()
+    other = granted(bench, "theirs", SMALL, namespace="shop")
+    assert len(searches) == 1
+    searches.clear()
+    end(bench, other)
+    assert searches == []  # what was freed is offered to no pod that could not have it
+
+
+def test_a_namespace_without_a_quota_has_all(bench):
+    """No default limits."""
+    limit(bench, "shop", gpus=0)
+    assert [granted(bench, f"p{n}", SMALL).booking.name for n in range(7)] == [f"p{n}" for n in range(7)]
+
+
+# -- what counts --------------------------------------------------------------------------------------------------
+
+
+def test_a_quota_that_comes_late_counts_what_runs(bench):
+    """tensor-fusion §1.5 (B9): a quota that is made while workloads run starts at nothing there."""
+    bound(bench, "p1", HALF)
+    limit(bench, gpus=1)
+    assert why(all_of(bench, bench.request(asks("p2", SMALL)))).message == (
+        "namespace lab may have 1 device and has 1; this one asks for 1, and nothing more would fit now"
+    )
+
+
+def test_an_allocator_that_starts_counts_what_is_booked(bench, empty):
+    """Usage would begin at nothing with every restart."""
+    first, second = bound(bench, "p1", HALF), granted(bench, "p2", SMALL)
+    entries = [(subjects.ledger(g.booking.node, g.booking.allocation), g) for g in (first, second)]
+    restarted = type(bench)(type(bench.allocator)(RunId("r2"), bench.allocator.desk.rules))
+    node = bench.allocator.desk.world
+    restarted.read_all(
+        *entries,
+        *[(subjects.inventory(name), said) for name, said in node.inventories.items()],
+        *[(subjects.node(name), said) for name, said in node.news.items()],
+        *[(subjects.head(name), said) for name, said in node.heads.items()],
+    )
+    restarted.handle(LeaseChanged(held=True))
+    assert used(restarted) == used(bench) == Usage(2, HALF_MIB + SMALL_MIB, 4000)
+
+
+def test_what_is_being_taken_away_counts_until_it_is_gone(bench):
+    """LAW 3: a namespace would have twice what it may, for as long as its pods take to end."""
+    limit(bench, gpus=1)
+    grant = bound(bench, "p1", HALF)
+    all_of(bench, bench.request(asks("p2", SMALL)))
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    writes = all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
+    assert [type(write.message) for write in writes] == [Revoke]
+    assert used(bench).gpus == 1
+    assert grants(all_of(bench, bench.gone(grant))) == ["p2"]
+
+
+def test_a_grant_that_is_not_written_yet_counts(bench):
+    """Two pods in one moment would both find room for one."""
+    limit(bench, gpus=1)
+    bench.request(asks("p1", SMALL))
+    said = bench.request(asks("p2", SMALL))
+    assert [type(each.message) for each in said if isinstance(each, Write)] == [Pending]
+
+
+@pytest.mark.parametrize(
+    ("shape", "counts"),
+    [
+        (claim(profile=None, sm_percentage=40), Usage(1, HALF_MIB, 3000)),
+        (claim(profile=None, memory_mib=6000), Usage(1, 9984, 1000)),
+        (claim(profile=None, modes=("mps",), memory_mib=1000, uid=7), Usage(1, 1000, 174)),
+        (claim(profile=None, modes=("fractional",), sm_partition=1, uid=7), Usage(1, 403, 70)),
+        (claim(profile=None, modes=("fractional",), shares_percent=30, uid=7), Usage(1, 12096, 2100)),
+        (claim(profile="1g.5gb+me"), Usage(1, SMALL_MIB, 1000)),
+        (claim(profile=None), Usage(1, WHOLE_MIB, 7000)),
+    ],
+)
+def test_every_kind_of_ask_counts_what_its_place_takes(bench, shape, counts):
+    """tensor-fusion §1.5 and B8: percents bypass the quota there, and small ones are cut to nothing."""
+    granted(bench, "p1", shape)
+    assert used(bench) == counts
+
+
+def test_a_whole_gpu_without_mig_counts_its_memory_and_all_its_compute(empty):
+    """A pod that takes a whole GPU would pass a quota of compute slices."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),)))
+    granted(empty, "p1", claim(profile=None))
+    assert used(empty) == Usage(1, 40960, 7000)
+
+
+@pytest.mark.parametrize("shape", [HALF, claim(profile=None, modes=("mps",), memory_mib=1000, uid=7)])
+def test_what_is_booked_on_a_gpu_that_is_not_shown_any_more_counts_as_before(bench, shape):
+    """A node that drops out of the inventory would make room in the quota while its pods run on."""
+    grant = granted(bench, "p1", shape)
+    before = used(bench)
+    bench.observe(
+        subjects.inventory(NodeName("node-a")),
+        msgspec.structs.replace(
+            bench.allocator.desk.world.inventories[NodeName("node-a")], snapshot=snapshot("node-a", (), generation=2)
+        ),
+    )
+    assert used(bench) == before
+    bench.observe(
+        subjects.inventory(NodeName("node-a")),
+        msgspec.structs.replace(
+            bench.allocator.desk.world.inventories[NodeName("node-a")],
+            snapshot=snapshot("node-a", (gpu_report("node-a", 0),), generation=3),
+        ),
+    )
+    assert used(bench) == usage_of(bench.allocator.desk, grant.booking.devices) == before
+    end(bench, grant)
+    assert used(bench) == Usage()
+
+
+def test_what_is_booked_where_nothing_was_ever_shown_counts_by_its_name(empty):
+    """An allocator that starts before its inventory would find every quota unused."""
+    other = working_allocator()
+    other.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    grant = granted(other, "p1", HALF)
+    empty.observe(subjects.ledger(grant.booking.node, grant.booking.allocation), grant)
+    assert used(empty) == Usage(1, 20 * 1024, 3000)
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    assert used(empty) == Usage(1, HALF_MIB, 3000)
+
+
+# -- changes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_raised_quota_serves_those_who_wait_for_it_in_their_turn(bench):
+    """Priority first, then who asked first; nothing else has to happen."""
+    limit(bench, gpus=0)
+    for name, priority in (("p1", 0), ("p2", 0), ("p3", 5)):
+        all_of(bench, bench.request(asks(name, SMALL, priority=priority)))
+    assert grants(limit(bench, gpus=2)) == ["p3", "p1"]
+    assert grants(all_of(bench, bench.observe(subjects.quota("lab"), QuotaUnset(namespace="lab")))) == ["p2"]
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_who_found_only_a_place_that_takes_too_much_is_served_when_the_limit_is_raised(empty, lifted):
+    """It is not set aside, for another place may take less; it would not be looked at again for long."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "fractional")))
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),), modes=("exclusive", "fractional")))
+    for number in range(4):
+        all_of(empty, empty.request(asked(f"full{number}", claim(profile="1g.6gb"))))
+    limit(empty, compute_slices=3)
+    half = claim(profile=None, modes=("fractional",), sm_partition=50, memory_mib=9000)
+    all_of(empty, empty.request(asks("p1", half)))
+    all_of(empty, empty.request(asks("p2", half)))
+    assert how_it_stands(empty.allocator.desk, RequestId("p1")).steps[0].reasons[0].reason is WaitReason.QUOTA_EXCEEDED
+    if lifted:
+        said = all_of(empty, empty.observe(subjects.quota("lab"), QuotaUnset(namespace="lab")))
+    else:
+        said = limit(empty, compute_slices=4)
+    assert grants(said)[:1] == ["p1"]
+
+
+def test_different_sizes_that_wait_for_a_quota_are_tried_in_their_turn(bench):
+    """What came back would go to whichever is looked at first."""
+    limit(bench, gpus=1)
+    first = bound(bench, "p1", SMALL)
+    for name, shape in (("p2", HALF), ("p3", SMALL), ("p4", claim(profile="2g.10gb"))):
+        all_of(bench, bench.request(asks(name, shape)))
+    assert grants(end(bench, first)) == ["p2"]
+
+
+def test_a_smaller_one_passes_where_a_larger_one_would_exceed(bench):
+    """The limits of a namespace would be its smallest free rest for ever."""
+    limit(bench, memory_mib=HALF_MIB + SMALL_MIB)
+    bound(bench, "p1", HALF)
+    assert grants(all_of(bench, bench.request(asks("p2", HALF)))) == []
+    assert granted(bench, "p3", SMALL).booking.name == "p3"
+
+
+def test_a_lowered_quota_takes_nothing_away(bench):
+    """Bound or not: what was granted while it was allowed stays, and nothing new comes."""
+    limit(bench, gpus=3)
+    first, second = bound(bench, "p1", SMALL), granted(bench, "p2", SMALL)
+    assert limit(bench, gpus=1) == []
+    assert [type(write.message) for write in all_of(bench, bench.ready(second))] == [Bound]
+    assert grants(all_of(bench, bench.request(asks("p3", SMALL)))) == []
+    assert grants(end(bench, first)) == []
+    assert grants(end(bench, second)) == ["p3"]
+
+
+def test_who_waits_for_its_quota_still_waits_for_places_when_it_has_room(bench):
+    """A request that was set aside for its quota would never be offered a freed place again."""
+    limit(bench, gpus=0)
+    theirs = granted(bench, "theirs", WHOLE, namespace="shop")
+    all_of(bench, bench.request(asks("p1", HALF)))
+    assert grants(limit(bench, gpus=1)) == []
+    assert grants(end(bench, theirs)) == ["p1"]
+
+
+def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_tries(bench, searches):
+    """A namespace with very many different waiting pods would stop the allocator whenever it gives something back."""
+    limit(bench, gpus=1)
+    first = bound(bench, "p1", WHOLE)
+    count = 3 * bench.allocator.desk.rules.new_tries
+    for number in range(count):
+        shape = claim(profile="7g.40gb", sm_count=number + 1)
+        all_of(bench, bench.request(asks(f"w{number}", shape)))
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
+    said = bench.gone(first)
+    assert bench.allocator.unfinished
+    searches.clear()
+    assert grants(all_of(bench, said)) == ["w0"]
+    assert len(searches) < bench.allocator.desk.rules.new_tries
+
+
+# -- for others ---------------------------------------------------------------------------------------------------
+
+
+def test_victims_of_another_namespace_make_no_room(bench):
+    """tensor-fusion B7: there they relax the preemptor's quota, which is then exceeded."""
+    desk = bench.allocator.desk
+    theirs, mine = bound(bench, "theirs", HALF, namespace="shop"), bound(bench, "mine", SMALL)
+    limit(bench, gpus=1)
+    wanted = theirs.booking.devices
+    assert forbids_place(desk, None, "lab", wanted, after=(theirs.booking.allocation,)) == (
+        Exceeded("lab", "gpus", of_one=False, limit=1, used=1, asked=1, most=0),
+    )
+    assert forbids_place(desk, None, "lab", wanted, after=(mine.booking.allocation,)) == ()
+
+
+def test_growing_is_checked_against_what_others_have_and_shrinking_never(bench):
+    """An adjustment would count its own share twice, or could not shrink where a limit was lowered."""
+    desk = bench.allocator.desk
+    small = granted(bench, "p1", claim(profile=None, modes=("mps",), memory_mib=1000, uid=7))
+    granted(bench, "p2", claim(profile=None, modes=("mps",), memory_mib=5000, uid=7))
+    before = usage_of(desk, small.booking.devices)
+    limit(bench, memory_mib=8000)
+    assert forbids(desk, "lab", before, Usage(1, 3000, 175)) is None
+    assert forbids(desk, "lab", before, Usage(1, 3001, 175)) == Exceeded(
+        "lab", "memory_mib", of_one=False, limit=8000, used=5000, asked=3001, most=3000
+    )
+    limit(bench, memory_mib=4000)
+    assert forbids(desk, "lab", before, Usage(1, 500, 175)) is None
+
+
+def test_a_guarantee_holds_in_each_dimension_that_an_eviction_takes_from(bench):
+    """A namespace would lose what it was promised to keep."""
+    desk = bench.allocator.desk
+    bound(bench, "p1", HALF)
+    bound(bench, "p2", SMALL)
+    sure = QuotaSet(namespace="lab", guaranteed=Amounts(gpus=1, memory_mib=HALF_MIB))
+    bench.observe(subjects.quota("lab"), sure)
+    assert keeps_guarantee(desk, "lab", Usage(1, SMALL_MIB, 1000))
+    assert not keeps_guarantee(desk, "lab", Usage(1, HALF_MIB, 3000))
+    assert keeps_guarantee(desk, "shop", Usage(9, 9, 9))
+
+
+def test_a_pod_over_its_quota_gets_the_place_of_one_of_its_own_namespace_that_is_less_important(bench):
+    """Where fleet and quota are full, its own namespace can make room in both at once."""
+    limit(bench, gpus=1)
+    granted(bench, "theirs", claim(profile="4g.20gb"), claim(profile="2g.10gb"), namespace="shop")
+    spare = msgspec.structs.replace(asks("spare", SMALL, priority=-1), leeway=Leeway(preemptible=True))
+    (write,) = all_of(bench, bench.request(spare))
+    read_back(bench, write.message)
+    all_of(bench, bench.ready(write.message))
+    writes = all_of(bench, bench.request(asks("urgent", SMALL, priority=5)))
+    (grant,) = [write.message for write in writes if isinstance(write.message, Grant)]
+    assert (grant.after, grant.evict) == ((write.message.booking.allocation,), True)
+
+
+# -- people -------------------------------------------------------------------------------------------------------
+
+
+def test_a_simulated_pod_hears_of_the_quota_like_a_real_one(bench):
+    """It would be told that it fits, and then wait."""
+    pod = PodAsked("lab", {"sluice.dev/profile": "3g.20gb"}, (ContainerRequest("main"),))
+    limit(bench, gpus=0)
+    found = simulate(bench.allocator.desk, pod)
+    assert isinstance(found, WouldWait)
+    real = why(all_of(bench, bench.request(asks("p1", HALF))))
+    assert found.message == real.message
+    assert [step.filter for step in found.steps] == ["turn"]
+    limit(bench, gpus=2)
+    assert isinstance(simulate(bench.allocator.desk, pod), WouldBind)
+
+
+def test_explain_names_the_quota_in_a_step(bench):
+    """A person would see a fleet with room, and a pod that waits."""
+    limit(bench, compute_slices=2)
+    all_of(bench, bench.request(asks("p1", HALF)))
+    stands = how_it_stands(bench.allocator.desk, RequestId("p1"))
+    assert stands.message == (
+        "waits: namespace lab may have 2 compute slices and has 0; this one asks for 3, and at most 2 would fit now"
+    )
+    assert [(step.filter, step.reasons[0].reason) for step in stands.steps] == [("turn", WaitReason.QUOTA_EXCEEDED)]
+
+
+def test_the_reason_follows_when_the_numbers_change(bench):
+    """What a person reads would be of yesterday."""
+    limit(bench, gpus=2)
+    bound(bench, "p1", SMALL)
+    all_of(bench, bench.request(asks("p2", claim(profile="1g.5gb", gpus=2))))
+    pending = why(limit(bench, gpus=1))
+    assert pending.message.startswith("namespace lab may have 1 device and has 1; this one asks for 2")
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Counts searches by namespace; they find what they find."""
+    seen: list[str] = []
+    everywhere, on_node = scheduling.find_free, scheduling.find_place_on
+
+    def find_free(fleet, asking, avoid):
+        seen.append(asking.namespace)
+        return everywhere(fleet, asking, avoid)
+
+    def find_place_on(fleet, asking, node, avoid):
+        seen.append(asking.namespace)
+        return on_node(fleet, asking, node, avoid)
+
+    monkeypatch.setattr(scheduling, "find_free", find_free)
+    monkeypatch.setattr(scheduling, "find_place_on", find_place_on)
+    return seen

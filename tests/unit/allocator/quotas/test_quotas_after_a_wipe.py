@@ -1,0 +1,200 @@
+"""What namespaces may have while the nodes of a wiped broker are opened one after another."""
+
+import msgspec
+import pytest
+from factories.scheduling.allocator import FOLDER, Bench, all_said, asked, claim, gpu_report, snapshot, whole_gpu
+from factories.scheduling.resize import MODES, adjusted, mps, refused, shares_of
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import Incarnation, NodeName, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Amounts,
+    Bound,
+    Cordoned,
+    Grant,
+    Held,
+    Pending,
+    PodGroup,
+    QuotaSet,
+    Released,
+    RequestWithdrawn,
+    SliceReport,
+)
+from sluice.contracts.quotas.usage import Usage
+from sluice_allocator.core.events import GoOn
+from sluice_allocator.core.limits import unbooked
+from sluice_allocator.core.limits.quotas import usage
+from sluice_allocator.core.sizes.adjustments import AdjustReason
+
+WHOLE = claim(profile="7g.40gb")
+LIMIT = QuotaSet(namespace="default", total=Amounts(gpus=1))
+ALL_TAKEN = "namespace default may have 1 device and has 1; this one asks for 1, and nothing more would fit now"
+
+
+def all_of(bench: Bench, said: list) -> list:
+    """Everything lands, until nothing is left to be done; returns the messages."""
+    landed = bench.land_all(said)
+    while bench.allocator.unfinished:
+        landed += bench.land_all(bench.handle(GoOn()))
+    return [write.message for write in landed]
+
+
+def remembered(grant: Grant) -> AllocationRequested:
+    """The request of a pod whose source remembers what it has."""
+    held = Held(node=grant.booking.node, allocation=grant.booking.allocation)
+    return msgspec.structs.replace(asked(grant.booking.name, WHOLE), held=held)
+
+
+def say(bench: Bench, request: AllocationRequested) -> list:
+    """A source asks; returns all that follows."""
+    return all_of(bench, bench.request(request))
+
+
+def opens(bench: Bench, node: str, *slices: SliceReport) -> list:
+    """A node is heard of in the new life, with what it has; returns all that follows."""
+    seen = snapshot(node, (gpu_report(node, 0),), slices=slices, generation=2)
+    return [write.message for write in bench.add_node(seen)] + all_of(bench, [])
+
+
+def grants(said: list) -> list[str]:
+    """Whose new grants these are."""
+    return [each.booking.name for each in said if isinstance(each, Grant) and not each.adopted]
+
+
+def whys(said: list) -> list[str]:
+    """Why somebody waits."""
+    return [each.message for each in said if isinstance(each, Pending)]
+
+
+@pytest.fixture
+def grant(empty: Bench) -> Grant:
+    """A pod on node-b has all that its namespace may have; then the broker loses everything, and the limit is said."""
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    given = empty.bound("mine", WHOLE)
+    empty.read_all(incarnation=Incarnation("900000"))
+    empty.observe(subjects.quota("default"), LIMIT)
+    return given
+
+
+def test_what_runs_on_nodes_that_are_not_open_counts(empty, grant):
+    """The first nodes that are opened would be filled beyond every limit, and a limit takes nothing away."""
+    say(empty, remembered(grant))
+    empty.observe(*all_said())
+    opens(empty, "node-a")
+    assert whys(say(empty, asked("more", WHOLE))) == [ALL_TAKEN]
+    said = opens(empty, "node-b", SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False))
+    said += all_of(empty, empty.ready(grant))
+    assert grants(said) == []
+    assert [each.allocation for each in said if isinstance(each, Bound)] == [grant.booking.allocation]
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    all_of(empty, empty.observe(subjects.request(RequestId("mine")), withdrawn))
+    assert grants(all_of(empty, empty.gone(grant))) == ["more"]
+
+
+def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(empty, grant):
+    """Who has all of a namespace's devices may be said last."""
+    opens(empty, "node-a")
+    (why,) = whys(say(empty, asked("more", WHOLE)))
+    assert why == "namespace default has limits, and its source 'folder' has not reported all slices of its pods yet"
+    say(empty, remembered(grant))
+    assert ALL_TAKEN in whys(all_of(empty, empty.observe(*all_said())))
+
+
+def test_who_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
+    """A namespace with limits would be served nothing after the broker was lost."""
+    opens(empty, "node-a")
+    say(empty, asked("more", WHOLE))
+    assert grants(all_of(empty, empty.observe(*all_said()))) == ["more"]
+
+
+def test_a_group_that_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
+    """The pods of a job would stand until the next time that somebody looks, while others take their places."""
+    empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=Amounts(gpus=2)))
+    opens(empty, "node-a")
+    opens(empty, "node-c")
+    for name in ("rank-0", "rank-1"):
+        say(empty, msgspec.structs.replace(asked(name, WHOLE), group=PodGroup(name="job", size=2)))
+    assert grants(all_of(empty, empty.observe(*all_said()))) == ["rank-0", "rank-1"]
+
+
+def test_namespaces_without_limits_wait_for_no_source(empty, grant):
+    """No pod would be served while one pod-watcher is down."""
+    opens(empty, "node-a")
+    free = msgspec.structs.replace(asked("free", WHOLE), namespace="lab")
+    assert grants(say(empty, free)) == ["free"]
+
+
+def test_who_waited_for_what_is_lost_is_served(empty, grant):
+    """What a source remembers and no node has would count for ever."""
+    say(empty, remembered(grant))
+    empty.observe(*all_said())
+    opens(empty, "node-a")
+    say(empty, asked("more", WHOLE))
+    said = opens(empty, "node-b")
+    assert [type(each) for each in said if isinstance(each, Released)] == [Released]
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="slice lost")
+    assert grants(said + all_of(empty, empty.observe(subjects.request(RequestId("mine")), withdrawn))) == ["more"]
+
+
+def test_what_counts_twice_for_itself_holds_up_nobody(empty, grant):
+    """A pod that is given its own slice again would be in its own way."""
+    say(empty, remembered(grant))
+    empty.observe(*all_said())
+    said = opens(empty, "node-b", SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False))
+    said += all_of(empty, empty.ready(grant))
+    assert [each.allocation for each in said if isinstance(each, Bound)] == [grant.booking.allocation]
+    assert whys(said) == []
+
+
+def test_a_share_is_not_made_larger_into_what_others_have_on_nodes_that_are_not_open(empty):
+    """A bound share is not revoked: its namespace would have more than it may, until a pod ends."""
+    shown = {name: snapshot(name, (gpu_report(name, 0, mig=False),), modes=MODES) for name in ("node-a", "node-b")}
+    empty.add_node(shown["node-a"])
+    here = empty.bound("here", mps(10_000))
+    empty.add_node(shown["node-b"])
+    empty.observe(subjects.cordon(NodeName("node-a")), Cordoned(node=NodeName("node-a")))
+    there = empty.bound("there", mps(20_000))
+    empty.read_all(incarnation=Incarnation("900000"))
+    empty.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(memory_mib=40_000)))
+    for grant, memory_mib in ((here, 10_000), (there, 20_000)):
+        request = msgspec.structs.replace(remembered(grant), claims=(mps(memory_mib),))
+        say(empty, request)
+    report = SliceReport(booking=here.booking, revision=1, state="ready", revoked=False)
+    empty.add_node(msgspec.structs.replace(shown["node-a"], slices=(report,), generation=2))
+    all_of(empty, empty.ready(here))
+
+    unsure = refused(empty, "here", memory_mib=30_000)
+    assert unsure.reason is AdjustReason.NOT_NOW
+    assert unsure.message.endswith("source 'folder' has not reported all slices of its pods yet; retry")
+    assert shares_of(adjusted(empty, "here", memory_mib=9_000)) == [9_000]
+    all_of(empty, empty.observe(*all_said()))
+    wrong = refused(empty, "here", memory_mib=30_000)
+    assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 20_000})
+    assert shares_of(adjusted(empty, "here", memory_mib=20_000)) == [20_000]
+
+
+def test_what_pods_had_before_a_wipe_is_not_added_up_anew_for_each_of_them_that_is_found(empty, monkeypatch):
+    """With 40,000 pods of one namespace the allocator would do nothing else for minutes, while all nodes are opened."""
+    looks = 0
+    least_of = unbooked.least_of
+
+    def looking(desk, claims):
+        nonlocal looks
+        looks += 1
+        return least_of(desk, claims)
+
+    monkeypatch.setattr(unbooked, "least_of", looking)
+    opens(empty, "node-z")
+    empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=Amounts(gpus=100)))
+    bookings = [whole_gpu(f"p{n}_r0_1", node=f"node-{n}", request=f"p{n}") for n in range(100)]
+    for booking in bookings:
+        held = Held(node=booking.node, allocation=booking.allocation)
+        say(empty, msgspec.structs.replace(asked(booking.name, WHOLE), held=held))
+    assert "and has 100;" in whys(say(empty, asked("more", WHOLE)))[-1]
+    looks = 0
+    for booking in bookings:
+        opens(empty, booking.node, SliceReport(booking=booking, revision=1, state="ready", revoked=False))
+        remembered_still = unbooked.usage_unbooked(empty.allocator.desk, "default", None)
+        assert usage(empty.allocator.desk, "default") + remembered_still == Usage(100, 100 * 40320, 700_000)
+    assert looks < 1000

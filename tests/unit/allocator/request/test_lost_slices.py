@@ -1,0 +1,363 @@
+"""What is left of slices that are nowhere any more, because broker and disk were lost: words, memories, tickets."""
+
+import msgspec
+import pytest
+from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot, whole_gpu
+from msgspec.structs import replace
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
+from sluice.contracts.messages import (
+    Booking,
+    Bound,
+    Closed,
+    EvictionOrdered,
+    EvictionOver,
+    Grant,
+    Held,
+    NodeChanged,
+    NodeInventory,
+    NodeOpened,
+    Pending,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SliceFailed,
+    SliceGone,
+    SliceReport,
+    WaitOver,
+    Waived,
+)
+from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice.contracts.ticket_names import ticket_name
+
+NODE, OTHER = NodeName("node-a"), NodeName("node-b")
+OLD = AllocationId("p1_old_1")
+HELD = Held(node=NODE, allocation=OLD)
+NOBODYS = "neither the ledger nor its node's agent has it"
+
+
+def booking(allocation: str = OLD, *, node: NodeName = NODE) -> Booking:
+    """A booking of the life before."""
+    return whole_gpu(allocation, node=node)
+
+
+def old_word():
+    """What the agent said of it."""
+    return ready_of(Grant(revision=3, incarnation=INCARNATION, booking=booking()))
+
+
+def messages(instructions) -> list:
+    """What is written, without the guards."""
+    return [each.message for each in instructions if isinstance(each, Write)]
+
+
+def said(instructions) -> list:
+    """The same without who waits."""
+    return [each for each in messages(instructions) if not isinstance(each, (Pending, WaitOver))]
+
+
+def tick(bench, seconds: float) -> list:
+    """Time passes."""
+    bench.now += seconds
+    return bench.handle(Ticked())
+
+
+def opened(empty, **changes) -> None:
+    """Node-a is open, with one empty GPU."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), **changes))
+    empty.said.clear()
+
+
+# -- statuses without an agent ---------------------------------------------------------------------------
+
+
+def test_a_word_of_a_slice_that_nobody_has_is_ended_and_its_request_released(empty):
+    """A pod that is gone would never be released, and its word stay for ever."""
+    opened(empty)
+    empty.observe(subjects.slice_(NODE, OLD), old_word())
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
+    assert messages(empty.observe(subjects.request(RequestId("p1")), withdrawn)) == []
+    assert messages(tick(empty, 1.0)) == []
+    assert messages(tick(empty, 29.0)) == []
+    (write,) = [each for each in tick(empty, 2.0) if isinstance(each, Write)]
+    nothing = replace(booking(), request_revision=2, owner="p1", namespace="", name="", devices=())
+    assert write.message == Revoke(revision=4, incarnation=INCARNATION, booking=nothing, cause=NOBODYS)
+    assert messages(empty.land(write)) == []
+    gone = SliceGone(allocation=OLD, request=RequestId("p1"), revision=4, cause="never made")
+    landed = [each.message for each in empty.land_all(empty.observe(subjects.slice_(NODE, OLD), gone))]
+    assert landed == [
+        Closed(revision=4, allocation=OLD, request=RequestId("p1"), node=NODE, cause=NOBODYS),
+        Released(request=RequestId("p1"), cause="pod gone"),
+    ]
+
+
+def _reported(empty):
+    report = SliceReport(booking=booking(), revision=3, state="ready", revoked=False)
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2)
+    empty.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False))
+
+
+def _another_life(empty):
+    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
+    empty.observe(subjects.node(NODE), news)
+
+
+def _not_pulled(empty):
+    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=9, gpus=())
+    empty.observe(subjects.node(NODE), news)
+
+
+def _stale(empty):
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), generation=2)
+    empty.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=True))
+
+
+def _booked(empty):
+    empty.request(replace(asked("p1"), held=HELD))
+    grant = Grant(revision=3, incarnation=INCARNATION, booking=booking(), adopted=True)
+    empty.observe(subjects.ledger(NODE, OLD), grant)
+
+
+@pytest.mark.parametrize("known", [_reported, _another_life, _not_pulled, _stale, _booked])
+def test_a_word_of_a_slice_that_somebody_may_have_is_left_alone(empty, known):
+    """Running training would be ended by an allocator that has not heard everything."""
+    opened(empty)
+    empty.observe(subjects.slice_(NODE, OLD), old_word())
+    tick(empty, 1.0)
+    known(empty)
+    for _ in range(5):
+        assert not any(isinstance(each, Revoke) for each in messages(tick(empty, 20.0)))
+
+
+# -- bindings of which the ledger does not tell ------------------------------------------------------------------------
+
+
+def late_bound():
+    """A binding that was sent before the broker was wiped, and landed after that."""
+    word = old_word()
+    return Bound(
+        request=RequestId("p1"),
+        request_revision=1,
+        allocation=OLD,
+        node=NODE,
+        revision=1,
+        ticket=word.ticket,
+        containers=word.containers,
+        slice_sequence=7,
+    )
+
+
+@pytest.mark.parametrize("end", ["withdrawn", "still wanted"])
+def test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever(empty, end):
+    """Its slice is gone, and its node's journal too: it would never be reported, and its pod never released."""
+    opened(empty)
+    if end == "withdrawn":
+        word = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone", held=HELD)
+        cause = "pod gone"
+    else:
+        word, cause = replace(asked("p1"), held=HELD), "slice lost: it is no longer in the ledger"
+    binding = subjects.binding(RequestId("p1"))
+    empty.observe(binding, late_bound())
+    request = subjects.request(RequestId("p1"))
+    assert said(empty.observe(request, word)) == []
+    passed = [[each for each in tick(empty, after) if each == ReadAgain(Stream.BOOK)] for after in (29.0, 2.0, 60.0)]
+    assert passed == [[], [ReadAgain(Stream.BOOK)], []], "once is enough"
+    head = empty.allocator.desk.world.heads[NODE]
+    empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
+    empty.observe(subjects.head(NODE), head)
+    empty.observe(binding, late_bound())
+    assert said(empty.handle(ReadingCaughtUp(Stream.BOOK))) == [Released(request=RequestId("p1"), cause=cause)]
+
+
+def test_a_binding_that_landed_after_a_wipe_is_released_only_after_its_slice(empty):
+    """A pod that is gone would be said to have nothing while its slice is there: its source never heard of that."""
+    opened(empty)
+    empty.observe(subjects.ledger(NODE, OLD), Grant(revision=3, incarnation=INCARNATION, booking=booking()))
+    binding = (subjects.binding(RequestId("p1")), late_bound())
+    withdrawn = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
+    again = empty.read_all(binding, (subjects.request(RequestId("p1")), withdrawn), incarnation=Incarnation("900000"))
+    assert said(again) == [], "its node is not open yet"
+    report = SliceReport(booking=booking(), revision=3, state="ready", revoked=False)
+    found = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2))
+    written = messages(found)
+    assert any(isinstance(each, Revoke) for each in written)
+    assert not any(isinstance(each, Released) for each in written)
+    gone = SliceGone(allocation=OLD, request=RequestId("p1"), revision=4, cause="revoked")
+    last = messages(empty.land_all(empty.observe(subjects.slice_(NODE, OLD), gone)))
+    assert last[-1] == Released(request=RequestId("p1"), cause="pod gone")
+
+
+def test_an_entry_that_is_overwritten_on_its_way_costs_no_reading(empty):
+    """The whole book would be read whenever a slice ends as it is bound."""
+    opened(empty)
+    empty.observe(subjects.binding(RequestId("p1")), late_bound())
+    empty.observe(subjects.ledger(NODE, OLD), Revoke(revision=2, incarnation=INCARNATION, booking=booking(), cause="x"))
+    assert not any(isinstance(each, ReadAgain) for each in tick(empty, 60.0))
+
+
+# -- what a source remembers ------------------------------------------------------------------------------------------
+
+
+def test_a_pod_whose_slice_is_nowhere_any_more_is_released_and_given_no_other(empty):
+    """Pinned to its node, it could never use a slice on another one, and would hold it for ever."""
+    opened(empty)
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    landed = [each.message for each in empty.land_all(empty.request(replace(asked("p1"), held=HELD)))]
+    assert landed == told_of_its_loss("p1"), "over nothing it could land in another life of the bus"
+
+
+def _of_another_life(empty) -> list:
+    """Its grant has landed late, and its node is opened without it."""
+    empty.observe(subjects.ledger(NODE, OLD), Grant(revision=1, incarnation=Incarnation("0"), booking=booking()))
+    return empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+
+
+def _failed(empty) -> list:
+    """It is there, and its agent says that it cannot be used."""
+    report = SliceReport(booking=booking(), revision=3, state="failed", revoked=False)
+    written = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))
+    word = SliceFailed(allocation=OLD, request=RequestId("p1"), revision=3, error="Unknown", message="no answer")
+    return written + empty.land_all(empty.observe(subjects.slice_(NODE, OLD), word))
+
+
+@pytest.mark.parametrize("lost", [_of_another_life, _failed])
+def test_a_pod_whose_slice_is_just_taken_back_is_given_no_other(empty, lost):
+    """Pinned to its node, it could not use one: others would wait, or be evicted, for nothing."""
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    empty.request(replace(asked("p1"), held=HELD))
+
+    landed = [write.message for write in lost(empty)]
+
+    assert [each.booking.allocation for each in landed if isinstance(each, Revoke)] == [OLD]
+    assert not [each for each in landed if isinstance(each, Grant) and not each.adopted]
+
+
+def told_of_its_loss(request: str) -> list:
+    """What a pod with a vanished slice reads: nothing was published before, so it is waived first."""
+    cause = "slice lost: node-a no longer has it"
+    waived = Waived(
+        request=RequestId(request),
+        request_revision=1,
+        allocations=(),
+        cause=cause,
+        incarnation=INCARNATION,
+        source=FOLDER,
+    )
+    return [waived, Released(request=RequestId(request), cause=cause)]
+
+
+def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(empty):
+    """It was granted before its source's word was read again: a pinned pod cannot use it."""
+    opened(empty)
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    grant = Grant(revision=1, incarnation=INCARNATION, booking=booking("p1_new_1", node=OTHER))
+    empty.observe(subjects.ledger(OTHER, AllocationId("p1_new_1")), grant)
+    why = "surplus: its pod runs where its lost slice was: node-a no longer has it"
+    (write,) = [each for each in empty.request(replace(asked("p1"), held=HELD)) if isinstance(each, Write)]
+    assert write.message == Waived(
+        request=RequestId("p1"),
+        request_revision=1,
+        allocations=(AllocationId("p1_new_1"),),
+        cause=why,
+        incarnation=INCARNATION,
+        source=FOLDER,
+        alone=True,
+    )
+    (revoke,) = empty.land_all([write])[1:]
+    assert revoke.message == Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=why)
+    landed = [each.message for each in empty.land_all(empty.gone(grant))]
+    assert not any(isinstance(each, Bound) for each in landed)
+    assert landed[-1] == Released(request=RequestId("p1"), cause="slice lost: node-a no longer has it")
+
+
+@pytest.mark.parametrize("late", [(), (OLD,), (AllocationId("p1_old_2"),)], ids=["none", "of it", "of another"])
+def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_know(empty, late):
+    """
+    It was lost, and the broker was wiped before its source heard so: its pod would keep it from being taken back.
+
+    A binding of before may have landed since, and does not say that its source was told.
+    """
+    for each in late:
+        empty.observe(subjects.binding(RequestId("p1")), replace(late_bound(), allocation=each))
+    empty.request(replace(asked("p1"), held=HELD))
+    report = SliceReport(booking=booking(), revision=3, state="quarantined", revoked=True)
+    landed = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))
+    (revoke,) = [each.message for each in landed if isinstance(each.message, Revoke)]
+    (order,) = [each.message for each in landed if isinstance(each.message, EvictionOrdered)]
+    assert revoke.booking.allocation == OLD
+    assert order.cause == "its slice on node-a is being revoked"
+
+    ended = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
+    later = [each.message for each in empty.land_all(empty.observe(subjects.request(RequestId("p1")), ended))]
+    assert later == [EvictionOver(request=RequestId("p1"))]
+
+
+def test_a_pod_waits_while_its_node_is_not_open(empty):
+    """It runs there, perhaps: it would lose its slice for a node that is late."""
+    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=())
+    empty.observe(subjects.node(NODE), news)
+    assert said(empty.request(replace(asked("p1"), held=HELD))) == []
+    assert said(tick(empty, 100.0)) == []
+
+
+# -- a ticket that cannot be believed ---------------------------------------------------------------------------------
+
+
+def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
+    """It may be running on an instance of an unknown owner: ended, or given a second one."""
+    ticket = ticket_name(OLD, RunId("run-1"), 1)
+    opened(empty, doubtful_tickets=(ticket,))
+    message = (
+        f"its slice may be on node-a, which has lost its journal and cannot believe ticket {ticket}; "
+        "`sluice gpus` says why: delete the pod, and it is given another"
+    )
+    pending = Pending(
+        request=RequestId("p1"),
+        request_revision=1,
+        message=message,
+        reasons=(ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes"),),
+    )
+    assert messages(empty.request(replace(asked("p1"), held=HELD))) == [pending]
+    assert said(tick(empty, 100.0)) == []
+    other = replace(asked("p2"), held=Held(node=NODE, allocation=AllocationId("p2_old_1")))
+    assert [each.message for each in empty.land_all(empty.request(other))] == told_of_its_loss("p2")
+
+
+def test_a_pod_that_goes_is_released_although_its_ticket_is_in_doubt(empty):
+    """No pod runs there any more: what is left of it is for people, and its request would wait for ever."""
+    opened(empty, doubtful_tickets=(ticket_name(OLD, RunId("run-1"), 1),))
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
+    assert said(empty.observe(subjects.request(RequestId("p1")), withdrawn)) == [
+        Released(request=RequestId("p1"), cause="pod gone")
+    ]
+
+
+# -- a new disk -------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_opens_a_node_says_what_was_ready_there_and_is_not_reported(bench):
+    """A new agent would call a slice that lived one that could never be made, and its pod lose its place."""
+    lived = bench.bound("p1", claim(profile="3g.20gb"))
+    bench.granted("p2", claim(profile="1g.5gb"))  # never ready
+    again = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"), boot_id="boot-2")
+    (head,) = [each.message for each in bench.add_node(again) if isinstance(each.message, NodeOpened)]
+    assert head == NodeOpened(
+        node=NODE,
+        incarnation=INCARNATION,
+        boot_id="boot-2",
+        agent_run=RunId("agent-2"),
+        lived=(lived.booking.allocation,),
+    )
+    assert msgspec.json.decode(msgspec.json.encode(head), type=NodeOpened) == head
+
+
+def test_what_a_source_remembers_that_its_pod_has_was_ready_although_a_wiped_bus_tells_nothing_of_it(empty):
+    """Its agent was making it again when the broker was wiped, and lost its disk then: the pod would lose its place."""
+    report = SliceReport(booking=booking(), revision=3, state="making", revoked=False)
+    opened(empty, slices=(report,))
+    empty.request(replace(asked("p1"), held=HELD))
+    again = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-3"), boot_id="boot-3")
+    (head,) = [each.message for each in empty.add_node(again) if isinstance(each.message, NodeOpened)]
+    assert head.lived == (OLD,)

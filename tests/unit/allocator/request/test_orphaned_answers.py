@@ -1,0 +1,223 @@
+"""Bindings without a request end like grants: once their source has synced and a grace period has passed."""
+
+import msgspec
+import pytest
+from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.messages import (
+    Bound,
+    Closed,
+    Grant,
+    Refused,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SourceSynced,
+    Waived,
+)
+from sluice.contracts.reasons import Refusal, RefusalReason
+
+GONE = RequestId("gone")
+REFUSED = Refused(
+    request=GONE,
+    request_revision=1,
+    refusal=Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile"),
+    source=FOLDER,
+)
+WAIVED = Waived(
+    request=GONE,
+    request_revision=1,
+    allocations=(AllocationId("gone_r9_1"),),
+    cause="its node does not answer",
+    incarnation=INCARNATION,
+    source=FOLDER,
+)
+LATE = msgspec.structs.replace(WAIVED, incarnation=Incarnation("of another life"))
+LATE_BOUND = Bound(
+    request=GONE,
+    request_revision=1,
+    allocation=AllocationId("gone_r9_1"),
+    node=NodeName("node-a"),
+    revision=1,
+    ticket="ticket-1",
+    containers=(),
+    source=FOLDER,
+    incarnation=Incarnation("of another life"),
+)
+ANSWERS = {"refused": REFUSED, "waived": WAIVED, "waived in another life": LATE, "bound in another life": LATE_BOUND}
+
+
+def synced(bench, epoch: int = 1, count: int = 0) -> None:
+    """The folder has told all it has."""
+    message = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=epoch, count=count)
+    bench.observe(subjects.source(FOLDER), message)
+
+
+def tick(bench, now: float) -> list:
+    """What comes of time, whole."""
+    bench.now = now
+    return bench.tick()
+
+
+def quiet(bench) -> None:
+    """Its agent's durable is asked for with the first tick of each life: not what is looked at here."""
+    tick(bench, 1.0)
+    bench.allocator.ensuring.done("node-a")
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
+    """STATE forgot the request, or the word landed after a wipe, and its pod has gone: it would stay for ever."""
+    quiet(bench)
+    assert bench.observe(subjects.binding(GONE), answer) == []
+    synced(bench)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 129.0) == []
+    (write,) = tick(bench, 131.0)
+    address = subjects.binding(GONE)
+    assert write == Write(
+        operation=write.operation,
+        attempt=1,
+        stream=Stream.BOOK,
+        subject=address.subject,
+        message=Released(request=GONE, cause="its request is gone"),
+        guard=address.guard,
+        expected=bench.allocator.desk.world.sequences[address.subject],
+        request=GONE,
+        ttl_s=3600,
+    )
+
+    bench.land(write)
+    synced(bench, epoch=2)
+    assert tick(bench, 200.0) == []
+    assert tick(bench, 300.0) == []
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_that_lands_when_all_is_over_is_ended(bench, answer):
+    """Its request is closed and the last word of its pod is said: the answer would stay for ever."""
+    quiet(bench)
+    ended = RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended", closing=True)
+    assert bench.observe(subjects.request(GONE), ended) == []
+
+    (write,) = bench.observe(subjects.binding(GONE), answer)
+    assert write.message == Released(request=GONE, cause="its request is gone")
+    assert write.ttl_s == 3600
+
+    bench.land(write)
+    assert tick(bench, 200.0) == []
+
+
+def test_who_has_not_heard_that_all_is_over_is_told_again(bench):
+    """A pod-watcher that never knew of the pod was shown it late: its last word would stay on the bus for ever."""
+    quiet(bench)
+    released = Released(request=GONE, cause="containers ended")
+    bench.observe(subjects.binding(GONE), released)
+    ended = RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended")
+    assert bench.observe(subjects.request(GONE), ended) == []
+    synced(bench)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 129.0) == []
+    (write,) = tick(bench, 131.0)
+    assert write.message == released
+
+    bench.land(write)
+    bench.observe(subjects.request(GONE), msgspec.structs.replace(ended, closing=True))
+    synced(bench, epoch=2)
+    assert tick(bench, 200.0) == []
+    assert tick(bench, 300.0) == []
+
+
+def test_who_never_hears_that_all_is_over_is_not_told_at_the_speed_of_ticks(bench):
+    """A source that lists and does not close would have a word of its own in every second."""
+    quiet(bench)
+    bench.observe(subjects.binding(GONE), Released(request=GONE, cause="containers ended"))
+    bench.observe(subjects.request(GONE), RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended"))
+    said = []
+    for second in range(200):
+        synced(bench, epoch=second)
+        for write in tick(bench, 100.0 + second):
+            said.append(second)
+            bench.land(write)
+
+    assert 5 <= len(said) <= 7
+
+
+def test_a_request_that_the_bus_forgot_keeps_its_answer(bench):
+    """Its source repeats it, late: a pod with a refusal would read that it is over."""
+    quiet(bench)
+    bench.request(asked("gone", claim(gpus=9)))
+    bench.observe(subjects.binding(GONE), REFUSED)
+    bench.read_all((subjects.binding(GONE), REFUSED))
+    bench.land_all(tick(bench, 1000.0))
+    assert tick(bench, 2000.0) == []
+
+    bench.request(asked("gone", claim(gpus=9)))
+    synced(bench, count=1)
+    assert tick(bench, 3000.0) == []
+    assert tick(bench, 4000.0) == []
+
+
+def test_a_source_that_has_listed_before_has_to_list_again(bench):
+    """What it said before the answer was found tells nothing of it."""
+    quiet(bench)
+    synced(bench)
+    bench.observe(subjects.binding(GONE), REFUSED)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 1000.0) == []
+
+
+def test_other_sources_say_nothing_of_it(bench):
+    """A folder that has listed would end what a cluster's pod was told."""
+    quiet(bench)
+    bench.observe(subjects.binding(GONE), msgspec.structs.replace(REFUSED, source=SourceName("cluster")))
+    synced(bench)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 1000.0) == []
+
+
+def test_an_answer_of_an_older_allocator_is_left_alone(bench):
+    """It does not say who asked, and who did may be silent."""
+    quiet(bench)
+    bench.observe(subjects.binding(GONE), msgspec.structs.replace(REFUSED, source=SourceName("")))
+    synced(bench)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 1000.0) == []
+
+
+def test_an_answer_ends_after_what_was_granted(bench):
+    """`Released` would be said of a slice that is still there."""
+    grant = bench.granted("gone")
+    quiet(bench)
+    bench.observe(subjects.binding(GONE), WAIVED)
+    book = [(subjects.head("node-a"), bench.allocator.desk.world.heads["node-a"])]
+    book += [(subjects.ledger("node-a", grant.booking.allocation), grant), (subjects.binding(GONE), WAIVED)]
+    news = [(subjects.node("node-a"), bench.allocator.desk.world.news["node-a"])]
+    news += [(subjects.inventory("node-a"), bench.allocator.desk.world.inventories["node-a"])]
+    bench.land_all(bench.read_all(*book, *news))
+    synced(bench)
+
+    tick(bench, 100.0)
+    (revoke,) = [i for i in tick(bench, 131.0) if isinstance(i, Write)]
+    assert revoke.message == Revoke(
+        revision=2,
+        incarnation=INCARNATION,
+        booking=grant.booking,
+        cause="orphan: its source no longer requests it",
+    )
+    bench.land(revoke)
+    assert [i for i in tick(bench, 140.0) if isinstance(i, Write)] == []
+
+    assert isinstance(grant, Grant)
+    closed = bench.land_all(bench.gone(grant))
+    assert [type(write.message) for write in closed] == [Closed]
+    (released,) = [i for i in tick(bench, 141.0) if isinstance(i, Write)]
+    assert released.message == Released(request=GONE, cause="its request is gone")

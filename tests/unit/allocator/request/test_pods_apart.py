@@ -1,0 +1,328 @@
+"""What pods say of each other: who may be beside whom is judged before a place is given, and told where it waits."""
+
+import msgspec
+import pytest
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import NodeName, RequestId, RunId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Grant,
+    HostFacts,
+    HostNeeds,
+    HostPort,
+    Leeway,
+    NodeExpression,
+    OtherPods,
+    Pending,
+    PodGroup,
+    PodTerm,
+    RequestWithdrawn,
+    SourceSynced,
+    SpreadTerm,
+)
+from sluice.contracts.reasons import WaitReason
+from sluice.contracts.request_syntax import ContainerRequest
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.asking_why import PodAsked, WouldBind, WouldWait, simulate
+from sluice_allocator.core.events import GoOn, LeaseChanged
+from sluice_allocator.core.placement.asking import asking_of
+from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.looking import Look, look_for
+from sluice_allocator.core.rules import Rules
+
+HOSTNAME, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+LLM = (NodeExpression(key="app", operator="In", values=("llm",)),)
+ONE_PER_HOST = HostNeeds(apart=(PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
+OVER_ZONES = HostNeeds(spread=(SpreadTerm(topology_key=ZONE, selector=LLM),))
+
+
+def facts(zone: str = "", **more: object) -> HostFacts:
+    """A node with room for everything."""
+    labels = {ZONE: zone} if zone else {}
+    return HostFacts(cpu_cores=64.0, memory_mib=1 << 20, pods_free=110, labels=labels, source=FOLDER, **more)
+
+
+def bench_of(**nodes: HostFacts) -> Bench:
+    """An allocator with these nodes of one GPU with seven small places each."""
+    bench = Bench(Allocator(RunId("r1"), Rules()))
+    bench.read_all()
+    bench.handle(LeaseChanged(held=True))
+    for name, host in nodes.items():
+        bench.observe(subjects.host(NodeName(name)), host)
+        bench.add_node(snapshot(name, (gpu_report(name, 0),)))
+    bench.said.clear()
+    return bench
+
+
+def pod(name: str, host: HostNeeds = HostNeeds(), app: str = "llm", **more: object) -> AllocationRequested:  # noqa: B008
+    """A pod with a label, that asks for a small instance."""
+    labels = {"app": app} if app else {}
+    return msgspec.structs.replace(asked(name, claim(profile="1g.5gb")), host=host, labels=labels, **more)
+
+
+def words(bench: Bench, said: list) -> list:
+    """Everything lands, until nothing is left to be done: what was said, in order."""
+    landed = bench.land_all(said)
+    while bench.allocator.unfinished:
+        landed += bench.land_all(bench.handle(GoOn()))
+    return [write.message for write in landed]
+
+
+def ask(bench: Bench, *pods: AllocationRequested) -> list[str]:
+    """Where each is granted a place, or the first reason why it waits."""
+    found = []
+    for each in pods:
+        last = [m for m in words(bench, bench.request(each)) if isinstance(m, Grant | Pending)][-1]
+        found.append(last.booking.node if isinstance(last, Grant) else last.reasons[0].reason)
+    return found
+
+
+def ends(bench: Bench, name: str) -> dict[str, str]:
+    """A pod is gone: who is granted a place by that, and where."""
+    gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    said = words(bench, bench.observe(subjects.request(RequestId(name)), gone))
+    return {each.booking.request: each.booking.node for each in said if isinstance(each, Grant)}
+
+
+def grants(bench: Bench) -> dict[str, Grant]:
+    """Everything that was granted so far, by request."""
+    messages = (getattr(each, "message", None) for each in bench.said)
+    return {each.booking.request: each for each in messages if isinstance(each, Grant)}
+
+
+def is_gone(bench: Bench, name: str) -> set[str]:
+    """A pod is gone, and so is its slice: who is granted a place by that."""
+    before = grants(bench)
+    ends(bench, name)
+    words(bench, bench.gone(before[name]))
+    return set(grants(bench)) - set(before)
+
+
+@pytest.mark.parametrize("spread", [ONE_PER_HOST, HostNeeds(spread=(SpreadTerm(topology_key=HOSTNAME, selector=LLM),))])
+def test_replicas_that_want_a_host_each_get_one_each(spread: HostNeeds) -> None:
+    """Two nodes, two replicas; packing them on one would leave the second unschedulable for ever."""
+    bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
+    assert ask(bench, pod("a", spread), pod("b", spread)) == ["gpu-1", "gpu-2"]
+
+
+def test_the_replica_too_many_waits_with_the_reason_and_is_served_when_one_ends() -> None:
+    """It is not pinned where the scheduler cannot place it; a host that is free again is given to it at once."""
+    bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
+    places = ask(bench, *(pod(name, ONE_PER_HOST) for name in "abc"))
+    assert places == ["gpu-1", "gpu-2", WaitReason.NODE_POD_ANTI_AFFINITY]
+    assert ends(bench, "a") == {"c": "gpu-1"}
+
+
+def test_a_pod_that_the_bus_has_forgotten_keeps_others_out_as_long_as_it_has_its_slice() -> None:
+    """A broker that was restarted forgets its latest words: two replicas would be on one host until they are said."""
+    bench = bench_of(**{"gpu-1": facts()})
+    assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-1"]
+    words(bench, bench.ready(grants(bench)["a"]))
+    del bench.state[subjects.request(RequestId("a")).subject]
+    words(bench, bench.read_state())
+    assert ask(bench, pod("b", ONE_PER_HOST)) == [WaitReason.NODE_POD_ANTI_AFFINITY]
+    assert is_gone(bench, "a") == {"b"}
+
+
+def test_who_waited_for_others_to_go_and_is_gone_is_forgotten() -> None:
+    """Short-lived pods that never fit would be remembered for as long as the one that keeps them out lives."""
+    bench = bench_of(**{"gpu-1": facts()})
+    assert ask(bench, *(pod(name, ONE_PER_HOST) for name in "ab")) == ["gpu-1", WaitReason.NODE_POD_ANTI_AFFINITY]
+    desk = bench.allocator.desk
+    (_, crowd) = {bar.crowd: None for bar in look_for(desk.fleet, asking_of(pod("b", ONE_PER_HOST)), frozenset()).bars}
+    assert list(crowd.interested) == ["b"]
+    assert ends(bench, "b") == {}
+    assert not crowd.interested
+
+
+def test_a_pod_that_another_wants_apart_is_kept_out_and_its_equals_are_not() -> None:
+    """Terms hold both ways; who waits behind a pod that is kept out is no pod of that label, and gets its place."""
+    bench = bench_of(**{"gpu-1": facts()})
+    assert ask(bench, pod("a", ONE_PER_HOST, app="db")) == ["gpu-1"]
+    places = ask(bench, pod("b"), pod("c", app="etl"), pod("d", app=""))
+    assert places == [WaitReason.NODE_POD_ANTI_AFFINITY, "gpu-1", "gpu-1"]
+    assert ends(bench, "a") == {"b": "gpu-1"}
+
+
+def test_who_waits_already_does_not_hold_up_its_equals_when_it_comes_to_be_kept_out() -> None:
+    """One that is first of its shape and may not be there any more waits by itself; the next of them is served."""
+    bench = bench_of(**{"gpu-1": facts()})
+    ask(bench, *(pod(f"full-{at}", app="") for at in range(7)))
+    waiting = (pod("db", ONE_PER_HOST, app="db", priority=5), pod("llm"), pod("etl", app="etl"))
+    assert ask(bench, *waiting) == [WaitReason.GPU_LAYOUT_FULL] * 3
+    assert is_gone(bench, "full-0") == {"db"}
+    assert is_gone(bench, "full-1") == {"etl"}
+
+
+def test_replicas_are_spread_over_zones_as_evenly_as_their_constraint_says() -> None:
+    """A maxSkew of 1 over two zones, one of them with two nodes."""
+    bench = bench_of(**{"a-1": facts("a"), "a-2": facts("a"), "b-1": facts("b")})
+    places = ask(bench, *(pod(f"p{at}", OVER_ZONES) for at in range(4)))
+    assert sorted(place[0] for place in places) == ["a", "a", "b", "b"]
+
+
+def test_a_zone_without_gpus_counts_as_it_does_for_the_scheduler() -> None:
+    """A node without GPUs is a domain too: more than maxSkew beyond its none would be more than the pod allows."""
+    bench = bench_of(**{"a-1": facts("a")})
+    bench.observe(subjects.host(NodeName("cpu-1")), facts("b"))
+    assert ask(bench, pod("p", OVER_ZONES), pod("q", OVER_ZONES)) == ["a-1", WaitReason.NODE_TOPOLOGY_SPREAD]
+    bench.observe(subjects.host(NodeName("cpu-1")), facts("a"))
+    words(bench, bench.handle(GoOn()))
+    assert "q" in grants(bench)
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        HostNeeds(spread=(SpreadTerm(topology_key="rack", selector=LLM),)),
+        HostNeeds(beside=(PodTerm(topology_key="rack", selector=LLM, namespaces=("default",)),)),
+    ],
+)
+def test_a_topology_key_that_no_node_carries_is_named(needs: HostNeeds) -> None:
+    """A larger maxSkew would not help: the nodes lack the label, all of them or some."""
+    bench = bench_of(**{"gpu-1": facts("a"), "gpu-2": facts("b")})
+    said = words(bench, bench.request(pod("p", needs)))
+    (waits,) = [each for each in said if isinstance(each, Pending)]
+    assert [each.reason for each in waits.reasons[:2]] == [
+        WaitReason.NO_NODE_CAN_FIT,
+        WaitReason.NODE_TOPOLOGY_LABEL_MISSING,
+    ]
+    assert "the label rack" in waits.message
+    labelled = msgspec.structs.replace(facts(), labels={"rack": "r1"})
+    words(bench, bench.observe(subjects.host(NodeName("gpu-2")), labelled))
+    words(bench, bench.handle(GoOn()))
+    assert grants(bench)["p"].booking.node == "gpu-2"
+    ask(bench, *(pod(f"full-{at}", HostNeeds(node_name="gpu-2"), app="") for at in range(6)))
+    (waits,) = [each for each in words(bench, bench.request(pod("q", needs))) if isinstance(each, Pending)]
+    assert WaitReason.NODE_TOPOLOGY_LABEL_MISSING in [each.reason for each in waits.reasons]
+    assert WaitReason.NO_NODE_CAN_FIT not in [each.reason for each in waits.reasons]
+
+
+def test_a_pod_waits_for_the_pod_that_it_wants_beside_it() -> None:
+    """Not anywhere: where that pod is; and it is woken when that pod has its place."""
+    beside = HostNeeds(beside=(PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
+    bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
+    assert ask(bench, pod("cache", beside, app="cache")) == [WaitReason.NODE_POD_AFFINITY]
+    words(bench, bench.request(pod("llm", HostNeeds(node_name="gpu-2"))))
+    assert {name: each.booking.node for name, each in grants(bench).items()} == {"llm": "gpu-2", "cache": "gpu-2"}
+
+
+def test_the_first_of_pods_that_want_to_be_together_is_not_kept_waiting_for_itself() -> None:
+    """As the scheduler has it: no pod is there, and it is one of those that it names."""
+    together = HostNeeds(beside=(PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
+    bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
+    assert ask(bench, *(pod(name, together) for name in "abc")) == ["gpu-1"] * 3
+
+
+def test_a_host_port_is_given_once_on_a_node() -> None:
+    """Of ours and of others' pods; another address or protocol is another port."""
+    tcp, udp = HostPort(port=8080), HostPort(port=8080, protocol="UDP")
+    bench = bench_of(**{"gpu-1": facts(ports=(HostPort(port=9000, ip="10.0.0.1"),)), "gpu-2": facts()})
+    places = ask(
+        bench,
+        pod("a", HostNeeds(ports=(tcp,))),
+        pod("b", HostNeeds(ports=(tcp,))),
+        pod("c", HostNeeds(ports=(tcp,))),
+        pod("d", HostNeeds(ports=(udp,))),
+        pod("e", HostNeeds(ports=(HostPort(port=9000),))),
+    )
+    assert places == ["gpu-1", "gpu-2", WaitReason.NODE_HOST_PORT_TAKEN, "gpu-1", "gpu-2"]
+
+
+def test_pods_that_are_not_ours_keep_ours_out_as_well() -> None:
+    """What their source says of them counts: matched by our term, or wanting ours apart."""
+    theirs = OtherPods(namespace="default", labels={"app": "llm"})
+    proud = OtherPods(namespace="web", labels={"app": "db"}, apart=(PodTerm(topology_key=HOSTNAME, namespaces=("*",)),))
+    bench = bench_of(**{"gpu-1": facts(others=(theirs,)), "gpu-2": facts(others=(proud,)), "gpu-3": facts()})
+    assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-3"]
+    bench.observe(subjects.host(NodeName("gpu-1")), facts())
+    assert ask(bench, pod("b", ONE_PER_HOST)) == ["gpu-1"]
+
+
+def test_a_volume_in_one_zone_takes_its_pod_there() -> None:
+    """And where no node could have it, that is said as something that does not pass by itself."""
+    in_b = (NodeExpression(key=ZONE, operator="In", values=("b",)),)
+    bench = bench_of(**{"a-1": facts("a"), "b-1": facts("b")})
+    assert ask(bench, pod("p", HostNeeds(volumes=((in_b,),)))) == ["b-1"]
+    in_c = (NodeExpression(key=ZONE, operator="In", values=("c",)),)
+    said = words(bench, bench.request(pod("q", HostNeeds(volumes=((in_c,),)))))
+    reasons = [each.reason for each in next(m for m in said if isinstance(m, Pending)).reasons]
+    assert reasons[:2] == [WaitReason.NO_NODE_CAN_FIT, WaitReason.NODE_VOLUME_ELSEWHERE]
+
+
+def test_members_of_a_group_that_want_a_host_each_are_granted_together_or_wait() -> None:
+    """Two hosts hold two of them, and not three."""
+    for size, granted in ((2, 2), (3, 0)):
+        bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
+        for at in range(size):
+            words(bench, bench.request(pod(f"m{at}", ONE_PER_HOST, group=PodGroup(name="job", size=size))))
+        words(bench, bench.tick())
+        assert len({each.booking.node for each in grants(bench).values()}) == granted
+
+
+def test_nobody_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None:
+    """A victim counts until it is gone, so one that is wanted apart is not evicted for the pod that wants it so."""
+    bench = bench_of(**{"gpu-1": facts()})
+    weak = Leeway(preemptible=True)
+    assert ask(bench, *(pod(f"weak-{at}", leeway=weak) for at in range(7))) == ["gpu-1"] * 7
+    said = words(bench, bench.request(pod("strong", ONE_PER_HOST, priority=10)))
+    assert [type(each) for each in said] == [Pending]
+    ask(bench, pod("as-strong", app="", priority=10))
+    assert grants(bench)["as-strong"].evict  # it would have been, but for that
+
+
+def test_simulate_answers_as_the_grant_would_be() -> None:
+    """The same filters, and the same reasons, before anybody has asked."""
+    bench = bench_of(**{"gpu-1": facts()})
+    bench.observe(subjects.source(FOLDER), SourceSynced(source=FOLDER, run=RunId("w"), epoch=1, count=0))
+    question = PodAsked(
+        "default",
+        {"sluice.dev/profile": "1g.5gb"},
+        (ContainerRequest("main"),),
+        ONE_PER_HOST,
+        {"app": "llm"},
+    )
+    assert isinstance(simulate(bench.allocator.desk, question), WouldBind)
+    assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-1"]
+    waits = simulate(bench.allocator.desk, question)
+    assert isinstance(waits, WouldWait)
+    assert waits.steps[0].reasons[0].reason is WaitReason.NODE_POD_ANTI_AFFINITY
+
+
+def test_a_node_where_the_scheduler_refused_its_predecessor_is_taken_only_where_there_is_nothing_else() -> None:
+    """The pod that a controller makes again would be pinned to the same node, and evicted there, for ever."""
+    bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
+    shun = HostNeeds(shun=(NodeName("gpu-1"),))
+    assert ask(bench, *(pod(f"p{at}", shun) for at in range(8))) == ["gpu-2"] * 7 + ["gpu-1"]
+
+
+def test_what_is_freed_on_the_only_node_is_given_to_who_would_rather_be_elsewhere() -> None:
+    """Each pod that comes meanwhile would be served there before it."""
+    bench = bench_of(**{"gpu-1": facts()})
+    ask(bench, *(pod(f"p{at}") for at in range(7)))
+    (waits,) = ask(bench, pod("shy", HostNeeds(shun=(NodeName("gpu-1"),))))
+    assert waits is not None
+    assert is_gone(bench, "p0") == {"shy"}
+
+
+@pytest.mark.parametrize("nodes", [6, 60])
+def test_a_decision_looks_at_as_many_nodes_in_a_large_fleet_as_in_a_small_one(monkeypatch, nodes: int) -> None:
+    """Nodes with a replica are passed over, and one without is taken: the others are not looked at."""
+    looked_at: list[str] = []
+    why_not_on = Look.why_not_on
+
+    def counted(look: Look, node: Node) -> WaitReason | None:
+        looked_at.append(node.name)
+        return why_not_on(look, node)
+
+    bench = bench_of(**{f"gpu-{at:02}": facts("ab"[at % 2]) for at in range(nodes)})
+    both = msgspec.structs.replace(ONE_PER_HOST, spread=OVER_ZONES.spread)
+    ask(bench, *(pod(f"p{at}", both) for at in range(4)))
+    monkeypatch.setattr(Look, "why_not_on", counted)
+    assert ask(bench, pod("p4", both)) == ["gpu-04"]
+    assert len(looked_at) <= 6
+    looked_at.clear()
+    assert ask(bench, pod("plain", app="")) != []
+    assert looked_at == [], "a pod without terms asks no node for its pods"

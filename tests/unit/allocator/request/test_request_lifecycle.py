@@ -1,0 +1,480 @@
+"""One request's life in the allocator's core, as whole lists of instructions."""
+
+import itertools
+
+import msgspec
+import pytest
+from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot
+from msgspec.structs import replace
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Ticked, Write, WriteRefused, WriteUnknown
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, SourceName
+from sluice.contracts.messages import (
+    Booking,
+    Bound,
+    Closed,
+    ContainerDevices,
+    DeviceGrant,
+    Grant,
+    Pending,
+    Refused,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SliceDegraded,
+    SliceFailed,
+    SliceGone,
+    WaitOver,
+    Waived,
+)
+from sluice.contracts.reasons import ReasonCount, RefusalReason, WaitReason
+
+NODE = NodeName("node-a")
+P1 = RequestId("p1")
+
+
+def withdrawn(*, closing: bool = False) -> RequestWithdrawn:
+    """The source takes its request back."""
+    return RequestWithdrawn(revision=2, source=SourceName("folder"), cause="pod gone", closing=closing)
+
+
+def messages(instructions) -> list:
+    """What is written, without the guards."""
+    return [i.message for i in instructions if isinstance(i, Write)]
+
+
+def test_a_pod_that_asks_is_granted_a_place_at_once(bench):
+    """One request on an empty GPU: exactly one guarded ledger write."""
+    instructions = bench.request(asked("p1"))
+
+    allocation = AllocationId("p1_r1_1")
+    booking = Booking(
+        allocation=allocation,
+        request=P1,
+        request_revision=1,
+        source=FOLDER,
+        owner="p1",
+        namespace="default",
+        name="p1",
+        node=NODE,
+        devices=(DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="1g.5gb", start=6, size=1),),
+    )
+    assert instructions == [
+        Write(
+            operation=OperationId("r1-2"),
+            attempt=1,
+            stream=Stream.BOOK,
+            subject=subjects.ledger(NODE, allocation).subject,
+            guard="sluice.ledger.node-a.>",
+            expected=bench.allocator.desk.outbox.current(subjects.head(NODE)).sequence,
+            message=Grant(revision=1, incarnation=INCARNATION, booking=booking),
+            request="p1",
+        )
+    ]
+
+
+def test_a_pod_is_bound_only_when_its_slice_is_ready(bench):
+    """The grant alone binds nothing; the agent's word does, with its strings."""
+    (landed,) = bench.land_all(bench.request(asked("p1")))
+
+    bound = messages(bench.ready(landed.message))
+
+    assert bound == [
+        Bound(
+            request=P1,
+            request_revision=1,
+            allocation=AllocationId("p1_r1_1"),
+            node=NODE,
+            revision=1,
+            ticket="ticket-1",
+            containers=(ContainerDevices(container="main", visible_devices="MIG-ticket-1-0"),),
+            slice_sequence=5,
+            source=FOLDER,
+            incarnation=INCARNATION,
+            slice_operation=OperationId("other-slice-5"),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("profile", "chosen", "expected"),
+    [
+        ("1g.5gb", "", "compute,utility"),
+        ("1g.5gb", "compute,graphics", "compute,graphics"),
+        ("1g.5gb+me", "", "compute,utility,video"),
+        ("1g.5gb+me", "all", "all"),
+    ],
+)
+def test_a_container_has_of_the_driver_what_it_chose_or_what_its_profile_is_made_for(bench, profile, chosen, expected):
+    """The agent sees devices alone, and a +me instance would be bought for nothing."""
+    one = msgspec.structs.replace(claim(profile=profile), driver_capabilities=chosen)
+    (landed,) = bench.land_all(bench.request(asked("p1", one)))
+    (bound,) = messages(bench.ready(landed.message))
+    assert [each.driver_capabilities for each in bound.containers] == [expected]
+
+
+def test_a_pod_that_ends_gives_its_place_back_in_the_right_order(bench):
+    """Revoke, then (after SliceGone) Closed and Released, each once, closing words with a TTL."""
+    grant = bench.bound("p1")
+
+    (revoke,) = bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
+    assert revoke.message == Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause="pod gone")
+
+    closed, released = bench.land_all(bench.gone(grant))
+    assert closed.message == Closed(
+        revision=2, allocation=grant.booking.allocation, request=P1, node=NODE, cause="pod gone"
+    )
+    assert closed.ttl_s == 3600
+    assert released.message == Released(request=P1, cause="pod gone")
+    assert released.ttl_s == 3600
+
+
+def test_a_revoked_place_is_not_given_away_before_the_agent_says_it_is_gone(bench):
+    """LAW 3: the next pod waits through the whole unmaking."""
+    first = bench.bound("p1", claim(profile="7g.40gb"))
+    bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
+
+    waiting = messages(bench.land_all(bench.request(asked("p2", claim(profile="7g.40gb")))))
+    assert [type(m) for m in waiting] == [Pending]
+
+    after = [m for m in messages(bench.land_all(bench.gone(first))) if isinstance(m, Grant)]
+    assert [m.booking.request for m in after] == ["p2"]
+
+
+def test_a_waiting_pod_is_told_why_and_served_the_moment_another_ends(bench):
+    """Pending counts the reasons; the freed place wakes it; `waiting` is taken back."""
+    first = bench.bound("p1", claim(profile="7g.40gb"))
+
+    (pending,) = messages(bench.land_all(bench.request(asked("p2"))))
+    assert pending == Pending(
+        request=RequestId("p2"),
+        request_revision=1,
+        message="1 x NVIDIA A100-SXM4-40GB: no free place of that size",
+        reasons=(
+            ReasonCount(
+                reason=WaitReason.GPU_LAYOUT_FULL,
+                count=1,
+                of="NVIDIA A100-SXM4-40GB",
+                known_as="CardMigTopologyInfeasible",
+            ),
+        ),
+    )
+
+    bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
+    said = messages(bench.land_all(bench.gone(first)))
+    assert WaitOver(request=RequestId("p2")) in said
+    assert any(isinstance(m, Grant) and m.booking.request == "p2" for m in said)
+
+
+def test_what_the_settings_allow_nobody_is_refused_not_left_pending(bench):
+    """More GPUs than one pod may have: Refused, naming field, value and what is allowed."""
+    (refused,) = messages(bench.request(asked("p1", claim(gpus=57))))
+
+    assert isinstance(refused, Refused)
+    assert (refused.refusal.reason, refused.refusal.field, refused.refusal.value, refused.refusal.allowed) == (
+        RefusalReason.TOO_LARGE,
+        "gpus",
+        "57",
+        "1 to 8 whole GPUs, or 1 to 56 instances or shares on them, over all containers",
+    )
+
+
+def test_what_only_this_fleet_cannot_do_waits_for_nodes(bench):
+    """An A30 profile on an A100 fleet: Pending{NoNodeCanFit}, said at once."""
+    (pending,) = messages(bench.request(asked("p1", claim(profile="4g.24gb"))))
+
+    assert isinstance(pending, Pending)
+    assert pending.reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
+
+
+def test_a_refused_pod_that_is_edited_gets_another_look(bench):
+    """A newer revision of a refused request is granted."""
+    bench.land_all(bench.request(asked("p1", claim(gpus=57))))
+
+    said = messages(bench.request(asked("p1", claim(profile="2g.10gb"), revision=2)))
+
+    assert [m.booking.devices[0].profile for m in said] == ["2g.10gb"]
+
+
+def test_a_slice_that_could_not_be_made_is_revoked_and_made_elsewhere(empty):
+    """SliceFailed: Revoke at once, and the next try goes to the other GPU."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
+    grant = empty.granted("p1")
+    booking = grant.booking
+    failed = SliceFailed(
+        allocation=booking.allocation, request=P1, revision=1, error="InsufficientResources", message="no room"
+    )
+
+    said = messages(empty.land_all(empty.observe(subjects.slice_(NODE, booking.allocation), failed)))
+
+    assert isinstance(said[0], Revoke)
+    assert said[0].cause == "making the slice failed: no room"
+    retried = next(m for m in said if isinstance(m, Grant))
+    assert retried.booking.devices[0].gpu != booking.devices[0].gpu
+
+
+def test_a_gpu_that_took_its_slices_along_is_not_tried_again_at_once(bench):
+    """Its node may show it as well for a while: it would be granted, and given back, as fast as the bus carries it."""
+    grant = bench.granted("p1")
+    booking = grant.booking
+    lost = SliceDegraded(allocation=booking.allocation, request=P1, revision=1, message="double bit ECC error")
+
+    given_back = messages(bench.land_all(bench.observe(subjects.slice_(NODE, booking.allocation), lost)))
+    after = messages(bench.land_all(bench.gone(grant)))
+
+    assert [type(message) for message in given_back] == [Waived, Revoke, Pending]
+    assert [count.reason for count in given_back[2].reasons] == [WaitReason.GPU_AVOIDED]
+    assert [type(message) for message in after] == [Closed]
+    bench.now += bench.allocator.desk.rules.retry_first_s
+    (again,) = [each for each in messages(bench.land_all(bench.handle(Ticked()))) if isinstance(each, Grant)]
+    assert again.booking.devices[0].gpu == booking.devices[0].gpu
+
+
+def test_a_slice_that_is_just_being_bound_is_not_revoked_because_its_gpu_fails(bench):
+    """The binding lands: a pod that runs would lose its slice for a GPU that comes back."""
+    grant = bench.granted("p1")
+    (bind,) = bench.ready(grant)
+    address = subjects.slice_(NODE, grant.booking.allocation)
+    lost = SliceDegraded(allocation=grant.booking.allocation, request=P1, revision=1, message="off the bus")
+
+    assert isinstance(bind.message, Bound)
+    assert bench.observe(address, lost) == []
+    (again,) = bench.handle(WriteUnknown(bind.operation))
+    assert (again.message, again.expected) == (bind.message, bind.expected)
+    assert bench.land(again) == []
+
+
+def test_a_withdrawal_during_commit_revokes_only_after_the_result_is_known(bench):
+    """While the grant's write is unanswered nothing else is said about the request."""
+    (write,) = bench.request(asked("p1"))
+
+    assert bench.handle(WriteUnknown(write.operation))[0].expected == write.expected
+    assert bench.observe(subjects.request(P1), withdrawn()) == []
+    (revoke,) = messages(bench.land(write))
+    assert isinstance(revoke, Revoke)
+
+
+def test_what_is_on_its_way_is_decided_before_its_request_is_released(bench):
+    """Another allocator bound the pod, and its slice was lost: a place would be granted to a request that is over."""
+    (write,) = bench.request(asked("p1"))
+    mine = write.message
+    other = replace(mine.booking, allocation=AllocationId("p1_other_1"))
+    binding = Bound(
+        request=P1, request_revision=1, allocation=other.allocation, node=NODE, revision=1, ticket="t", containers=()
+    )
+    closed = Closed(revision=2, allocation=other.allocation, request=P1, node=NODE, cause="its GPU was lost")
+    bench.sequence = iter(range(5000, 6000))
+    bench.observe(subjects.ledger(NODE, other.allocation), replace(mine, booking=other))
+    bench.observe(subjects.binding(P1), binding)
+
+    said = bench.observe(subjects.ledger(NODE, other.allocation), closed)
+    decided = bench.handle(WriteRefused(write.operation, 5002))
+
+    assert messages(said) == []
+    assert messages(decided) == [Released(request=P1, cause="slice lost: its GPU was lost")]
+
+
+def test_a_grant_that_lost_its_race_is_decided_anew_on_fresh_facts(bench):
+    """Refused: wait until the winner's entry is read, then place the pod beside it."""
+    (write,) = bench.request(asked("p1", claim(profile="3g.20gb")))
+    other = Booking(
+        allocation=AllocationId("p9_r9_1"),
+        request=RequestId("p9"),
+        request_revision=1,
+        source=FOLDER,
+        owner="p9",
+        namespace="default",
+        name="p9",
+        node=NODE,
+        devices=(DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="3g.20gb", start=4, size=4),),
+    )
+
+    assert bench.handle(WriteRefused(write.operation, 5000)) == []
+    bench.sequence = iter([5000, *range(5001, 6000)])
+    said = messages(
+        bench.observe(
+            subjects.ledger(NODE, other.allocation), Grant(revision=1, incarnation=INCARNATION, booking=other)
+        )
+    )
+
+    assert [(m.booking.request, m.booking.devices[0].start) for m in said] == [("p1", 0)]
+
+
+def test_a_grant_still_queued_is_decided_anew_when_someone_else_books_the_node(bench):
+    """Two grants of one node: the second waits for its turn; a foreign entry takes its place first."""
+    (first,) = bench.request(asked("p1"))
+    assert bench.request(asked("p2", claim(profile="3g.20gb"))) == []  # queued behind p1's write
+    foreign = Booking(
+        allocation=AllocationId("p9_r9_1"),
+        request=RequestId("p9"),
+        request_revision=1,
+        source=FOLDER,
+        owner="p9",
+        namespace="default",
+        name="p9",
+        node=NODE,
+        devices=(DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="3g.20gb", start=0, size=4),),
+    )
+
+    bench.said.clear()
+    entry = Grant(revision=1, incarnation=INCARNATION, booking=foreign)
+    bench.sequence = iter(range(5000, 6000))
+    bench.observe(subjects.ledger(NODE, foreign.allocation), entry)
+    bench.handle(WriteRefused(first.operation, 5000))
+    bench.land_all(list(bench.said))
+
+    granted = {m.booking.request: m.booking.devices[0].start for m in messages(bench.said) if isinstance(m, Grant)}
+    assert granted == {"p1": 6}
+    assert "p2" in bench.allocator.desk.queue  # 0 is taken and 4 overlaps p1: it waits
+
+
+def test_the_loser_of_the_race_for_bound_gives_its_place_back(bench):
+    """Another allocator bound the request on another node: ours is surplus."""
+    grant = bench.granted("p1")
+    booking = msgspec.structs.replace(
+        grant.booking, allocation=AllocationId("p1_r9_1"), node=NodeName("node-b"), devices=()
+    )
+    other = Grant(revision=1, incarnation=INCARNATION, booking=booking)
+    assert messages(bench.observe(subjects.ledger(booking.node, booking.allocation), other)) == []
+    theirs = Bound(
+        request=P1,
+        request_revision=1,
+        allocation=booking.allocation,
+        node=booking.node,
+        revision=1,
+        ticket="t",
+        containers=(),
+    )
+
+    (revoke,) = messages(bench.observe(subjects.binding(P1), theirs))
+
+    assert revoke == Revoke(
+        revision=2,
+        incarnation=INCARNATION,
+        booking=grant.booking,
+        cause="surplus: the request is bound elsewhere",
+    )
+
+
+def test_a_rebooted_node_gives_the_pod_its_new_strings(bench):
+    """The same grant ready again under a new ticket: Bound with revision 2."""
+    grant = bench.bound("p1")
+
+    address = subjects.slice_(NODE, grant.booking.allocation)
+    (bound,) = messages(bench.observe(address, ready_of(grant, ticket="ticket-2")))
+
+    assert (bound.revision, bound.ticket) == (2, "ticket-2")
+
+
+def test_the_same_word_twice_changes_nothing(bench):
+    """Duplicates of a request, a slice's word and a binding cause no instruction."""
+    grant = bench.bound("p1")
+
+    assert bench.request(asked("p1")) == []
+    assert bench.ready(grant) == []
+
+
+def test_a_forgotten_request_leaves_nothing_behind(bench):
+    """After the closing words the core knows neither request nor place."""
+    grant = bench.bound("p1")
+    bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
+    bench.land_all(bench.gone(grant))
+    bench.land_all(bench.observe(subjects.request(P1), withdrawn(closing=True)))
+
+    desk = bench.allocator.desk
+    assert desk.fleet.booked() == {}
+    assert P1 not in desk.attempts.of_request
+    assert P1 not in desk.queue
+    assert desk.undecided == {}
+
+
+def test_an_allocator_that_reads_late_puts_no_old_strings_over_new_ones(bench):
+    """Somebody else bound the pod to what its slice is after a reboot; the older word read here changes nothing."""
+    grant = bench.bound("p1")
+    bound = bench.allocator.desk.world.bindings[P1]
+    changes = {"revision": 2, "ticket": "ticket-2"}
+    newer = msgspec.structs.replace(bound, **changes, slice_operation=OperationId("other-slice-999"))
+
+    assert bench.observe(subjects.binding(P1), newer) == []
+    assert bench.ready(grant) == []
+    of_a_later_run = msgspec.structs.replace(newer, revision=3, slice_operation=OperationId("agent-2-1"))
+    assert bench.observe(subjects.binding(P1), of_a_later_run) == []
+    assert bench.ready(grant) == []
+    of_an_older_allocator = msgspec.structs.replace(
+        newer, revision=4, slice_operation=OperationId(""), slice_sequence=9_999_999
+    )
+    assert bench.observe(subjects.binding(P1), of_an_older_allocator) == []
+    assert bench.ready(grant) == []
+
+
+@pytest.mark.parametrize("by", ["another-write-7", "agent-1-1"])
+def test_a_pod_is_told_its_new_devices_at_once_where_the_bus_gives_its_numbers_out_again(bench, by):
+    """A reboot of the node that the broker is on, too: the pod's containers would wait a minute with the old UUIDs."""
+    grant = bench.granted("p1")
+    address = subjects.slice_(NODE, grant.booking.allocation)
+    bench.state_sequence = itertools.count(1000)
+    bench.land_all(bench.observe(address, ready_of(grant), "another-write-6"))
+    bench.state_sequence = itertools.count(500)
+
+    (told,) = bench.observe(address, ready_of(grant, "ticket-2"), by)
+
+    assert (told.message.revision, told.message.ticket) == (2, "ticket-2")
+    assert (told.message.slice_operation, told.message.slice_sequence) == (by, 500)
+
+
+def test_a_pod_is_told_what_became_of_the_daemon_it_shares_and_when_that_is_over(bench):
+    """A restarted MPS daemon has ended the tenant's processes: unreported, users suspect their own code."""
+    grant = bench.bound("p1")
+    address = subjects.slice_(NODE, grant.booking.allocation)
+    restarted = "its MPS daemon died and was started again"
+    troubled = msgspec.structs.replace(ready_of(grant), warnings=(restarted,))
+
+    (warned,) = bench.land_all(bench.observe(address, troubled))
+    (calm,) = bench.land_all(bench.observe(address, ready_of(grant)))
+
+    assert (warned.message.revision, warned.message.warnings) == (2, (restarted,))
+    assert (calm.message.revision, calm.message.warnings) == (3, ())
+    assert warned.message.containers == calm.message.containers
+
+
+def test_an_agents_word_that_tells_a_pod_nothing_new_writes_no_binding(bench):
+    """Else every word of an agent would be a guarded write, and pods be told of nothing again and again."""
+    grant = bench.granted("p1")
+    address = subjects.slice_(NODE, grant.booking.allocation)
+    troubled = msgspec.structs.replace(ready_of(grant), warnings=("a client of uid 0 waits",))
+
+    bench.land_all(bench.observe(address, troubled))
+
+    assert bench.observe(address, msgspec.structs.replace(troubled)) == []
+
+
+def test_a_bound_that_lands_when_all_is_over_is_released_again(bench):
+    """A first write of before the broker was wiped passes its guard for ever: the pod's binding would never end."""
+    grant = bench.bound("p1")
+    late = bench.allocator.desk.world.bindings[P1]
+    bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
+    bench.land_all(bench.gone(grant))
+    bench.land_all(bench.observe(subjects.request(P1), withdrawn(closing=True)))
+
+    again = messages(bench.observe(subjects.binding(P1), late))
+
+    assert again == [Released(request=P1, cause="its request is gone")]
+
+
+def test_a_bound_of_an_earlier_life_whose_slice_is_gone_does_not_wait_for_its_entry(bench):
+    """Its entry went with the broker and never comes: the pod's binding would stand for ever."""
+    gone = SliceGone(allocation=AllocationId("p1_r9_1"), request=P1, revision=2, cause="pod gone", closing=True)
+    bench.land_all(bench.observe(subjects.slice_(NODE, gone.allocation), gone))
+    late = Bound(
+        request=P1,
+        request_revision=1,
+        allocation=gone.allocation,
+        node=NODE,
+        revision=1,
+        ticket="t",
+        containers=(),
+        slice_sequence=1,
+    )
+
+    assert messages(bench.observe(subjects.binding(P1), late)) == [Released(request=P1, cause="its request is gone")]

@@ -1,0 +1,86 @@
+"""Places that could never be promised hide no others from the search for a promise."""
+
+import msgspec
+import pytest
+from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
+from factories.scheduling.gangs import ask, everything, grants, tick
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import RunId
+from sluice.contracts.messages import HostFacts, HostNeeds, HostRoom, InstanceReport, SliceQuarantined
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.events import LeaseChanged
+from sluice_allocator.core.rules import Rules
+
+WHOLE = claim(profile="7g.40gb")
+TWO = claim(profile="7g.40gb", gpus=2)
+FOREIGN = (InstanceReport(gi_id=7, profile="1g.5gb", start=0, size=1),)
+
+
+@pytest.mark.parametrize("useless", [0, 1, 2, 3])
+def test_a_pod_of_two_gpus_is_promised_them_where_only_tenants_are_in_its_way(useless):
+    """`useless` nodes have a free GPU and one with an instance that somebody made by hand; it stays for good."""
+    bench = Bench(Allocator(RunId("r1"), Rules()))
+    bench.read_all(all_said())
+    bench.handle(LeaseChanged(held=True))
+    bench.add_node(snapshot("busy", (gpu_report("busy", 0), gpu_report("busy", 1))))
+    tenants = grants(ask(bench, asked("t0", WHOLE), asked("t1", WHOLE)))
+    assert {each.booking.node for each in tenants.values()} == {"busy"}
+    for number in range(useless):
+        name = f"useless-{number}"
+        bench.add_node(snapshot(name, (gpu_report(name, 0), gpu_report(name, 1, instances=FOREIGN))))
+    said = ask(bench, asked("large", TWO))
+    for _ in range(50):
+        said += tick(bench, 61.0)
+    promised = grants(said).get("large")
+    assert promised is not None
+    assert promised.booking.node == "busy"
+    assert sorted(promised.after) == sorted(each.booking.allocation for each in tenants.values())
+
+
+def test_nodes_with_slices_in_quarantine_hide_no_others():
+    """No pod waits for a slice that cannot be given back: 'A slice in quarantine is no such tenant' (docs/queue.md)."""
+    bench = Bench(Allocator(RunId("r1"), Rules()))
+    bench.read_all(all_said())
+    bench.handle(LeaseChanged(held=True))
+    names = ("sick-0", "sick-1")
+    for name in names:
+        bench.add_node(snapshot(name, (gpu_report(name, 0), gpu_report(name, 1))))
+    sick = {}
+    for number in range(4):
+        sick |= grants(ask(bench, asked(f"s{number}", WHOLE)))
+    one_of = {each.booking.node: each for each in sick.values()}
+    for each in one_of.values():
+        word = SliceQuarantined(
+            allocation=each.booking.allocation, request=each.booking.request, revision=1, message="stuck"
+        )
+        everything(bench, bench.observe(subjects.slice_(each.booking.node, each.booking.allocation), word))
+    bench.add_node(snapshot("busy", (gpu_report("busy", 0), gpu_report("busy", 1))))
+    for _ in range(3):
+        tick(bench, 2.0)
+    said = ask(bench, asked("large", TWO))
+    for _ in range(50):
+        said += tick(bench, 61.0)
+    promised = grants(said).get("large")
+    assert promised is not None
+    assert promised.booking.node == "busy"
+
+
+@pytest.mark.parametrize("useless", [3, 4, 5])
+def test_a_pod_is_promised_a_gpu_of_a_node_that_has_its_cpu(useless):
+    """GPUs of a node that has too little CPU with no pod on it hide those of a node that has enough."""
+    bench = Bench(Allocator(RunId("r1"), Rules()))
+    bench.read_all(all_said())
+    bench.handle(LeaseChanged(held=True))
+    for name, gpus, cores in (("small", useless, 8.0), ("large", 1, 64.0)):
+        bench.observe(subjects.host(name), HostFacts(cpu_cores=cores, memory_mib=500_000, pods_free=100))
+        bench.add_node(snapshot(name, tuple(gpu_report(name, index) for index in range(gpus))))
+    tenants = grants(ask(bench, *(asked(f"t{number}", WHOLE) for number in range(useless + 1))))
+    assert len(tenants) == useless + 1
+    needs = HostNeeds(room=HostRoom(cpu_milli=16_000, memory_mib=1000))
+    said = ask(bench, msgspec.structs.replace(asked("pod", WHOLE), host=needs))
+    for _ in range(50):
+        said += tick(bench, 61.0)
+    promised = grants(said).get("pod")
+    assert promised is not None
+    assert promised.booking.node == "large"

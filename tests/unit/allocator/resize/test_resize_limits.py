@@ -1,0 +1,347 @@
+"""How large a share may be made, and what cannot be changed at all: said beforehand, in numbers."""
+
+import pytest
+from factories.scheduling.allocator import FOLDER, Bench, asked, begun_anew, claim, gpu_report, snapshot, unread
+from factories.scheduling.resize import (
+    GPU_MIB,
+    MODES,
+    NODE,
+    adjusted,
+    change,
+    everything,
+    fractional,
+    free_mib,
+    limit,
+    mps,
+    names,
+    refused,
+    said,
+    shares_of,
+    with_gpus,
+)
+from msgspec.structs import replace
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write
+from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.messages import (
+    Amounts,
+    NodeClosed,
+    NodeOpened,
+    NodeRemoved,
+    PlacementReport,
+    RequestWithdrawn,
+)
+from sluice.contracts.quotas.usage import Usage
+from sluice_allocator.core.asking_why import how_it_stands
+from sluice_allocator.core.events import LeaseChanged
+from sluice_allocator.core.limits.quotas import usage
+from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.sizes.adjusting import adjust
+from sluice_allocator.core.sizes.adjustments import Adjusted, AdjustReason, AdjustRefused
+
+
+@pytest.fixture
+def bench(empty: Bench) -> Bench:
+    """An allocator with node-a open: one A100-40GB without MIG, which may be shared."""
+    return with_gpus(empty, gpu_report("node-a", 0, mig=False))
+
+
+# -- how large it may be ------------------------------------------------------------------------------------------
+
+
+def test_too_large_for_its_home_says_the_most_that_fits(bench):
+    """A person would try one size after the other; and a size that is said to fit would be refused."""
+    bench.bound("p1", fractional(20, 4000))
+    bench.bound("p2", fractional(30, 6000))
+    wrong = refused(bench, memory_mib=40000, sm_partition=90)
+    assert wrong.reason is AdjustReason.CAPACITY_EXCEEDED
+    assert dict(wrong.most) == {"memory_mib": GPU_MIB - 6000, "sm_partition": 70}
+    assert "GpuInsufficientMemory" in wrong.message
+    for name, most in wrong.most:
+        assert isinstance(adjust(bench.allocator.desk, change(**{name: most})), Adjusted)
+        assert isinstance(adjust(bench.allocator.desk, change(**{name: most + 1})), AdjustRefused)
+
+
+def test_shares_of_one_container_in_one_home_are_counted_together(bench):
+    """Each alone would fit, and both would be let have the same free memory."""
+    bench.bound("p1", mps(1000, container="a"), mps(1000, container="b"))
+    wrong = refused(bench, container="a", memory_mib=GPU_MIB)
+    assert dict(wrong.most) == {"memory_mib": GPU_MIB - 1000}
+
+
+def test_time_counts_where_it_is_enforced(empty):
+    """Who takes turns would be sure of more than the whole window together."""
+    bench = with_gpus(empty, gpu_report("node-a", 0, mig=False), time_quota=True)
+    quota = {"quota_request_permille": 400, "quota_limit_permille": 1000}
+    bench.bound("p1", fractional(100, 1000, **quota))
+    bench.bound("p2", fractional(100, 1000, **quota))
+    wrong = refused(bench, quota_request_permille=700)
+    assert (wrong.reason, dict(wrong.most)) == (AdjustReason.CAPACITY_EXCEEDED, {"quota_request_permille": 600})
+
+
+def test_on_an_instance_the_home_is_the_instance(empty):
+    """A share of a 3g would be let grow into its neighbours' instances."""
+    bench = with_gpus(empty, gpu_report("node-a", 0))
+    grant = bench.bound("p1", mps(4000))
+    profile = next(p for p in gpu_report("node-a", 0).profiles if p.name == grant.booking.devices[0].profile)
+    wrong = refused(bench, memory_mib=GPU_MIB)
+    assert dict(wrong.most) == {"memory_mib": profile.memory_mib}
+
+
+def test_smaller_is_always_let_also_where_too_much_is_booked(bench):
+    """A home that is over-booked since a change of settings could never be mended."""
+    bench.bound("p1", mps(20000))
+    bench.bound("p2", mps(20000))
+    smaller = gpu_report("node-a", 0, mig=False, memory_mib=30000)
+    bench.add_node(snapshot("node-a", (smaller,), modes=MODES, generation=2))
+    assert free_mib(bench) < 0
+    assert shares_of(adjusted(bench, memory_mib=15000)) == [15000]
+
+
+def test_scale_up_then_quota(bench):
+    """tensor-fusion, "scale up then quota": a share that grows is held to its namespace's limit, to the last MiB."""
+    bench.bound("p1", mps(4000))
+    bench.bound("p2", mps(6000))
+    everything(bench, limit(bench, memory_mib=12000))
+    wrong = refused(bench, memory_mib=9000)
+    assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 6000})
+    assert "namespace default may have 12000 MiB of memory" in wrong.message
+    adjusted(bench, memory_mib=6000)
+    assert usage(bench.allocator.desk, "default").memory_mib == 12000
+    assert names(everything(bench, bench.request(asked("p3", mps(1))))) == []
+
+
+def test_a_cap_on_one_pod_counts_all_of_its_devices(empty):
+    """tensor-fusion: totals are per GPU times their count; one device alone would stay under the cap."""
+    bench = with_gpus(empty, *(gpu_report("node-a", index, mig=False) for index in range(2)))
+    bench.bound("p1", fractional(10, 2000, gpus=2))
+    everything(bench, limit(bench, pod=Amounts(memory_mib=9000)))
+    wrong = refused(bench, memory_mib=5000)
+    assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 4500})
+
+
+def test_a_namespace_beyond_its_limit_may_have_less(bench):
+    """A limit that came late would forbid the one thing that helps."""
+    bench.bound("p1", mps(9000))
+    everything(bench, limit(bench, memory_mib=1000))
+    assert shares_of(adjusted(bench, memory_mib=5000)) == [5000]
+
+
+def test_a_share_that_still_counts_as_before_does_not_grow_beyond_a_limit_that_was_lowered(bench):
+    """Its namespace comes to have what it may when its processes have ended, and would have more for good."""
+    bench.bound("p1", mps(30_000))
+    smaller = adjusted(bench, memory_mib=10_000)
+    bench.bound("p2", mps(10_000))
+    everything(bench, limit(bench, memory_mib=25_000))
+    wrong = refused(bench, memory_mib=20_000)
+    assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 15_000})
+    grant = adjusted(bench, memory_mib=15_000)
+    assert (grant.revision, grant.counts) == (smaller.revision + 1, smaller.counts)
+    said(bench, grant)
+    assert usage(bench.allocator.desk, "default").memory_mib == 25_000
+
+
+def test_percents_of_compute_come_and_go_whole(bench):
+    """tensor-fusion B6: a change between percents takes the whole new compute off again, each time."""
+    bench.bound("p1", fractional(20, 4000))
+    desk = bench.allocator.desk
+    first = usage(desk, "default")
+    assert first == Usage(1, 4000, 1400)  # a fifth of 7 compute slices
+    for percent, counts in ((50, 3500), (10, 700), (80, 5600), (20, 1400)):
+        said(bench, adjusted(bench, sm_partition=percent))
+        assert usage(desk, "default") == Usage(1, 4000, counts)
+        (home,) = desk.fleet.gpus["GPU-node-a-0"].homes.values()
+        assert home.home.free_width_percent == 100 - percent
+    assert usage(desk, "default") == first
+
+
+def test_what_is_changed_on_a_gpu_that_its_node_does_not_show_counts_as_when_it_was_shown_last(bench):
+    """Its compute would count nothing: its namespace is given more than it may have, and keeps it."""
+    bench.bound("p1", mps(GPU_MIB))
+    desk = bench.allocator.desk
+    assert usage(desk, "default") == Usage(1, GPU_MIB, 7000)
+    bench.add_node(snapshot("node-a", (), modes=MODES, generation=2))
+    said(bench, adjusted(bench, memory_mib=GPU_MIB // 2))
+    assert usage(desk, "default") == Usage(1, GPU_MIB // 2, 3500)
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES, generation=3))
+    assert usage(desk, "default") == Usage(1, GPU_MIB // 2, 3500)
+
+
+def test_nobody_is_let_in_beside_others_on_a_gpu_that_its_agent_could_not_read_yet(empty):
+    """On a device without a size there is room for anybody: the SMs of two pods are promised a third one's too."""
+    known = gpu_report("node-a", 0, model="a30-24gb")
+    bench = with_gpus(empty, known)
+    wide = replace(fractional(10, 2400), profile="1g.6gb")
+    bench.bound("p1", wide)
+    bench.bound("p2", replace(fractional(5, 1200), profile="1g.6gb"))
+    before = usage(bench.allocator.desk, "default")
+
+    bench.add_node(snapshot("node-a", (unread(known),), modes=MODES, generation=2))
+    why = refused(bench, sm_partition=25)
+    assert (why.reason, why.most) == (AdjustReason.CAPACITY_EXCEEDED, (("sm_partition", 17),))
+    assert usage(bench.allocator.desk, "default") == before
+
+    bench.add_node(snapshot("node-a", (), modes=MODES, generation=3))
+    bench.add_node(snapshot("node-a", (unread(known),), modes=MODES, generation=4))
+    assert refused(bench, sm_partition=25).reason is AdjustReason.CAPACITY_EXCEEDED
+    assert usage(bench.allocator.desk, "default") == before
+
+
+@pytest.mark.parametrize("mig", [True, False])
+def test_a_share_on_a_gpu_of_which_only_the_name_is_known_does_not_grow(empty, mig):
+    """As when an allocator starts after an agent that found its GPU lost."""
+    known = gpu_report("node-a", 0, model="a30-24gb", mig=mig)
+    bench = with_gpus(empty, known)
+    bench.bound("p1", replace(fractional(10, 2400), profile="1g.6gb" if mig else None))
+    bench.add_node(snapshot("node-a", (unread(known),), modes=MODES, generation=2))
+    next_one = begun_anew(bench, Rules())
+    next_one.handle(LeaseChanged(held=True))
+
+    why = refused(next_one, sm_partition=11)
+    assert why.reason is AdjustReason.NOT_NOW
+    assert "not read by its node" in why.message
+
+
+@pytest.mark.parametrize("mig", [True, False])
+def test_in_a_home_that_is_out_of_use_a_share_does_not_grow(empty, mig):
+    """A process may be there that journal and ledger have forgotten: what it uses is not counted."""
+    known = gpu_report("node-a", 0, model="a30-24gb", mig=mig)
+    bench = with_gpus(empty, known)
+    bench.bound("p1", replace(fractional(10, 2400), profile="1g.6gb" if mig else None))
+    (device,) = next(iter(bench.allocator.desk.world.ledger.values())).booking.devices
+    out = replace(known, quarantined=(PlacementReport(start=device.start, size=device.size),))
+    bench.add_node(snapshot("node-a", (out,), modes=MODES, generation=2))
+
+    why = refused(bench, memory_mib=2500)
+    assert why.reason is AdjustReason.NOT_NOW
+    assert "is unavailable" in why.message
+    assert shares_of(adjusted(bench, memory_mib=2000)) == [2000]
+
+
+# -- what cannot be changed ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "words"),
+    [
+        ({}, "", "no field is named"),
+        ({"memory_mib": 0}, "memory_mib", "from 1 to"),
+        ({"memory_mib": -5}, "memory_mib", "from 1 to"),
+        ({"memory_mib": 2**62}, "memory_mib", "from 1 to"),
+        ({"sm_partition": 101}, "sm_partition", "from 1 to 100"),
+        ({"quota_limit_permille": 1001}, "quota_limit_permille", "from 1 to 1000"),
+        ({"quota_limit_permille": 500}, "quota_limit_permille", "cannot exceed the quota limit of"),
+    ],
+)
+def test_a_value_that_means_nothing_is_named(bench, values, field, words):
+    """A person would look for the mistake in the wrong place; or a share of nothing would be booked."""
+    bench.bound("p1", fractional())
+    wrong = refused(bench, **values)
+    assert (wrong.reason, wrong.field) == (AdjustReason.INVALID_VALUE, field)
+    assert words in wrong.message
+
+
+def test_a_share_of_memory_has_nothing_else(bench):
+    """An mps share would be given a bound of SMs that no one counted."""
+    bench.bound("p1", mps())
+    wrong = refused(bench, sm_partition=50)
+    assert (wrong.reason, wrong.field) == (AdjustReason.INVALID_VALUE, "sm_partition")
+
+
+def test_devices_of_ones_own_have_no_size_to_change(empty):
+    """A MIG instance cannot be resized under a running process."""
+    bench = with_gpus(empty, gpu_report("node-a", 0))
+    bench.bound("p1", claim(profile="3g.20gb"))
+    assert refused(bench, memory_mib=100).reason is AdjustReason.NOT_A_SHARE
+
+
+def test_which_container_is_meant_must_be_clear(empty):
+    """The wrong container's share would be changed."""
+    bench = with_gpus(empty, *(gpu_report("node-a", index, mig=False) for index in range(2)))
+    bench.bound("p1", mps(container="a"), mps(container="b"), claim(container="c", profile=None))
+    for container, reason, words in (
+        ("", AdjustReason.INVALID_VALUE, "a, b"),
+        ("c", AdjustReason.NOT_A_SHARE, "'c'"),
+        ("d", AdjustReason.INVALID_VALUE, "'d'"),
+    ):
+        wrong = refused(bench, container=container, memory_mib=5000)
+        assert wrong.reason is reason
+        assert words in wrong.message
+
+
+def test_who_has_no_slice_is_told_so(bench):
+    """An order for a slice that is not there, or is being taken away, would bring it back."""
+    assert refused(bench, "unknown", memory_mib=5).reason is AdjustReason.NOT_FOUND
+    bench.granted("p1", mps())  # not made yet
+    assert refused(bench, memory_mib=5000).reason is AdjustReason.NOT_BOUND
+    bench.bound("p2", mps())
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    everything(bench, bench.observe(subjects.request(RequestId("p2")), withdrawn))
+    assert refused(bench, "p2", memory_mib=5000).reason is AdjustReason.NOT_BOUND
+
+
+def test_what_is_so_already_says_whether_it_is_carried_out(bench):
+    """Asking again is how anybody finds out that it is done."""
+    bench.bound("p1", mps(4000))
+    assert refused(bench, memory_mib=4000) == AdjustRefused(
+        AdjustReason.UNCHANGED, "container 'main' already has exactly that"
+    )
+    grant = adjusted(bench, memory_mib=9000)
+    assert refused(bench, memory_mib=9000).under_way
+    standing = how_it_stands(bench.allocator.desk, RequestId("p1"))
+    assert standing.message.endswith("its shares are being changed by its node agent")
+    said(bench, grant)
+    assert not refused(bench, memory_mib=9000).under_way
+    assert how_it_stands(bench.allocator.desk, RequestId("p1")).message == "is bound on node-a"
+
+
+def test_a_node_that_is_not_open_is_changed_by_nobody(bench):
+    """After a wiped broker not all that is on it is known: a share would grow into a neighbour's."""
+    bench.bound("p1", mps(4000))
+    restarted = snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES, agent_run=RunId("agent-2"))
+    news = bench.allocator.desk.world.news[NODE]
+    bench.observe(subjects.node(NODE), replace(news, agent_run=RunId("agent-2"), generation=5))
+    assert restarted.agent_run != news.agent_run
+    assert refused(bench, memory_mib=5000).reason is AdjustReason.NOT_NOW
+
+
+@pytest.mark.parametrize("memory_mib", [9000, 1000], ids=["larger", "smaller"])
+def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
+    """A change would be reported as booked that no agent carries out; and it would land on a closed node."""
+    bench.bound("p1", mps(4000))
+    news = bench.allocator.desk.world.news[NODE]
+    removed = NodeRemoved(node=NODE, cause="its Node object was deleted")
+    (closing,) = bench.observe(subjects.node(NODE), removed)
+    assert isinstance(closing, Write)
+    assert isinstance(closing.message, NodeClosed)
+
+    def is_refused() -> str:
+        wrong = refused(bench, memory_mib=memory_mib)
+        assert wrong.reason is AdjustReason.NOT_NOW
+        return wrong.message
+
+    sentence = "node-a was removed: its Node object was deleted; retry when its node agent has reported"
+    assert is_refused() == sentence  # its head is being closed
+    assert bench.observe(subjects.node(NODE), news) == []
+    assert "is not open" in is_refused()  # its agent has spoken, and the head's end may still land
+    assert bench.observe(subjects.node(NODE), removed) == []
+    assert everything(bench, [closing]) == [closing]
+    assert is_refused() == sentence
+
+    seen = snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES)
+    assert [type(write.message) for write in bench.add_node(seen)] == [NodeOpened]
+    assert shares_of(adjusted(bench, memory_mib=memory_mib)) == [memory_mib]
+
+
+def test_on_a_node_whose_inventory_is_gone_nothing_is_changed(bench):
+    """A removal that is forgotten leaves slices on a node that has no agent: no change is carried out there."""
+    bench.bound("p1", mps(4000))
+    allocation, grant = next(iter(bench.allocator.desk.world.ledger.items()))
+    binding = bench.allocator.desk.world.bindings[RequestId("p1")]
+    bench.read_all(
+        (subjects.ledger(NODE, allocation), grant),
+        (subjects.binding(RequestId("p1")), binding),
+        (subjects.request(RequestId("p1")), asked("p1", mps(4000))),
+    )
+    assert refused(bench, memory_mib=1000).reason is AdjustReason.NOT_NOW

@@ -1,0 +1,232 @@
+"""What is counted of decisions and phases: true for those who tune a fleet, and no burden for the core."""
+
+import pytest
+from factories.scheduling.allocator import Bench, asked, claim
+from msgspec.structs import replace
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, stream_of
+from sluice.contracts.ids import Incarnation, NodeName, RequestId
+from sluice.contracts.messages import (
+    Bound,
+    DeviceFilter,
+    Grant,
+    NodeInventory,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SliceReport,
+)
+from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus.metrics import MetricRegistry
+from sluice_allocator.core.events import LeaseChanged
+from sluice_allocator.shell import decision_counter as measuring
+from sluice_allocator.shell.decision_counter import DecisionCounter
+from sluice_allocator.shell.metrics import DECISIONS, PHASE_SECONDS, AllocatorMetrics, leaked_slices
+
+NODE = NodeName("node-a")
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """Counts of this test's own."""
+    own = MetricRegistry()
+    monkeypatch.setattr(metrics, "count", own.count)
+    monkeypatch.setattr(metrics, "observe", own.observe)
+    return own
+
+
+@pytest.fixture
+def measured(bench, counts):
+    """An allocator that is measured."""
+    core = bench.allocator
+    wrapped = DecisionCounter(core)
+    bench.allocator = wrapped
+    yield bench
+    bench.allocator = core
+
+
+def phases(counts) -> dict[str, tuple[int, float]]:
+    """Per phase, how often it was seen, and how long it took in all."""
+    series = counts.histograms().get(PHASE_SECONDS, {})
+    return {labels[0]: (sum(spread.counts), spread.total) for labels, spread in series.items()}
+
+
+def served(bench, name: str) -> Grant:
+    """A request, from its word to `Bound`: 1 s, 2 s and 4 s apart."""
+    bench.now += 100
+    (write,) = bench.land_all(bench.request(asked(name, claim(profile="1g.5gb"))))
+    grant = write.message
+    bench.now += 1
+    bench.observe(subjects.ledger(NODE, grant.booking.allocation), grant, write.operation)
+    bench.now += 2
+    (bound,) = bench.land_all(bench.ready(grant))
+    bench.now += 4
+    bench.observe(subjects.binding(RequestId(name)), bound.message, bound.operation)
+    assert isinstance(bound.message, Bound)
+    return grant
+
+
+def test_each_phase_of_the_way_there_and_back_is_told_apart(measured, counts):
+    """It would be unknown whether pods wait for a place, for the device, or for us."""
+    grant = served(measured, "first")
+    assert phases(counts) == {"place": (1, 1.0), "make": (1, 2.0), "bind": (1, 4.0), "serve": (1, 7.0)}
+    source = grant.booking.source
+    address = subjects.ledger(NODE, grant.booking.allocation)
+    (revoke,) = measured.land_all(
+        measured.observe(
+            subjects.request(RequestId("first")), RequestWithdrawn(revision=2, source=source, cause="PodGone")
+        )
+    )
+    measured.now += 8
+    assert isinstance(revoke.message, Revoke)
+    measured.observe(address, revoke.message, revoke.operation)
+    measured.now += 16
+    measured.gone(grant)
+    measured.now += 32
+    measured.observe(subjects.binding(RequestId("first")), Released(request=RequestId("first"), cause="pod gone"))
+    back = {name: value for name, value in phases(counts).items() if name not in {"place", "make", "bind", "serve"}}
+    assert back == {"revoke": (1, 8.0), "unmake": (1, 16.0), "release": (1, 32.0), "give_back": (1, 56.0)}
+
+
+def test_decisions_are_counted_by_what_came_of_them_and_why(measured, counts):
+    """Refusals that pile up would be seen by their users first."""
+    served(measured, "first")
+    measured.land_all(measured.request(asked("large", claim(profile="7g.40gb"))))
+    measured.land_all(measured.request(asked("never", claim(gpus=57))))
+    series = counts.samples()[DECISIONS]
+    assert series["granted", "none"] == 1
+    assert {labels[0] for labels in series} == {"granted", "waits", "refused"}
+    assert all(labels[1] not in {"", "none"} for labels in series if labels[0] != "granted")
+
+
+def test_what_is_read_again_is_nobodys_present(measured, counts):
+    """After each lost connection the fleet would look as if everything had just taken no time, or hours."""
+    measured.handle(ReadingStarted(Stream.STATE, Incarnation("1000")))
+    measured.observe(subjects.request(RequestId("old")), asked("old", claim(profile="1g.5gb")))
+    measured.handle(ReadingCaughtUp(Stream.STATE))
+    assert phases(counts) == {}
+
+
+def read_anew(bench, entries, *, incarnation: str = "1000", said_meanwhile=()) -> None:
+    """Both streams are read from the start; `said_meanwhile` is said before the readings have caught up."""
+    for stream in (Stream.BOOK, Stream.STATE):
+        bench.handle(ReadingStarted(stream, Incarnation(incarnation)))
+    for entry in (*entries, *said_meanwhile):
+        bench.handle(Observed(stream_of(entry.subject.split(".")[1]), entry))
+    for stream in (Stream.BOOK, Stream.STATE):
+        bench.handle(ReadingCaughtUp(stream))
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """The last values there are, as a reading tells them."""
+    values = {}
+    handle = Bench.handle
+
+    def kept(bench, event):
+        if isinstance(event, Observed):
+            values[event.entry.subject] = event.entry
+        return handle(bench, event)
+
+    monkeypatch.setattr(Bench, "handle", kept)
+    return values
+
+
+def test_a_pod_that_waits_longer_than_a_reading_lasts_is_counted(said, measured, counts):
+    """Streams are reread every five minutes: of all waits only the short ones would be shown."""
+    measured.now += 100
+    (write,) = measured.land_all(measured.request(asked("slow", claim(profile="1g.5gb"))))
+    for _ in range(3):
+        measured.now += 300
+        read_anew(measured, tuple(said.values()))
+    grant = write.message
+    measured.observe(subjects.ledger(NODE, grant.booking.allocation), grant, write.operation)
+    measured.now += 300
+    read_anew(measured, tuple(said.values()))
+    measured.now += 2
+    measured.ready(grant)
+    assert phases(counts) == {"place": (1, 900.0), "make": (1, 302.0)}
+
+
+def test_what_was_said_during_a_reading_is_timed_by_nobody(said, measured, counts):
+    """A bus that was away for an hour would make every slice take an hour."""
+    measured.now += 100
+    (write,) = measured.land_all(measured.request(asked("slow", claim(profile="1g.5gb"))))
+    grant = write.message
+    address = subjects.ledger(NODE, grant.booking.allocation)
+    granted = Entry(address.subject, next(measured.sequence), write.operation, grant)
+    measured.now += 3600
+    read_anew(measured, tuple(said.values()), said_meanwhile=(granted,))
+    measured.now += 2
+    measured.ready(grant)
+    assert phases(counts) == {}
+
+
+def test_what_another_life_of_the_bus_told_is_not_timed(said, measured, counts):
+    """After a wipe every process publishes again, and none of it is new."""
+    measured.now += 100
+    (write,) = measured.land_all(measured.request(asked("slow", claim(profile="1g.5gb"))))
+    read_anew(measured, tuple(said.values()))
+    read_anew(measured, (), incarnation="2000")
+    measured.now += 50
+    grant = write.message
+    measured.observe(subjects.ledger(NODE, grant.booking.allocation), grant, write.operation)
+    assert phases(counts) == {}
+
+
+def test_an_allocator_that_stands_by_counts_no_phase(measured, counts):
+    """Each phase would be counted once per allocator."""
+    measured.handle(LeaseChanged(held=False))
+    measured.observe(subjects.request(RequestId("r")), asked("r", claim(profile="1g.5gb")))
+    measured.observe(subjects.binding(RequestId("r")), Released(request=RequestId("r"), cause="x"))
+    assert phases(counts) == {}
+
+
+def test_what_is_remembered_of_requests_on_their_way_has_a_limit(measured, counts, monkeypatch):
+    """A hundred thousand pods that wait for days would fill the memory twice."""
+    monkeypatch.setattr(measuring, "FOLLOWED_MAX", 2)
+    for name in ("a", "b", "c"):
+        measured.request(asked(name, claim(profile="1g.5gb")))
+    assert len(measured.allocator._followed) == 2
+
+
+def test_who_scales_the_fleet_sees_what_is_waited_for_by_model_and_profile(bench):
+    """A fleet that is empty of what everybody waits for would not grow."""
+    bench.bound("first", claim(profile="7g.40gb"))
+    for name, claims in {
+        "one": (claim(profile="3g.20gb", gpus=2),),
+        "two": (claim(profile="3g.20gb", gpus=2),),
+        "four": (claim(profile="1g.5gb"), claim(container="b", profile="2g.10gb")),
+        "whole": (claim(profile=None),),
+        "memory": (claim(profile=None, memory_mib=4000, only=DeviceFilter(models=("A100-SXM4-40GB",))),),
+    }.items():
+        bench.land_all(bench.request(asked(name, *claims)))
+    counts = MetricRegistry()
+    with counts.collecting_from(AllocatorMetrics(bench.allocator).now):
+        found = {m.name: dict(series) for m, series in counts.samples().items()}
+    assert found["sluice_pending_devices"] == {
+        ("a100-40gb", "3g.20gb"): 4,
+        ("a100-40gb", "1g.5gb"): 1,
+        ("a100-40gb", "2g.10gb"): 1,
+        ("any", "whole"): 1,
+        ("a100-40gb", "any"): 1,
+    }
+
+
+def test_a_slice_that_the_ledger_does_not_know_is_a_leak(bench):
+    """A slice that is on a device and in no ledger is lost to all, unnoticed."""
+    grant = bench.bound("first", claim(profile="3g.20gb"))
+    world = bench.allocator.desk.world
+    snapshot = world.inventories[NODE].snapshot
+    report = SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
+    stray = replace(report, booking=replace(grant.booking, allocation="stray", request="stray"))
+    bench.observe(
+        subjects.inventory(NODE), NodeInventory(snapshot=replace(snapshot, generation=2, slices=(report,)), stale=False)
+    )
+    assert leaked_slices(world) == 0
+    leaking = replace(snapshot, generation=3, slices=(report, stray))
+    bench.observe(subjects.inventory(NODE), NodeInventory(snapshot=leaking, stale=False))
+    assert leaked_slices(world) == 1
+    bench.observe(subjects.inventory(NODE), NodeInventory(snapshot=leaking, stale=True))
+    assert leaked_slices(world) == 0

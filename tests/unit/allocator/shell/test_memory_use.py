@@ -1,0 +1,195 @@
+"""What a large fleet, and a long history, cost in memory: what recurs is there once, what has ended is not there."""
+
+import gc
+import tracemalloc
+
+import msgspec
+from factories.scheduling.allocator import (
+    FOLDER,
+    INCARNATION,
+    Bench,
+    all_said,
+    asked,
+    claim,
+    gpu_report,
+    snapshot,
+    whole_gpu,
+    working_allocator,
+)
+from factories.scheduling.gangs import member
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
+from sluice.contracts.messages import (
+    Closed,
+    GpuCounts,
+    Grant,
+    HostFacts,
+    InstanceReport,
+    NodeChanged,
+    NodeInventory,
+    NodeSnapshot,
+    RequestWithdrawn,
+    SliceGone,
+    SliceReport,
+    Taint,
+)
+from sluice_allocator.core.events import LeaseChanged
+
+GPUS_PER_NODE = 8
+BYTES_PER_GPU_MAX = 2048
+CREATABLE = {"1g.5gb": 7, "1g.5gb+me": 1, "1g.10gb": 4, "2g.10gb": 3, "3g.20gb": 2, "4g.20gb": 1, "7g.40gb": 1}
+REPORTS = tuple(gpu_report("any", index) for index in range(GPUS_PER_NODE))
+
+
+def over_the_wire(inventory: NodeInventory) -> NodeInventory:
+    """As another process would read it: nothing is shared with anybody."""
+    return msgspec.json.decode(msgspec.json.encode(inventory), type=NodeInventory)
+
+
+def full_node(name: str) -> NodeSnapshot:
+    """Eight GPUs that know each other by NVLink."""
+    uuids = [GpuUuid(f"GPU-{name}-11111111-2222-3333-4444-{index:012}") for index in range(GPUS_PER_NODE)]
+    gpus = tuple(
+        msgspec.structs.replace(
+            report,
+            uuid=uuid,
+            creatable=CREATABLE,
+            links={other: 100 for other in uuids if other != uuid},
+        )
+        for report, uuid in zip(REPORTS, uuids, strict=True)
+    )
+    return snapshot(name, gpus)
+
+
+def add(bench: Bench, name: str) -> None:
+    """A node comes, with all that is said of it on the bus."""
+    seen = full_node(name)
+    counts = tuple(
+        GpuCounts(uuid=gpu.uuid, model=gpu.model, instances=0, creatable=CREATABLE, creatable_total=19)
+        for gpu in seen.gpus
+    )
+    news = NodeChanged(
+        node=seen.node, endpoint="10.0.0.1:1", boot_id="boot-1", agent_run=seen.agent_run, generation=1, gpus=counts
+    )
+    labels = {f"label.example.com/key-{number}": f"value-{number}" for number in range(20)}
+    host = HostFacts(cpu_cores=96.0, memory_mib=1_000_000, pods_free=110, labels=labels, taints=(Taint(key="gpu"),))
+    bench.land_all(
+        bench.observe(subjects.node(seen.node), msgspec.json.decode(msgspec.json.encode(news), type=NodeChanged))
+    )
+    bench.observe(subjects.host(seen.node), msgspec.json.decode(msgspec.json.encode(host), type=HostFacts))
+    inventory = over_the_wire(NodeInventory(snapshot=seen, stale=False))
+    bench.land_all(bench.observe(subjects.inventory(seen.node), inventory))
+    bench.said.clear()
+
+
+def test_a_gpu_costs_less_than_two_kibibytes():
+    """A hundred thousand GPUs fit in a small process; measured on what is added per GPU, with all that nodes say."""
+    bench = working_allocator()
+    add(bench, "warm-up")
+    added = []
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for batch in range(2):  # in one of them a table of the interpreter's may double, for all of this process
+            for number in range(100):
+                add(bench, f"gpu-node-{batch}{number:03}")
+            bench.state.clear()
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+            added.append(after - before)
+            before = after
+    finally:
+        tracemalloc.stop()
+
+    assert min(added) / (100 * GPUS_PER_NODE) < BYTES_PER_GPU_MAX
+
+
+def test_tables_of_equal_gpus_are_one_object(empty):
+    """They are most of what a GPU reports."""
+    add(empty, "node-a")
+    add(empty, "node-b")
+    inventories = empty.allocator.desk.world.inventories
+    gpus = [gpu for inventory in inventories.values() for gpu in inventory.snapshot.gpus]
+
+    assert len({id(gpu.profiles) for gpu in gpus}) == 1
+    assert all(gpu.profiles == REPORTS[0].profiles for gpu in gpus)
+    assert all(not gpu.creatable for gpu in gpus)
+
+
+def test_of_a_new_snapshot_only_what_changed_is_new(bench):
+    """A slice more or less is in the ledger; foreign instances and health are kept, and change."""
+    node = NodeName("node-a")
+    grant = bench.bound("p1")
+    world = bench.allocator.desk.world
+    before = world.inventories[node].snapshot.gpus[0]
+    ours = InstanceReport(gi_id=1, profile="1g.5gb", start=6, size=1, uuid="MIG-1", allocation=grant.booking.allocation)
+    report = SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
+    seen = snapshot(node, (gpu_report(node, 0, instances=(ours,)),), generation=2, slices=(report,))
+    bench.observe(subjects.inventory(node), over_the_wire(NodeInventory(snapshot=seen, stale=False)))
+
+    assert world.inventories[node].snapshot.gpus[0] is before
+    assert world.inventories[node].snapshot.slices[0].booking is grant.booking
+    foreign = InstanceReport(gi_id=2, profile="1g.5gb", start=0, size=1, uuid="MIG-2")
+    seen = snapshot(node, (gpu_report(node, 0, instances=(foreign,)),), generation=3)
+    bench.observe(subjects.inventory(node), over_the_wire(NodeInventory(snapshot=seen, stale=False)))
+    assert world.inventories[node].snapshot.gpus[0].instances == (foreign,)
+
+
+def test_pods_that_have_ended_leave_only_their_last_words(bench):
+    """Nothing that is wanted or remembered of a pod outlives it; its closing words run out by themselves."""
+    desk = bench.allocator.desk
+    small = claim(profile="7g.40gb")
+    for number in range(30):
+        name = f"p{number}"
+        grant = bench.bound(name, small)
+        bench.land_all(bench.request(asked(f"{name}-waits", small)))
+        for ended in (f"{name}-waits", name):
+            withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+            bench.land_all(bench.observe(subjects.request(RequestId(ended)), withdrawn))
+        bench.land_all(bench.gone(grant))
+        for ended in (f"{name}-waits", name):
+            closing = RequestWithdrawn(revision=3, source=FOLDER, cause="pod gone", closing=True)
+            bench.land_all(bench.observe(subjects.request(RequestId(ended)), closing))
+
+    assert desk.fleet.booked() == {}
+    assert (len(desk.queue), len(desk.to_try), len(desk.attempts.of_request)) == (0, 0, 0)
+    assert (desk.undecided, desk.undecided_under, desk.committing, desk.assumed) == ({}, {}, {}, {})
+    assert not desk.opening.holds
+    assert not desk.wakes
+    assert bench.allocator.orphans.found == {}
+    assert all(desk.outbox.kept(subjects.waiting(RequestId(f"p{number}-waits"))) is None for number in range(30))
+    assert not desk.outbox.busy(subjects.binding(RequestId("p29")))
+
+
+def test_who_stands_by_keeps_nobody_in_mind_who_has_gone(bench):
+    """For months others work: all that ever was would be kept, and looked at when it takes over."""
+    desk = bench.allocator.desk
+    desk_nodes = (
+        (subjects.node(NodeName("node-a")), desk.world.news["node-a"]),
+        (subjects.inventory(NodeName("node-a")), desk.world.inventories["node-a"]),
+        (subjects.head(NodeName("node-a")), desk.world.heads["node-a"]),
+    )
+    bench.land_all(bench.request(member("waits", claim(profile="7g.40gb"))))
+    bench.handle(LeaseChanged(held=False))
+    for number in range(30):
+        request = RequestId(f"p{number}")
+        address = subjects.ledger(NodeName("node-a"), AllocationId(f"p{number}_r9_1"))
+        bench.request(asked(request))
+        bench.observe(
+            address, Grant(revision=1, incarnation=INCARNATION, booking=whole_gpu(address.key[1], request=request))
+        )
+        gone = SliceGone(allocation=address.key[1], request=request, revision=2, cause="revoked")
+        bench.observe(subjects.slice_(NodeName("node-a"), address.key[1]), gone)
+        bench.observe(
+            address,
+            Closed(revision=2, allocation=address.key[1], request=request, node=NodeName("node-a"), cause="gone"),
+        )
+        closing = RequestWithdrawn(revision=3, source=FOLDER, cause="pod gone", closing=True)
+        bench.observe(subjects.request(request), closing)
+    bench.read_all(all_said(), *desk_nodes)
+
+    assert (len(desk.changed_requests), len(desk.strays), len(desk.queue), len(desk.gangs.member_of)) == (0, 0, 0, 0)
+    bench.handle(LeaseChanged(held=True))
+    assert [type(write.message) for write in bench.land_all(bench.request(asked("new")))] == [Grant]

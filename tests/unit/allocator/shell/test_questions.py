@@ -1,0 +1,239 @@
+"""Questions to the allocator: what would become of a pod, and how a request stands. Asking leaves no trace."""
+
+import copy
+
+import msgspec
+import pytest
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Write
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import Grant, RequestRejected, RequestWithdrawn
+from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
+from sluice.contracts.request_syntax import ContainerRequest
+from sluice_allocator.core.asking_why import (
+    AsksNothing,
+    PodAsked,
+    Simulated,
+    State,
+    Turn,
+    WouldBind,
+    WouldWait,
+    how_it_stands,
+    simulate,
+)
+from sluice_allocator.core.steps import FILTERS, steps_of
+
+
+def ask(bench: Bench, **annotations: str) -> Simulated:
+    """Simulate a pod of one container with these keys of ours."""
+    said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    return simulate(bench.allocator.desk, PodAsked("default", said, (ContainerRequest("main"),)))
+
+
+def stands(bench: Bench, request: str) -> State | None:
+    """How a request stands."""
+    found = how_it_stands(bench.allocator.desk, RequestId(request))
+    return found.state if found is not None else None
+
+
+# -- simulate -----------------------------------------------------------------------------------------------------
+
+
+def test_a_simulated_pod_says_where_it_would_go_and_what_it_would_leave(bench):
+    """3g.20gb on an empty A100: the upper half, and half of the alternatives stay."""
+    found = ask(bench, profile="3g.20gb")
+    assert isinstance(found, WouldBind)
+    (device,), (left,) = found.devices, found.left
+    assert (found.node, device.grant.gpu, device.grant.start) == ("node-a", "GPU-node-a-0", 4)
+    assert (device.mode, device.memory_mib, device.sm_percent) == ("exclusive", 20096, 42)
+    assert (sum(left.creatable_before.values()), sum(left.creatable_after.values())) == (19, 11)
+
+
+def test_a_real_request_gets_the_place_that_was_simulated(bench):
+    """The same code on the same facts."""
+    found = ask(bench, profile="2g.10gb")
+    assert isinstance(found, WouldBind)
+    grant = bench.granted("p1", claim(profile="2g.10gb"))
+    assert grant.booking.devices == tuple(device.grant for device in found.devices)
+
+
+def test_asking_books_nothing_and_wants_nothing(bench):
+    """However often somebody asks, the fleet, the queue and the bus stay as they were."""
+    before = copy.deepcopy(bench.allocator.desk.fleet.booked())
+    for _ in range(20):
+        assert isinstance(ask(bench, profile="7g.40gb"), WouldBind)
+    assert bench.allocator.desk.fleet.booked() == before
+    assert len(bench.allocator.desk.queue) == 0
+    assert bench.allocator.desk.outbox.drain() == []
+
+
+def test_a_pod_that_would_wait_is_told_why_filter_by_filter(bench):
+    """The whole GPU is taken."""
+    bench.bound("p1", claim(profile="7g.40gb"))
+    found = ask(bench, profile="1g.5gb")
+    assert isinstance(found, WouldWait)
+    (step,) = found.steps
+    assert (step.filter, found.more) == ("room", 0)
+    assert [(each.reason, each.count) for each in step.reasons] == [(WaitReason.GPU_LAYOUT_FULL, 1)]
+
+
+def test_a_pod_that_nothing_here_could_serve_would_wait_and_is_told_what_comes_nearest(bench):
+    """As its real request would be: tomorrow's node may have it."""
+    found = ask(bench, profile="9g.90gb")
+    assert isinstance(found, WouldWait)
+    assert found.message == "no GPU here has 9g.90gb. Closest: 7g.40gb (A100-40GB)"
+    assert found.steps[0].reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
+
+
+def test_a_mistake_in_a_key_is_told_with_key_and_value(bench):
+    """The same parser as everywhere."""
+    found = ask(bench, sm_percentage="101")
+    assert isinstance(found, Refusal)
+    assert (found.field, found.value) == ("sluice.dev/sm-percentage", "101")
+
+
+def test_a_pod_of_somebody_else_is_left_alone(bench):
+    """No key of ours."""
+    assert isinstance(ask(bench), AsksNothing)
+
+
+ALL_MODES = ("exclusive", "mps", "fractional")
+
+
+def share(bench: Bench, **annotations: str) -> WouldBind:
+    """Simulate a share for the user 1000; it must fit."""
+    said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    pod = PodAsked("default", said, (ContainerRequest("main", uid=1000),))
+    found = simulate(bench.allocator.desk, pod)
+    assert isinstance(found, WouldBind), found
+    return found
+
+
+def test_a_simulated_share_says_what_is_left_in_its_home(empty):
+    """40 % of a GPU without MIG, beside another 30 %."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=ALL_MODES))
+    there = claim(profile=None, modes=("fractional",), sm_partition=30, memory_mib=10_000, uid=1000)
+    empty.granted("p1", there)
+    (left,) = share(empty, mode="fractional", sm_partition="40", memory="4Gi").left
+    (home,) = left.homes
+    assert (home.profile, home.tenants, home.tenants_max) == (None, 2, 48)
+    assert (home.sm_percent, home.sm_percent_free) == (100, 30)
+    assert home.memory_mib - home.memory_free_mib == 10_000 + 4096
+    assert (left.creatable_before, left.creatable_after) == ({}, {})
+
+
+def test_a_home_in_an_instance_is_made_once(empty):
+    """The first share takes slices of the GPU, the second does not."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), modes=ALL_MODES))
+    (first,) = share(empty, mode="mps", memory="4Gi").left
+    assert sum(first.creatable_after.values()) < sum(first.creatable_before.values())
+    empty.granted("p1", claim(profile=None, modes=("mps",), memory_mib=4096, uid=1000))
+    found = share(empty, mode="mps", memory="512Mi")
+    (second,), (device,) = found.left, found.devices
+    assert second.creatable_after == second.creatable_before
+    assert device.grant.share is not None
+    assert (device.mode, device.memory_mib) == ("mps", 512)
+
+
+# -- explain ------------------------------------------------------------------------------------------------------
+
+
+def test_each_moment_of_a_requests_life_has_its_word(bench):
+    """From the decision to the end, derived from the same facts that decide."""
+    assert stands(bench, "p1") is None
+    decided = [each for each in bench.request(asked("p1")) if isinstance(each, Write)]
+    assert stands(bench, "p1") is State.COMMITTING
+    bench.land_all(decided)
+    assert stands(bench, "p1") is State.GRANTED
+    grant = decided[0].message
+    assert isinstance(grant, Grant)
+    bench.land_all(bench.ready(grant))
+    assert stands(bench, "p1") is State.BOUND
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    bench.land_all(bench.observe(subjects.request(RequestId("p1")), withdrawn))
+    assert stands(bench, "p1") is State.ENDING
+    bench.land_all(bench.gone(grant))
+    assert stands(bench, "p1") is State.RELEASED
+
+
+def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench):
+    """Two of one shape wait, and a more important one of another: the second learns that both are before it."""
+    bench.bound("p0", claim(profile="7g.40gb"))
+    bench.land_all(bench.request(msgspec.structs.replace(asked("high", claim(profile="4g.20gb")), priority=9)))
+    for name in ("p1", "p2"):
+        bench.land_all(bench.request(asked(name, claim(profile="3g.20gb"))))
+    found = how_it_stands(bench.allocator.desk, RequestId("p2"))
+    assert found is not None
+    assert found.turn is not None
+    assert (found.state, found.turn) == (State.QUEUED, Turn(0, before=1, waiting=3, ahead=2))
+    assert [step.filter for step in found.steps] == ["room"]
+
+
+def test_a_bound_request_is_told_with_what_it_has(bench):
+    """Node, allocation and devices."""
+    grant = bench.bound("p1", claim(profile="2g.10gb"))
+    found = how_it_stands(bench.allocator.desk, RequestId("p1"))
+    assert found is not None
+    assert (found.node, found.allocation) == ("node-a", grant.booking.allocation)
+    assert [device.memory_mib for device in found.devices] == [9984]
+
+
+def test_a_refused_request_is_told_with_its_refusal(bench):
+    """And so is one that its source could not understand."""
+    bench.land_all(bench.request(asked("p1", claim(gpus=57))))
+    found = how_it_stands(bench.allocator.desk, RequestId("p1"))
+    assert found is not None
+    assert found.state is State.REFUSED
+    assert found.refusal is not None
+    refusal = Refusal(reason=RefusalReason.UNKNOWN_KEY, message="there is no such key")
+    rejected = RequestRejected(revision=1, source=FOLDER, origin="p2.yaml", refusal=refusal)
+    bench.observe(subjects.request(RequestId("p2")), rejected)
+    assert stands(bench, "p2") is State.REJECTED
+
+
+# -- steps --------------------------------------------------------------------------------------------------------
+
+
+def reason(word: WaitReason, count: int = 1, of: str = "nodes") -> ReasonCount:
+    """One counted reason."""
+    return ReasonCount(reason=word, count=count, of=of)
+
+
+@pytest.mark.parametrize("word", list(WaitReason))
+def test_every_reason_belongs_to_a_filter(word):
+    """A reason without one could not be told."""
+    assert [step.reasons for step in steps_of([reason(word)])] == [(reason(word),)]
+
+
+def test_filters_are_told_in_the_order_in_which_a_place_is_looked_for():
+    """Nodes first, whatever is counted most."""
+    words = (
+        WaitReason.QUOTA_EXCEEDED,
+        WaitReason.TOO_FEW_GPUS_ON_NODE,
+        WaitReason.GPU_LAYOUT_FULL,
+        WaitReason.GPU_MODEL_MISMATCH,
+    )
+    steps = steps_of([reason(word, 10 - at) for at, word in enumerate((*words, WaitReason.NODE_TAINTED))])
+    assert tuple(step.filter for step in steps) == FILTERS
+
+
+def test_what_concerns_most_is_told_first():
+    """Within a filter, by count."""
+    (step,) = steps_of([reason(WaitReason.GPU_LAYOUT_FULL, count, f"model {count}") for count in (1, 3, 2)])
+    assert [each.count for each in step.reasons] == [3, 2, 1]
+
+
+def test_an_answer_about_a_hundred_classes_of_gpus_can_still_be_read(empty):
+    """The reasons are bounded at any fleet size, and the rest is counted."""
+    for number in range(100):
+        node = f"node-{number}"
+        empty.add_node(
+            snapshot(node, (msgspec.structs.replace(gpu_report(node, 0, mig=False), model=f"GPU of kind {number}"),))
+        )
+    found = ask(empty, profile="1g.5gb")
+    assert isinstance(found, WouldWait)
+    listed = sum(len(step.reasons) for step in found.steps)
+    assert listed < 40
+    assert listed + found.more == 101  # each kind, and that no node can fit it

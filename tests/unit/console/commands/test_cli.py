@@ -1,0 +1,285 @@
+"""What all commands have in common: exit codes, forms, questions before anybody is hurt, completion."""
+
+import io
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sluice.runtime.bus import DeniedError
+from sluice_console import __main__ as command
+from sluice_console.core.documents import PodDocument, PodsDocument
+from sluice_console.core.fleet.fleet_state import FleetState
+from sluice_console.shell.cli_options import EXIT_FAILED, EXIT_USAGE, UsageError, agreed, run
+from sluice_console.shell.commands.run import with_delimiter
+from sluice_console.shell.errors import CommandError
+from sluice_console.shell.operate.quarantine import (
+    DeclinedError,
+    NoTerminalError,
+    NotThereError,
+    QuarantineRelease,
+    check,
+    quarantined_on,
+)
+from sluice_console.shell.output.printer import console, show_pods
+
+DOCS = Path(__file__).parents[4] / "docs"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("run -- true", "run -- true"),
+        ("run true --lr 3 --memory 9", "run -- true --lr 3 --memory 9"),
+        ("run --memory 8Gi -q python x.py -q", "run --memory 8Gi -q -- python x.py -q"),
+        ("run --memory=8Gi --real python", "run --memory=8Gi --real -- python"),
+        ("run --nats nats://x:1 --gpus 2 -- a -- b", "run --nats nats://x:1 --gpus 2 -- a -- b"),
+        ("run --memry 8Gi true", "run --memry 8Gi true"),
+        ("run --memory", "run --memory"),
+        ("run --help", "run --help"),
+        ("gpus --memory run", "gpus --memory run"),
+    ],
+)
+def test_the_options_of_a_command_are_not_taken_for_those_of_run(words, expected):
+    """`sluice run python x.py --memory 9` would have asked for 9 MiB, and `--memry` been looked for as a program."""
+    assert with_delimiter(command.app, words.split()) == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        ("run --memry 8Gi -- true", "--memory"),
+        ("run --profil=1g.5gb true", "--profile"),
+        ("gpus --sever x", "--server"),
+        ("drain n --yess", "--yes"),
+        ("up --fleeet x --pods y", "--fleet"),
+    ],
+)
+def test_a_misspelt_option_is_answered_with_the_right_one(typed, capsys, words, right):
+    """In every command: what looks like an option is one, and never the name of a program."""
+    assert typed(*words.split()) == EXIT_USAGE
+    assert f"Did you mean {right}?" in re.sub(r"[^\x20-\x7e]+", " ", capsys.readouterr().err)
+
+
+@pytest.fixture
+def typed(monkeypatch, tmp_path):
+    """Type a command as a user for whom nothing runs; its exit code. What `sluice run` blocks is heard again after."""
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("SLUICE_NATS_URL", raising=False)
+
+    def type_(*words):
+        with pytest.raises(SystemExit) as ended:
+            command.main(words)
+        return ended.value.code
+
+    yield type_
+    signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("gpus",), 3, "nothing is running"),
+        (("pods", "-o", "yaml"), 3, "nothing is running"),
+        (("nodes", "--watch"), 3, "nothing is running"),
+        (("pods", "--server", "nats://127.0.0.1:PORT"), 1, "has a port that is no number from 1 to 65535"),
+        (("top",), 3, "nothing is running"),
+        (("release-quarantine", "a"), 3, "nothing is running"),
+        (("gpus", "--json", "-o", "yaml"), 2, "--json contradicts -o yaml: name one of them"),
+        (("gpus", "-o", "picture"), 2, ""),
+        (("trace", "a", "-o", "yaml"), 3, "nothing is running"),
+        (("trace", "a", "--json", "-o", "yaml"), 2, "--json contradicts -o yaml: name one of them"),
+        (("events", "--since-s", "-1"), 2, "--since-s -1: must be 0 or more seconds"),
+        (("events", "--since-s", "inf"), 2, "--since-s inf: must be 0 or more seconds, and at most 3153600000"),
+        (("events", "--since-s", "1e300"), 2, "--since-s 1e+300: must be 0 or more seconds, and at most 3153600000"),
+        (("events", "--since-s", "3153600000"), 3, "nothing is running"),
+        (("usage", "--idle-s", "inf"), 2, "--idle-s inf: must be 0 or more seconds, and at most 3153600000"),
+        (("usage", "--idle-s", "nan"), 2, "--idle-s nan: must be 0 or more seconds, and at most 3153600000"),
+        (("bench", "--requests", "0"), 2, "--requests 0: must be from 1 to 100000"),
+        (("bench", "--json", "-o", "yaml"), 2, "--json contradicts -o yaml: name one of them"),
+        (("up", "--data", "/nonexistent", "--pods", "/" + "a" * 300), 1, "is no folder"),
+        (("doctor", "--no-bus", "--kubeconfig", "/" + "a" * 300), 2, ""),
+        (("bench", "--replay", "/dev/null", "--requests", "0"), 2, "--requests 0: must be from 1 to 100000"),
+        (("bench", "--rate", "nan"), 2, "--rate nan --burst 1: a rate from 0"),
+        (("bench", "--replay", "/dev/null", "--speed", "nan"), 2, "--speed nan: must be more than 0"),
+        (("bench", "--within-s", "nan"), 2, "--within-s nan: must be more than 0"),
+        (("simulate", "-f", "-", "-f", "-", "--server", "nats://127.0.0.1:1"), 2, "name - once"),
+        (("security", "add-node", "/nonexistent"), 2, "name at least one node"),
+        (("security", "remove-node", "/nonexistent", "--yes"), 2, "name at least one node"),
+        (("security", "renew", "/" + "a" * 300), 1, "File name too long"),
+        (("doctor", "--inventory", "127.0.0.1"), 2, "--inventory '127.0.0.1' is no address: must be HOST:PORT"),
+        (("nonsense",), 2, ""),
+        (("drain", "n", "--server", "nats://127.0.0.1:1"), 2, "no terminal to confirm on; use --yes"),
+        (("release-quarantine", "a", "--ignore-holders"), 2, "a confirmation, and there is no terminal; use --yes"),
+        (("security", "remove-node", "folder", "n"), 2, "no terminal to confirm on; use --yes"),
+        (("run",), 125, "which command?"),
+        (("run", "--wait-s", "0", "--", "true"), 125, "--wait-s 0: more than 0 and at most"),
+        (("run", "--memry", "8Gi", "--", "true"), 2, ""),
+        (("run", "--memory", "10", "--", "true"), 125, "--memory: 10 without a unit is 10 MiB; did you mean 10Gi?"),
+        (("adjust", "a", "--memory", "10", "--server", "nats://127.0.0.1:1"), 2, "did you mean 10Gi?"),
+        (("run", "--", "--no-such-program"), 127, "--no-such-program: there is no such command"),
+        (("run", "no-such-program", "--memry", "8Gi"), 127, "no-such-program: there is no such command"),
+    ],
+)
+def test_scripts_can_tell_why_a_command_failed(typed, capsys, words, code, said):
+    """As docs/cli.md has it; and never by a traceback."""
+    assert typed(*words) == code
+    told = capsys.readouterr()
+    assert said in told.err
+    assert "Traceback" not in told.err
+    if said:
+        assert not told.out
+
+
+def test_nobody_vouches_for_processes_without_being_asked():
+    """A tenant's process would be left on a device that is given to the next one."""
+    wanted = QuarantineRelease(allocation="a", ignore_holders=True)
+    questions = []
+    with pytest.raises(DeclinedError, match="nothing was done") as no:
+        check(wanted, is_terminal=True, ask=lambda question: bool(questions.append(question)))
+    with pytest.raises(NoTerminalError) as nobody:
+        check(wanted, is_terminal=False, ask=pytest.fail)
+    assert (no.value.exit_code, nobody.value.exit_code) == (1, 2), (
+        "as docs/cli.md has it: a script tries the second again"
+    )
+    assert questions == ["do you vouch that no process on the devices of a is its tenant's?"]
+    check(wanted, is_terminal=True, ask=lambda _: True)
+    check(QuarantineRelease(allocation="a", ignore_holders=True, yes=True), is_terminal=False, ask=pytest.fail)
+    check(QuarantineRelease(allocation="a"), is_terminal=False, ask=pytest.fail)
+
+
+def test_only_a_yes_is_a_yes(monkeypatch, capsys):
+    """A line that was meant for something else must not cut a node off."""
+    for typed, expected in (("y\n", True), ("YES\n", True), ("\n", False), ("node-1\n", False), ("", False)):
+        answer = io.StringIO(typed)
+        answer.isatty = lambda: True
+        monkeypatch.setattr(sys, "stdin", answer)
+        assert agreed("cut it off?", yes=False) is expected
+    assert capsys.readouterr().err.count("cut it off? [y/N] ") == 5
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    with pytest.raises(UsageError, match="no terminal"):
+        agreed("cut it off?", yes=False)
+    assert agreed("cut it off?", yes=True)
+
+
+@pytest.mark.parametrize(
+    ("user", "verb", "said"),
+    [
+        (
+            "console",
+            "Publish",
+            "may not say sluice.cordon.node1: what changes something is said by the user 'operator'",
+        ),
+        ("console", "Subscription", "does not let 'console' listen to 'sluice.cordon.node1'"),
+        ("operator", "Publish", "does not let 'operator' publish to 'sluice.cordon.node1'"),
+    ],
+)
+def test_who_may_only_read_is_told_who_may_do_more(capsys, user, verb, said):
+    """Somebody would look for a fault in the broker's users."""
+
+    async def drain() -> int:
+        raise DeniedError(user=user, verb=verb, subject="sluice.cordon.node1")
+
+    assert run(drain()) == EXIT_FAILED
+    assert said in capsys.readouterr().err
+
+
+def test_a_slice_in_quarantine_is_found_by_its_name(make):
+    """Nobody knows by heart which node has it."""
+    stuck = msgspec.structs.replace(make.slice(), state="quarantined")
+    fleet_state = FleetState({"sluice.inventory.gpu-1_example_internal": make.inventory(make.gpu_report(), stuck)})
+    (node,) = fleet_state.inventories()
+    assert quarantined_on(fleet_state, make.allocation) == node
+    with pytest.raises(NotThereError, match=f"no slice 'b' in quarantine; there are: {make.allocation}") as told:
+        quarantined_on(fleet_state, "b")
+    assert isinstance(told.value, CommandError)
+    assert told.value.exit_code == 4
+
+
+def test_a_pipe_and_no_color_get_no_colours(monkeypatch, capsys):
+    """Escape sequences break whatever reads them."""
+    pod = PodDocument(
+        request="r", namespace="ns", name="n", origin="", source="folder", state="bound", message="has it", revision=1
+    )
+    show_pods(console(), PodsDocument(pods=(pod,)))
+    assert "\x1b" not in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show_pods(console(), PodsDocument(pods=(pod,)))
+    assert "\x1b[32m" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    show_pods(console(), PodsDocument(pods=(pod,)))
+    assert "\x1b[3" not in capsys.readouterr().out
+
+
+def every_command(app, before="sluice"):
+    """`sluice gpus`, `sluice quota set`, ..."""
+    for name in app:
+        if name.startswith("-"):
+            continue
+        deeper = list(every_command(app[name], f"{before} {name}"))
+        yield from deeper or [f"{before} {name}"]
+
+
+def test_what_can_be_had_as_json_can_be_had_as_yaml():
+    """Who learned `-o` at one command types it at the next one."""
+    options = {}
+    for line in every_command(command.app):
+        _, apps, _ = command.app.parse_commands(line.split()[1:])
+        options[line] = {name for each in apps[-1].assemble_argument_collection() for name in each.names}
+    documented = {line for line, names in options.items() if "--json" in names}
+    assert len(documented) >= 12
+    assert {line for line in documented if "-o" not in options[line]} == set()
+
+
+def test_every_command_is_in_the_documentation():
+    """What is not named is not found."""
+    text = (DOCS / "cli.md").read_text(encoding="utf-8")
+    words = set(re.findall(r"[a-z][a-z-]+", text))
+    missing = [each for each in every_command(command.app) if each.split()[1] not in words]
+    assert not missing, missing
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    """The three scripts as files."""
+    folder = tmp_path_factory.mktemp("completion")
+    for shell in ("bash", "zsh", "fish"):
+        (folder / shell).write_text(command.app.generate_completion(shell=shell), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("typed_so_far", "offered"),
+    [
+        ("sluice dr", {"drain"}),
+        ("sluice quota s", {"set"}),
+        ("sluice gpus --out", {"--output"}),
+        ("sluice gpus -o ", {"wide", "json", "yaml"}),
+    ],
+)
+def test_bash_completes_commands_options_and_values(scripts, typed_so_far, offered):
+    """In a real bash, as the Tab key does it."""
+    words = typed_so_far.split(" ")
+    quoted = " ".join(f"'{word}'" for word in words)
+    program = (
+        f"source '{scripts}/bash'; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
+        f"COMP_LINE='{typed_so_far}'; COMP_POINT={len(typed_so_far)}; _sluice; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=20, check=True)
+    assert {word.strip() for word in done.stdout.split()} == offered, done.stderr
+
+
+@pytest.mark.parametrize(("shell", "look"), [("zsh", ("-n",)), ("fish", ("--no-execute",))])
+def test_the_other_shells_understand_their_scripts(scripts, shell, look):
+    """Where they are; a script with a mistake disturbs every start of the shell."""
+    if shutil.which(shell) is None:
+        text = (scripts / shell).read_text(encoding="utf-8")
+        assert "release-quarantine" in text
+        pytest.skip(f"no {shell} here: only looked whether its script names the commands")
+    subprocess.run([shell, *look, str(scripts / shell)], capture_output=True, timeout=20, check=True)

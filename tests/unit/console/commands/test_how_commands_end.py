@@ -1,0 +1,92 @@
+"""How commands end whose output nobody takes, that cannot be understood, or that somebody breaks off."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from factories.processes import heeding_ctrl_c
+
+from sluice_console.shell.cli_options import EXIT_FAILED
+
+
+def _ended(words, *, stdout, **more):
+    """How a command ends that writes to `stdout` as a shell starts it, and what it says besides."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    program = f"import sys; from sluice_console.__main__ import main; main({words!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=30, check=False,
+        env=environment, **more,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("words", [["version"], ["completion", "bash"]])
+def test_a_reader_who_has_seen_enough_makes_no_failure(words):
+    """`sluice pods | grep -q train`: else a script with `pipefail` takes a good answer for a failure."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        assert _ended(words, stdout=writes) == (0, "")
+    finally:
+        os.close(writes)
+
+
+@pytest.mark.parametrize("words", [["version"], ["completion", "bash"]])
+def test_a_full_disk_is_a_sentence_and_a_failure(words):
+    """`sluice gpus --json > file`: whoever reads the file must not take a part for all."""
+    with Path("/dev/full").open("wb") as full:
+        assert _ended(words, stdout=full) == (EXIT_FAILED, "sluice: cannot write: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("closed", "words", "code", "says"),
+    [
+        (1, ["version"], 0, ""),
+        (1, ["gpus", "--json", "-o", "yaml"], 2, "sluice: --json contradicts -o yaml: name one of them\n"),
+        (0, ["drain", "gpu-1"], 2, "sluice drain: no terminal to confirm on; use --yes\n"),
+        (0, ["security", "remove-node", "keys", "gpu-1"], 2, "sluice: no terminal to confirm on; use --yes\n"),
+    ],
+)
+def test_a_stream_that_was_closed_is_one_that_nobody_reads_or_types_at(closed, words, code, says):
+    """A daemon or a script that says `<&-` or `>&-`: no traceback, and the exit code that it looks for."""
+    assert _ended(words, stdout=None, preexec_fn=lambda: os.close(closed)) == (code, says)
+
+
+_ASKS = """
+from sluice_console.shell.cli_options import agreed, run
+async def work():
+    return 0 if agreed("evict 3 pods from gpu-1?", yes=False) else 1
+try:
+    run(work())
+except KeyboardInterrupt:
+    raise SystemExit(130)
+"""
+
+
+def test_ctrl_c_at_a_question_ends_the_command():
+    """Who is asked whether to evict pods, and wants out, need not find out that only a second Ctrl-C counts."""
+    ours, theirs = pty.openpty()
+    ends = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    with heeding_ctrl_c():
+        asks = subprocess.Popen([sys.executable, "-c", _ASKS], start_new_session=True, **ends)
+    try:
+        os.close(theirs)
+        shown = b""
+        while b"[y/N]" not in shown:
+            shown += os.read(ours, 1024)
+        asks.send_signal(signal.SIGINT)
+        assert asks.wait(10) == 130
+    finally:
+        asks.kill()
+        asks.wait()
+        os.close(ours)
+
+
+def test_what_was_not_typed_in_utf_8_is_said_to_be_so():
+    """A terminal that is set to Latin-1: `--why "für"`."""
+    code, said = _ended(["run", "--namespace", "f\udcfcr", "--", "true"], stdout=None)
+    assert (code, said) == (2, r"sluice: 'f\udcfcr': must be UTF-8 text; is the terminal set to something else?" + "\n")

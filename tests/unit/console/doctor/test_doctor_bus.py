@@ -1,0 +1,267 @@
+"""`sluice doctor` on the bus: whoever looks at a system that does not work is told what to do first."""
+
+from dataclasses import replace
+
+import pytest
+
+from sluice.contracts.messages import GpuReport, LeaseHeld, PlacementReport, SourceSynced
+from sluice_console.core.doctor.bus import (
+    ObservedBus,
+    ServiceAnswer,
+    WriteTimes,
+    check_bus,
+    silent_broker,
+    timed_subjects,
+)
+from sluice_console.core.doctor.findings import Check, named, worst
+from sluice_console.core.fleet.fleet_state import FleetState
+
+NODE = "gpu-1.example.internal"
+NODE_SUBJECT = "sluice.node.gpu-1_example_internal"
+
+
+@pytest.fixture
+def well(make) -> ObservedBus:
+    """A system that is all well."""
+    fleet_state = make.fleet_state(
+        node=make.changed(), inventory=make.inventory(make.gpu_report()), head=make.opened(), request=make.asked()
+    )
+    fleet_state.values["sluice.lease.allocator"] = LeaseHeld(role="allocator", owner=make.run, version="0.1.0")
+    fleet_state.values["sluice.source.folder"] = SourceSynced(source=make.source, run=make.run, epoch=3, count=1)
+    fleet_state.incarnation = "1"
+    written = {subject: WriteTimes(1000.0, 1000.01) for subject in timed_subjects(fleet_state)}
+    return ObservedBus(
+        url="nats://here",
+        fleet_state=fleet_state,
+        written=written,
+        allocator=ServiceAnswer(),
+        inventory=ServiceAnswer(said="1 GPU"),
+        version="0.1.0",
+    )
+
+
+def only(seen: ObservedBus, check: Check, level: str) -> str:
+    """The one finding that is not ok: what it says. It has a remedy."""
+    wrong = [finding for finding in check_bus(seen) if finding.level != "ok"]
+    assert [(finding.check, finding.level) for finding in wrong] == [(check, level)], wrong
+    assert wrong[0].remedy
+    return wrong[0].what
+
+
+def without(seen: ObservedBus, *subjects: str, **more) -> ObservedBus:
+    """The same without some values, and with others: `node` for `sluice.node.<the node>`."""
+    values = {subject: value for subject, value in seen.fleet_state.values.items() if subject not in subjects}
+    values |= {subject.replace("__", "."): value for subject, value in more.items()}
+    return replace(seen, fleet_state=FleetState(values, seen.fleet_state.incarnation))
+
+
+def test_nothing_is_found_where_nothing_is_wrong(well):
+    """False alarms teach people to look away."""
+    found = check_bus(well)
+
+    assert worst(found) == "ok", found
+    assert {finding.check for finding in found} == {
+        Check.BROKER,
+        Check.STREAMS,
+        Check.WORDS,
+        Check.ALLOCATOR,
+        Check.POD_WATCHER,
+        Check.INVENTORY,
+        Check.AGENTS,
+        Check.GPUS,
+        Check.VERSIONS,
+        Check.CLOCKS,
+    }
+
+
+def test_a_missing_stream_is_told_with_its_command(well):
+    """Without streams nothing can be said at all."""
+    seen = replace(well, stream_problems=("there is no stream BOOK",))
+    assert only(seen, Check.STREAMS, "problem") == "there is no stream BOOK"
+
+
+def test_nobody_who_allocates_is_a_problem(well):
+    """Pods wait, and no log says why."""
+    assert "none holds the lease" in only(without(well, "sluice.lease.allocator"), Check.ALLOCATOR, "problem")
+
+
+def test_a_lease_that_was_given_back_is_nobodys(well):
+    """A release says so with an empty owner."""
+    seen = without(well, sluice__lease__allocator=LeaseHeld(role="allocator", owner=""))
+    assert "none holds the lease" in only(seen, Check.ALLOCATOR, "problem")
+
+
+def test_an_allocator_that_does_not_answer_is_told_with_its_own_words(well):
+    """It holds the lease, but hangs or cannot be reached."""
+    seen = replace(well, allocator=ServiceAnswer("the allocator at 10.0.0.7:9412 cannot answer: refused"))
+    assert "10.0.0.7:9412 cannot answer" in only(seen, Check.ALLOCATOR, "warning")
+
+
+def test_nobody_who_asks_is_told(well):
+    """A pod-watcher that never came up looks like a quiet day."""
+    seen = replace(without(well, "sluice.source.folder"), written={NODE_SUBJECT: WriteTimes(1000.0, 1000.0)})
+    assert "no source of requests" in only(seen, Check.POD_WATCHER, "warning")
+
+
+def test_a_source_that_fell_silent_is_a_problem(well):
+    """Its ended pods keep their slices."""
+    seen = replace(well, written={**well.written, "sluice.source.folder": WriteTimes(0.0, 0.0)})
+    assert "folder (for 17 min)" in only(seen, Check.POD_WATCHER, "problem")
+
+
+def test_a_folder_that_nobody_lists_is_told_within_a_minute(well):
+    """It is listed every few seconds: whoever waits for a pod shall not wait a quarter of an hour for the reason."""
+    seen = replace(well, written={**well.written, "sluice.source.folder": WriteTimes(930.0, 930.0)})
+    assert "folder (for 1 min)" in only(seen, Check.POD_WATCHER, "problem")
+
+
+def test_a_cluster_that_nobody_follows_is_told_at_once(well):
+    """Its last listing may be young: the lease says that nobody works."""
+    synced = SourceSynced(source="cluster", run="r", epoch=1, count=1)
+    seen = without(well, sluice__source__cluster=synced)
+    seen = replace(seen, written={**well.written, "sluice.source.cluster": WriteTimes(1000.0, 1000.0)})
+    assert "no pod-watcher is active" in only(seen, Check.POD_WATCHER, "problem")
+    held = LeaseHeld(role="pod-watcher", owner="r", version="0.1.0")
+    followed = replace(seen, fleet_state=FleetState({**seen.fleet_state.values, "sluice.lease.pod-watcher": held}, "1"))
+    assert worst(check_bus(followed)) == "ok", check_bus(followed)
+
+
+def test_a_broker_that_stores_nothing_is_named_before_those_who_wait_for_it(well):
+    """`start the allocator` is what it said while a disk was full: the allocator ran all the time."""
+    no_lease = without(well, "sluice.lease.allocator")
+    full = replace(no_lease, trouble="the disk under /data is full: 0 MiB free")
+    wrong = [finding for finding in check_bus(full) if finding.level != "ok"]
+    assert [finding.check for finding in wrong] == [Check.BROKER, Check.ALLOCATOR]
+    assert wrong[0].what == "the disk under /data is full: 0 MiB free"
+    assert wrong[1].remedy.startswith("repair the broker first")
+    elsewhere = [finding for finding in check_bus(replace(no_lease, unstored_s=45.0)) if finding.level != "ok"]
+    assert [finding.check for finding in elsewhere] == [Check.BROKER, Check.ALLOCATOR]
+    assert "has stored nothing for 45 s, and no service holds a lease" in elsewhere[0].what
+    assert "no space left on device" in elsewhere[0].remedy
+    assert "start it, or look into its log" not in elsewhere[1].remedy
+    assert only(replace(no_lease, unstored_s=5.0), Check.ALLOCATOR, "problem").startswith("no allocator is active")
+    assert worst(check_bus(replace(well, unstored_s=45.0))) == "ok", "a lease is there, so something was stored"
+
+
+def test_a_broker_that_lets_us_in_and_does_not_answer_is_told_apart():
+    """To look for a firewall while two of three brokers are down costs the night."""
+    cluster, single = silent_broker("nats://here", clustered=True), silent_broker("nats://here", clustered=False)
+    assert (cluster.level, single.level) == ("problem", "problem")
+    assert "too few servers" in cluster.what
+    assert "two of three" in cluster.remedy
+    assert "disk" in single.remedy
+
+
+def test_an_inventory_that_lags_is_a_problem(well, make):
+    """The allocator decides from what was pulled: news that nobody pulls are GPUs that nobody uses."""
+    seen = without(
+        well, **{"sluice__inventory__gpu-1_example_internal": make.inventory(make.gpu_report(), stale=False)}
+    )
+    behind = replace(
+        seen,
+        fleet_state=FleetState(
+            {**seen.fleet_state.values, NODE_SUBJECT: replace_generation(make.changed(), 9)},
+            seen.fleet_state.incarnation,
+        ),
+        written={**well.written, NODE_SUBJECT: WriteTimes(900.0, 900.0)},
+    )
+    assert "over a minute" in only(behind, Check.INVENTORY, "problem")
+    recent = replace(behind, written=well.written)
+    assert worst(check_bus(recent)) == "ok", "news of this moment are being pulled"
+
+
+def replace_generation(changed, generation):
+    """The news with another generation."""
+    import msgspec  # noqa: PLC0415 - only here
+
+    return msgspec.structs.replace(changed, generation=generation)
+
+
+def test_an_inventory_that_does_not_answer_is_a_problem(well):
+    """Where it could be asked, silence is no comfort."""
+    assert "does not answer" in only(
+        replace(well, inventory=ServiceAnswer("the inventory at x does not answer: refused")),
+        Check.INVENTORY,
+        "problem",
+    )
+
+
+def test_a_stale_node_is_named_with_why(well, make):
+    """Its slices stay, and nothing new goes there."""
+    seen = without(well, **{"sluice__inventory__gpu-1_example_internal": make.inventory(make.gpu_report(), stale=True)})
+    assert NODE in only(seen, Check.AGENTS, "problem")
+
+
+def test_a_node_that_was_never_pulled_is_named(well):
+    """Its agent speaks on the bus, but cannot be reached."""
+    seen = without(well, "sluice.inventory.gpu-1_example_internal")
+    assert f"never pulled: {NODE}" in only(seen, Check.AGENTS, "problem")
+
+
+def test_a_node_that_is_not_open_is_named(well):
+    """Nothing is granted on a node whose slices are not in the ledger."""
+    seen = without(well, "sluice.ledger.gpu-1_example_internal.head")
+    assert f"not open yet for new slices: {NODE}" in only(seen, Check.AGENTS, "warning")
+
+
+def test_no_node_at_all_is_a_problem(well):
+    """Every pod would wait for ever."""
+    subjects = ("node.gpu-1_example_internal", "inventory.gpu-1_example_internal", "ledger.gpu-1_example_internal.head")
+    seen = without(well, *(f"sluice.{subject}" for subject in subjects))
+    assert only(seen, Check.AGENTS, "problem") == "no node has been heard of"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"healthy": False, "health_message": "Xid 79"}, "GPU 0 (Xid 79)"),
+        ({"healthy": False, "lost": True}, "GPU 0 (lost)"),
+        ({"quarantined": (PlacementReport(start=0, size=1),)}, "in quarantine"),
+    ],
+)
+def test_a_gpu_that_takes_nothing_new_is_named(well, make, changes, words):
+    """Fewer slices than people count on."""
+    gpu: GpuReport = make.gpu_report(**changes)
+    seen = without(well, **{"sluice__inventory__gpu-1_example_internal": make.inventory(gpu)})
+    assert words in only(seen, Check.GPUS, "warning")
+
+
+def test_mixed_versions_are_told_with_who_runs_which(well):
+    """An upgrade that stopped half-way is seen by nobody otherwise."""
+    assert only(replace(well, version="0.2.0"), Check.VERSIONS, "warning") == (
+        "versions are mixed: 0.1.0: allocator; 0.2.0: this command"
+    )
+
+
+def test_a_clock_that_is_off_is_told_with_whose(well):
+    """Logs and traces of two hosts cannot be read side by side."""
+    seen = replace(well, written={**well.written, NODE_SUBJECT: WriteTimes(1090.0, 1000.0)})
+    assert "node.gpu-1_example_internal by +90.0 s" in only(seen, Check.CLOCKS, "warning")
+
+
+def test_of_a_thousand_names_a_few_are_told():
+    """A sentence that nobody reads to its end helps nobody."""
+    assert named(f"n{number}" for number in range(1000)) == "n0, n1, n2, n3, n4 and 995 more"
+
+
+def test_a_message_that_nobody_can_read_is_named_with_how_to_remove_it(well):
+    """It was set aside in a log that nobody reads; the node would stay without new pods for ever."""
+    subject = "sluice.ledger.gpu-1_example_internal.r_1_1"
+    unread = replace(well, fleet_state=replace(well.fleet_state, unread={subject: "schema 2 is newer"}))
+    what = only(unread, Check.WORDS, "problem")
+    says = "gpu-1.example.internal gets nothing new until it is gone"
+    assert what == f"{subject} cannot be read (schema 2 is newer); {says}"
+    (finding,) = [each for each in check_bus(unread) if each.check is Check.WORDS]
+    assert finding.remedy.endswith(f"nats stream purge BOOK --subject {subject}")
+
+
+def test_many_messages_that_nobody_can_read_are_counted(well):
+    """Thousands of lines would hide everything else."""
+    unread = {f"sluice.binding.r{number}": "no JSON" for number in range(1000)}
+    found = [
+        f
+        for f in check_bus(replace(well, fleet_state=replace(well.fleet_state, unread=unread)))
+        if f.check is Check.WORDS
+    ]
+    assert len(found) == 21
+    assert found[-1].what == "980 more messages cannot be read"

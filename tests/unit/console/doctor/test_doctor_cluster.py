@@ -1,0 +1,354 @@
+"""`sluice doctor` on a cluster: each piece of the installation that is missing or closed is named, with its cure."""
+
+import copy
+from typing import Any
+
+import deploy_check
+import pytest
+import yaml
+from deploy_check import KUBERNETES
+
+from sluice.contracts.kube.names import ANNOTATION_REQUEST, CONDITION_READY, CSI_DRIVER, GATE, LABEL_MANAGED
+from sluice_console.core.doctor.admission import namespace_for_trial
+from sluice_console.core.doctor.cluster import check_cluster
+from sluice_console.core.doctor.cluster_view import KINDS, AdmissionTrial, ObservedCluster, is_installed
+from sluice_console.core.doctor.findings import Check, FindingDocument, worst
+
+Object = dict[str, Any]
+FILES = (
+    "namespaces.yaml",
+    "crd-gpus.yaml",
+    "csidriver.yaml",
+    "rbac.yaml",
+    "nats/statefulset.yaml",
+    "services/allocator.yaml",
+    "services/inventory.yaml",
+    "services/pod-watcher.yaml",
+    "services/webhook.yaml",
+    "node-agent.yaml",
+    "admission/webhook.yaml",
+    "admission/policy-keep.yaml",
+    "admission/policy-left-alone.yaml",
+    "admission/policy-no-side-door.yaml",
+    "admission/policy-bindings.yaml",
+)
+NOW_S = 1_800_000_000.0
+LONG_AGO = "2026-01-01T00:00:00Z"
+
+
+def shipped() -> list[Object]:
+    """What deploy/kubernetes/base installs, as far as it is looked at."""
+    return [
+        copy.deepcopy(document)
+        for file in FILES
+        for document in deploy_check.documents((KUBERNETES / "base" / file).read_text(encoding="utf-8"))
+    ]
+
+
+def named(seen: ObservedCluster, kind: str, name: str) -> Object:
+    """One object, to be changed."""
+    (found,) = [each for each in seen.lists[kind] if each["metadata"]["name"] == name]
+    assert isinstance(found, dict)
+    return found
+
+
+def looked_at(objects: list[Object], **changes: Any) -> ObservedCluster:
+    """A cluster with these objects."""
+    by_kind = {kind: [each for each in objects if each["kind"] == of.kind] for kind, of in KINDS.items()}
+    by_kind["agents"] = [pod for pod in by_kind["agents"] if pod["metadata"]["namespace"] == "sluice-nodes"]
+    by_kind["managed"] = []
+    by_kind["waiting"] = [pod for pod in by_kind["waiting"] if pod["metadata"]["namespace"] != "sluice-nodes"]
+    trial = AdmissionTrial("default", pod={"spec": {"schedulingGates": [{"name": GATE}]}})
+    return ObservedCluster(**({"where": "https://there", "lists": by_kind, "now_s": NOW_S, "trial": trial} | changes))
+
+
+def node(name: str = "gpu-1", **labels: str) -> Object:
+    """A node with an agent."""
+    given = {"kubernetes.io/os": "linux", "sluice.dev/agent": "true"} | labels
+    return {"kind": "Node", "metadata": {"name": name, "labels": given}, "status": {"allocatable": {"cpu": "8"}}}
+
+
+def waiting(**metadata: Any) -> Object:
+    """A pod behind our gate, since long ago."""
+    about = {
+        "name": "train",
+        "namespace": "research",
+        "labels": {LABEL_MANAGED: "true"},
+        "annotations": {ANNOTATION_REQUEST: "{}"},
+        "creationTimestamp": LONG_AGO,
+    }
+    return {"kind": "Pod", "metadata": about | metadata, "spec": {"schedulingGates": [{"name": GATE}]}}
+
+
+@pytest.fixture
+def well() -> ObservedCluster:
+    """A cluster as it is installed, everything ready, with one node that has an agent."""
+    objects = shipped()
+    for each in objects:
+        if each["kind"] in {"Deployment", "StatefulSet"}:
+            each["status"] = {"readyReplicas": each["spec"]["replicas"]}
+        if each["kind"] == "CustomResourceDefinition":
+            each["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
+        for hook in each.get("webhooks", ()):
+            hook["clientConfig"] = {**hook["clientConfig"], "caBundle": "LS0t"}
+    agent = {
+        "kind": "Pod",
+        "metadata": {"name": "sluice-node-agent-x", "namespace": "sluice-nodes"},
+        "spec": {"nodeName": "gpu-1"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    registered = {"kind": "CSINode", "metadata": {"name": "gpu-1"}, "spec": {"drivers": [{"name": CSI_DRIVER}]}}
+    default = {"kind": "Namespace", "metadata": {"name": "default"}}
+    runtime = {"kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
+    return looked_at([*objects, node(), agent, registered, runtime, default])
+
+
+def wrong(seen: ObservedCluster) -> list[FindingDocument]:
+    """What is not ok; each says what to do."""
+    found = [finding for finding in check_cluster(seen) if finding.level != "ok"]
+    assert all(finding.remedy for finding in found)
+    return found
+
+
+def only(seen: ObservedCluster, check: Check, level: str) -> str:
+    """The one finding that is not ok: what it says."""
+    found = wrong(seen)
+    assert [(finding.check, finding.level) for finding in found] == [(check, level)], found
+    return found[0].what
+
+
+def without(seen: ObservedCluster, kind: str, name: str) -> ObservedCluster:
+    """The same without one object."""
+    kept = [each for each in seen.lists[kind] if each["metadata"]["name"] != name]
+    assert len(kept) == len(seen.lists[kind]) - 1
+    return with_objects(seen, kind, kept)
+
+
+def with_objects(seen: ObservedCluster, kind: str, objects: list[Any]) -> ObservedCluster:
+    """The same with other objects of a kind."""
+    return ObservedCluster(where=seen.where, lists={**seen.lists, kind: objects}, now_s=NOW_S, trial=seen.trial)
+
+
+def test_nothing_is_found_in_what_is_shipped(well):
+    """False alarms teach people to look away."""
+    assert is_installed(well)
+    assert wrong(well) == []
+    assert worst(check_cluster(well)) == "ok"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "check", "level"),
+    [
+        ("webhooks", "sluice", Check.ADMISSION, "problem"),
+        ("policies", "sluice-keep", Check.POLICIES, "problem"),
+        ("bindings", "sluice-bindings", Check.POLICIES, "problem"),
+        ("drivers", CSI_DRIVER, Check.VOLUME, "problem"),
+        ("definitions", "gpus.sluice.dev", Check.MIRROR, "warning"),
+        ("roles", "sluice-pod-watcher", Check.RIGHTS, "problem"),
+        ("rolebindings", "sluice-webhook", Check.RIGHTS, "problem"),
+        ("deployments", "sluice-allocator", Check.SERVICES, "problem"),
+        ("brokers", "sluice-nats", Check.SERVICES, "problem"),
+        ("daemonsets", "sluice-node-agent", Check.NODES, "problem"),
+        ("runtimes", "nvidia", Check.NODES, "problem"),
+        ("agents", "sluice-node-agent-x", Check.NODES, "problem"),
+        ("csinodes", "gpu-1", Check.NODES, "problem"),
+        ("nodes", "gpu-1", Check.NODES, "problem"),
+    ],
+)
+def test_what_is_missing_is_found(well, kind, name, check, level):
+    """Each piece is there for something that would quietly not happen."""
+    assert only(without(well, kind, name), check, level)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_what_may_not_be_read_is_said_and_the_rest_is_looked_at(well, kind):
+    """Whoever has few rights is told which, and is not told that all is well."""
+    lists = {other: objects for other, objects in well.lists.items() if other != kind}
+    seen = ObservedCluster(where="", lists=lists, problems={kind: "forbidden"}, now_s=NOW_S, trial=well.trial)
+
+    found = wrong(seen)
+
+    assert (Check.CLUSTER, "unknown") in {(finding.check, finding.level) for finding in found}
+    assert worst(found) == "unknown"
+    assert "forbidden" in found[0].what
+
+
+def test_a_service_that_is_not_ready_says_what_does_not_happen(well):
+    """`0 of 1 ready` alone tells nobody that pods cannot be created."""
+    named(well, "deployments", "sluice-webhook")["status"] = {}
+    assert "cannot be created" in only(well, Check.SERVICES, "problem")
+
+
+def test_a_webhook_that_nobody_trusts_is_found(well):
+    """Without a caBundle every GPU pod is refused."""
+    del named(well, "webhooks", "sluice")["webhooks"][2]["clientConfig"]["caBundle"]
+    assert "no caBundle yet in mps.pods.sluice.dev" in only(well, Check.ADMISSION, "problem")
+
+
+def test_a_webhook_that_may_be_passed_by_is_found(well):
+    """`Ignore` lets pods onto GPUs that others have."""
+    named(well, "webhooks", "sluice")["webhooks"][0]["failurePolicy"] = "Ignore"
+    assert "failurePolicy is not Fail in pods.sluice.dev" in only(well, Check.ADMISSION, "problem")
+
+
+@pytest.mark.parametrize(
+    ("trial", "level", "words"),
+    [
+        (
+            AdmissionTrial("a", "failed calling webhook: x509: certificate signed by unknown authority"),
+            "problem",
+            "x509",
+        ),
+        (AdmissionTrial("a", pod={"spec": {}}), "problem", "without our gate"),
+        (AdmissionTrial("a", 'pods is forbidden: User "u" cannot create resource "pods"'), "unknown", "cannot create"),
+        (AdmissionTrial("a", "exceeded quota: q"), "warning", "exceeded quota"),
+        (AdmissionTrial(""), "warning", "no namespace is looked at"),
+    ],
+)
+def test_a_pod_that_is_tried_shows_whether_admission_works(well, trial, level, words):
+    """A caBundle that is there and does not match is as bad as none."""
+    seen = ObservedCluster(where="", lists=well.lists, now_s=NOW_S, trial=trial)
+    assert words in only(seen, Check.ADMISSION, level)
+
+
+def test_the_pod_is_tried_where_the_webhook_looks(well):
+    """In a namespace that opted out it would prove nothing."""
+    webhooks = well.lists["webhooks"]
+    spaces = [
+        {"metadata": {"name": "kube-system"}},
+        {"metadata": {"name": "default", "labels": {"sluice.dev/ignore": ""}}},
+        {"metadata": {"name": "team-b", "labels": {"sluice.dev/default-mode": "mps"}}},
+    ]
+    assert namespace_for_trial(webhooks, spaces) == "team-b"
+    assert namespace_for_trial(webhooks, [*spaces, {"metadata": {"name": "default"}}]) == "default"
+    assert namespace_for_trial(webhooks, spaces[:2]) == ""
+    opt_in = yaml.safe_load(yaml.safe_dump(webhooks))
+    for hook in opt_in[0]["webhooks"]:
+        hook["namespaceSelector"]["matchLabels"] = {"sluice.dev/enabled": "true"}
+    assert namespace_for_trial(opt_in, spaces) == ""
+
+
+def test_an_agent_that_cannot_start_says_why(well):
+    """A node whose ConfigMap of authorities was never made waits in the kubelet's words."""
+    agent = named(well, "agents", "sluice-node-agent-x")
+    agent["status"] = {
+        "containerStatuses": [
+            {
+                "name": "node-agent",
+                "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no sluice-bus-ca"}},
+            }
+        ]
+    }
+    assert "(node-agent: CreateContainerConfigError: no sluice-bus-ca)" in only(well, Check.NODES, "problem")
+
+
+def test_two_who_hand_out_one_gpu_are_found(well):
+    """Two pods would get one device."""
+    named(well, "nodes", "gpu-1")["status"]["allocatable"]["nvidia.com/mig-1g.5gb"] = "7"
+    assert "a device plugin hands out GPUs" in only(well, Check.NODES, "problem")
+
+
+def test_a_node_with_gpus_and_no_agent_is_named(well):
+    """GPUs that nobody gives out, or somebody else."""
+    other = node("gpu-2", **{"sluice.dev/agent": "false", "nvidia.com/gpu.present": "true"})
+    seen = with_objects(well, "nodes", [*well.lists["nodes"], other])
+    assert only(seen, Check.NODES, "warning") == "have GPUs and no agent: gpu-2"
+
+
+def test_images_that_are_pinned_by_their_digests_are_not_taken_for_versions(well):
+    """Each image has its own digest: a finished upgrade would be called an unfinished one for ever."""
+    for kind in ("deployments", "daemonsets"):
+        for number, each in enumerate(well.lists[kind]):
+            for container in each["spec"]["template"]["spec"]["containers"]:
+                container["image"] += f"@sha256:{number:064}"
+    assert wrong(well) == []
+    for container in named(well, "deployments", "sluice-inventory")["spec"]["template"]["spec"]["containers"]:
+        container["image"] = container["image"].partition("@")[0].rpartition(":")[0] + "@sha256:00"
+    assert wrong(well) == []
+
+
+def test_images_of_two_versions_are_told(well):
+    """An upgrade that stopped half-way."""
+    for service, tag in (("sluice-allocator", "0.1.0"), ("sluice-inventory", "0.2.0")):
+        spec = named(well, "deployments", service)["spec"]["template"]["spec"]
+        spec["containers"][0]["image"] = f"mirror.example:5000/{service}:{tag}"
+    assert "0.1.0: sluice-allocator; 0.2.0: sluice-inventory" in only(well, Check.VERSIONS, "warning")
+
+
+def test_pods_that_nobody_serves_are_named(well):
+    """They would wait for ever, and `kubectl get` says only SchedulingGated."""
+    seen = with_objects(well, "waiting", [waiting()])
+    assert "not told why: research/train" in only(seen, Check.WAITING, "problem")
+    named(seen, "deployments", "sluice-pod-watcher")["status"] = {}
+    assert [finding.check for finding in wrong(seen)] == [Check.SERVICES, Check.WAITING]
+    assert "no pod-watcher is ready" in wrong(seen)[1].what
+
+
+def test_pods_that_wait_as_they_should_are_only_counted(well):
+    """One was told why, one is new, one also waits for somebody else, one is dying."""
+    told = waiting()
+    told["status"] = {"conditions": [{"type": CONDITION_READY, "status": "False"}]}
+    new = waiting(creationTimestamp="2027-01-15T07:59:00Z")
+    queued = waiting()
+    queued["spec"]["schedulingGates"].append({"name": "kueue.x-k8s.io/admission"})
+    dying = waiting(labels={}, deletionTimestamp=LONG_AGO)
+    found = check_cluster(with_objects(well, "waiting", [told, new, queued, dying]))
+    assert worst(found) == "ok", found
+    assert "3 pods wait for a slice" in next(each.what for each in found if each.check is Check.WAITING)
+
+
+def test_a_gate_that_was_written_by_hand_is_found(well):
+    """Nobody will ever open it."""
+    assert "never passed admission" in only(
+        with_objects(well, "waiting", [waiting(annotations={})]), Check.WAITING, "problem"
+    )
+
+
+NO_TICKET = 'failed to create subPath directory for volumeMount "sluice-slice" of container "main"'
+
+
+def bound(name: str, message: str, *, since: str = LONG_AGO, **spec: Any) -> dict[str, Any]:
+    """A pod with a slice whose container its kubelet cannot make."""
+    waits = {"reason": "CreateContainerConfigError", "message": message}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "research", "labels": {LABEL_MANAGED: "true"}},
+        "spec": {"nodeName": "gpu-1", **spec},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": since}],
+            "containerStatuses": [{"name": "main", "state": {"waiting": waits}}],
+        },
+    }
+
+
+def test_pods_that_are_bound_and_do_not_start_are_named_with_their_node(well):
+    """Their slices are ready, their nodes are well, and nothing of them runs."""
+    seen = with_objects(well, "managed", [bound(f"train-{number}", NO_TICKET) for number in range(7)])
+    told = only(seen, Check.STARTING, "problem")
+    assert "7 pods on gpu-1" in told
+    assert "research/train-0" in told
+
+
+def test_a_pod_that_cannot_start_for_a_reason_of_its_own_is_told_apart(well):
+    """Nobody has to look after a node for a ConfigMap that is missing."""
+    seen = with_objects(well, "managed", [bound("train", 'configmap "settings" not found')])
+    assert 'configmap "settings" not found' in only(seen, Check.STARTING, "warning")
+
+
+def test_pods_that_may_yet_start_are_not_told(well):
+    """One that was just let go, one that waits for its slice, one that is going, and one that runs."""
+    just = bound("just", NO_TICKET, since="2027-01-15T07:59:30Z")
+    gated = bound("gated", NO_TICKET, schedulingGates=[{"name": GATE}])
+    going = bound("going", NO_TICKET)
+    going["metadata"]["deletionTimestamp"] = LONG_AGO
+    runs = bound("runs", NO_TICKET)
+    runs["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}}]
+    found = check_cluster(with_objects(well, "managed", [just, gated, going, runs]))
+    assert [each.level for each in found if each.check is Check.STARTING] == ["ok"]
+
+
+def test_a_cluster_without_sluice_is_told_apart(well):
+    """KUBECONFIG is set on many desks."""
+    empty = looked_at([{"kind": "Namespace", "metadata": {"name": "default"}}])
+    assert not is_installed(empty)

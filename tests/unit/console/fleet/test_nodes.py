@@ -1,0 +1,201 @@
+"""`sluice nodes`: what people decide by when they scale a fleet down, or look for room."""
+
+import msgspec
+import pytest
+
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.messages import (
+    AnyMessage,
+    Closed,
+    Cordoned,
+    Envelope,
+    HostFacts,
+    InstanceReport,
+    NodeRemoved,
+    PlacementReport,
+    Revoke,
+)
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice_console.core.fleet.fleet_state import FleetState
+from sluice_console.core.fleet.nodes import (
+    FleetNodeDocument,
+    NodesDocument,
+    last_given_back,
+    node_cells,
+    nodes_document,
+)
+from sluice_console.core.history.sentences import HistoryMessage
+from sluice_console.shell.inspect.nodes import IdleSince
+
+NODE = "gpu-1.example.internal"
+SINCE = {NODE: "2026-01-02T03:04:05.678Z"}
+A100 = "NVIDIA A100-SXM4-40GB"
+
+
+@pytest.fixture
+def fleet_state(make):
+    """A node that is open, with whatever else is said."""
+
+    def made(inventory=None, **more: AnyMessage) -> FleetState:
+        seen = inventory if inventory is not None else make.inventory(make.gpu_report())
+        kinds = {name: more.pop(name) for name in ("ledger", "node", "head") if name in more}
+        found = make.fleet_state(**({"inventory": seen, "head": make.opened(), "node": make.changed()} | kinds))
+        token = "gpu-1_example_internal"
+        found.values |= {f"sluice.{kind}.{token}": message for kind, message in more.items()}
+        return found
+
+    return made
+
+
+def only(fleet_state: FleetState, **options) -> FleetNodeDocument:
+    """The one node."""
+    (node,) = nodes_document(fleet_state, SINCE, **options).nodes
+    return node
+
+
+def test_a_node_with_nothing_on_it_is_told_with_since_when(fleet_state):
+    """Whoever pays by the hour gives back what has been empty for longest."""
+    assert only(fleet_state()) == FleetNodeDocument(
+        node=NODE,
+        state="open",
+        models={A100: 1},
+        gpus=1,
+        gpus_empty=1,
+        free_fraction=1.0,
+        idle=True,
+        idle_since=SINCE[NODE],
+    )
+
+
+def test_a_node_with_a_slice_is_in_use_and_has_so_much_left(fleet_state, make):
+    """A node would be given back with somebody's training run on it."""
+    seen = make.inventory(make.gpu_report(instances=(make.made(),)), make.slice())
+    node = only(fleet_state(seen, ledger=make.grant()))
+    assert (node.idle, node.idle_since, node.pods, node.gpus_empty, node.free_fraction) == (False, "", 1, 0, 0.5)
+    assert nodes_document(fleet_state(seen, ledger=make.grant()), SINCE, idle_only=True) == NodesDocument(nodes=())
+
+
+@pytest.mark.parametrize("what", ["ordered", "ending", "left by its agent", "of others", "quarantined"])
+def test_whatever_is_there_or_comes_keeps_a_node_from_being_idle(fleet_state, make, what):
+    """Between two facts a node would look empty while somebody is on it, or about to be."""
+    gpu, slices, ledger = make.gpu_report(), (), {}
+    if what == "ordered":
+        ledger = {"ledger": make.grant()}
+    elif what == "ending":
+        ledger = {"ledger": Revoke(revision=2, incarnation="1", booking=make.booking(), cause="pod gone")}
+    elif what == "left by its agent":
+        slices = (make.slice(),)
+    elif what == "of others":
+        gpu = make.gpu_report(instances=(make.made(allocation=None),))
+    else:
+        gpu = make.gpu_report(quarantined=(PlacementReport(start=0, size=4),))
+    assert not only(fleet_state(make.inventory(gpu, *slices), **ledger)).idle
+
+
+def test_free_instances_of_a_fixed_layout_are_nobodys(fleet_state, make):
+    """A node that its administrator partitioned would never be idle."""
+    free = InstanceReport(gi_id=1, profile="3g.20gb", start=0, size=4, uuid="MIG-9")
+    node = only(fleet_state(make.inventory(make.gpu_report(instances=(free,), fixed_layout=True))))
+    assert (node.idle, node.gpus_empty, node.free_fraction, node.foreign) == (True, 1, 1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "text"),
+    [
+        ({}, "open", "open"),
+        ({"head": None}, "not open", "not open: what its agent reports is not booked yet"),
+        ({"cordon": Cordoned(node=NODE, why="fans")}, "cordoned", "cordoned: fans"),
+        ({"cordon": Cordoned(node=NODE, why="fans", drain=True)}, "draining", "draining: fans"),
+        (
+            {"cordon": Cordoned(node=NODE, gpus=("GPU-1", "GPU-2"), why="fans")},
+            "open",
+            "open, 2 GPUs cordoned: fans",
+        ),
+        (
+            {"host": HostFacts(cpu_cores=1.0, memory_mib=1, pods_free=1, cordoned=True)},
+            "cordoned",
+            "cordoned: the node may not be scheduled on in Kubernetes",
+        ),
+        ({"node": NodeRemoved(node=NODE, cause="x")}, "removed", "removed: its slices are being given up"),
+    ],
+)
+def test_the_state_says_why_a_node_gets_nothing_new(fleet_state, said, state, text):
+    """Someone would wonder why nothing lands on a node that is plainly free."""
+    found = fleet_state(**{kind: message for kind, message in said.items() if message is not None})
+    for kind, message in said.items():
+        if message is None:
+            found.values = {subject: value for subject, value in found.values.items() if f".{kind}" not in subject}
+    node = only(found)
+    assert (node.state, node_cells(node)[1]) == (state, text)
+
+
+def test_a_stale_node_says_what_its_inventory_says(fleet_state, make):
+    """Its numbers are old."""
+    node = only(fleet_state(make.inventory(make.gpu_report(), stale=True)))
+    assert node_cells(node) == (
+        NODE, "stale: no answer", "1 x A100-SXM4-40GB", "100%, 1 empty", "0", "2026-01-02 03:04:05",
+    )  # fmt: skip
+
+
+def test_a_removed_node_is_shown_as_long_as_anybody_speaks_of_it(make):
+    """It would be missing without a word, and its pods with it."""
+    removed = NodeRemoved(node=NodeName(NODE), cause="the Node object was deleted")
+    found = make.fleet_state(node=removed, ledger=make.grant())
+    assert only(found) == FleetNodeDocument(node=NODE, state="removed", why="the Node object was deleted", pods=1)
+    assert node_cells(only(found)) == (NODE, "removed: the Node object was deleted", "", "", "1", "")
+    assert nodes_document(found, {}, idle_only=True).nodes == ()
+
+
+def test_what_is_ill_or_of_others_is_told(fleet_state, make):
+    """A node of which one GPU is broken is not what it looks like."""
+    gpu = make.gpu_report(instances=(make.made(allocation=None),), healthy=False, health_message="Xid 79")
+    assert node_cells(only(fleet_state(make.inventory(gpu))))[2:5] == (
+        "1 x A100-SXM4-40GB (1 unhealthy)",
+        "50%, 0 empty",
+        "0 and 1 of others",
+    )
+
+
+def said(time: str, message: AnyMessage) -> HistoryMessage:
+    """A word of the history."""
+    return HistoryMessage("hist", Envelope(id="1", operation="o", request="", schema=1, time=time, message=message))
+
+
+def closed(number: int) -> Closed:
+    """A place is free."""
+    allocation = AllocationId(f"a{number}")
+    return Closed(revision=3, allocation=allocation, request=RequestId("r"), node=NodeName(NODE), cause="gone")
+
+
+def test_since_when_is_when_the_last_slice_was_given_back(make):
+    """Not when its agent was started again."""
+    words = [said("1", make.opened()), said("2", closed(1)), said("3", closed(2)), said("4", make.opened())]
+    assert last_given_back(words) == {NODE: "3"}
+
+
+def test_where_nothing_was_ever_there_it_is_since_the_node_was_opened(make):
+    """The newest nodes of a fleet would be shown as the ones that have been idle for longest."""
+    assert last_given_back([said("1", make.opened()), said("5", make.opened())]) == {NODE: "1"}
+    assert last_given_back([]) == {}
+
+
+async def test_nodes_are_shown_although_their_history_cannot_be_read(fleet_state, capsys):
+    """Whoever looks while the broker is away, or has no HISTORY, wants to see the nodes all the same."""
+    (port,) = free_ports(1)
+    idle, since = fleet_state(), IdleSince(f"nats://127.0.0.1:{port}")
+    assert await since.of(idle) == {}
+    assert "the history cannot be read" in capsys.readouterr().err
+    assert await since.of(idle) == {}
+    assert not capsys.readouterr().err, "it is said once"
+
+
+def test_an_idle_node_of_which_nothing_is_remembered_says_so(fleet_state):
+    """An empty cell would look as if it were in use."""
+    (node,) = nodes_document(fleet_state(), {}).nodes
+    assert node_cells(node)[-1] == "longer than is remembered"
+
+
+def test_a_printed_document_can_be_read_back(fleet_state):
+    """Encoding loses nothing."""
+    document = nodes_document(fleet_state(), SINCE)
+    assert msgspec.json.decode(msgspec.json.encode(document), type=NodesDocument) == document

@@ -1,0 +1,131 @@
+"""`sluice usage`: what slices are used for, and who has had one for an hour and left it idle."""
+
+import pytest
+
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
+from sluice.contracts.slice_usage import NodeUsage, SliceUsage
+from sluice_console.core.documents import PodDocument
+from sluice_console.core.fleet.usage import (
+    IDLE_S,
+    duration_text,
+    nodes_with_slices,
+    silent_lines,
+    usage_cells,
+    usage_of_pod,
+    usages_document,
+    why_senseless,
+)
+from sluice_console.core.output.wide import pod_rows
+
+NODE = NodeName("gpu-1.example.internal")
+
+
+def used(name: str, **facts) -> SliceUsage:
+    """One slice as its agent tells of it."""
+    given = {
+        "allocation": AllocationId(f"a-{name}"),
+        "request": RequestId(name),
+        "namespace": "team-a",
+        "name": name,
+        "containers": ("main",),
+        "gpu": GpuUuid("GPU-1"),
+        "device": f"MIG-{name}",
+        "profile": "1g.5gb",
+        "mode": "exclusive",
+        "memory_mib": 4864,
+        "watched_s": 9000.04,
+        "age_s": 12.34,
+    }
+    return SliceUsage(**(given | facts))
+
+
+def answer(*slices: SliceUsage) -> dict[str, NodeUsage]:
+    """One node's answer."""
+    return {NODE: NodeUsage(node=NODE, every_s=30.0, slices=slices)}
+
+
+def test_those_that_have_idled_longest_come_first_and_no_others_come():
+    """Somebody is asked to give back what he works on, or what nobody knows anything of."""
+    busy = used("busy", busy_percent=70.0, memory_used_mib=900, processes=2)
+    unknown = used("unknown", processes=1, memory_used_mib=10)
+    short = used("short", busy_percent=0.0, idle_s=IDLE_S - 1)
+    long, longer = used("long", busy_percent=0.0, idle_s=IDLE_S), used("longer", idle_s=3 * IDLE_S)
+    answers = answer(busy, unknown, short, long, longer)
+    idle = usages_document(answers, {}, idle_s=IDLE_S)
+    assert [each.owner for each in idle.slices] == ["team-a/longer", "team-a/long"]
+    everything = usages_document(answers, {})
+    assert [each.request for each in everything.slices] == ["busy", "long", "longer", "short", "unknown"]
+    assert (everything.slices[0].age_s, everything.slices[0].watched_s) == (12.3, 9000.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "cells"),
+    [
+        (
+            {"busy_percent": 57.4, "sm_percent": 31.6, "memory_used_mib": 300, "processes": 2},
+            ("1g.5gb", "57%", "32%", "300 of 4864 MiB", "2", "-"),
+        ),
+        ({"processes": 1, "memory_used_mib": 300}, ("1g.5gb", "?", "?", "300 of 4864 MiB", "1", "-")),
+        ({"age_s": None}, ("1g.5gb", "?", "?", "? of 4864 MiB", "?", "-")),
+        ({"profile": None, "memory_mib": 0}, ("whole GPU", "?", "?", "? of ? MiB", "0", "-")),
+        (
+            {"profile": None, "mode": "mps", "busy_percent": 0.0, "memory_used_mib": 0, "idle_s": 4000.0},
+            ("mps on whole GPU", "0%", "?", "0 of 4864 MiB", "0", "1 h 06 min"),
+        ),
+    ],
+    ids=["busy", "half known", "not looked at yet", "memory that no driver tells", "an idle share"],
+)
+def test_what_is_not_known_is_a_question_mark_and_no_zero(facts, cells):
+    """A slice that nobody can tell of would look idle."""
+    (each,) = usages_document(answer(used("p", **facts)), {}).slices
+    assert usage_cells(each) == ("team-a/p", NODE, *cells)
+
+
+def test_only_agents_with_slices_are_asked_and_silence_is_told(make):
+    """A thousand idle nodes are asked for nothing, or slices are missing from the list and nobody says so."""
+    fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report()), head=make.opened(), node=make.changed())
+    assert nodes_with_slices(fleet_state) == {}
+    fleet_state = make.fleet_state(ledger=make.grant(), node=make.changed())
+    assert nodes_with_slices(fleet_state) == {NODE: make.changed().endpoint}
+    document = usages_document({}, {"gpu-2": "UNAVAILABLE: it does not answer"}, idle_s=1.0)
+    assert silent_lines(document) == ["nothing is known of the slices on gpu-2: UNAVAILABLE: it does not answer"]
+    lines = silent_lines(usages_document({}, {f"gpu-{number:03}": "why" for number in range(1000)}))
+    assert (len(lines), lines[-1]) == (11, "nor of those on 990 more nodes")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("told", ["busy_percent", "sm_percent", "memory_busy_percent", "watched_s", "age_s", "idle_s"])
+def test_one_agents_nonsense_is_not_shown_of_anybody(told, number):
+    """One endless time, and nobody was told of any slice of the fleet."""
+    (usage,) = answer(used("fine"), used("x", **{told: number})).values()
+    assert why_senseless(NODE, usage) == "its agent tells numbers of 'a-x' that make no sense"
+    (usage,) = answer(used("fine", busy_percent=0.0, sm_percent=100.0, idle_s=1.0)).values()
+    assert why_senseless(NODE, usage) == ""
+    assert why_senseless("gpu-2", usage) == f"its agent tells of another node, {NODE!r}"
+
+
+def test_a_pod_in_the_list_of_pods_says_what_it_does():
+    """A column of the wide list would show another pod's numbers."""
+    slices = usages_document(
+        answer(
+            used("p", device="MIG-1", busy_percent=9.0, memory_used_mib=5),
+            used("p", device="MIG-2", memory_used_mib=6),
+            used("q", busy_percent=99.0),
+            used("r", age_s=None),
+        ),
+        {},
+    ).slices
+    assert usage_of_pod("p", slices) == "9%, 5 of 4864 MiB; ?, 6 of 4864 MiB"
+    assert usage_of_pod("r", slices) == ""
+    facts = {"namespace": "a", "origin": "", "source": "s", "state": "bound", "message": "", "revision": 1}
+    pods = [PodDocument(request=name, name=name, **facts) for name in ("p", "r")]
+    assert [row[-1] for row in pod_rows(pods, {"p": "9%, 5 of 4864 MiB"})] == ["9%, 5 of 4864 MiB", "-"]
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "text"),
+    [(0.4, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (3600, "1 h 00 min"), (3.2e5, "3 d 16 h")],
+)
+def test_durations_are_as_long_as_they_are_told(duration_s, text):
+    """An hour would be a day."""
+    assert duration_text(duration_s) == text

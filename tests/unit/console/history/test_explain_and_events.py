@@ -1,0 +1,113 @@
+"""`sluice explain REQUEST`: which request a person means. `sluice events`: one line each."""
+
+import msgspec
+import pytest
+
+from sluice.contracts.bus.codec import Undecodable
+from sluice.contracts.messages import Envelope
+from sluice_console.core.documents import PodDocument, PodsDocument
+from sluice_console.core.history.events import EventDocument, event_document
+from sluice_console.core.history.sentences import HistoryMessage, RequestNames
+from sluice_console.shell.inspect import look_up, trace
+from sluice_console.shell.inspect.look_up import event_line, matching, with_past
+
+
+def pod(request, name="train", state="bound", origin="jobs/train.yaml"):
+    """A pod as `sluice pods` shows it."""
+    return PodDocument(
+        request=request, namespace="default", name=name, origin=origin, source="folder", state=state, message="",
+        revision=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wanted", ["r1", "train", "default/train", "jobs/train.yaml", "train.yaml", "./pods/jobs/train.yaml"]
+)
+def test_a_pod_is_found_by_whatever_a_person_knows_of_it(wanted):
+    """Its id, its name, its file as the shell completes it."""
+    others = [pod("r2", name="other", origin="other.yaml")]
+    assert [found.request for found in matching([pod("r1"), *others], wanted)] == ["r1"]
+
+
+@pytest.mark.parametrize("wanted", ["team-b/train", "team-b/jobs/train.yaml", "other/train.yaml", "."])
+def test_somebody_elses_pod_is_never_taken_for_the_one_that_was_named(wanted):
+    """Else `sluice adjust team-b/train` would change the share of team-a, where there is no such pod in team-b."""
+    of_a_cluster = msgspec.structs.replace(pod("r1", origin="team-a/train"), namespace="team-a", source="cluster")
+    assert matching([of_a_cluster, pod("r2", name="server", origin="team-a/jobs/train.yaml")], wanted) == []
+
+
+def test_the_living_one_is_meant_when_an_older_one_had_the_same_name():
+    """A pod that was made anew."""
+    assert [found.request for found in matching([pod("r1", state="ended"), pod("r2")], "train")] == ["r2"]
+
+
+def test_an_unknown_name_finds_nothing():
+    """Said so, instead of a guess."""
+    assert matching([pod("r1")], "trian") == []
+
+
+def test_a_pod_that_ended_long_ago_is_still_explained(make):
+    """Only the history knows it."""
+    envelope = Envelope(id="1", operation="o", request="r9", schema=1, time="", message=make.asked())
+    (found,) = with_past(PodsDocument(pods=()), [HistoryMessage("hist.sluice.request.r9", envelope)])
+    assert (found.request, found.name, found.state) == ("r9", "train", "ended")
+
+
+def test_of_pods_that_have_ended_the_newest_one_is_explained(make):
+    """Not the one of last week, of which only the history knows, and not whichever id comes last."""
+    history = [
+        HistoryMessage(
+            f"hist.sluice.request.{request}",
+            Envelope(id=request, operation="o", request=request, schema=1, time="", message=make.asked()),
+        )
+        for request in ("last-week", "z-an-hour-ago", "a-just-now")
+    ]
+    withdrawn = [pod(request, name="", state="ended", origin="") for request in ("a-just-now", "z-an-hour-ago")]
+    everybody = with_past(PodsDocument(pods=tuple(withdrawn)), history)
+    assert [found.request for found in matching(everybody, "train")] == ["a-just-now"]
+
+
+@pytest.mark.parametrize("command", [look_up.explain, trace.trace])
+async def test_several_pods_are_a_document_a_line_for_programs(command, monkeypatch, capsys):
+    """A file with two pods: two documents over many lines are no JSON that a program reads."""
+
+    async def nothing(*_):
+        return []
+
+    async def none(*_):
+        return None
+
+    for module in (look_up, trace):
+        monkeypatch.setattr(module, "pods_document", lambda *_, **__: PodsDocument(pods=(pod("r1"), pod("r2"))))
+        monkeypatch.setattr(module, "fleet_state_at", none)
+        monkeypatch.setattr(module, "all_history", nothing)
+    monkeypatch.setattr(look_up, "_standing", none)
+    assert await command("", "train", form="json") == 0
+    told = [msgspec.json.decode(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each.get("request") or each["pod"]["request"] for each in told] == ["r1", "r2"]
+    assert await command("", "r1", form="json") == 0
+    assert capsys.readouterr().out.startswith("{\n")
+
+
+def test_an_event_names_the_pod_and_says_what_happened(make):
+    """What `sluice events` prints."""
+    asked = Envelope(
+        id="1", operation="o", request=make.request, schema=1, time="2026-01-02T03:04:05.678901+00:00",
+        message=make.asked(),
+    )  # fmt: skip
+    event = event_document(f"hist.sluice.request.{make.request}", asked, RequestNames())
+    assert event == EventDocument(
+        time="2026-01-02T03:04:05.678901+00:00", subject=f"hist.sluice.request.{make.request}", noun="request",
+        word="AllocationRequested", request=make.request, about="default/train",
+        says="asks for 3g.20gb, in train.yaml",
+    )  # fmt: skip
+    assert event_line(event) == "03:04:05.678  request    default/train  asks for 3g.20gb, in train.yaml\n"
+
+
+def test_bytes_that_cannot_be_read_are_a_line_too():
+    """Set aside loudly, never a traceback."""
+    event = event_document("hist.sluice.node.a", Undecodable("not JSON"), RequestNames())
+    assert event is not None
+    assert (event.word, event.unreadable) == ("", "not JSON")
+    assert event_line(event).endswith("hist.sluice.node.a: cannot be read: not JSON\n")
+    assert event_document("hist.others.node.a", Undecodable("not JSON"), RequestNames()) is None

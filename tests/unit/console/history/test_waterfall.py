@@ -1,0 +1,220 @@
+"""`sluice trace`: the way of one request as a waterfall, without any collector."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from sluice.contracts.bus.trace_headers import steps_text, trace_id
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import Envelope, Held, Pending, RequestWithdrawn, SliceReady
+from sluice_console.core.documents import PodDocument
+from sluice_console.core.history.sentences import HistoryMessage
+from sluice_console.core.history.waterfall import OCCASIONS_MAX, SPANS_MAX, WaterfallDocument, bars, duration, waterfall
+
+
+def said(make, kind: str, message, at: str, *steps: tuple[str, float, float], commit_ms: float | None = None):
+    """A word of the history: `at` is seconds after 03:04."""
+    headers = {"Sluice-Steps": steps_text(steps)} if steps else {}
+    if commit_ms is not None:
+        headers["Sluice-Commit-Ms"] = f"{commit_ms}"
+    place = f"{make.node}.{make.allocation}" if kind in {"ledger", "slice"} else make.request
+    envelope = Envelope(
+        id=f"{kind}{at}",
+        operation="o",
+        request=make.request,
+        schema=1,
+        time=f"2026-01-02T03:04:{at}+00:00",
+        message=message,
+    )
+    return HistoryMessage(f"hist.sluice.{kind}.{place}", envelope, headers)
+
+
+def pod(make) -> PodDocument:
+    """Whom it is about."""
+    return PodDocument(
+        request=make.request,
+        namespace="default",
+        name="train",
+        origin="train.yaml",
+        source="folder",
+        state="bound",
+        message="",
+        revision=1,
+    )
+
+
+def ready(make) -> SliceReady:
+    """The slice is there."""
+    return SliceReady(
+        allocation=make.allocation, request=make.request, revision=1, ticket="t", devices=(), containers=()
+    )
+
+
+def rows(part):
+    """Who, what, when, how long."""
+    return [(span.service, span.name, span.began_ms, span.took_ms) for span in part.spans]
+
+
+def test_every_step_is_where_it_was_and_gaps_have_a_name(make):
+    """People see what the time went into: queue, device, or somebody who did not listen."""
+    history = [
+        said(make, "request", make.asked(), "00.000", commit_ms=2.0),
+        said(make, "ledger", make.grant(), "01.000", ("decide", 1.0, 0.5), commit_ms=4.0),
+        said(make, "slice", ready(make), "01.100", ("CreateGpuInstance", 90.0, 60.0), ("Tell", 99.0, 1.0)),
+        said(make, "binding", make.bound(), "01.101", commit_ms=3.0),
+    ]
+    (part,) = waterfall(pod(make), history).parts
+    assert (part.part, part.trace_id, part.took_ms) == ("request", trace_id(make.request), 1104.0)
+    assert rows(part) == [
+        ("pod-watcher", "AllocationRequested", 0.0, 2.0),
+        ("allocator", "wait in the queue", 2.0, 997.0),
+        ("allocator", "decide", 999.0, 0.5),
+        ("allocator", "Grant", 1000.0, 4.0),
+        ("node-agent", "deliver", 1004.0, 6.0),
+        ("node-agent", "make GPU instance", 1010.0, 60.0),
+        ("node-agent", "SliceReady", 1100.0, None),
+        ("allocator", "deliver", 1100.0, 1.0),
+        ("allocator", "Bound", 1101.0, 3.0),
+    ]
+
+
+def test_steps_before_the_first_word_begin_the_part(make):
+    """What the pod-watcher did before it asked belongs to the pod's way."""
+    history = [said(make, "request", make.asked(), "00.500", ("SaveIdentities", 20.0, 15.0), commit_ms=1.0)]
+    (part,) = waterfall(pod(make), history).parts
+    assert part.began == "2026-01-02T03:04:00.480+00:00"
+    assert rows(part) == [("pod-watcher", "remember", 0.0, 15.0), ("pod-watcher", "AllocationRequested", 20.0, 1.0)]
+
+
+def test_the_release_is_a_part_of_its_own_whatever_was_recorded_first(make):
+    """A pod that ran for a month is not a bar of a month, and an early Revoke no step of the way in."""
+    withdrawn = RequestWithdrawn(revision=1, source=make.source, cause="pod gone")
+    history = [
+        said(make, "request", make.asked(), "00.000"),
+        said(make, "ledger", make.grant(), "40.010", commit_ms=1.0),
+        said(make, "request", withdrawn, "40.000", commit_ms=1.0),
+    ]
+    first, second = waterfall(pod(make), history).parts
+    assert [span.name for span in first.spans] == ["AllocationRequested"]
+    assert (second.part, second.trace_id) == ("release", trace_id(make.request, "release"))
+    assert [span.name for span in second.spans] == ["RequestWithdrawn", "deliver", "Grant"]
+
+
+def test_what_is_said_of_others_or_twice_is_not_shown(make):
+    """A retried write is recorded once, and other pods have waterfalls of their own."""
+    other = Pending(request=RequestId("other"), request_revision=1, message="full", reasons=())
+    word = said(make, "request", make.asked(), "00.000")
+    envelope = msgspec.structs.replace(word.envelope, id="x", request="other", message=other)
+    (part,) = waterfall(pod(make), [word, word, HistoryMessage("hist.sluice.waiting.other", envelope)]).parts
+    assert [span.name for span in part.spans] == ["AllocationRequested"]
+
+
+def test_a_history_that_knows_nothing_is_no_waterfall(make):
+    """An old pod is told of as such."""
+    assert waterfall(pod(make), []).parts == ()
+
+
+@pytest.mark.parametrize("time", ["", "yesterday", "2026-01-02T03:04:05"])
+def test_times_and_headers_that_nobody_of_us_wrote_break_nothing(make, time):
+    """Anybody may write to HISTORY who may write at all."""
+    word = said(make, "request", make.asked(), "00.000")
+    odd = HistoryMessage(
+        word.subject,
+        msgspec.structs.replace(word.envelope, time=time),
+        {"Sluice-Steps": "a=b;;=1+1", "Sluice-Commit-Ms": "soon"},
+    )
+    assert len(waterfall(pod(make), [odd]).parts) == (1 if time.startswith("2026") else 0)
+
+
+def test_a_pod_that_was_changed_for_months_is_told_in_bounded_words(make):
+    """A page is not asked to draw a hundred thousand bars."""
+    words = [said(make, "binding", make.bound(), f"{number // 10:02}.{number % 10}00") for number in range(590)]
+    asked, running = waterfall(pod(make), words).parts
+    assert len(asked.spans) == 1
+    assert len(running.spans) == SPANS_MAX
+    assert running.left_out > 0
+
+
+def test_a_restart_of_an_agent_makes_the_way_of_a_pod_no_longer(make):
+    """A pod that had its slice in a fifth of a second would read "8 min 51 s" for ever."""
+    held = msgspec.structs.replace(make.asked(), held=Held(node=make.node, allocation=make.allocation))
+    at = "2026-01-02T03:12:{}+00:00"
+    again = [
+        said(make, "slice", ready(make), "00.000", ("SaveJournal", 20.0, 15.0), commit_ms=2.0),
+        said(make, "binding", make.bound(), "00.000", commit_ms=1.0),
+    ]
+    times = zip(again, ("50.000", "50.005"), strict=True)
+    later = [
+        replace(each, envelope=msgspec.structs.replace(each.envelope, id=f"l{second}", time=at.format(second)))
+        for each, second in times
+    ]
+    history = [
+        said(make, "request", make.asked(), "00.000", commit_ms=1.0),
+        said(make, "ledger", make.grant(), "00.010", commit_ms=1.0),
+        said(make, "slice", ready(make), "00.200", commit_ms=1.0),
+        said(make, "binding", make.bound(), "00.205", commit_ms=1.0),
+        said(make, "request", held, "00.240", ("BindPod", 30.0, 25.0), commit_ms=9.0),
+        *later,
+    ]
+    first, second = waterfall(pod(make), history).parts
+    assert (first.part, first.took_ms, first.spans[-1].name) == ("request", 249.0, "AllocationRequested")
+    assert (second.part, second.trace_id) == ("running", trace_id(make.request, "running"))
+    assert [span.name for span in second.spans] == ["journal", "SliceReady", "deliver", "Bound"]
+    assert second.took_ms < 30
+
+
+def test_each_occasion_while_a_pod_runs_is_told_by_itself(make):
+    """Two restarts in a month would be a bar of a month."""
+    first = [said(make, "request", make.asked(), "00.000"), said(make, "binding", make.bound(), "00.100")]
+    hours = [said(make, "slice", ready(make), "00.000") for _ in range(OCCASIONS_MAX + 3)]
+    later = [
+        replace(
+            each,
+            envelope=msgspec.structs.replace(each.envelope, id=f"h{hour}", time=f"2026-01-02T{hour:02}:00:00+00:00"),
+        )
+        for hour, each in enumerate(hours, start=4)
+    ]
+    parts = waterfall(pod(make), [*first, *later]).parts
+    assert [part.part for part in parts] == ["request", *["running"] * OCCASIONS_MAX]
+    assert all(part.took_ms == 0 for part in parts[1:])
+    assert parts[-1].began == "2026-01-02T16:00:00.000+00:00"
+
+
+def test_bars_stay_inside_their_width_and_are_never_empty(make):
+    """A step of a microsecond beside an hour of waiting is still seen."""
+    history = [
+        said(make, "request", make.asked(), "00.000", commit_ms=0.01),
+        said(make, "ledger", make.grant(), "59.000", ("decide", 0.1, 0.1), commit_ms=0.01),
+    ]
+    (part,) = waterfall(pod(make), history).parts
+    lines = bars(part, 40, unicode=False)
+    assert [(line.name, line.bar.strip()[:1], len(line.bar)) for line in lines] == [
+        ("AllocationRequested", "#", 40),
+        ("wait in the queue", ".", 40),
+        ("decide", "#", 40),
+        ("Grant", "#", 40),
+    ]
+    assert lines[1].bar.count(".") >= 38
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "text"),
+    [
+        (0.04, "0.0 ms"),
+        (9.96, "10.0 ms"),
+        (38.4, "38 ms"),
+        (1240, "1.24 s"),
+        (320_000, "5 min 20 s"),
+        (4e6, "1 h 6 min"),
+    ],
+)
+def test_times_are_told_as_people_read_them(took_ms, text):
+    """Nobody counts zeros."""
+    assert duration(took_ms) == text
+
+
+def test_the_document_can_be_read_back(make):
+    """What scripts get is what the schema says."""
+    document = waterfall(pod(make), [said(make, "request", make.asked(), "00.000", ("decide", 1.0, 0.5))])
+    assert msgspec.json.decode(msgspec.json.encode(document), type=WaterfallDocument) == document

@@ -1,0 +1,135 @@
+"""How commands find a running system."""
+
+import os
+import tempfile
+
+import pytest
+
+from sluice_console.shell.live.running_systems import (
+    LOCK,
+    NothingRunningError,
+    RunningSystem,
+    announce,
+    find_running,
+    pointers_dir,
+    retract,
+    running_at,
+    server_url,
+)
+from sluice_console.shell.process.data_directory import NotStartedError, lock_data_directory, temporary_directory
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A user without any running system."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.delenv("SLUICE_NATS_URL", raising=False)
+    return tmp_path
+
+
+def running(folder, *, pid=None, port=1):
+    """A system of this process."""
+    data = folder / f"data-{port}"
+    data.mkdir()
+    return RunningSystem(
+        pid=pid or os.getpid(), nats_url=f"nats://127.0.0.1:{port}", inventory_grpc="", data_dir=str(data),
+        pods_dir="", nodes=(), started_at="",
+    )  # fmt: skip
+
+
+def test_nothing_running_is_said_in_words(place):
+    """Not a traceback, not a time-out."""
+    with pytest.raises(NothingRunningError, match="nothing is running"):
+        find_running()
+
+
+def test_the_running_system_is_found_and_forgotten_again(place):
+    """`sluice gpus` needs no address."""
+    system = running(place)
+    announce(system)
+    assert server_url(None) == system.nats_url
+    retract(system)
+    with pytest.raises(NothingRunningError):
+        server_url(None)
+    assert list((place / "runtime").iterdir()) == []
+
+
+def test_a_system_whose_process_is_gone_does_not_count(place):
+    """`up` was killed and could not tidy up."""
+    announce(running(place, pid=2**22 + 1))
+    with pytest.raises(NothingRunningError):
+        find_running()
+
+
+def test_a_killed_system_whose_process_id_another_process_has_does_not_count(place):
+    """Every command, and `sluice run` too, would ask a broker that is gone until somebody finds the file."""
+    system = running(place)
+    announce(system)
+    lock = lock_data_directory(place / "data-1" / LOCK)
+    assert find_running() == system
+    lock.close()
+    with pytest.raises(NothingRunningError):
+        find_running()
+
+
+def test_the_runtime_directory_of_another_user_is_not_used(place, monkeypatch):
+    """After `su`, `sluice up` may not write there; after `sudo -E` it would leave a folder that keeps its owner out."""
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)
+    assert pointers_dir().name == "sluice-of-4000000001"
+
+
+def test_where_nothing_can_be_written_nothing_is_running(monkeypatch):
+    """A pod whose file system is read-only: `sluice doctor` looks there too, although it was told the server."""
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nowhere"])
+    with pytest.raises(NothingRunningError):
+        find_running()
+    with pytest.raises(NotStartedError, match="no temporary folder can be made: No usable temporary directory"):
+        temporary_directory("sluice-")
+
+
+def test_an_option_wins_over_the_environment_and_that_over_what_is_running(place, monkeypatch):
+    """The nearest word counts."""
+    announce(running(place))
+    monkeypatch.setenv("SLUICE_NATS_URL", "nats://environment:1")
+    assert server_url(None) == "nats://environment:1"
+    assert server_url("nats://option:1") == "nats://option:1"
+
+
+def test_a_broken_file_stops_nothing(place):
+    """Half a file, or somebody else's."""
+    system = running(place)
+    announce(system)
+    (place / "runtime" / "sluice" / "1.json").write_text("{")
+    assert find_running() == system
+
+
+def test_a_system_that_is_not_announced_is_found_by_its_data_directory_only(place):
+    """The demo does not become the target of other commands."""
+    system = running(place)
+    announce(system, to_user=False)
+    assert (place / "data-1" / "up.json").is_file()
+    with pytest.raises(NothingRunningError):
+        find_running()
+
+
+def test_of_several_systems_a_command_says_which_one_it_asks(place, capsys):
+    """`sluice drain` on the wrong one of two takes pods from somebody who is not meant."""
+    older, newer = running(place, pid=os.getppid(), port=1), running(place, port=2)
+    announce(older)
+    assert server_url(None) == older.nats_url
+    assert capsys.readouterr().err == "", "of one there is nothing to say"
+    announce(newer)
+    os.utime(pointers_dir() / f"{older.pid}.json", (1, 1))
+    assert server_url(None) == newer.nats_url
+    assert capsys.readouterr().err == (
+        f"sluice: 2 systems are running; this is the newest, nats://127.0.0.1:2 ({newer.data_dir}). --server URL or "
+        f"SLUICE_NATS_URL names another: nats://127.0.0.1:1 ({older.data_dir})\n"
+    )
+    assert server_url("nats://127.0.0.1:1") == "nats://127.0.0.1:1"
+    assert capsys.readouterr().err == "", "who has named one knows"
+    assert running_at("nats://127.0.0.1:1") == older
+    assert running_at("nats://127.0.0.1:3") is None

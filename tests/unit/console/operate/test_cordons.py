@@ -1,0 +1,225 @@
+"""`sluice cordon`, `uncordon`, `drain`: what is said of a node, and who is shown to be in the way."""
+
+import asyncio
+import contextlib
+
+import msgspec
+import pytest
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import RunId, SourceName
+from sluice.contracts.messages import (
+    Cordoned,
+    EvictionBlocked,
+    EvictionDone,
+    EvictionOrdered,
+    QuotaUnset,
+    RequestWithdrawn,
+    Revoke,
+    Uncordoned,
+)
+from sluice.testing.memory_bus import MemoryBroker
+from sluice_console.core.documents import DrainedPodDocument
+from sluice_console.core.operate.cordons import (
+    CordonError,
+    UnknownTargetError,
+    check_by_hand,
+    cordon_word,
+    named_gpus,
+    pods_on,
+    uncordon_word,
+)
+from sluice_console.shell.operate import cordon
+from sluice_console.shell.operate.cordon import _wrong, wait_until_left
+
+NODE = "gpu-1.example.internal"
+GPU = "GPU-aaaaaaaa-0000"
+
+
+def cordoned(*gpus, why="fans", drain=False) -> Cordoned:
+    """What was said before."""
+    return Cordoned(node=NODE, gpus=gpus, why=why, drain=drain)
+
+
+def word(last, *gpus, why="", drain=False) -> Cordoned:
+    """What is said next."""
+    return cordon_word(NODE, last, gpus, why=why, drain=drain)
+
+
+# -- who is meant -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", ["0", GPU])
+def test_a_gpu_is_named_by_index_or_uuid(make, wanted):
+    """`nvidia-smi -L` shows both."""
+    assert named_gpus(make.fleet_state(inventory=make.inventory(make.gpu_report())), NODE, (wanted, wanted)) == (GPU,)
+
+
+def test_what_is_not_there_is_told_with_what_is(make):
+    """A cordon of a mistyped name protects nothing and looks as if it did."""
+    fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report()))
+    with pytest.raises(UnknownTargetError, match=f"there is no node gpu-9; known: {NODE}") as unknown:
+        named_gpus(fleet_state, "gpu-9", ())
+    with pytest.raises(UnknownTargetError, match=rf"{NODE} has no GPU '3'; it has 0 \({GPU}\)"):
+        named_gpus(fleet_state, NODE, ("3",))
+    assert _wrong("cordon", unknown.value) == 4  # as docs/cli.md has it for what is not there
+    assert _wrong("cordon", CordonError("the node is being drained")) == 2
+
+
+# -- what is said -------------------------------------------------------------------------------------------------
+
+
+def test_a_reason_is_as_long_as_one_in_a_limits_file():
+    """It is told to all who wait: a log that was pasted in would be in every pod's message and on every page."""
+    assert word(None, why="x" * 400).why == "x" * 400
+    with pytest.raises(CordonError, match="--why of 401 characters: at most 400 are allowed"):
+        word(None, why="x" * 401)
+
+
+def test_what_a_limits_file_says_of_a_node_is_changed_there():
+    """The file would say it again, and the person who uncordoned it would look on."""
+    last = Cordoned(node=NODE, why="fans", source=SourceName("cluster"))
+    with pytest.raises(CordonError, match=f"node {NODE} is in the limits file of the pod-watcher 'cluster': change"):
+        check_by_hand(last, take_over=False)
+    check_by_hand(last, take_over=True)
+    check_by_hand(cordoned(), take_over=False)
+    check_by_hand(Uncordoned(node=NODE, source=SourceName("cluster")), take_over=False)
+    assert word(last) == cordoned()  # taken over, it is a person's
+
+
+@pytest.mark.parametrize("last", [None, Uncordoned(node=NODE), QuotaUnset(namespace="x")])
+def test_the_first_word_is_what_was_typed(last):
+    """Nothing of an older cordon is left in it."""
+    assert word(last, "G1", why="fans") == cordoned("G1")
+    assert word(last, drain=True) == cordoned(why="", drain=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "gpus", "after"),
+    [
+        (cordoned("G1"), ("G2",), cordoned("G1", "G2")),
+        (cordoned("G1"), ("G1",), cordoned("G1")),
+        (cordoned("G1"), (), cordoned()),
+        (cordoned(), ("G2",), cordoned()),
+    ],
+)
+def test_the_second_of_two_operators_frees_nothing_that_the_first_took_out(before, gpus, after):
+    """The last word stands for the node: one that names only its own GPU would put the other back into use."""
+    assert word(before, *gpus) == after
+
+
+def test_a_drain_takes_a_cordon_further_and_a_cordon_ends_no_drain():
+    """`cordon` on a node that is drained would call the drain off."""
+    assert word(cordoned(), drain=True) == cordoned(drain=True)
+    assert word(cordoned("G1"), "G1", drain=True) == cordoned("G1", drain=True)
+    assert word(cordoned("G1", drain=True), "G1", why="power") == cordoned("G1", why="power", drain=True)
+
+
+def test_a_drain_never_evicts_whom_nobody_named():
+    """One word is of one kind: draining G2 beside a cordoned G1 would evict the pods on G1."""
+    with pytest.raises(CordonError, match="is cordoned already"):
+        word(cordoned("G1"), "G2", drain=True)
+    with pytest.raises(CordonError, match="is cordoned already"):
+        word(cordoned(), "G2", drain=True)
+    with pytest.raises(CordonError, match="is being drained"):
+        word(cordoned("G1", drain=True), "G2")
+    assert word(cordoned("G1"), "G1", "G2", drain=True) == cordoned("G1", "G2", drain=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "gpus", "after"),
+    [
+        (None, (), Uncordoned(node=NODE)),
+        (cordoned("G1", "G2", drain=True), ("G1",), cordoned("G2", drain=True)),
+        (cordoned("G1"), ("G1",), Uncordoned(node=NODE)),
+        (cordoned("G1"), (), Uncordoned(node=NODE)),
+        (cordoned(), (), Uncordoned(node=NODE)),
+    ],
+)
+def test_what_is_uncordoned_is_used_and_the_rest_is_not(before, gpus, after):
+    """Putting one GPU back would put all back."""
+    assert uncordon_word(NODE, before, gpus) == after
+
+
+def test_one_gpu_of_a_whole_cordon_is_not_guessed():
+    """Whether the others stay cordoned is for a person to say."""
+    with pytest.raises(CordonError, match="cordoned as a whole"):
+        uncordon_word(NODE, cordoned(), ("G1",))
+
+
+# -- who is in the way --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "state", "why"),
+    [
+        ((), "running", ""),
+        ((EvictionOrdered,), "ordered", "drained"),
+        ((EvictionOrdered, EvictionBlocked), "blocked", "budget"),
+        ((EvictionOrdered, EvictionDone), "evicted", "it takes its grace period to end"),
+        ((RequestWithdrawn,), "ending", "its pod is gone, and its slice is to be unmade"),
+    ],
+)
+def test_each_pod_is_shown_with_what_holds_it_up(make, values, state, why):
+    """An operator who waits for a drain has to know whom to ask."""
+    fleet_state = make.fleet_state(ledger=make.grant(), binding=make.bound())
+    messages = {
+        EvictionOrdered: (subjects.eviction, EvictionOrdered(request=make.request, cause="drained")),
+        EvictionBlocked: (subjects.evicted, EvictionBlocked(request=make.request, why="budget")),
+        EvictionDone: (subjects.evicted, EvictionDone(request=make.request)),
+        RequestWithdrawn: (subjects.request, RequestWithdrawn(revision=2, source=make.source, cause="pod gone")),
+    }
+    for each in values:
+        address, message = messages[each]
+        fleet_state.values[address(make.request).subject] = message
+    (pod,) = pods_on(fleet_state, NODE, ())
+    assert (pod.namespace, pod.name, pod.state, pod.message) == ("default", "train", state, why)
+
+
+def test_who_is_being_made_or_unmade_is_in_the_way_too(make):
+    """The node would be switched off while an instance is there."""
+    grant = make.grant()
+    assert [pod.state for pod in pods_on(make.fleet_state(ledger=grant), NODE, (GPU,))] == ["granted"]
+    revoke = Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="x")
+    assert [pod.state for pod in pods_on(make.fleet_state(ledger=revoke), NODE, ())] == ["ending"]
+
+
+def test_neighbours_are_not_in_the_way(make):
+    """Pods on other GPUs and nodes stay."""
+    fleet_state = make.fleet_state(ledger=make.grant(msgspec.structs.replace(make.booking(), node="gpu-2")))
+    assert pods_on(fleet_state, NODE, ()) == ()
+    assert pods_on(make.fleet_state(ledger=make.grant()), NODE, ("GPU-other",)) == ()
+
+
+async def test_no_connection_waits_for_a_person(make, monkeypatch):
+    """The server ends one that says nothing for minutes, and his answer would be lost with it."""
+    open_ones = []
+
+    @contextlib.asynccontextmanager
+    async def connected(_url):
+        open_ones.append(None)
+        yield None
+        open_ones.pop()
+
+    async def who_is_there(_bus, _target):
+        return (), (DrainedPodDocument(request="p1", namespace="lab", name="a", state="running"),)
+
+    def thinks(question):
+        assert question == f"evict 1 pod from {NODE}?"
+        assert not open_ones
+        return False
+
+    monkeypatch.setattr(cordon, "connected", connected)
+    monkeypatch.setattr(cordon, "_who_is_there", who_is_there)
+    target = cordon.CordonTarget(NODE)
+    assert await cordon.drain("", target, yes=False, wait_s=None, form="", run=RunId("typed"), ask=thinks) == 1
+
+
+async def test_whoever_stops_waiting_is_told_that_the_drain_goes_on(capsys):
+    """Ctrl-C would look like the end of the drain, and pods would go on being evicted."""
+    waiting = asyncio.create_task(wait_until_left(MemoryBroker().bus("operator"), NODE, (), 30))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert capsys.readouterr().err == f"{NODE} goes on being drained; `sluice uncordon {NODE}` ends that\n"

@@ -1,0 +1,310 @@
+"""`sluice quota`: what namespaces have and may have, and the word by which that changes."""
+
+import io
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused, WriteUnknown
+from sluice.contracts.gpu_reports import profile_reports
+from sluice.contracts.ids import OperationId, RunId, SourceName
+from sluice.contracts.messages import Amounts, QuotaSet, QuotaUnset, Revoke, Share, SliceDegraded, SliceGone
+from sluice.mig.catalog import find_model
+from sluice.runtime.bus import BusError
+from sluice.testing.memory_bus import MemoryBroker
+from sluice_console.core.documents import AmountsDocument, QuotaDocument
+from sluice_console.core.operate.quotas import (
+    QuotaChange,
+    QuotaError,
+    check_namespace,
+    quota_word,
+    quotas_document,
+    unset_word,
+)
+from sluice_console.shell.operate import guarded_write
+from sluice_console.shell.operate.guarded_write import ATTEMPTS_MAX, LastMessage, publish_if_unchanged, update_guarded
+from sluice_console.shell.output.printer import show_quotas
+
+RUN = RunId("typed")
+NOBODY = QuotaChange()
+WORD = subjects.quota("lab")
+
+
+def only(fleet_state) -> QuotaDocument:
+    """The one namespace of a world."""
+    (quota,) = quotas_document(fleet_state).quotas
+    return quota
+
+
+def a100(make):
+    """A node with one A100, as its agent reports it."""
+    return make.inventory(msgspec.structs.replace(make.gpu_report(), profiles=profile_reports(find_model("a100-40gb"))))
+
+
+def shown(fleet_state, namespace: str | None = None) -> str:
+    """What `sluice quota list` prints."""
+    out = io.StringIO()
+    show_quotas(Console(file=out, width=160, highlight=False), quotas_document(fleet_state), namespace)
+    return out.getvalue()
+
+
+# -- what is ------------------------------------------------------------------------------------------------------
+
+
+def test_usage_is_counted_from_the_ledger_with_or_without_a_limit(make):
+    """An operator would set a limit without knowing what runs."""
+    quota = only(make.fleet_state(ledger=make.grant(), inventory=a100(make)))
+    assert (quota.namespace, quota.limited) == ("default", False)
+    assert quota.used == AmountsDocument(gpus=1, memory_mib=20096, compute_slices=3.0)
+    assert quota.total == AmountsDocument()
+
+
+def test_what_is_being_taken_away_counts_until_its_agent_says_that_it_is_gone(make):
+    """The allocator counts so; a person would wonder why nobody is served."""
+    grant = make.grant()
+    revoke = Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="pod gone")
+    fleet_state = make.fleet_state(ledger=revoke, inventory=a100(make))
+    assert only(fleet_state).used.gpus == 1
+    gone = SliceGone(allocation=make.allocation, request=make.request, revision=2, cause="revoked")
+    fleet_state.values[subjects.slice_(make.node, make.allocation).subject] = gone
+    assert quotas_document(fleet_state).quotas == ()
+
+
+@pytest.mark.parametrize(("shrinking", "expected"), [(True, 8000), (False, 2000)])
+def test_a_share_that_ails_counts_what_its_agent_says_is_used(make, shrinking, expected):
+    """A namespace would seem to have what it has given up, or to have given up what its processes use."""
+    whole, *_ = make.grant().booking.devices
+    large, small = (
+        replace(whole, profile=None, share=Share(mode="mps", uid=0, memory_mib=mib)) for mib in (8000, 2000)
+    )
+    booking = replace(make.grant().booking, devices=(small,))
+    grant = replace(make.grant(), revision=2, booking=booking, counts=(large,))
+    fleet_state = make.fleet_state(ledger=grant, inventory=a100(make))
+    word = SliceDegraded(
+        allocation=make.allocation, request=make.request, revision=2, message="off the bus", shrinking=shrinking
+    )
+    fleet_state.values[subjects.slice_(make.node, make.allocation).subject] = word
+    assert only(fleet_state).used.memory_mib == expected
+
+
+def test_a_namespace_is_shown_with_its_limits_beside_what_it_has(make):
+    """All numbers in one line."""
+    fleet_state = make.fleet_state(ledger=make.grant(), inventory=a100(make))
+    said = QuotaSet(
+        namespace="default",
+        total=Amounts(gpus=4, memory_mib=65536),
+        request=Amounts(gpus=1),
+        guaranteed=Amounts(gpus=2),
+    )
+    fleet_state.values[subjects.quota("default").subject] = said
+    fleet_state.values[WORD.subject] = QuotaSet(namespace="lab", total=Amounts(compute_slices=0))
+    assert [" ".join(line.split()) for line in shown(fleet_state).splitlines()] == [
+        "NAMESPACE DEVICES MEMORY COMPUTE SLICES ONE POD GUARANTEED",
+        "default 1 of 4 20096 of 65536 MiB 3 1 device 2 devices",
+        "lab 0 0 MiB 0 of 0 - -",
+    ]
+
+
+def test_it_is_shown_whose_word_a_limit_is(make):
+    """A person tries to change it, and learns only then that it is in a file."""
+    fleet_state = make.fleet_state()
+    fleet_state.values[WORD.subject] = QuotaSet(namespace="lab", total=Amounts(gpus=1), source=SourceName("cluster"))
+    assert only(fleet_state).source == "cluster"
+
+
+def test_nothing_is_said_of_nobody(make):
+    """A sentence instead of an empty table; a quota that was lifted is none."""
+    fleet_state = make.fleet_state()
+    fleet_state.values[WORD.subject] = QuotaUnset(namespace="lab")
+    assert shown(fleet_state) == "no namespace has limits or devices\n"
+    assert shown(fleet_state, "lab") == "namespace lab has no limits and no devices\n"
+
+
+# -- what is said -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_named_stays_as_it_is():
+    """Setting one limit would lift the others."""
+    before = QuotaSet(namespace="lab", total=Amounts(gpus=4, memory_mib=1000), guaranteed=Amounts(gpus=1))
+    word = quota_word("lab", before, total=QuotaChange(memory="64Gi"), request=QuotaChange(gpus="2"), guaranteed=NOBODY)
+    assert word == QuotaSet(
+        namespace="lab",
+        total=Amounts(gpus=4, memory_mib=65536),
+        request=Amounts(gpus=2),
+        guaranteed=Amounts(gpus=1),
+    )
+
+
+def test_zero_is_a_limit_and_unlimited_is_none():
+    """tensor-fusion §1.5 (B9): zero means two things there."""
+    before = QuotaSet(namespace="lab", total=Amounts(gpus=4, compute_slices=3))
+    word = quota_word(
+        "lab", before, total=QuotaChange(gpus="0", compute_slices="unlimited"), request=NOBODY, guaranteed=NOBODY
+    )
+    assert word.total == Amounts(gpus=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"), [("65536", 65536), ("64Gi", 65536), ("1.5Gi", 1536), ("1048577", 1048577), ("1100Ki", 1)]
+)
+def test_memory_is_read_as_in_a_manifest_and_never_rounded_up(text, mib):
+    """A limit that is rounded up is none."""
+    assert (
+        quota_word("lab", None, total=QuotaChange(memory=text), request=NOBODY, guaranteed=NOBODY).total.memory_mib
+        == mib
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "option"),
+    [
+        (QuotaChange(gpus="-1"), "--gpus -1"),
+        (QuotaChange(gpus="two"), "--gpus two"),
+        (QuotaChange(gpus="1.5"), "--gpus 1.5"),
+        (QuotaChange(gpus="9999999999"), "--gpus 9999999999"),
+        (QuotaChange(memory="lots"), "--memory lots"),
+        (QuotaChange(memory="-1Gi"), "--memory -1Gi"),
+        (QuotaChange(compute_slices="x"), "--compute-slices x"),
+    ],
+)
+def test_what_is_no_amount_is_named(said, option):
+    """Nothing is written, and the person sees which option it was."""
+    with pytest.raises(QuotaError, match=option):
+        quota_word("lab", None, total=said, request=NOBODY, guaranteed=NOBODY)
+
+
+def test_more_than_may_be_had_cannot_be_guaranteed():
+    """It would be no guarantee."""
+    with pytest.raises(QuotaError, match="--guaranteed-gpus 5: namespace lab may have 4 in all"):
+        quota_word("lab", None, total=QuotaChange(gpus="4"), request=NOBODY, guaranteed=QuotaChange(gpus="5"))
+
+
+def test_what_a_limits_file_says_of_a_namespace_is_changed_there():
+    """The file would say it again, and the person who raised a limit would look on."""
+    file = QuotaSet(namespace="lab", total=Amounts(gpus=4), source=SourceName("cluster"))
+    sentence = "namespace lab is in the limits file of the pod-watcher 'cluster': change it there"
+    with pytest.raises(QuotaError, match=sentence):
+        quota_word("lab", file, total=QuotaChange(gpus="5"), request=NOBODY, guaranteed=NOBODY)
+    with pytest.raises(QuotaError, match=sentence):
+        unset_word("lab", file)
+    assert unset_word("lab", file, take_over=True) == QuotaUnset(namespace="lab")
+    taken = quota_word("lab", file, total=QuotaChange(memory="1Gi"), request=NOBODY, guaranteed=NOBODY, take_over=True)
+    assert taken == QuotaSet(namespace="lab", total=Amounts(gpus=4, memory_mib=1024))
+    lifted = QuotaUnset(namespace="lab", source=SourceName("cluster"))
+    assert quota_word("lab", lifted, total=QuotaChange(gpus="5"), request=NOBODY, guaranteed=NOBODY).total.gpus == 5
+
+
+@pytest.mark.parametrize("name", ["", "Lab", "a.b", "-a", "a-", "a_b", "ä", "x" * 64])
+def test_a_name_that_no_namespace_has_is_refused(name):
+    """A limit of nobody looks like a limit."""
+    with pytest.raises(QuotaError, match="is no namespace"):
+        check_namespace(name)
+
+
+# -- saying it ----------------------------------------------------------------------------------------------------
+
+
+def word(gpus: int) -> QuotaSet:
+    """A limit of devices."""
+    return QuotaSet(namespace="lab", total=Amounts(gpus=gpus))
+
+
+class Faulty:
+    """A bus that fails writes on purpose before or after they land."""
+
+    def __init__(self, bus, *faults: str) -> None:
+        """One fault for each write, in their order; later writes succeed."""
+        self.bus, self.faults, self.writes = bus, list(faults), 0
+        self.last = bus.last
+
+    async def write(self, write, headers):
+        """As the bus, or with its fault."""
+        self.writes += 1
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == "lost":
+            return WriteUnknown(write.operation)
+        if fault == "other first":
+            await update_guarded(self.bus, WORD, lambda _: word(9), run=RunId("other"))
+        answer = await self.bus.write(write, headers)
+        assert isinstance(answer, WriteAccepted | WriteRefused)
+        return WriteUnknown(write.operation) if fault == "answer lost" else answer
+
+
+@pytest.fixture
+def broker() -> MemoryBroker:
+    """Streams without a server."""
+    return MemoryBroker()
+
+
+async def test_a_word_is_said_once_and_not_again(broker):
+    """Saying the same would wake everybody for nothing."""
+    bus = Faulty(broker.bus("a"))
+    assert await update_guarded(bus, WORD, lambda _: word(4), run=RUN) == word(4)
+    assert await update_guarded(bus, WORD, lambda _: word(4), run=RUN) == word(4)
+    assert bus.writes == 1
+    assert (await bus.last(Stream.BOOK, WORD.subject)).message == word(4)
+
+
+async def test_the_other_of_two_operators_is_not_overwritten(broker):
+    """Both change another limit at the same moment: the later one is made anew from the earlier one."""
+
+    def more(last):
+        total = msgspec.structs.replace(last.total, memory_mib=1) if last is not None else Amounts(memory_mib=1)
+        return QuotaSet(namespace="lab", total=total)
+
+    said = await update_guarded(Faulty(broker.bus("a"), "other first"), WORD, more, run=RUN)
+    assert said == QuotaSet(namespace="lab", total=Amounts(gpus=9, memory_mib=1))
+
+
+@pytest.mark.parametrize("fault", ["lost", "answer lost"])
+async def test_a_word_without_an_answer_is_sent_again_and_lands_once(broker, fault):
+    """PROTOCOL W3: settled by the same write."""
+    bus = Faulty(broker.bus("a"), fault)
+    assert await update_guarded(bus, WORD, lambda _: word(4), run=RUN) == word(4)
+    first = await bus.last(Stream.BOOK, WORD.subject)
+    assert (first.message, first.operation, bus.writes) == (word(4), f"{RUN}-0", 2)
+
+
+async def test_a_bus_that_never_answers_ends_in_a_sentence(broker):
+    """The command would hang, or claim that it was done."""
+    bus = Faulty(broker.bus("a"), *["lost"] * ATTEMPTS_MAX)
+    with pytest.raises(BusError, match="whether it was written is unknown"):
+        await update_guarded(bus, WORD, lambda _: word(4), run=RUN)
+    assert bus.writes == ATTEMPTS_MAX
+
+
+async def test_a_server_that_lags_does_not_make_an_own_word_somebody_elses(broker):
+    """The person would be told that nothing was written, or that a node that is being removed keeps what it has."""
+    bus = Faulty(broker.bus("a"), "answer lost")
+    before = LastMessage(0, None)
+    shown = iter([TimeoutError(), None])
+
+    async def lagging(stream, subject):
+        match next(shown, "all of it"):
+            case TimeoutError() as away:
+                raise away
+            case None:
+                return None
+        return await bus.bus.last(stream, subject)
+
+    bus.last = lagging
+    assert await publish_if_unchanged(bus, WORD, before, word(4), operation=OperationId("typed-0"), ttl_s=None)
+    assert bus.writes == 2
+
+
+async def test_a_server_that_goes_on_lagging_ends_in_a_sentence(broker, monkeypatch):
+    """It is not known who refused the word."""
+    monkeypatch.setattr(guarded_write, "LOOK_AGAIN_S", 0.0)
+    bus = Faulty(broker.bus("a"), "answer lost")
+
+    async def lagging(_stream, _subject):
+        return None
+
+    bus.last = lagging
+    with pytest.raises(BusError, match="whether it was written is unknown"):
+        await publish_if_unchanged(
+            bus, WORD, LastMessage(0, None), word(4), operation=OperationId("typed-0"), ttl_s=None
+        )

@@ -1,0 +1,39 @@
+"""docs/json.md: what scripts rely on."""
+
+from pathlib import Path
+
+import msgspec
+from json_page import page, schemas
+
+from sluice_console.core.documents import GpusDocument
+from sluice_console.core.fleet.gpus import gpus_document
+from sluice_console.core.schema import COMMANDS, schema
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_the_documented_shapes_are_the_printed_ones():
+    """A field that a script may rely on is missing from the page; `make docs` writes both files."""
+    assert (ROOT / "docs" / "json.md").read_text(encoding="utf-8") == page()
+    assert (ROOT / "docs" / "json-schema.json").read_text(encoding="utf-8") == schemas()
+
+
+def test_every_field_is_on_the_page():
+    """A field that the page leaves out is relied on by accident, or not found."""
+    shapes = {
+        name: shape.get("properties", {})
+        for document in COMMANDS.values()
+        for name, shape in schema(document)["$defs"].items()
+    }
+    text = page()
+    assert len(shapes) > 40
+    for name, fields in shapes.items():
+        of_shape = text.partition(f"\n{name}: ")[2].partition("\n\n")[0]
+        assert [field for field in fields if f"\n  {field}: " not in of_shape] == []
+
+
+def test_a_printed_document_can_be_read_back(make):
+    """Encoding loses nothing."""
+    inventory = make.inventory(make.gpu_report(instances=(make.made(),)), make.slice())
+    document = gpus_document(make.fleet_state(inventory=inventory))
+    assert msgspec.json.decode(msgspec.json.encode(document), type=GpusDocument) == document

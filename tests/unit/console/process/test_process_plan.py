@@ -1,0 +1,108 @@
+"""Which processes `sluice up` starts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice_console.core.process_plan import SystemSpec, launches, shared_out
+from sluice_console.shell.process import system
+
+
+def wanted(**options):
+    """Three nodes, and what a test changes."""
+    base = {
+        "nodes": ("a", "b", "c"), "fleet_file": "/f.toml", "pods_dir": "/pods", "data_dir": "/data",
+        "nats_url": "nats://h:1", "inventory_address": "h:2", "processes": 8,
+    }  # fmt: skip
+    return SystemSpec(**(base | options))
+
+
+@given(st.integers(1, 60), st.integers(1, 12))
+def test_every_node_gets_exactly_one_agent_whatever_the_number_of_processes(nodes, processes):
+    """Two agents of one node would fight over its devices; none would leave it unused."""
+    names = [f"n{number}" for number in range(nodes)]
+    groups = shared_out(names, processes)
+    assert [name for group in groups for name in group] == names
+    assert len(groups) == min(nodes, processes)
+    assert max(map(len, groups)) - min(map(len, groups)) <= 1
+
+
+def test_each_service_is_told_where_the_bus_and_its_data_are():
+    """Settings are given by environment."""
+    for launch in launches(wanted()):
+        assert launch.variables["SLUICE_NATS_URL"] == "nats://h:1"
+        assert launch.variables["SLUICE_DATA_DIR"] == "/data"
+
+
+def test_nodes_share_processes_only_beyond_the_limit():
+    """One process per node as long as that is allowed."""
+    agents = [launch for launch in launches(wanted(processes=2)) if launch.service == "node-agent"]
+    assert [launch.variables["SLUICE_NODE_AGENT_NODES"] for launch in agents] == ["a,b", "c"]
+    assert [launch.name for launch in agents] == ["node-agent a and 1 more", "node-agent c"]
+
+
+@pytest.mark.parametrize(("count", "names"), [(1, ["allocator"]), (2, ["allocator 1", "allocator 2"])])
+def test_as_many_allocators_as_asked_for(count, names):
+    """High availability can be tried on one machine."""
+    assert [launch.name for launch in launches(wanted(allocators=count)) if launch.service == "allocator"] == names
+
+
+def test_the_closing_time_reaches_every_service_that_says_closing_words():
+    """One of them keeping the default would keep its words for hours."""
+    told = {
+        launch.service
+        for launch in launches(wanted(closing_ttl_s=5))
+        if any(name.endswith("CLOSING_TTL_S") and value == "5" for name, value in launch.variables.items())
+    }
+    assert told == {"allocator", "node-agent", "pod-watcher"}
+
+
+def test_only_the_pod_watcher_is_told_of_the_limits_file():
+    """Without it nothing of the file is said; and another service refuses a setting that it does not know."""
+    told = [launch for launch in launches(wanted(limits_file="/l.toml")) if "/l.toml" in launch.variables.values()]
+    assert [launch.service for launch in told] == ["pod-watcher"]
+    assert told[0].variables["SLUICE_POD_WATCHER_LIMITS_FILE"] == "/l.toml"
+    assert not [name for launch in launches(wanted()) for name in launch.variables if "LIMITS" in name]
+
+
+def test_only_agents_are_told_where_mps_daemons_keep_their_sockets():
+    """Another service refuses a setting that it does not know."""
+    settings = [
+        launch for launch in launches(wanted(mps_dir="/tmp/short")) if any("MPS" in k for k in launch.variables)
+    ]
+    assert {launch.service for launch in settings} == {"node-agent"}
+    assert all(launch.variables["SLUICE_NODE_AGENT_MPS_DIR"] == "/tmp/short" for launch in settings)
+
+
+def test_without_a_fleet_the_agent_serves_the_gpus_of_its_machine():
+    """An agent that is told of a fleet simulates it."""
+    told = {launch.service: launch.variables for launch in launches(wanted(nodes=("here",), fleet_file=""))}
+    assert told["node-agent"]["SLUICE_NODE_AGENT_NODES"] == "here"
+    assert not [name for variables in told.values() for name in variables if name.endswith("FLEET_FILE")]
+
+
+def test_only_agents_are_told_of_the_time_quotas_library():
+    """Fractional shares would be held to no time; and another service refuses a setting that it does not know."""
+    told = [launch for launch in launches(wanted(quota_library="/q.so")) if "/q.so" in launch.variables.values()]
+    assert {launch.service for launch in told} == {"node-agent"}
+    assert {launch.variables["SLUICE_NODE_AGENT_QUOTA_LIBRARY"] for launch in told} == {"/q.so"}
+
+
+def test_the_library_is_what_was_built_here_unless_somebody_says_otherwise(tmp_path, monkeypatch):
+    """`off` would be overruled by a file that lies about, or no `sluice up` would ever enforce time."""
+    monkeypatch.delenv(system.QUOTA_LIBRARY_VARIABLE, raising=False)
+    monkeypatch.setattr(system, "QUOTA_BUILT", tmp_path / "built.so")
+    assert system.quota_library() == ""
+    (tmp_path / "built.so").touch()
+    assert system.quota_library() == str(tmp_path / "built.so")
+    monkeypatch.setenv(system.QUOTA_LIBRARY_VARIABLE, "off")
+    assert system.quota_library() == ""
+
+
+def test_a_pod_may_ask_for_all_gpus_of_the_largest_node():
+    """Ten GPUs would be refused under `sluice up` on a node of sixteen, and granted by `sluice simulate`."""
+    of_sixteen = {launch.service: launch.variables for launch in launches(wanted(largest_node_gpus=16))}
+    assert of_sixteen["allocator"]["SLUICE_ALLOCATOR_MAX_GPUS_PER_NODE"] == "16"
+    assert of_sixteen["pod-watcher"]["SLUICE_POD_WATCHER_MAX_GPUS_PER_NODE"] == "16"
+    of_four = [name for launch in launches(wanted(largest_node_gpus=4)) for name in launch.variables]
+    assert not any("MAX_GPUS" in name for name in of_four)  # what a person has set in the environment counts

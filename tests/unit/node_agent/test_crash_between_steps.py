@@ -1,0 +1,199 @@
+"""A crash between any two steps: nothing is lost, nothing is made twice, nothing is forgotten on a GPU."""
+
+import pytest
+from factories.crashes import killed_twice
+from factories.gpus.shared_devices import ON_MIG
+
+from sluice.contracts.messages import SliceGone, SliceReady
+from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, VerifyInstance
+
+BOTH = ((0, "3g.20gb", 4, 4), (1, "1g.5gb", 6, 1))
+
+
+def _finish(node, order):
+    """A new life after the crash, that is opened and ends what was begun."""
+    node.live()
+    assert node.work()
+    return node.word("a1")
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
+def test_making_survives_a_crash_at_every_step(make_node, executed):
+    """A user's slice is made exactly once, wherever the agent dies (an instruction out may or may not be done)."""
+    steps = 0
+    while True:
+        node = make_node()
+        node.live()
+        grant = node.grant(node.booking("a1", *BOTH))
+        node.order(grant)
+        ended = node.work(own_max=steps)
+        if not ended and executed:
+            node.carry_out(node.waiting.popleft())
+        word = _finish(node, grant)
+        assert isinstance(word, SliceReady), steps
+        assert (node.instances(0), node.instances(1)) == ([("3g.20gb", 4, 4)], [("1g.5gb", 6, 1)]), steps
+        assert [d.uuid for d in word.devices] == [node.hardware.read().gpus[n].instances[0].uuid for n in (0, 1)]
+        assert node.tickets.names() == (word.ticket,), steps
+        if ended:
+            break
+        steps += 1
+    assert steps >= 15
+
+
+def test_making_survives_a_second_crash_at_every_step(make_node):
+    """What the second life found on the GPU, the third one knows for its own: else an instance is nobody's for ever."""
+    tried = 0
+    for node, when in killed_twice(make_node, lambda node: node.order(node.grant(node.booking("a1", *BOTH)))):
+        assert isinstance(node.word("a1"), SliceReady), when
+        assert (node.instances(0), node.instances(1)) == ([("3g.20gb", 4, 4)], [("1g.5gb", 6, 1)]), when
+        tried += 1
+    assert tried >= 60
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
+def test_unmaking_survives_a_crash_at_every_step(make_node, executed):
+    """What a pod gave back is given back wherever the agent dies, and only then called gone."""
+    steps = 0
+    while True:
+        node = make_node()
+        node.live()
+        booking = node.booking("a1", *BOTH)
+        node.order(node.grant(booking))
+        node.work()
+        node.order(node.revoke(booking))
+        ended = node.work(own_max=steps)
+        if not ended and executed:
+            node.carry_out(node.waiting.popleft())
+        if isinstance(node.word("a1"), SliceGone):
+            assert (node.instances(0), node.instances(1)) == ([], [])
+        word = _finish(node, None)
+        assert isinstance(word, SliceGone), steps
+        assert word.revision == 2
+        assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ()), steps
+        assert node.agent.snapshot().slices == ()
+        if ended:
+            break
+        steps += 1
+    assert steps >= 10
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
+def test_a_revoke_while_down_ends_what_was_half_made(make_node, executed):
+    """A pod that goes away while the agent is down leaves nothing behind, however far its slice was."""
+    steps = 0
+    while True:
+        node = make_node()
+        node.live()
+        booking = node.booking("a1", *BOTH)
+        node.order(node.grant(booking))
+        ended = node.work(own_max=steps)
+        if not ended and executed:
+            node.carry_out(node.waiting.popleft())
+        node.stop()
+        node.put(f"sluice.ledger.n1_example.{booking.allocation}", node.revoke(booking))
+        word = _finish(node, None)
+        assert isinstance(word, SliceGone), steps
+        assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ()), steps
+        if ended:
+            break
+        steps += 1
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "share"])
+def test_what_is_made_instead_of_an_instance_that_vanished_is_given_back_after_a_crash(make_node, monkeypatch, shared):
+    """The journal names the one that is not there any more: the new one would be nobody's, and its place be lost."""
+    given: list[int] = []
+
+    def never_twice(free):
+        given.append(next((each for each in free if each not in given), free[0]))
+        return given[-1]
+
+    monkeypatch.setattr("sluice_node_agent.simulated.backend.random.choice", never_twice)
+    for second in range(5):
+        node = make_node()
+        node.live()
+        booking = node.share("a1", ON_MIG) if shared else node.booking("a1", ON_MIG)
+        node.order(node.grant(booking))
+        _taken_out(node, VerifyInstance)
+        node.stop()
+        with node.hardware.changing() as hardware:
+            hardware.gpus[0].instances.clear()
+        node.start()
+        node.work()
+        node.open()
+        assert not node.work(own_max=second)
+        node.carry_out(node.waiting.popleft())
+        node.stop()
+        node.put(f"sluice.ledger.n1_example.{booking.allocation}", node.revoke(booking))
+        assert isinstance(_finish(node, None), SliceGone), second
+        assert node.instances(0) == [], second
+
+
+def _taken_out(node, kind):
+    """Work up to the next instruction of a kind, which is not carried out."""
+    while not any(isinstance(each, kind) for each in node.waiting):
+        assert not node.work(own_max=1), f"no {kind} came"
+    (found,) = [each for each in node.waiting if isinstance(each, kind)]
+    node.waiting.remove(found)
+    return found
+
+
+def test_an_instance_with_the_id_of_one_that_just_went_is_its_own_slices_after_a_crash(node, monkeypatch):
+    """The driver gives an id again at once: the new instance would be nobody's for ever, and its place be lost."""
+    monkeypatch.setattr("sluice_node_agent.simulated.backend.random.choice", min)
+    leaving, coming = node.booking("a1", (0, "1g.5gb", 3, 1)), node.booking("a2", (0, "1g.5gb", 0, 1))
+    node.live()
+    node.order(node.grant(leaving))
+    node.work()
+    (before,) = node.hardware.read().gpus[0].instances
+    node.order(node.revoke(leaving))
+    destroy = _taken_out(node, DestroyGpuInstance)
+    node.order(node.grant(coming))
+    node.work()
+    node.handle(node.carry_out(destroy))
+    create = _taken_out(node, CreateGpuInstance)
+    node.carry_out(create)  # sooner than the journal has it that the other one is gone
+    (after,) = node.hardware.read().gpus[0].instances
+    assert (after.gi_id, after.start) == (before.gi_id, 0)
+    node.live()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert isinstance(node.word("a2"), SliceReady)
+    assert node.instances(0) == [("1g.5gb", 0, 1)]
+
+
+def _made_by_hand(node):
+    """An administrator has put a compute instance of his own into the only GPU instance."""
+    with node.hardware.changing() as hardware:
+        (instance,) = hardware.gpus[0].instances
+        instance.uuid = "MIG-by-hand"
+
+
+def test_a_compute_instance_that_somebody_made_while_the_agent_was_down_is_left_alone(node):
+    """Ours was destroyed, and the journal says so: what is there is an administrator's."""
+    booking = node.booking("a1", ON_MIG)
+    node.live()
+    node.order(node.grant(booking))
+    node.work()
+    node.order(node.revoke(booking))
+    _taken_out(node, DestroyGpuInstance)
+    node.stop()
+    _made_by_hand(node)
+    node.live()
+    assert [each.uuid for each in node.hardware.read().gpus[0].instances] == ["MIG-by-hand"]
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_a_compute_instance_that_somebody_made_instead_of_a_slices_own_is_left_alone(node):
+    """A pod would run on an administrator's instance, and take it along when it goes."""
+    booking = node.booking("a1", ON_MIG)
+    node.live()
+    node.order(node.grant(booking))
+    node.work()
+    _made_by_hand(node)
+    for _ in range(12):
+        node.tick(10.0)
+    assert not isinstance(node.word("a1"), SliceReady)
+    node.order(node.revoke(booking))
+    node.work()
+    assert [each.uuid for each in node.hardware.read().gpus[0].instances] == ["MIG-by-hand"]
+    assert isinstance(node.word("a1"), SliceGone)

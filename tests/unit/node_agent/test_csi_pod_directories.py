@@ -1,0 +1,105 @@
+"""The directories that pods' volumes show: what a reboot must remove, and what nobody may remove."""
+
+import fcntl
+import stat
+from pathlib import Path
+
+import pytest
+
+from sluice_node_agent.csi import pod_directories as module
+from sluice_node_agent.csi.kubelet_paths import Target
+from sluice_node_agent.csi.pod_directories import PodDirectories
+
+UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
+TARGET = Target(UID, "sluice-slice")
+
+
+@pytest.fixture
+def boot(tmp_path) -> Path:
+    """Which boot it is."""
+    path = tmp_path / "boot_id"
+    path.write_text("first\n")
+    return path
+
+
+@pytest.fixture
+def sources(tmp_path, boot):
+    """Opened."""
+    there = PodDirectories(tmp_path / "run" / "pods", boot_id=boot)
+    there.open()
+    return there
+
+
+def test_a_pods_directory_lets_its_user_pass_and_nobody_list(sources):
+    """A container of any user starts; what others have on the node stays unseen."""
+    place = sources.make(UID)
+    assert sources.make(UID) == place
+    assert stat.S_IMODE(place.stat().st_mode) == 0o711
+    assert stat.S_IMODE(sources.root.stat().st_mode) == 0o700
+    assert sources.all() == [place]
+    for wrong in ("..", ".", "", "a/b", UID.upper()):
+        with pytest.raises(OSError, match="no pod's UID"):
+            sources.make(wrong)
+
+
+def test_a_directory_stays_while_a_volume_shows_it(sources):
+    """A directory that is made anew would not be seen in the volume: the pod would wait for ever."""
+    sources.make(UID)
+    sources.note_published(TARGET)
+    sources.note_published(Target(UID, "other"))
+    sources.note_unpublished(Target(UID, "other"))
+    sources.release(UID)
+    assert sources.all()
+    sources.note_unpublished(TARGET)
+    sources.note_unpublished(TARGET)
+    (sources.root / UID / "ticket").mkdir()
+    sources.release(UID)
+    assert sources.all(), "somebody may still be granted what is in it"
+    (sources.root / UID / "ticket").rmdir()
+    sources.release(UID)
+    sources.release(UID)
+    assert sources.all() == []
+
+
+def test_a_restart_keeps_everything_and_a_reboot_nothing(sources, boot):
+    """A ticket of the boot before stands for a device that is gone."""
+    (sources.make(UID) / "ticket").mkdir()
+    sources.note_published(TARGET)
+    PodDirectories(sources.root, boot_id=boot).open()
+    assert (sources.root / UID / "ticket").is_dir()
+    assert sources.is_published(UID)
+    boot.write_text("second\n")
+    PodDirectories(sources.root, boot_id=boot).open()
+    assert sources.all() == []
+    assert not sources.is_published(UID)
+
+
+def test_somebodys_files_are_never_taken_for_ours(tmp_path, boot):
+    """A wrong setting costs nobody his files."""
+    folder = tmp_path / "home"
+    (folder / "thesis").mkdir(parents=True)
+    with pytest.raises(OSError, match="pods_dir must be a directory for Sluice alone"):
+        PodDirectories(folder, boot_id=boot).open()
+    assert (folder / "thesis").is_dir()
+
+
+def test_a_link_in_place_of_a_directory_is_not_followed(sources, boot, tmp_path):
+    """What a reboot removes is never somewhere else."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "kept").touch()
+    (sources.make(UID) / "ticket").symlink_to(tmp_path / "elsewhere")
+    boot.write_text("second\n")
+    PodDirectories(sources.root, boot_id=boot).open()
+    assert sources.all() == []
+    assert (tmp_path / "elsewhere" / "kept").exists()
+
+
+def test_two_never_change_it_at_once_and_nobody_waits_for_ever(sources, monkeypatch):
+    """A volume is not mounted while its directory is removed; a process that hangs does not hang the other."""
+    monkeypatch.setattr(module, "_LOCK_S", 0.05)
+    with sources.locked(), pytest.raises(OSError, match=r"somebody else has held it for 0\.05 s"), sources.locked():
+        pass
+    with sources.locked(), (sources.root / ".lock").open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with sources.locked():
+        pass

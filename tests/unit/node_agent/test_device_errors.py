@@ -1,0 +1,554 @@
+"""When devices refuse, vanish, or are used by somebody else."""
+
+import msgspec
+import pytest
+
+from sluice.contracts.messages import (
+    SliceDegraded,
+    SliceFailed,
+    SliceGone,
+    SliceQuarantined,
+    SliceReady,
+)
+from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused, TicketRefused
+from sluice_node_agent.core.instructions import (
+    GPU_INSTRUCTIONS,
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    MakeTicket,
+    SaveJournal,
+    VerifyInstance,
+)
+from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord
+from sluice_node_agent.simulated.hardware_file import Process
+
+TWO = ((0, "3g.20gb", 4, 4), (1, "2g.10gb", 4, 2))
+
+
+def _fault(node, **faults):
+    with node.hardware.changing() as hardware:
+        for name, value in faults.items():
+            setattr(hardware.faults, name, value)
+
+
+def _process(node, gpu, device, owner="pod-1", pid=7):
+    with node.hardware.changing() as hardware:
+        hardware.gpus[gpu].processes.append(Process(pid=pid, owner=owner, device=device))
+
+
+def _no_processes(node):
+    with node.hardware.changing() as hardware:
+        for gpu in hardware.gpus:
+            gpu.processes = []
+
+
+def _device_steps(node):
+    return [
+        (type(i).__name__, node.gpus.index(i.gpu))
+        for i in node.own_done
+        if isinstance(i, (CreateGpuInstance, CreateComputeInstance, DestroyComputeInstance, DestroyGpuInstance))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "undone"),
+    [
+        (CreateGpuInstance, 1, []),
+        (CreateComputeInstance, 1, [("DestroyGpuInstance", 0)]),
+        (VerifyInstance, 1, [("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)]),
+        (CreateGpuInstance, 2, [("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)]),
+        (
+            CreateComputeInstance,
+            2,
+            [("DestroyGpuInstance", 1), ("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)],
+        ),
+        (
+            MakeTicket,
+            1,
+            [
+                ("DestroyComputeInstance", 1),
+                ("DestroyGpuInstance", 1),
+                ("DestroyComputeInstance", 0),
+                ("DestroyGpuInstance", 0),
+            ],
+        ),
+    ],
+)
+def test_a_failure_at_any_step_is_undone_in_reverse(node, kind, count, undone):
+    """tensor-fusion #700: a slice that could not be made leaves nothing on any GPU, and the user is told why."""
+    node.live()
+    node.own_done.clear()
+    node.order(node.grant(node.booking("a1", *TWO)))
+    seen = 0
+    while node.waiting and seen < count:
+        if isinstance(node.waiting[0], kind):
+            seen += 1
+            if seen == count:
+                refused = node.waiting.popleft()
+                break
+        if hasattr(node.waiting[0], "token"):
+            node.work(own_max=1)
+        else:
+            node.answer(node.waiting.popleft())
+    made = len(_device_steps(node))
+    if kind is MakeTicket:
+        node.handle(TicketRefused(refused.token, "disk full"))
+    else:
+        node.handle(DeviceRefused(refused.token, DeviceErrorKind.UNKNOWN, "broken"))
+    node.work()
+    assert _device_steps(node)[made:] == undone
+    assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
+    word = node.word("a1")
+    assert isinstance(word, SliceFailed)
+    assert word.message in {"broken", "disk full"}
+    node.order(node.revoke(node.booking("a1", *TWO)))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_what_cannot_be_made_at_all_fails_without_touching_a_gpu(node):
+    """A wrong grant is refused in words."""
+    node.live()
+    wrong = [(0, "9g.90gb", 0, 1), (2, "1g.5gb", 0, 1), (0, None, 0, 8)]
+    for number, device in enumerate(wrong):
+        node.own_done.clear()
+        node.order(node.grant(node.booking(f"a{number}", device)))
+        node.work()
+        assert isinstance(node.word(f"a{number}"), SliceFailed)
+        assert not [i for i in node.own_done if isinstance(i, GPU_INSTRUCTIONS)]
+
+
+def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_when_it_can_be(make_node):
+    """A tenant that does not let go keeps the place booked, and people hear of it."""
+    node = make_node(quarantine_after=3, back_off_first_s=1.0, back_off_max_s=4.0)
+    node.live()
+    booking = node.booking("a1", (0, "3g.20gb", 4, 4))
+    node.order(node.grant(booking))
+    node.work()
+    uuid = node.word("a1").devices[0].uuid
+    _process(node, 0, uuid)
+    node.order(node.revoke(booking))
+    node.work()
+    assert node.tickets.names() == ()
+    tries = []
+    for second in range(20):
+        node.own_done.clear()
+        node.tick(1.0)
+        tries += [second for i in node.own_done if type(i).__name__ == "ListHolders"]
+        assert not isinstance(node.word("a1"), SliceGone)
+    assert tries == [0, 2, 6, 10, 14, 18]
+    word = node.word("a1")
+    assert isinstance(word, SliceQuarantined)
+    assert word.holders == ("python 7",)
+    assert node.agent.snapshot().gpus[0].quarantined[0].start == 4
+    assert node.agent.snapshot().slices[0].state == "quarantined"
+    _no_processes(node)
+    node.tick(4.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.instances() == []
+    assert node.agent.snapshot().gpus[0].quarantined == ()
+
+
+def test_a_device_that_refuses_to_let_go_is_not_called_gone(make_node):
+    """In use by anybody, even unseen, keeps the place booked."""
+    node = make_node()
+    node.live()
+    booking = node.booking("a1", (0, "3g.20gb", 4, 4))
+    node.order(node.grant(booking))
+    node.work()
+    _fault(node, in_use_times=2)
+    node.order(node.revoke(booking))
+    node.work()
+    assert node.instances() == [("3g.20gb", 4, 4)]
+    for _ in range(4):
+        node.tick(1.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.instances() == []
+
+
+def test_a_whole_gpu_is_free_only_when_the_tenants_processes_are_gone(node):
+    """Two tenants are never on one GPU, although nothing has to be destroyed between them."""
+    node.live()
+    booking = node.booking("a1", (2, None, 0, 8))
+    node.order(node.grant(booking))
+    node.work()
+    assert node.word("a1").devices[0].uuid == node.gpus[2]
+    _process(node, 2, node.gpus[2])
+    node.order(node.revoke(booking))
+    node.work()
+    other = node.booking("a2", (2, None, 0, 8), owner="pod-2")
+    node.order(node.grant(other))
+    node.work()
+    assert not isinstance(node.word("a1"), SliceGone)
+    assert isinstance(node.word("a2"), SliceFailed)
+    assert "python 7" in node.word("a2").message
+    _no_processes(node)
+    node.tick(1.0)
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_a_foreign_instance_is_reported_subtracted_and_never_touched(node):
+    """An instance that somebody made by hand is theirs."""
+    gpu = node.gpus[0]
+    node.start()
+    profile = next(p for p in node.backend.read_gpu(gpu).profiles if p.name == "3g.20gb")
+    node.work()
+    node.open()
+    total = sum(node.agent.snapshot().gpus[0].creatable.values())
+    gi_id = node.backend.create_gpu_instance(gpu, profile.profile_id, 4, 4)
+    node.tick(60.0)
+    shown = node.agent.snapshot().gpus[0]
+    assert [(i.gi_id, i.allocation) for i in shown.instances] == [(gi_id, None)]
+    assert (total, sum(shown.creatable.values())) == (19, 11)
+    node.order(node.grant(node.booking("a1", (0, "3g.20gb", 4, 4))))
+    node.work()
+    assert isinstance(node.word("a1"), SliceFailed)
+    node.live()
+    assert node.instances() == [("3g.20gb", 4, 4)]
+    assert [i.uuid for i in node.backend.read_gpu(gpu).instances] == [""]
+
+
+def test_another_instance_under_our_id_is_left_alone(node):
+    """After a reset by hand, what sits where ours was is not destroyed in its stead."""
+    node.live()
+    booking = node.booking("a1", (0, "3g.20gb", 4, 4))
+    node.order(node.grant(booking))
+    node.work()
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances[0].uuid = "MIG-of-somebody-else"
+    node.order(node.revoke(booking))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.hardware.read().gpus[0].instances[0].uuid == "MIG-of-somebody-else"
+
+
+@pytest.mark.parametrize("journal", ["kept", "lost"])
+def test_a_reboot_makes_every_standing_grant_again_under_a_new_ticket(node, journal):
+    """A pod that outlives a reboot gets a slice at its place again; its containers cannot start with the old UUID."""
+    node.live()
+    mig, whole = node.booking("a1", *TWO), node.booking("a2", (2, None, 0, 8), owner="pod-2")
+    node.order(node.grant(mig))
+    node.order(node.grant(whole))
+    node.work()
+    before = [node.word("a1"), node.word("a2")]
+    node.hardware.reboot()
+    if journal == "lost":
+        node.stop()
+        (node.tmp_path / "agent" / "journal").unlink()
+        for ticket in node.tickets.names():
+            node.tickets.remove(ticket)
+    node.start()
+    node.work()
+    assert node.instances() == []
+    node.open()
+    node.work()
+    after = [node.word("a1"), node.word("a2")]
+    assert all(isinstance(word, SliceReady) for word in after)
+    assert not {d.uuid for d in before[0].devices} & {d.uuid for d in after[0].devices}
+    tickets = {word.ticket for word in after}
+    assert not tickets & {word.ticket for word in before}
+    assert set(node.tickets.names()) == tickets
+    assert node.instances(0) == [("3g.20gb", 4, 4)]
+
+
+def test_what_cannot_be_made_again_is_degraded_and_tried_again(make_node):
+    """A pod whose slice is lost is told so, and gets it back when that becomes possible."""
+    node = make_node(remake_retry_s=5.0)
+    node.live()
+    node.order(node.grant(node.booking("a1", *TWO)))
+    node.work()
+    node.hardware.reboot()
+    _fault(node, insufficient=2)
+    node.live()
+    assert isinstance(node.word("a1"), SliceDegraded)
+    assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
+    node.tick(4.0)
+    assert isinstance(node.word("a1"), SliceDegraded)
+    node.tick(2.0)
+    node.tick(6.0)
+    assert isinstance(node.word("a1"), SliceReady)
+
+
+def test_a_slice_that_vanishes_while_it_is_ready_is_made_again(node):
+    """A GPU reset by hand does not leave a pod with a UUID that no longer exists."""
+    node.live()
+    node.order(node.grant(node.booking("a1", *TWO)))
+    node.work()
+    before = node.word("a1")
+    with node.hardware.changing() as hardware:
+        hardware.gpus[1].instances = []
+    node.tick(60.0)
+    after = node.word("a1")
+    assert isinstance(after, SliceReady)
+    assert after.devices[0] == before.devices[0]
+    assert after.devices[1].uuid != before.devices[1].uuid
+    assert node.tickets.names() == (after.ticket,)
+    assert after.ticket != before.ticket
+
+
+def test_a_whole_gpu_that_somebody_puts_in_mig_mode_is_degraded_until_it_is_out_of_it(node):
+    """Its pod has no device any more, and nobody would be told."""
+
+    def put_in_mig_mode(*, on):
+        with node.hardware.changing() as hardware:
+            hardware.gpus[2].mig = on
+        for _ in range(3):
+            node.tick(30.0)
+
+    node.live()
+    node.order(node.grant(node.booking("a1", (2, None, 0, 8))))
+    node.work()
+    assert isinstance(node.word("a1"), SliceReady)
+    put_in_mig_mode(on=True)
+    assert isinstance(node.word("a1"), SliceDegraded)
+    assert "MIG is enabled" in node.word("a1").message
+    assert node.tickets.names() == ()
+    put_in_mig_mode(on=False)
+    assert isinstance(node.word("a1"), SliceReady)
+    assert node.tickets.names() == (node.word("a1").ticket,)
+
+
+def test_a_lost_gpu_is_unhealthy_its_slices_degraded_and_both_come_back(node):
+    """A GPU that falls off the bus is seen at once, and nothing of it is given away meanwhile."""
+    node.live()
+    node.order(node.grant(node.booking("a1", *TWO)))
+    node.work()
+    before = node.word("a1")
+    _fault(node, gpu_lost=1)
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceDegraded)
+    assert [gpu.healthy for gpu in node.agent.snapshot().gpus] == [True, False, True]
+    assert len(node.agent.snapshot().gpus[1].instances) == 1
+    node.order(node.revoke(node.booking("a1", *TWO)))
+    node.work()
+    assert not isinstance(node.word("a1"), SliceGone)
+    _fault(node, gpu_lost=-1)
+    node.tick(60.0)
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert before.devices[1].uuid
+    assert (node.instances(0), node.instances(1)) == ([], [])
+
+
+@pytest.mark.parametrize("damage", ["removed", "emptied", "flipped"])
+@pytest.mark.parametrize("crash_at", [0, 1, 2, 3])
+def test_a_lost_journal_is_rebuilt_from_devices_and_ledger(node, damage, crash_at):
+    """A broken disk block takes no slice from a running pod and leaks none: also when the rebuilding is cut short."""
+    node.live()
+    booking, whole = node.booking("a1", *TWO), node.booking("a2", (2, None, 0, 8), owner="pod-2")
+    node.order(node.grant(booking))
+    node.order(node.grant(whole))
+    node.work()
+    before = [node.word("a1"), node.word("a2")]
+    node.stop()
+    path = node.tmp_path / "agent" / "journal"
+    if damage == "removed":
+        path.unlink()
+    elif damage == "emptied":
+        path.write_bytes(b"")
+    else:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 4
+        path.write_bytes(data)
+    node.start()
+    assert node.work(own_max=0) is False
+    if crash_at:
+        node.work(own_max=crash_at - 1)
+        node.open()
+        node.work(own_max=crash_at)
+        node.start()
+    node.work()
+    node.open()
+    node.work()
+    assert [node.word("a1"), node.word("a2")] == before
+    assert node.tickets.names() == tuple(sorted(word.ticket for word in before))
+    owners = [i.allocation for gpu in node.agent.snapshot().gpus for i in gpu.instances]
+    assert owners == ["a1", "a1"]
+    for each in (booking, whole):
+        node.order(node.revoke(each))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert isinstance(node.word("a2"), SliceGone)
+    assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
+
+
+def test_a_revoke_found_after_the_journal_was_lost_still_takes_the_slice_down(node):
+    """A pod that went away while the journal was lost leaves no instance behind."""
+    node.live()
+    booking = node.booking("a1", *TWO)
+    node.order(node.grant(booking))
+    node.work()
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    node.put(f"sluice.ledger.n1_example.{booking.allocation}", node.revoke(booking))
+    node.live()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.word("a1").cause == "pod gone"
+    assert (node.instances(0), node.instances(1), node.tickets.names()) == ([], [], ())
+
+
+def test_a_grant_that_failed_is_tried_again_when_it_is_ordered_anew(node):
+    """A newer order is an order."""
+    node.live()
+    _fault(node, ci_fails=1)
+    booking = node.booking("a1", *TWO)
+    node.order(node.grant(booking))
+    node.work()
+    assert isinstance(node.word("a1"), SliceFailed)
+    node.order(node.grant(booking, revision=2))
+    node.work()
+    assert isinstance(node.word("a1"), SliceReady)
+    assert node.word("a1").revision == 2
+
+
+def test_a_grant_that_moves_a_slice_is_not_taken(node):
+    """A place never moves under a running pod: only a Revoke destroys."""
+    node.live()
+    booking = node.booking("a1", (0, "3g.20gb", 4, 4))
+    node.order(node.grant(booking))
+    node.work()
+    before = node.word("a1")
+    moved = msgspec.structs.replace(booking, devices=node.booking("a1", (0, "3g.20gb", 0, 4)).devices)
+    node.order(node.grant(moved, revision=2))
+    node.work()
+    assert node.word("a1") == before
+    assert node.instances() == [("3g.20gb", 4, 4)]
+
+
+def test_what_was_begun_on_a_gpu_that_is_lost_at_the_start_is_found_when_it_answers(node):
+    """A GPU that comes back late does not come back with an instance that nobody knows."""
+    node.live()
+    booking = node.booking("a1", (0, "3g.20gb", 4, 4))
+    node.order(node.grant(booking))
+    while not isinstance(node.waiting[0], CreateGpuInstance):
+        node.work(own_max=1)
+    node.carry_out(node.waiting.popleft())
+    node.stop()
+    _fault(node, gpu_lost=0)
+    node.put(f"sluice.ledger.n1_example.{booking.allocation}", node.revoke(booking))
+    node.live()
+    node.tick(60.0)
+    assert not isinstance(node.word("a1"), SliceGone)
+    _fault(node, gpu_lost=-1)
+    node.tick(60.0)
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.instances() == []
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
+@pytest.mark.parametrize("steps", range(8))
+def test_a_slice_that_is_being_made_on_a_gpu_that_falls_silent_is_not_waited_for_without_a_word(node, steps, shared):
+    """Its pod would wait for as long as that lasts, although there is room for it elsewhere."""
+    node.live()
+    at = (0, "3g.20gb", 4, 4)
+    node.order(node.grant(node.share("a1", at) if shared else node.booking("a1", at)))
+    if node.work(own_max=steps):
+        return
+    _fault(node, gpu_lost=0)
+    node.live()
+    for _ in range(10):
+        node.tick(60.0)
+    assert isinstance(node.word("a1"), (SliceDegraded, SliceFailed, SliceQuarantined)), node.word("a1")
+    _fault(node, gpu_lost=-1)
+    for _ in range(3):
+        node.tick(60.0)
+    assert isinstance(node.word("a1"), (SliceReady, SliceFailed)), node.word("a1")
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
+def test_a_gpu_whose_driver_does_not_come_back_from_a_call_counts_as_lost_until_it_does(node, shared):
+    """Its pods would wait for ever without a word, and more and more would be put there."""
+    node.live()
+    at = (0, "3g.20gb", 4, 4)
+    node.order(node.grant(node.share("a1", at) if shared else node.booking("a1", at)))
+    while not any(isinstance(step, CreateGpuInstance) for step in node.waiting):
+        node.work(own_max=1)
+    hanging = next(step for step in node.waiting if isinstance(step, CreateGpuInstance))
+    node.waiting.remove(hanging)
+    for _ in range(8):
+        node.tick(5.0)
+    assert not node.agent.snapshot().gpus[0].lost, "it may take its time"
+    for _ in range(8):
+        node.tick(5.0)
+    assert node.agent.snapshot().gpus[0].lost
+    assert "CreateGpuInstance" in node.agent.snapshot().gpus[0].health_message
+    assert isinstance(node.word("a1"), SliceDegraded)
+    node.order(node.grant(node.booking("a2", (1, "3g.20gb", 4, 4))))
+    node.work()
+    assert isinstance(node.word("a2"), SliceReady)
+    node.handle(node.carry_out(hanging))
+    for _ in range(3):
+        node.tick(60.0)
+    assert node.agent.snapshot().gpus[0].healthy
+    assert isinstance(node.word("a1"), SliceReady)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
+def test_what_stood_on_a_lost_gpu_before_the_order_came_is_not_taken_for_ours(node, shared):
+    """Its owner has made the instance and not used it yet; it would be used by a pod, and destroyed with it."""
+    gpu = node.gpus[0]
+    node.live()
+    profile = next(p for p in node.backend.read_gpu(gpu).profiles if p.name == "3g.20gb")
+    gi_id = node.backend.create_gpu_instance(gpu, profile.profile_id, 4, 4)
+    _fault(node, gpu_lost=0)
+    node.tick(60.0)
+    place = (0, "3g.20gb", 4, 4)
+    node.order(node.grant(node.share("a1", place) if shared else node.booking("a1", place)))
+    node.work()
+    assert isinstance(node.word("a1"), SliceDegraded)
+    _fault(node, gpu_lost=-1)
+    node.tick(60.0)
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceFailed)
+    assert [(i.gi_id, i.uuid) for i in node.backend.read_gpu(gpu).instances] == [(gi_id, "")]
+
+
+def test_the_ticket_of_a_slice_that_is_closed_goes_although_the_journal_was_lost(node):
+    """A container could still be started on what has been somebody else's for long."""
+    node.live()
+    booking = node.booking("a1", (0, "1g.5gb", 6, 1))
+    node.order(node.grant(booking))
+    node.work()
+    ticket = node.word("a1").ticket
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances.clear()
+    node.put("sluice.ledger.n1_example.a1", node.closed(booking))
+    node.live()
+    node.work()
+    assert ticket not in node.tickets.names()
+
+
+def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_have_it_at_once(node):
+    """Its place would be revoked under its pod, for a device that refuses once."""
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    node.put("sluice.ledger.n1_example.a1", node.grant(booking))
+    node.start()
+    node.work()
+    token, boot_id = node.agent._in_flight._token, node.backend.boot_id()
+    node.open(booking.allocation)
+    record = SliceRecord(
+        booking=booking,
+        revision=1,
+        phase="making",
+        devices=(DeviceRecord(step="intended"),),
+        boot_id=boot_id,
+        lost=True,
+    )
+    assert [each for each in node.waiting if hasattr(each, "token")] == [SaveJournal(token + 1, record)]
+    node.refused.append(CreateGpuInstance)
+    node.work()
+    assert node.word("a1") == SliceDegraded(
+        allocation=booking.allocation,
+        request=booking.request,
+        revision=1,
+        shrinking=False,
+        message="its devices vanished and could not be made again: Unknown: refused by the test",
+    )
+    assert node.instances() == []
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceReady)

@@ -1,0 +1,282 @@
+"""A GPU whose layout is an administrator's, after a crash, a lost journal, and when it is given to him or back."""
+
+import itertools
+
+import pytest
+from factories.gpus.admin_layouts import (
+    FLEET,
+    LARGE,
+    LAYOUT,
+    SMALL,
+    admin_removes,
+    changes,
+    granted,
+    opened,
+    report,
+    reread,
+    revoked,
+    use,
+    uuid_at,
+)
+
+from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
+from sluice_node_agent.core.instructions import ListHolders
+from sluice_node_agent.device.port import NoPermissionError
+
+OTHER = (1, "2g.10gb", 4, 2)
+
+
+@pytest.fixture
+def node(make_node):
+    """A node with a fixed GPU, one that Sluice cuts up, and one without MIG; opened."""
+    return opened(make_node)
+
+
+# -- crashes ----------------------------------------------------------------------------------------------------------
+
+
+def ordered(make_node, kind):
+    """A node that has just been ordered a slice, or a share, in instances of its administrator; and what was booked."""
+    node = make_node(fleet=FLEET)
+    node.live()
+    booking = node.booking("a1", SMALL, LARGE) if kind == "slice" else node.share("a1", SMALL)
+    node.order(node.grant(booking))
+    return node, booking
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("kind", ["slice", "share"])
+def test_handing_out_survives_a_crash_at_every_step(make_node, kind, executed):
+    """A pod gets the very instance that is there, once, wherever the agent dies."""
+    steps = 0
+    while True:
+        node, _ = ordered(make_node, kind)
+        ended = node.work(own_max=steps)
+        if not ended and executed:
+            node.carry_out(node.waiting.popleft())
+        node.live()
+        word = node.word("a1")
+        assert isinstance(word, SliceReady), (steps, word)
+        assert word.devices[0].uuid == uuid_at(node, 6)
+        assert node.tickets.names() == (word.ticket,), steps
+        assert node.instances() == LAYOUT
+        assert changes(node) == []
+        if ended:
+            break
+        steps += 1
+    assert steps >= 7
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("kind", ["slice", "share"])
+def test_taking_back_survives_a_crash_at_every_step(make_node, kind, executed):
+    """The administrator's instance is there at every moment, and is called gone only without its tenant."""
+    steps = 0
+    while True:
+        node, booking = ordered(make_node, kind)
+        node.work()
+        device = node.word("a1").devices[0].uuid
+        if kind == "slice":
+            use(node, device, owner="pod-1")
+        node.order(node.revoke(booking))
+        ended = node.work(own_max=steps)
+        if not ended and executed:
+            node.carry_out(node.waiting.popleft())
+        assert not isinstance(node.word("a1"), SliceGone) or kind == "share"
+        node.live()
+        node.mps.leave(4711)
+        for _ in range(3):
+            node.tick(60)
+        assert isinstance(node.word("a1"), SliceGone), steps
+        assert (node.instances(), node.tickets.names(), changes(node)) == (LAYOUT, (), [])
+        assert uuid_at(node, 6) == device
+        if ended:
+            break
+        steps += 1
+    assert steps >= 4
+
+
+def test_a_lost_journal_leaves_a_tenant_what_he_has(node):
+    """A running pod would lose its device, or a second one would be put beside it."""
+    _, word = granted(node)
+    use(node, word.devices[0].uuid, owner="pod-1")
+    node.stop()
+    for file in (node.tmp_path / "agent").iterdir():
+        file.unlink()
+    node.live()
+    again = node.word("a1")
+    assert isinstance(again, SliceReady)
+    assert (again.devices, again.ticket) == (word.devices, word.ticket)
+    assert changes(node) == []
+    _, second = granted(node, "a2", owner="pod-2")
+    assert isinstance(second, SliceFailed)
+
+
+def test_a_lost_journal_and_a_lost_device_leave_a_tenant_his_other_one(node):
+    """An administrator changes his layout while the journal is lost: what a running pod has elsewhere was destroyed."""
+    booking, word = granted(node, "a1", SMALL, OTHER)
+    use(node, word.devices[1].uuid, owner="pod-1")
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    admin_removes(node, start=SMALL[2])
+    node.start()
+    node.work()
+    node.open(booking.allocation)
+    node.own_done.clear()
+    node.work()
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceDegraded)
+    assert changes(node) == []
+    assert node.instances(1) == [OTHER[1:]]
+    node.mps.leave(4711)
+    assert isinstance(revoked(node, booking), SliceGone)
+    assert node.instances(1) == []
+
+
+def test_a_lost_journal_does_not_call_gone_what_is_still_used(node):
+    """The next tenant would be put beside the last one: nothing but the process tells that he is there."""
+    booking, word = granted(node)
+    use(node, word.devices[0].uuid, owner="pod-1")
+    node.order(node.revoke(booking))
+    node.work(own_max=3)  # the ticket is gone
+    assert node.tickets.names() == ()
+    node.stop()
+    for file in (node.tmp_path / "agent").iterdir():
+        file.unlink()
+    node.live()
+    assert not isinstance(node.word("a1"), SliceGone)
+    node.mps.leave(4711)
+    node.tick(60)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.instances() == LAYOUT
+
+
+def test_instances_of_an_administrator_are_no_sign_of_a_lost_journal(make_node):
+    """Each first start on such a node would be told as a loss."""
+    node = make_node(fleet=FLEET)
+    node.live()
+    assert node.agent.snapshot().warnings == ()
+
+
+# -- given to an administrator, and back ------------------------------------------------------------------------------
+
+
+def test_what_was_made_before_the_layout_was_fixed_stays_and_is_offered(node):
+    """A change of one setting would destroy slices, or leave slots that nobody can have."""
+    booking, word = granted(node, "a1", (1, "2g.10gb", 2, 2))
+    with node.hardware.changing() as hardware:
+        hardware.gpus[1].fixed = True
+    node.live()
+    assert node.word("a1").devices == word.devices
+    node.own_done.clear()
+    assert isinstance(revoked(node, booking), SliceGone)
+    assert changes(node) == []
+    assert node.instances(1) == [("2g.10gb", 2, 2)]
+    assert {name: count for name, count in report(node, 1).creatable.items() if count} == {"2g.10gb": 1}
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_what_was_half_made_when_the_layout_was_fixed_is_left_to_the_administrator(make_node, steps):
+    """An instance would be made, or destroyed, on a GPU that is not Sluice's any more."""
+    node = make_node(fleet=FLEET)
+    node.live()
+    node.order(node.grant(node.booking("a1", (1, "2g.10gb", 2, 2))))
+    node.work(own_max=steps)
+    node.stop()
+    before = node.instances(1)
+    with node.hardware.changing() as hardware:
+        hardware.gpus[1].fixed = True
+    node.own_done.clear()
+    node.live()
+    assert changes(node) == []
+    assert node.instances(1) == before
+    whole = any(instance.uuid for instance in node.hardware.read().gpus[1].instances)
+    assert isinstance(node.word("a1"), SliceReady if whole else SliceFailed)
+
+
+def test_what_was_found_stays_when_the_gpu_is_given_back_to_sluice(node):
+    """The administrator's instances would be destroyed with the pods that run on them."""
+    booking, _ = granted(node)
+    share = node.share("a2", (0, "2g.10gb", 4, 2))
+    node.order(node.grant(share))
+    node.work()
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].fixed = False
+    node.live()
+    node.own_done.clear()
+    assert isinstance(revoked(node, booking), SliceGone)
+    assert isinstance(revoked(node, share), SliceGone)
+    assert changes(node) == []
+    assert node.instances() == LAYOUT
+    assert [each.allocation for each in report(node).instances] == [None, None, None]
+
+
+def test_an_idle_instance_of_ours_is_the_administrators_from_then_on(make_node):
+    """An instance that was kept warm would be destroyed under a layout that is fixed by now."""
+    node = make_node(fleet=FLEET, keep_warm_s=5.0)
+    node.live()
+    booking, _ = granted(node, "a1", (1, "2g.10gb", 2, 2))
+    revoked(node, booking)
+    with node.hardware.changing() as hardware:
+        hardware.gpus[1].fixed = True
+    node.own_done.clear()
+    node.live()
+    for _ in range(4):
+        node.tick(5.0)
+    assert changes(node) == []
+    (seen,) = report(node, 1).instances
+    assert (seen.start, seen.unusable) == (2, "it has no compute instance; its administrator has to create it")
+
+
+def test_a_gpu_that_is_lost_is_nobodys_until_it_answers(node):
+    """A place would be called free while nobody knows who is on it."""
+    booking, word = granted(node)
+    use(node, word.devices[0].uuid, owner="pod-1")
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = 0
+    reread(node)
+    assert isinstance(node.word("a1"), SliceDegraded)
+    assert not isinstance(revoked(node, booking), SliceGone)
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = -1
+        hardware.gpus[0].processes = []
+    for _ in range(4):
+        node.tick(30)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.instances() == LAYOUT
+
+
+def test_a_look_that_fails_is_not_repeated_without_end(node):
+    """An agent that may not list processes would ask without a pause."""
+    node.backend.processes = _refuse
+    reread(node)
+    assert len([done for done in node.own_done if isinstance(done, ListHolders)]) == 3
+    assert isinstance(granted(node)[1], SliceFailed)
+
+
+def _refuse(_gpu, _uuid):
+
+    raise NoPermissionError("not allowed")
+
+
+def test_a_daemon_of_which_nobody_knows_does_not_keep_an_instance_from_everybody(make_node):
+    """Its share was being taken back when journal and ledger were lost: the instance would look used for ever."""
+    for steps in itertools.count():
+        node, booking = ordered(make_node, "share")
+        node.work()
+        node.order(node.revoke(booking))
+        ended = node.work(own_max=steps)
+        node.stop()
+        (node.tmp_path / "agent" / "journal").unlink()
+        node.ledger.clear()
+        node.words.clear()
+        node.live()
+        for _ in range(5):
+            node.tick(30.0)
+        is_known = [each.state for each in node.agent.snapshot().slices] == ["ready"]
+        assert is_known or not node.mps.homes, steps
+        assert node.instances() == LAYOUT
+        assert changes(node) == []
+        if ended:
+            break
+    assert steps > 4

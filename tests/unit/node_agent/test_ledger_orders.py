@@ -1,0 +1,427 @@
+"""What the ledger orders, instruction by instruction."""
+
+import msgspec
+import pytest
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, ReadLast, Stream
+from sluice.contracts.ids import AllocationId, Incarnation
+from sluice.contracts.messages import ContainerDevices, DeviceState, NodeOpened, SliceGone, SliceReady
+from sluice.contracts.ticket_names import ticket_name
+from sluice_node_agent.core.events import (
+    ComputeInstanceCreated,
+    ComputeInstanceDestroyed,
+    GpuInstanceCreated,
+    GpuInstanceDestroyed,
+    HoldersListed,
+    InstanceVerified,
+    JournalSaved,
+    TicketMade,
+    TicketRemoved,
+)
+from sluice_node_agent.core.instructions import (
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    ListHolders,
+    MakeTicket,
+    RemoveTicket,
+    SaveJournal,
+    VerifyInstance,
+)
+from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord, TicketRecord, Tombstone
+
+A1 = AllocationId("a1")
+
+
+def own(instructions):
+    """The agent's own instructions of a list."""
+    return [i for i in instructions if hasattr(i, "token")]
+
+
+def exchange(instructions):
+    """What of a list goes to the bus: subjects only."""
+    return [i.subject for i in instructions if not hasattr(i, "token")]
+
+
+def _opened(node):
+    node.live()
+    node.own_done.clear()
+
+
+def test_a_grant_is_made_step_by_step_each_saved_before_the_next(node):
+    """A user gets a slice that exists, was read back and can be found again after any crash."""
+    _opened(node)
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    token = node.agent._in_flight._token
+    gpu = node.gpus[0]
+    profile_id = next(p.profile_id for p in node.backend.read_gpu(gpu).profiles if p.name == "2g.10gb")
+    uuid = "MIG-made"
+    ticket = ticket_name(A1, node.run, 1)
+    record = SliceRecord(
+        booking=booking,
+        revision=1,
+        phase="making",
+        devices=(DeviceRecord(step="intended"),),
+        boot_id=node.backend.boot_id(),
+    )
+
+    def step(event):
+        return own(node.agent.handle(event, node.now))
+
+    assert own(node.order(node.grant(booking))) == [SaveJournal(token + 1, record)]
+    assert step(JournalSaved(token + 1)) == [CreateGpuInstance(token + 2, gpu, profile_id, 4, 2)]
+    record = msgspec.structs.replace(record, devices=(DeviceRecord(step="intended", gi_id=9),))
+    assert step(GpuInstanceCreated(token + 2, 9)) == [SaveJournal(token + 3, record)]
+    assert step(JournalSaved(token + 3)) == [CreateComputeInstance(token + 4, gpu, 9)]
+    record = msgspec.structs.replace(record, devices=(DeviceRecord(step="intended", gi_id=9, uuid=uuid),))
+    assert step(ComputeInstanceCreated(token + 4, uuid)) == [SaveJournal(token + 5, record)]
+    assert step(JournalSaved(token + 5)) == [VerifyInstance(token + 6, gpu, 9, profile_id, 4, 2, uuid)]
+    record = msgspec.structs.replace(record, devices=(DeviceRecord(step="made", gi_id=9, uuid=uuid),), ticket=ticket)
+    assert step(InstanceVerified(token + 6)) == [SaveJournal(token + 7, record)]
+    containers = (ContainerDevices(container="main", visible_devices=uuid, memory_mib=9984),)
+    copy = TicketRecord(booking=booking, revision=1, boot_id=record.boot_id, devices=record.devices)
+    assert step(JournalSaved(token + 7)) == [MakeTicket(token + 8, ticket, copy, containers)]
+    record = msgspec.structs.replace(record, phase="ready")
+    assert step(TicketMade(token + 8)) == [SaveJournal(token + 9, record)]
+    address = subjects.slice_(node.name, A1)
+    assert node.agent._outbox.kept(address) is None
+    ready = node.agent.handle(JournalSaved(token + 9), node.now)
+    assert own(ready) == []
+    assert ReadLast(Stream.STATE, address.subject) in ready
+    assert node.agent._outbox.kept(address) == SliceReady(
+        allocation=A1,
+        request=booking.request,
+        revision=1,
+        ticket=ticket,
+        devices=(DeviceState(gpu=gpu, profile="2g.10gb", start=4, size=2, uuid=uuid),),
+        containers=containers,
+    )
+
+
+def test_a_revoke_removes_the_ticket_first_and_the_slice_last(node):
+    """No container can start on a slice that is being taken away, and nobody gets its place before it is gone."""
+    _opened(node)
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    node.order(node.grant(booking))
+    node.work()
+    gpu, ready = node.gpus[0], node.word("a1")
+    uuid = ready.devices[0].uuid
+    gi_id = node.hardware.read().gpus[0].instances[0].gi_id
+    token = node.agent._in_flight._token
+    made = node.agent._state.slices[A1].record
+
+    def step(event):
+        return own(node.agent.handle(event, node.now))
+
+    record = msgspec.structs.replace(made, phase="unmaking", revision=2, cause="pod gone")
+    assert own(node.order(node.revoke(booking))) == [SaveJournal(token + 1, record)]
+    assert step(JournalSaved(token + 1)) == [RemoveTicket(token + 2, ready.ticket)]
+    record = msgspec.structs.replace(record, ticket="")
+    assert step(TicketRemoved(token + 2)) == [SaveJournal(token + 3, record)]
+    assert step(JournalSaved(token + 3)) == [ListHolders(token + 4, gpu, uuid)]
+    assert step(HoldersListed(token + 4, ())) == [DestroyComputeInstance(token + 5, gpu, gi_id, uuid)]
+    record = msgspec.structs.replace(record, devices=(DeviceRecord(step="made", gi_id=gi_id),))
+    assert step(ComputeInstanceDestroyed(token + 5)) == [SaveJournal(token + 6, record)]
+    assert step(JournalSaved(token + 6)) == [DestroyGpuInstance(token + 7, gpu, gi_id, 4, 2)]
+    record = msgspec.structs.replace(record, devices=(DeviceRecord(),))
+    assert step(GpuInstanceDestroyed(token + 7)) == [SaveJournal(token + 8, record)]
+    stone = Tombstone(allocation=A1, request=booking.request, revision=2, cause="pod gone")
+    assert step(JournalSaved(token + 8)) == [SaveJournal(token + 9, stone)]
+    assert step(JournalSaved(token + 9)) == []
+    kept = node.agent._outbox.kept(subjects.slice_(node.name, A1))
+    assert kept == SliceGone(allocation=A1, request=booking.request, revision=2, cause="pod gone")
+
+
+def test_a_duplicate_order_does_nothing_twice(node):
+    """A ledger that is read again does not disturb a running pod."""
+    _opened(node)
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    node.order(node.grant(booking))
+    node.work()
+    word = node.word("a1")
+    node.own_done.clear()
+    assert own(node.order(node.grant(booking))) == []
+    node.read_ledger()
+    node.work()
+    assert node.own_done == []
+    assert node.word("a1") == word
+
+
+def test_a_late_grant_after_a_revoke_makes_nothing(node):
+    """A message that was held up cannot bring back a slice that was given back (also after a restart)."""
+    _opened(node)
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    node.order(node.grant(booking))
+    node.order(node.revoke(booking))
+    node.work()
+    assert node.order(node.grant(booking)) == []
+    assert node.instances() == []
+    node.live()
+    assert own(node.order(node.grant(booking))) == []
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.instances() == []
+
+
+def test_a_newer_grant_of_what_is_gone_is_answered_and_not_carried_out(node):
+    """An allocation id is never used twice, whoever orders it."""
+    _opened(node)
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    node.order(node.revoke(booking))
+    node.work()
+    node.order(node.grant(booking, revision=3))
+    node.work()
+    assert node.word("a1").revision == 3
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.instances() == []
+
+
+def test_a_revoke_of_something_unknown_is_answered_gone(node):
+    """A grant that the agent never saw does not book its place for ever."""
+    _opened(node)
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    token = node.agent._in_flight._token
+    first = own(node.order(node.revoke(booking, revision=5)))
+    unmaking = SliceRecord(booking=booking, revision=5, phase="unmaking", devices=(DeviceRecord(),), cause="never made")
+    assert first == [SaveJournal(token + 1, unmaking)]
+    node.work()
+    assert node.word("a1") == SliceGone(allocation=A1, request=booking.request, revision=5, cause="never made")
+
+
+def test_nothing_is_done_before_the_node_is_opened_for_this_run(node):
+    """After a broker was wiped, an agent never makes a slice on a place that somebody else still has."""
+    node.start()
+    node.work()
+    node.own_done.clear()
+    grant = node.grant(node.booking("a1", (0, "2g.10gb", 4, 2)))
+    node.order(grant)
+    node.read_ledger()
+    boot_id = node.backend.boot_id()
+    head = subjects.head(node.name).subject
+    node.put(head, NodeOpened(node=node.name, incarnation=node.incarnation, boot_id=boot_id, agent_run="other"))
+    node.read_ledger()
+    node.put(head, NodeOpened(node=node.name, incarnation=Incarnation("0"), boot_id=boot_id, agent_run=node.run))
+    node.read_ledger()
+    node.work()
+    assert node.own_done == []
+    assert not node.agent.is_open
+    node.open()
+    node.work()
+    assert isinstance(node.word("a1"), SliceReady)
+
+
+def test_an_order_of_another_incarnation_is_not_carried_out(node):
+    """What was decided in an earlier life of the broker is decided anew."""
+    _opened(node)
+    grant = msgspec.structs.replace(node.grant(node.booking("a1", (0, "2g.10gb", 4, 2))), incarnation=Incarnation("0"))
+    assert own(node.order(grant)) == []
+    assert node.agent.snapshot().slices == ()
+
+
+def test_absence_from_the_ledger_destroys_nothing(node):
+    """A wiped broker does not take slices from running pods."""
+    _opened(node)
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    node.order(node.grant(booking))
+    node.work()
+    before = node.word("a1")
+    node.own_done.clear()
+    node.ledger.clear()
+    node.words.clear()
+    node.incarnation = Incarnation("2")
+    node.read_ledger()
+    node.work()
+    assert node.own_done == []
+    assert node.word("a1") == before
+    assert [(report.state, report.revision) for report in node.agent.snapshot().slices] == [("ready", 1)]
+    node.order(msgspec.structs.replace(node.grant(booking), adopted=True))
+    node.open()
+    node.work()
+    assert node.own_done == []
+    node.order(node.revoke(booking))
+    node.work()
+    assert node.instances() == []
+
+
+def test_a_grant_waits_for_what_it_comes_after(node):
+    """A preempted place is made again for its new owner as soon as it is free, and never before."""
+    _opened(node)
+    first, second = (
+        node.booking("a1", (0, "3g.20gb", 4, 4)),
+        node.booking("a2", (0, "4g.20gb", 0, 4), (0, "3g.20gb", 4, 4)),
+    )
+    node.order(node.grant(first))
+    node.work()
+    node.order(node.grant(second, after=("a1", "never-heard-of")))
+    node.work()
+    assert node.word("a2") is None
+    assert [report.state for report in node.agent.snapshot().slices] == ["ready", "planned"]
+    node.live()
+    assert node.word("a2") is None
+    node.order(node.revoke(first))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert isinstance(node.word("a2"), SliceReady)
+    assert node.instances() == [("3g.20gb", 4, 4), ("4g.20gb", 0, 4)]
+
+
+def test_a_closed_slice_is_said_gone_with_an_end_and_its_tombstone_forgotten(make_node):
+    """Neither bus nor journal grows with history."""
+    node = make_node(tombstone_ttl_s=100.0)
+    _opened(node)
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    node.order(node.grant(booking))
+    node.order(node.revoke(booking))
+    node.work()
+    out = node.order(node.closed(booking))
+    assert [(w.message.closing, w.ttl_s) for w in out if hasattr(w, "ttl_s")] == [(True, 4 * 3600)]
+    node.work()
+    assert node.word("a1").closing
+    assert node.agent._outbox.kept(subjects.slice_(node.name, A1)) is None
+    assert len(node.agent._tombstones) == 1
+    node.tick(101)
+    assert len(node.agent._tombstones) == 0
+    assert not [record for record in node.journal.records() if isinstance(record, Tombstone)]
+
+
+def test_what_is_closed_once_more_is_said_gone_once_more_with_an_end(make_node):
+    """A broker that lost its latest words shows that of before, for ever: the end of it was said long ago."""
+    node = make_node(closing_ttl_s=20, tombstone_ttl_s=100.0)
+    _opened(node)
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    node.order(node.grant(booking))
+    node.order(node.revoke(booking))
+    node.work()
+    before = node.words[subjects.slice_(node.name, A1).subject]
+    node.order(node.closed(booking))
+    node.work()
+    assert node.word("a1").closing
+    node.tick(30.0)
+    node.words[subjects.slice_(node.name, A1).subject] = before
+    node.open()
+    assert not node.word("a1").closing
+
+    node.order(node.closed(booking))
+    node.work()
+    assert node.word("a1").closing
+
+
+def test_a_closed_entry_that_the_journal_does_not_know_ends_the_word_too(node):
+    """A word about a slice of which all is forgotten does not stay on the bus for ever."""
+    _opened(node)
+    out = node.order(node.closed(node.booking("a1", (0, "2g.10gb", 4, 2))))
+    node.work()
+    assert own(out) == []
+    assert node.word("a1").closing
+
+
+def test_reading_anew_compares_everything_that_is_kept(node):
+    """What the broker forgot of an agent's words is said again."""
+    _opened(node)
+    node.order(node.grant(node.booking("a1", (0, "2g.10gb", 4, 2))))
+    node.work()
+    word, news = node.word("a1"), node.news()
+    node.words.clear()
+    out = node.handle(ReadingStarted(Stream.BOOK, node.incarnation))
+    asked = [subjects.node(node.name).subject, subjects.slice_(node.name, A1).subject]
+    assert sorted(exchange(out)) == sorted(asked)
+    for entry in node.ledger.values():
+        node.handle(Observed(Stream.BOOK, entry))
+    node.handle(ReadingCaughtUp(Stream.BOOK))
+    node.work()
+    assert (node.word("a1"), node.news()) == (word, news)
+
+
+def test_the_generation_rises_with_every_change_and_never_goes_back(node):
+    """A puller never takes an older picture of a node for a newer one, whatever restarts."""
+    seen = []
+    for number in range(3):
+        node.live()
+        seen.append(node.news().generation)
+        booking = node.booking(f"a{number}", (0, "1g.5gb", number, 1))
+        node.order(node.grant(booking))
+        node.work()
+        seen.append(node.news().generation)
+        assert node.news().generation == node.agent.snapshot().generation
+    assert seen == sorted(set(seen))
+
+
+def test_a_generation_is_told_only_when_the_journal_holds_it(node):
+    """A crash right after the news does not bring the same generation again with another content."""
+    node.start()
+    assert not node.agent.started
+    with pytest.raises(RuntimeError, match="not been read yet"):
+        node.agent.snapshot()
+    node.work(own_max=1)
+    assert node.agent.started
+
+
+def test_a_late_grant_changes_nothing_while_the_slice_is_being_taken_down(node):
+    """The answer to a Revoke is an answer to that Revoke, whatever comes late."""
+    _opened(node)
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    node.order(node.grant(booking))
+    node.work()
+    with node.hardware.changing() as hardware:
+        hardware.faults.in_use_times = 1
+    node.order(node.revoke(booking))
+    node.work()
+    node.order(node.grant(booking))
+    node.tick(1.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.word("a1").revision == 2
+
+
+def test_an_older_order_delivered_again_is_not_taken_for_the_last_one(node):
+    """A durable that repeats itself does not bring back what was closed."""
+    _opened(node)
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    subject = subjects.ledger(node.name, A1).subject
+    node.order(node.grant(booking))
+    first = node.ledger[subject]
+    node.order(node.closed(booking))
+    node.handle(Observed(Stream.BOOK, first))
+    assert node.agent._ledger.is_closed(A1)
+
+
+def test_a_wiped_broker_that_tells_nobody_is_noticed(node):
+    """The allocator hears of a node again although the node's own ledger cannot be read any more."""
+    _opened(node)
+    node.order(node.grant(node.booking("a1", (0, "2g.10gb", 4, 2))))
+    node.work()
+    word, news = node.word("a1"), node.news()
+    node.words.clear()
+    node.tick(6.0)
+    assert (node.word("a1"), node.news()) == (word, news)
+
+
+def test_a_closing_word_that_the_broker_forgot_is_said_again(node):
+    """Who still waits for the end of a slice hears of it, also after a wipe."""
+    _opened(node)
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    node.order(node.revoke(booking))
+    node.order(node.closed(booking))
+    node.work()
+    assert node.word("a1").closing
+    node.words.clear()
+    node.read_ledger()
+    node.work()
+    assert node.word("a1").closing
+
+
+def test_two_grants_on_one_gpu_take_turns_and_two_gpus_do_not_wait(node):
+    """A slow device keeps nobody waiting but those on the same device."""
+    _opened(node)
+    for name, gpu in (("a1", 0), ("a2", 0), ("a3", 1)):
+        start = 5 if name == "a2" else 6
+        node.order(node.grant(node.booking(name, (gpu, "1g.5gb", start, 1))))
+    while any(isinstance(i, SaveJournal) for i in node.waiting):
+        saved = next(i for i in node.waiting if isinstance(i, SaveJournal))
+        node.waiting.remove(saved)
+        node.handle(node.carry_out(saved))
+    out = [i for i in node.waiting if isinstance(i, CreateGpuInstance)]
+    assert [(i.gpu, i.start) for i in out] == [(node.gpus[0], 6), (node.gpus[1], 6)]
+    node.work()
+    assert all(isinstance(node.word(name), SliceReady) for name in ("a1", "a2", "a3"))

@@ -1,0 +1,1019 @@
+"""The NVML backend against a library made of Python: what pynvml hands over, and what awkward drivers do."""
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pynvml
+import pytest
+from factories.gpus.nvml_object import FORBIDDEN, FULL, IN_USE, INVALID, LOST, SHORT, TIMEOUT, UNSUPPORTED, Library
+
+from sluice_node_agent.core.events import DeviceErrorKind, Holder
+from sluice_node_agent.device.nvml import events, inventory
+from sluice_node_agent.device.nvml.backend import NvmlBackend
+from sluice_node_agent.device.port import (
+    BackendError,
+    DeviceError,
+    DifferentError,
+    GpuLostError,
+    InsufficientResourcesError,
+    InUseError,
+    InvalidArgumentError,
+    NoPermissionError,
+    NotFoundError,
+    NotSupportedError,
+)
+from sluice_node_agent.device.processes import Processes
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """A driver with nothing in it, where pynvml looks for one. Taken away again, and nothing of it is remembered."""
+    made = Library()
+    monkeypatch.setattr(pynvml, "nvmlLib", made)
+    monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    return made
+
+
+@pytest.fixture
+def begin(library, tmp_path):
+    """Begin the backend; it is closed at the end, and the driver let go of."""
+    begun = []
+
+    def make(**options):
+        begun.append(NvmlBackend(Processes(options.pop("proc", tmp_path)), **options))
+        return begun[-1]
+
+    yield make
+    for gpus in begun:
+        gpus.close()
+    assert library.inits == 0, "the driver was not let go of"
+
+
+def _ids(gpus, number=0):
+    return {profile.name: profile.profile_id for profile in gpus.read()[number].profiles}
+
+
+def _process(root, pid, *, comm="python3", pod="", opened=()):
+    """A process in a made-up /proc."""
+    home = root / str(pid)
+    (home / "fd").mkdir(parents=True)
+    (home / "comm").write_text(f"{comm}\n")
+    (home / "cgroup").write_text(
+        f"0::/kubepods.slice/kubepods-pod{pod.replace('-', '_')}.slice/cri-1.scope\n" if pod else "0::/\n"
+    )
+    for number, path in enumerate(opened):
+        (home / "fd" / str(number)).symlink_to(path)
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_is_told_as_the_driver_tells_it(library, begin):
+    """Wrong sizes or placements promise slices that cannot be made."""
+    gpu = library.gpu(affinity=0b10)
+    library.gpu("h100-sxm-80gb", mig=[0, 0])
+    library.instance(gpu, "3g.20gb", 4, 2)
+    library.instance(gpu, "1g.5gb", 0, 13, device=False)
+    gpus = begin()
+    first, second = gpus.read()
+    assert (first.uuid, first.index, first.model, first.memory_mib) == (gpu.uuid, 0, "NVIDIA A100-SXM4-40GB", 40960)
+    assert (first.multiprocessors, first.memory_slices, first.compute_slices) == (108, 8, 7)
+    assert (first.mig_enabled, first.healthy, first.numa_node, first.mps_clients_max) == (True, True, 1, 60)
+    known = {profile.name: profile for profile in gpu.model.profiles}
+    for profile in first.profiles:
+        wanted = known.pop(profile.name)
+        assert profile.profile_id == wanted.profile_id
+        assert (profile.memory_mib, profile.multiprocessors) == (wanted.memory_mib, wanted.multiprocessors)
+        engines = (profile.copy_engines, profile.decoders, profile.encoders, profile.jpegs, profile.ofas)
+        assert engines == tuple(wanted.engines)
+        assert [(s.start, s.size) for s in profile.placements] == [(s.start, s.size) for s in wanted.placements]
+    assert not known
+    spans = [(i.gi_id, i.profile, i.start, i.size, i.uuid[:4]) for i in first.instances]
+    assert spans == [(13, "1g.5gb", 0, 1, ""), (2, "3g.20gb", 4, 4, "MIG-")]
+    assert (second.mig_enabled, second.instances, second.multiprocessors) == (False, (), 132)
+    assert gpus.read_gpu(gpu.uuid) == first
+    assert gpus.driver_version() == "580.65.06"
+
+
+def test_profiles_of_an_old_driver_have_names(library, begin):
+    """Its profile query has no name in it, and its MPS serves fewer clients."""
+    library.missing = {"nvmlDeviceGetGpuInstanceProfileInfoV", "nvmlDeviceGetComputeRunningProcesses_v3"}
+    library.cuda = 13000
+    gpu = library.gpu()
+    gpus = begin()
+    (report,) = gpus.read()
+    assert {profile.name for profile in report.profiles} == {profile.name for profile in gpu.model.profiles}
+    assert report.mps_clients_max == 48
+    gpu.pids = [os.getpid()]
+    assert [holder.pid for holder in gpus.processes(gpu.uuid, gpu.uuid)] == [os.getpid()]
+
+
+def test_a_gpu_without_mig_has_one_place(library, begin):
+    """It could not be granted whole."""
+    gpu = library.gpu(mig=None)
+    gpus = begin()
+    (report,) = gpus.read()
+    assert (report.mig_enabled, report.profiles, report.memory_slices, report.compute_slices) == (False, (), 1, 1)
+    assert gpus.remaining(gpu.uuid) == {}
+
+
+def test_holes_in_the_index_hide_no_mig_device(library, begin):
+    """A slice would look as if it had no device, and be undone."""
+    gpu = library.gpu()
+    made = [library.instance(gpu, "1g.5gb", start, 14 - start) for start in range(5)]
+    made[1].cis[0].index = 6
+    made[2].cis[0].index = 5
+    (report,) = begin().read()
+    assert [i.uuid for i in report.instances] == [i.cis[0].uuid for i in made]
+
+
+def test_more_instances_than_the_profile_says_are_all_found(library, begin):
+    """An instance that is not seen is capacity that is given twice."""
+    gpu = library.gpu()
+    for number in range(6):
+        library.instance(gpu, "7g.40gb", 0, number, device=False)
+    (report,) = begin().read()
+    assert [i.gi_id for i in report.instances] == list(range(6))
+
+
+def test_mode_that_waits_for_a_reset_is_unhealthy_and_creates_nothing(library, begin):
+    """Slices would be promised that the next reset takes away."""
+    gpu = library.gpu(mig=[1, 0])
+    gpus = begin()
+    (report,) = gpus.read()
+    assert not report.healthy
+    assert "MIG mode is on and will be off" in report.health_message
+    assert not report.lost
+    with pytest.raises(NotSupportedError):
+        gpus.create_gpu_instance(gpu.uuid, 19, 0, 1)
+
+
+def test_a_mode_that_cannot_be_read_is_not_off(library, begin):
+    """All instances of the GPU would look gone, and their slices be made again elsewhere."""
+    gpu = library.gpu()
+    library.instance(gpu, "1g.5gb", 0, 7)
+    gpus = begin()
+    gpu.errors["mig"] = 999
+    (report,) = gpus.read()
+    assert report.lost
+    assert report.mig_enabled
+
+
+def test_an_instance_of_several_devices_is_named_by_its_first(library, begin):
+    """A foreign instance with several compute instances would have another name at each reading."""
+    gpu = library.gpu()
+    made = library.instance(gpu, "3g.20gb", 4, 2)
+    library.compute(made)
+    gpus = begin()
+    (report,) = gpus.read()
+    assert report.instances[0].uuid == made.cis[0].uuid == gpus.instance(gpu.uuid, 2).uuid
+
+
+def test_profiles_that_appear_with_mig_mode_are_seen(library, begin):
+    """A GPU that was read with MIG off would have no profiles until the agent's restart."""
+    gpu = library.gpu(mig=[0, 0], errors={"profiles": UNSUPPORTED})
+    gpus = begin()
+    assert gpus.read()[0].profiles == ()
+    gpu.mig, gpu.errors = [1, 1], {}
+    assert len(gpus.read()[0].profiles) == 7
+
+
+def test_links_say_which_gpus_are_close(library, begin):
+    """A pod that needs two GPUs would get two that talk over the slow bus."""
+    one = library.gpu(mig=[0, 0], links=[1, 1, None, 2])
+    two = library.gpu(mig=[0, 0], links=[0, 0])
+    three = library.gpu(mig=[1, 1], links=[0])
+    reports = {report.uuid: report for report in begin().read()}
+    assert reports[one.uuid].links == {two.uuid: 200}
+    assert reports[two.uuid].links == {one.uuid: 200}
+    assert reports[three.uuid].links == {}
+
+
+def test_nobody_is_close_to_a_lost_gpu(library, begin):
+    """A pod would wait for a pair of which one half is gone."""
+    one = library.gpu(mig=[0, 0], links=[1])
+    two = library.gpu(mig=[0, 0], links=[0])
+    gpus = begin()
+    one.error = LOST
+    lost, other = gpus.read()
+    assert (lost.links, other.links) == ({}, {})
+    one.error = 0
+    assert [report.links for report in gpus.read()] == [{two.uuid: 100}, {one.uuid: 100}]
+
+
+def test_behind_switches_every_gpu_is_close_to_every_other(library, begin):
+    """On machines with NVSwitch no link leads to a GPU: all would look far from each other."""
+    for _ in range(3):
+        library.gpu("h100-sxm-80gb", mig=[0, 0], links=["switch"] * 18)
+    gpus = begin()
+    for report in gpus.read():
+        assert report.links == {gpu.uuid: 1800 for gpu in library.gpus if gpu.uuid != report.uuid}
+        assert gpus.read_gpu(report.uuid).links == report.links
+
+
+# -- GPUs that are lost, stale handles ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["handle", "all"])
+def test_a_lost_gpu_does_not_hide_the_others(library, begin, how):
+    """One broken GPU would take the node's other GPUs out of the fleet."""
+    broken, _ = library.gpu(), library.gpu()
+    library.instance(broken, "1g.5gb", 0, 7)
+    gpus = begin()
+    before = gpus.read()
+    if how == "all":
+        broken.error = LOST
+    else:
+        broken.errors["handle"] = LOST
+    lost, other = gpus.read()
+    assert (lost.uuid, lost.lost, lost.healthy, lost.instances) == (broken.uuid, True, False, ())
+    assert (lost.profiles, lost.memory_mib, lost.index) == (before[0].profiles, before[0].memory_mib, 0)
+    assert "does not answer" in lost.health_message
+    assert other == before[1]
+    if how == "all":
+        assert gpus.read_gpu(broken.uuid) == lost
+        with pytest.raises(GpuLostError):
+            gpus.create_gpu_instance(broken.uuid, 19, 0, 1)
+    broken.error, broken.errors = 0, {}
+    assert gpus.read() == before
+
+
+def test_a_gpu_that_the_driver_does_not_list_any_more_is_lost(library, begin):
+    """Its slices would look as if they had never been."""
+    library.gpu()
+    gone = library.gpu()
+    gpus = begin()
+    library.gpus.remove(gone)
+    gone.gone()
+    reports = gpus.read()
+    assert [(report.uuid == gone.uuid, report.lost) for report in reports] == [(False, False), (True, True)]
+    assert gpus.read_gpu(gone.uuid).lost
+
+
+@pytest.mark.parametrize("code", [TIMEOUT, 999, LOST])
+def test_a_gpu_that_cannot_be_read_from_the_start_is_lost_until_it_can(library, begin, code):
+    """Left out it would pass for a GPU of another node, with nothing on it, until its agent is started again."""
+    slow, fine = library.gpu(), library.gpu()
+    library.instance(slow, "1g.5gb", 0, 7)
+    slow.errors["name"] = code
+    gpus = begin()
+    for first in (gpus.read()[0], gpus.read_gpu(slow.uuid)):
+        assert (first.uuid, first.index, first.lost, first.healthy) == (slow.uuid, 0, True, False)
+        assert (first.model, first.profiles, first.instances) == ("", (), ())
+        assert slow.uuid in first.health_message
+    assert gpus.read()[1].uuid == fine.uuid
+    del slow.errors["name"]
+    again = gpus.read_gpu(slow.uuid)
+    assert (again.lost, again.healthy, len(again.instances)) == (False, True, 1)
+    assert gpus.read()[0] == again
+
+
+def test_a_gpu_that_cannot_tell_its_uuid_from_the_start_is_left_out(library, begin):
+    """Nobody knows what it is; the agent must start for the others."""
+    library.gpu(error=LOST)
+    fine = library.gpu()
+    assert [report.uuid for report in begin().read()] == [fine.uuid]
+
+
+def test_an_unknown_gpu_is_refused(library, begin):
+    """An order for a GPU of another node must do nothing here."""
+    library.gpu()
+    gpus = begin()
+    for call in (gpus.read_gpu, gpus.remaining):
+        with pytest.raises(GpuLostError, match="is not on this node"):
+            call("GPU-elsewhere")
+
+
+def test_only_the_gpus_that_were_named_count(library, begin):
+    """An operator keeps one GPU for himself: Sluice must not see it."""
+    library.gpu()
+    mine = library.gpu()
+    assert [report.uuid for report in begin(uuids=(mine.uuid, "GPU-not-here")).read()] == [mine.uuid]
+
+
+@pytest.mark.parametrize("code", [TIMEOUT, 999, SHORT, INVALID])
+@pytest.mark.parametrize("asked", ["all", "one"])
+def test_a_gpu_that_was_only_slow_to_answer_keeps_its_xid(library, begin, asked, code):
+    """One late answer would make a broken GPU well again, and send new tenants to it."""
+    gpu = library.gpu()
+    gpus = begin()
+    library.events = [(gpu, 0x8, 119)]
+    gpus.troubled(0.01)
+
+    def read():
+        return gpus.read()[0] if asked == "all" else gpus.read_gpu(gpu.uuid)
+
+    gpu.errors["name"] = code
+    assert read().lost
+    del gpu.errors["name"]
+    again = read()
+    assert (again.healthy, again.lost) == (False, False)
+    assert "Xid 119" in again.health_message
+
+
+@pytest.mark.parametrize("asked", ["all", "one"])
+def test_a_gpu_that_was_slow_and_then_lost_is_well_after_its_reset(library, begin, asked):
+    """It would be out of the fleet until its agent is started again, and nobody would know that it is lost."""
+    gpu = library.gpu()
+    gpus = begin()
+    library.events = [(gpu, 0x8, 119)]
+    gpus.troubled(0.01)
+
+    def read():
+        return gpus.read()[0] if asked == "all" else gpus.read_gpu(gpu.uuid)
+
+    gpu.errors["name"] = TIMEOUT
+    assert "did not answer in time" in read().health_message
+    gpu.errors, gpu.error = {}, LOST
+    assert "the GPU does not answer" in read().health_message
+    gpu.errors, gpu.error = {"name": TIMEOUT}, 0
+    assert "the GPU does not answer" in read().health_message  # as it was first said
+    gpu.errors = {}
+    assert read().healthy
+
+
+@pytest.mark.parametrize("code", [TIMEOUT, LOST])
+def test_a_gpu_that_could_not_tell_its_uuid_keeps_its_xid_unless_it_was_lost(library, begin, code):
+    """The driver was slow at the first question: the GPU would come back as if it had been reset."""
+    gpu = library.gpu()
+    gpus = begin()
+    library.events = [(gpu, 0x8, 119)]
+    gpus.troubled(0.01)
+    gpu.errors["handle"] = code
+    assert gpus.read()[0].lost
+    gpu.errors = {}
+    assert gpus.read()[0].healthy is (code == LOST)
+
+
+def test_a_gpu_that_could_not_tell_its_uuid_is_named_where_its_reset_is_advised(library, begin):
+    """By its place in the driver's list another GPU could be reset, under its tenants; without any, all are."""
+    gpu, other = library.gpu(), library.gpu()
+    gpus = begin()
+    other.errors["handle"] = LOST
+    fine, lost = gpus.read()
+    assert fine.healthy
+    assert lost.health_message.startswith("GPU 1: the GPU does not answer")
+    assert f"nvidia-smi --gpu-reset -i {other.uuid}," in lost.health_message
+    assert gpu.uuid not in lost.health_message
+
+
+@pytest.mark.parametrize("asked", ["all", "one"])
+@pytest.mark.parametrize("how", ["name", "all"])
+def test_a_lost_gpu_is_named_where_its_reset_is_advised(library, begin, asked, how):
+    """Whoever types a command without the GPU's name resets all of the node."""
+    gpu = library.gpu()
+    gpus = begin()
+    gpu.error, gpu.errors = (LOST, {}) if how == "all" else (0, {"name": LOST})
+    lost = gpus.read()[0] if asked == "all" else gpus.read_gpu(gpu.uuid)
+    assert f"nvidia-smi --gpu-reset -i {gpu.uuid}," in lost.health_message
+
+
+def test_a_gpu_that_moved_up_in_the_drivers_list_is_named_as_itself(library, begin):
+    """What is wrong with it would be said of the one that was there before, and of itself that it is not listed."""
+    gone, moved = library.gpu(), library.gpu()
+    gpus = begin()
+    library.gpus.remove(gone)
+    gone.gone()
+    gpus.read()
+    moved.errors["handle"] = LOST
+    told = {report.uuid: report.health_message for report in gpus.read()}
+    assert "does not list the GPU any more" in told[gone.uuid]
+    assert f"--gpu-reset -i {moved.uuid}," in told[moved.uuid]
+
+
+def test_a_gpu_that_is_not_listed_is_not_taken_for_reset_while_one_does_not_tell_its_uuid(library, begin):
+    """The places in the driver's list moved up, and it is the one that is slow: its Xid would be forgotten."""
+    gone, slow = library.gpu(), library.gpu()
+    gpus = begin()
+    library.events = [(slow, 0x8, 119)]
+    gpus.troubled(0.01)
+    library.gpus.remove(gone)
+    gone.gone()
+    slow.errors["handle"] = TIMEOUT
+    assert [report.lost for report in gpus.read()] == [True, True]
+    slow.errors = {}
+    reports = {report.uuid: report for report in gpus.read()}
+    assert reports[gone.uuid].lost
+    assert "Xid 119" in reports[slow.uuid].health_message
+
+
+@pytest.mark.parametrize("code", [TIMEOUT, LOST])
+def test_a_gpu_that_was_only_slow_is_not_registered_twice(library, begin, code):
+    """What happens on it would be told twice."""
+    gpu = library.gpu()
+    gpus = begin()
+    gpus.troubled(0)
+    gpu.errors["name"] = code
+    assert gpus.read()[0].lost
+    gpu.errors = {}
+    assert gpus.read()[0].healthy
+    gpus.troubled(0)
+    assert len(library.registered[gpu.uuid]) == (2 if code == LOST else 1)
+
+
+@pytest.mark.parametrize("haunted", [False, True])
+def test_a_handle_that_went_stale_is_fetched_anew(library, begin, haunted):
+    """After a reset of the GPU the agent would fail until its own restart."""
+    gpu = library.gpu()
+    gpus = begin()
+    ids = _ids(gpus)
+    if haunted:
+        gpu.haunt()
+    else:
+        gpu.gone()
+        gpu.renew()
+    gi_id = gpus.create_gpu_instance(gpu.uuid, ids["3g.20gb"], 4, 4)
+    assert gpus.instance(gpu.uuid, gi_id).start == 4
+
+
+def test_a_handle_that_points_at_another_gpu_is_not_used(library, begin):
+    """NVML may give a stale handle to another GPU: its slices would be destroyed."""
+    one, two = library.gpu(), library.gpu()
+    gpus = begin()
+    ids = _ids(gpus)
+    library.handles[one.address], library.handles[two.address] = two, one
+    one.address, two.address = two.address, one.address
+    gpus.create_gpu_instance(one.uuid, ids["1g.5gb"], 6, 1)
+    assert [len(gpu.instances) for gpu in (one, two)] == [1, 0]
+
+
+def test_profiles_are_asked_for_once(library, begin):
+    """Each reading would ask the driver some thirty questions whose answers never change."""
+    gpu = library.gpu()
+    gpus = begin()
+    gpus.read()
+    seen = gpu.seen
+    gpus.read()
+    gpus.remaining(gpu.uuid)
+    assert gpu.seen == seen
+    gpu.gone()
+    gpu.renew()
+    gpus.read()
+    assert gpu.seen == 2 * seen
+
+
+# -- making and unmaking ------------------------------------------------------------------------------------------
+
+
+def test_an_instance_is_made_where_it_was_ordered_and_unmade(library, begin):
+    """The main path: placement by reference, the id that the driver chose, the MIG device's UUID."""
+    gpu = library.gpu()
+    gpus = begin()
+    ids = _ids(gpus)
+    gi_id = gpus.create_gpu_instance(gpu.uuid, ids["3g.20gb"], 4, 4)
+    assert gi_id == 14
+    assert gpus.instance(gpu.uuid, gi_id).uuid == ""
+    uuid = gpus.create_compute_instance(gpu.uuid, gi_id)
+    assert uuid == gpu.instances[0].cis[0].uuid
+    found = gpus.instance(gpu.uuid, gi_id)
+    assert (found.profile, found.start, found.size, found.uuid) == ("3g.20gb", 4, 4, uuid)
+    with pytest.raises(InsufficientResourcesError):
+        gpus.create_gpu_instance(gpu.uuid, ids["1g.5gb"], 6, 1)
+    with pytest.raises(InsufficientResourcesError):
+        gpus.create_compute_instance(gpu.uuid, gi_id)
+    with pytest.raises(InUseError):
+        gpus.destroy_gpu_instance(gpu.uuid, gi_id, 4, 4)
+    gpus.destroy_compute_instance(gpu.uuid, gi_id, uuid)
+    with pytest.raises(NotFoundError):
+        gpus.destroy_compute_instance(gpu.uuid, gi_id, uuid)
+    gpus.destroy_gpu_instance(gpu.uuid, gi_id, 4, 4)
+    for call in (
+        lambda: gpus.instance(gpu.uuid, gi_id),
+        lambda: gpus.create_compute_instance(gpu.uuid, gi_id),
+        lambda: gpus.destroy_gpu_instance(gpu.uuid, gi_id, 4, 4),
+        lambda: gpus.destroy_compute_instance(gpu.uuid, gi_id, uuid),
+    ):
+        with pytest.raises(NotFoundError):
+            call()
+
+
+@pytest.mark.parametrize(("profile_id", "start", "size"), [(4711, 0, 1), (0, 0, 7), (9, 2, 4), (19, 7, 1), (9, 4, 3)])
+def test_what_the_gpu_does_not_list_is_an_invalid_argument(library, begin, profile_id, start, size):
+    """Taken for lack of room, it would be tried again for ever."""
+    gpu = library.gpu(errors={"create": FULL})
+    gpus = begin()
+    with pytest.raises(InvalidArgumentError):
+        gpus.create_gpu_instance(gpu.uuid, profile_id, start, size)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [("h100-sxm-80gb", "1g.20gb"), ("h100-sxm-80gb", "1g.10gb"), ("a100-40gb", "7g.40gb")]
+)
+def test_the_compute_instance_fills_its_gpu_instance(library, begin, model, name):
+    """The double-memory 1g has more SMs than a plain 1g: a tenant would not get all that is booked for it."""
+    gpu = library.gpu(model)
+    gpus = begin()
+    gi_id = gpus.create_gpu_instance(gpu.uuid, _ids(gpus)[name], 0, gpu.model.profile(name).placements[0].size)
+    gpus.create_compute_instance(gpu.uuid, gi_id)
+    wanted = {"1g.20gb": 7, "1g.10gb": 0, "7g.40gb": 4}[name]
+    assert gpu.instances[0].cis[0].profile_id == wanted
+
+
+def test_another_instance_than_the_expected_one_is_left_alone(library, begin):
+    """A foreign slice at the same place would be destroyed under its tenant."""
+    gpu = library.gpu()
+    made = library.instance(gpu, "3g.20gb", 4, 1)
+    gpus = begin()
+    with pytest.raises(DifferentError, match=made.cis[0].uuid):
+        gpus.destroy_compute_instance(gpu.uuid, 1, "MIG-another")
+    with pytest.raises(DifferentError, match="4:4"):
+        gpus.destroy_gpu_instance(gpu.uuid, 1, 0, 4)
+    library.compute(made)
+    with pytest.raises(DifferentError):
+        gpus.destroy_compute_instance(gpu.uuid, 1, made.cis[0].uuid)
+    assert len(made.cis) == 2
+
+
+def test_a_compute_instance_whose_device_cannot_be_named_is_not_destroyed_blindly(library, begin):
+    """It may be somebody else's; or it is ours, and would be said to be gone with whoever is on it."""
+    gpu = library.gpu(errors={"hidden": 1})
+    made = library.instance(gpu, "3g.20gb", 4, 1)
+    gpus = begin()
+    with pytest.raises(DeviceError, match="does not tell its UUID") as refused:
+        gpus.destroy_compute_instance(gpu.uuid, 1, made.cis[0].uuid)
+    assert refused.value.kind is DeviceErrorKind.UNKNOWN, "it is tried again"
+    with pytest.raises(DeviceError, match="does not tell its UUID"):
+        gpus.destroy_compute_instance(gpu.uuid, 1, "MIG-another")
+    gpu.errors.clear()
+    gpus.destroy_compute_instance(gpu.uuid, 1, made.cis[0].uuid)
+    assert made.cis == []
+
+
+def test_an_instance_that_does_not_tell_its_id_is_undone(library, begin):
+    """Its creation counts as refused: it would be nobody's, and in everybody's way, for ever."""
+    gpu = library.gpu()
+    gpus = begin()
+    gpu.errors["info"] = INVALID
+    with pytest.raises(DeviceError, match=gpu.uuid):
+        gpus.create_gpu_instance(gpu.uuid, 9, 4, 4)
+    assert gpu.instances == []
+
+
+def test_a_compute_instance_that_gets_no_device_is_undone(library, begin):
+    """Nobody could ever name it, so nobody could destroy it: the GPU instance would stay for ever."""
+    gpu = library.gpu(errors={"hidden": 1})
+    made = library.instance(gpu, "3g.20gb", 4, 1, device=False)
+    with pytest.raises(NotSupportedError, match="has no MIG device"):
+        begin().create_compute_instance(gpu.uuid, 1)
+    assert made.cis == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "error"), [("create", IN_USE, InUseError), ("ci", FULL, InsufficientResourcesError)]
+)
+def test_refusals_of_the_driver_are_told_in_our_words(library, begin, fault, code, error):
+    """A process that holds the GPU, or a driver without room: each is gone about in another way."""
+    gpu = library.gpu()
+    library.instance(gpu, "1g.5gb", 0, 7, device=False)
+    gpus = begin()
+    gpu.errors[fault] = code
+    calls = {
+        "create": lambda: gpus.create_gpu_instance(gpu.uuid, 9, 4, 4),
+        "ci": lambda: gpus.create_compute_instance(gpu.uuid, 7),
+    }
+    with pytest.raises(error, match=gpu.uuid):
+        calls[fault]()
+
+
+def test_there_is_no_instance_where_mig_was_switched_off(library, begin):
+    """The driver says "not supported": the slice that went with the mode would be undone for ever."""
+    gpu = library.gpu(mig=[0, 0])
+    gpus = begin()
+    calls = (
+        lambda: gpus.instance(gpu.uuid, 7),
+        lambda: gpus.destroy_compute_instance(gpu.uuid, 7, "MIG-gone"),
+        lambda: gpus.destroy_gpu_instance(gpu.uuid, 7, 0, 1),
+    )
+    for call in calls:
+        with pytest.raises(NotFoundError):
+            call()
+    assert gpus.processes(gpu.uuid, "MIG-gone") == ()
+
+
+def test_what_remains_is_told_by_profile_name(library, begin):
+    """Asked by the wrong number it would be told for another profile."""
+    gpu = library.gpu(capacity={19: 7, 9: 2})
+    remaining = begin().remaining(gpu.uuid)
+    assert (remaining["1g.5gb"], remaining["3g.20gb"], remaining["7g.40gb"]) == (7, 2, 0)
+
+
+def test_the_compute_mode_is_read_back(library, begin):
+    """In DEFAULT mode a client that misses its daemon runs beside it, unbounded."""
+    gpu, split = library.gpu(mig=[0, 0]), library.gpu()
+    gpus = begin()
+    gpus.set_exclusive_process(gpu.uuid, exclusive=True)
+    assert gpu.compute_mode == 3
+    gpus.set_exclusive_process(gpu.uuid, exclusive=False)
+    assert gpu.compute_mode == 0
+    gpu.errors["deaf"] = 1
+    with pytest.raises(DeviceError, match="was set, but 0 was read back"):
+        gpus.set_exclusive_process(gpu.uuid, exclusive=True)
+    with pytest.raises(NotSupportedError):
+        gpus.set_exclusive_process(split.uuid, exclusive=True)
+
+
+# -- holders ------------------------------------------------------------------------------------------------------
+
+POD = "11111111-2222-3333-4444-555555555555"
+OWN_POD = "22222222-2222-3333-4444-555555555555"
+
+
+def test_holders_of_a_device_are_told_with_their_pod(library, begin, tmp_path):
+    """A slice that stays in use is quarantined: who holds it is all that helps."""
+    gpu = library.gpu()
+    made = library.instance(gpu, "3g.20gb", 4, 2)
+    other = library.instance(gpu, "1g.5gb", 0, 3)
+    mig = made.cis[0].mig
+    mig.pids, mig.clients = [100, 101], [102]
+    gpu.pids = [100, 101]
+    caps = [f"/dev/nvidia-caps/nvidia-cap{number}" for number in (3 + 9 * 2, 3 + 9 * 2 + 1, 3 + 9 * 3)]
+    _process(tmp_path, 100, pod=POD, opened=["/dev/nvidia0", caps[1]])
+    _process(tmp_path, 101, comm="nvidia-cuda-mps")  # as the kernel cuts it
+    _process(tmp_path, 102, comm="train", pod=POD)
+    _process(tmp_path, 103, comm="dcgm", opened=[caps[0]])
+    _process(tmp_path, 104, comm="other", opened=[caps[2], "/dev/nvidia0"])
+    _process(tmp_path, 105, comm="nvidia-cuda-mps", opened=[caps[1]])  # the control daemon: it has no context
+    gpus = begin(proc=tmp_path)
+    assert gpus.processes(gpu.uuid, made.cis[0].uuid) == (
+        Holder(100, POD, "python3"),
+        Holder(101, "", "nvidia-cuda-mps-server", "mps"),
+        Holder(102, POD, "train"),
+        Holder(103, "", "dcgm", "file"),
+        Holder(105, "", "nvidia-cuda-mps", "file"),
+    )
+    assert [(h.pid, h.kind) for h in gpus.processes(gpu.uuid, gpu.uuid)] == [
+        (100, "compute"),
+        (101, "mps"),
+        (104, "file"),
+    ]
+    assert gpus.processes(gpu.uuid, "MIG-not-there") == ()
+    assert [h.pid for h in gpus.processes(gpu.uuid, other.cis[0].uuid)] == [104]
+
+
+def test_a_process_whose_name_is_no_text_is_listed_all_the_same(library, begin, tmp_path, monkeypatch):
+    """A tenant with a name in Latin-1 would end the agent again and again: no slice of the node is made or unmade."""
+
+    def in_latin_1(_self, _pid, buffer, _size):
+        buffer.value = "/home/me/büro/train".encode("latin-1")
+        return 0
+
+    monkeypatch.setattr(Library, "nvmlSystemGetProcessName", in_latin_1, raising=False)
+    gpu = library.gpu(mig=[0, 0], pids=[100, 101])
+    _process(tmp_path, 100, comm="train", pod=POD)
+    gpus = begin(proc=tmp_path)  # of 101, which is gone, not even the kernel has a name
+    assert gpus.processes(gpu.uuid, gpu.uuid) == (Holder(100, POD, "train"), Holder(101, "", ""))
+    (used,) = gpus.uses(gpu.uuid, [gpu.uuid])
+    assert [(process.pid, process.owner) for process in used.processes] == [(100, POD), (101, "")]
+
+
+@pytest.mark.parametrize("which", ["clients", "drawing", "minor"])
+@pytest.mark.parametrize("mig", [False, True], ids=["whole", "instance"])
+def test_a_list_of_processes_that_the_driver_does_not_give_is_not_an_empty_one(library, begin, tmp_path, which, mig):
+    """A slice would be given to the next tenant while the last one still computes on it."""
+    gpu = library.gpu(mig=[int(mig)] * 2)
+    device = library.instance(gpu, "3g.20gb", 4, 2).cis[0].mig if mig else gpu
+    gpus = begin(proc=tmp_path)
+    (gpu if which == "minor" else device).errors[which] = TIMEOUT
+    with pytest.raises(DeviceError, match=r"error 10\)"):
+        gpus.processes(gpu.uuid, device.uuid)
+    (gpu if which == "minor" else device).errors[which] = UNSUPPORTED
+    assert gpus.processes(gpu.uuid, device.uuid) == ()
+
+
+def test_a_driver_that_takes_no_mig_device_for_a_list_has_none_of_it(library, begin, tmp_path):
+    """No slice of such a node would ever be taken away again. Of a whole GPU the same code means a stale handle."""
+    gpu, whole = library.gpu(), library.gpu(mig=[0, 0])
+    mig = library.instance(gpu, "3g.20gb", 4, 2).cis[0].mig
+    mig.pids = [100]
+    for device in (mig, whole):
+        device.errors |= {"clients": INVALID, "drawing": INVALID}
+    gpus = begin(proc=tmp_path)
+    assert [holder.pid for holder in gpus.processes(gpu.uuid, mig.uuid)] == [100]
+    assert [use.pid for used in gpus.uses(gpu.uuid, [mig.uuid]) for use in used.processes] == [100]
+    with pytest.raises(InvalidArgumentError):
+        gpus.processes(whole.uuid, whole.uuid)
+
+
+def test_a_driver_of_the_version_before_tells_all_its_processes(library, begin, tmp_path):
+    """On R470 the clients of an MPS daemon, and who draws, would not be seen: their slice goes to the next tenant."""
+    gpu = library.gpu(mig=[0, 0], pids=[100], clients=[101], drawing=[102])
+    library.missing |= {f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "MPSCompute", "Graphics")}
+    gpus = begin(proc=tmp_path)
+    assert [holder.pid for holder in gpus.processes(gpu.uuid, gpu.uuid)] == [100, 101, 102]
+
+
+def test_who_cannot_be_looked_at_is_not_taken_for_nobody(library, begin, tmp_path, monkeypatch):
+    """Without a descriptor left, a tenant's process would be of no pod, and the look at its use would end the agent."""
+    gpu = library.gpu(mig=[0, 0], pids=[100])
+    _process(tmp_path, 100, comm="train", pod=POD)
+    gpus = begin(proc=tmp_path)
+
+    def full(self, *_args, **_options):
+        raise OSError(errno.EMFILE, "Too many open files", str(self))
+
+    with monkeypatch.context() as short:
+        short.setattr(Path, "open", full)
+        with pytest.raises(DeviceError, match="cannot be listed"):
+            gpus.processes(gpu.uuid, gpu.uuid)
+        with pytest.raises(DeviceError, match="cannot be listed"):
+            gpus.uses(gpu.uuid, [gpu.uuid])
+    assert gpus.processes(gpu.uuid, gpu.uuid) == (Holder(100, POD, "train"),)
+
+
+def test_a_process_whose_first_thread_has_ended_is_of_its_pod(library, begin, tmp_path):
+    """Of nobody known, its slice would stay in use by a stranger, with nobody told who, or be shown as empty."""
+    gpu = library.gpu(mig=[0, 0], pids=[100])
+    _process(tmp_path, 100)
+    (tmp_path / "100" / "stat").write_text("100 (train) Z " + "7 " * 40)
+    (tmp_path / "100" / "task" / "101").mkdir(parents=True)
+    _process(tmp_path, 101, pod=POD)  # hidden in a real /proc, but there
+    gpus = begin(proc=tmp_path)
+    (holder,) = gpus.processes(gpu.uuid, gpu.uuid)
+    assert (holder.pid, holder.owner) == (100, POD)
+    (used,) = gpus.uses(gpu.uuid, [gpu.uuid])
+    assert [(process.pid, process.owner) for process in used.processes] == [(100, POD)]
+
+
+def test_a_tenant_cannot_hide_its_use_behind_the_name_of_a_server(library, begin, tmp_path):
+    """A slice whose memory is full would be shown as empty and idle, so nobody knows who fills the GPU."""
+    gpu = library.gpu(mig=[0, 0], pids=[100, 101, 102])
+    _process(tmp_path, 100, comm="nvidia-cuda-mps", pod=POD)
+    _process(tmp_path, 101, comm="nvidia-cuda-mps")
+    _process(tmp_path, 102, comm="nvidia-cuda-mps", pod=OWN_POD)
+    _process(tmp_path, 103, comm="sluice-node-age", pod=OWN_POD)
+    (tmp_path / "self").symlink_to("103")
+    (used,) = begin(proc=tmp_path).uses(gpu.uuid, [gpu.uuid])
+    assert [(process.pid, process.owner) for process in used.processes] == [(100, POD)]
+
+
+def test_holders_are_not_none_when_processes_cannot_be_seen(library, begin, tmp_path):
+    """Without /proc nobody would be found, and the device be taken for free."""
+    gpu = library.gpu(mig=[0, 0])
+    with pytest.raises(DeviceError, match="cannot be listed"):
+        begin(proc=tmp_path / "none").processes(gpu.uuid, gpu.uuid)
+
+
+# -- trouble ------------------------------------------------------------------------------------------------------
+
+
+def test_a_critical_xid_makes_its_gpu_unhealthy_until_it_was_reset(library, begin):
+    """Tenants would be sent to a broken GPU."""
+    gpu, fine = library.gpu(), library.gpu()
+    gpus = begin()
+    library.events = [(gpu, 0x8, 119), (gpu, 0x8, 13), (fine, 0x8, 31), (fine, 0x2, 0)]
+    assert set(gpus.troubled(1)) == {gpu.uuid, fine.uuid}
+    broken, other = gpus.read()
+    assert (broken.healthy, broken.lost, other.healthy) == (False, False, True)
+    assert "Xid 119" in broken.health_message
+    assert "13" not in broken.health_message
+    assert len(broken.profiles) == 7
+    gpu.error = LOST
+    assert gpus.read()[0].lost
+    gpu.error = 0
+    assert gpus.read()[0].healthy
+
+
+def test_an_error_of_an_application_disturbs_nobody(library, begin):
+    """Every crash of a tenant's program would make the agent read its GPU."""
+    gpu = library.gpu()
+    gpus = begin()
+    library.events = [(gpu, 0x8, 31)]
+    assert gpus.troubled(0.01) == ()
+    library.events = [(gpu, 0x8, 154)]
+    gpu.recovery = 1
+    assert gpus.troubled(0.01) == (gpu.uuid,)
+    assert "reset of the GPU" in gpus.read_gpu(gpu.uuid).health_message
+
+
+def test_a_gpu_that_fell_off_the_bus_is_known_by_its_handle(library, begin):
+    """It cannot tell its UUID any more: all GPUs of the node would be taken for broken."""
+    gpu, other = library.gpu(), library.gpu()
+    gpus = begin()
+    gpu.error = LOST
+    library.events = [(gpu, 0x8, 79)]
+    assert gpus.troubled(0.01) == (gpu.uuid,)
+    assert gpus.read_gpu(gpu.uuid).lost
+    assert gpus.read_gpu(other.uuid).healthy
+
+
+def test_a_gpu_that_cannot_tell_its_uuid_is_told_by_its_index_and_answers_to_its_uuid_later(library, begin):
+    """What the journal says of it would count for nothing, for it would seem that the node has no such GPU."""
+    gpu, other = library.gpu(error=TIMEOUT), library.gpu()
+    gpus = begin()
+    assert [report.uuid for report in gpus.read()] == [other.uuid]
+    assert list(gpus.nameless()) == [0]
+    with pytest.raises(DeviceError):
+        gpus.read_gpu(gpu.uuid)
+    gpu.error = 0
+    assert (gpus.read_gpu(gpu.uuid).index, gpus.read_gpu(gpu.uuid).healthy) == (0, True)
+    assert {report.uuid for report in gpus.read()} == {gpu.uuid, other.uuid}
+    assert gpus.nameless() == {}
+
+
+def test_a_gpu_that_tells_its_uuid_at_last_is_to_be_read(library, begin, monkeypatch):
+    """Nobody would name one that nothing was on: it would stay out of the fleet until its agent is started again."""
+    gpu, other = library.gpu(error=TIMEOUT), library.gpu()
+    gpus = begin()
+    assert [report.uuid for report in gpus.read()] == [other.uuid]
+    assert gpus.troubled(0.01) == ()
+    gpu.error = 0
+    assert gpus.troubled(0.01) == ()  # it was asked just now
+    monkeypatch.setattr(inventory, "NAMES_EVERY_S", 0.0)
+    gpus._inventory._ask_names_at = 0.0
+    assert gpus.troubled(0.01) == (gpu.uuid,)
+    assert gpus.troubled(0.01) == ()
+    assert gpus.read_gpu(gpu.uuid).healthy
+    assert gpus.nameless() == {}
+
+
+def test_an_error_of_nobody_known_has_all_read_and_breaks_none(library, begin):
+    """One event that cannot be placed would take every GPU of the node out of the fleet."""
+    gpu, other = library.gpu(), library.gpu()
+    gpus = begin()
+    nobody = library.gpu(error=LOST)
+    library.events = [(nobody, 0x8, 79)]
+    assert set(gpus.troubled(0.01)) == {gpu.uuid, other.uuid}
+    assert all(gpus.read_gpu(each.uuid).healthy for each in (gpu, other))
+
+
+def test_a_failed_wait_has_every_gpu_read_and_does_not_spin(library, begin, monkeypatch):
+    """The driver says again and again that a GPU is lost: the agent would burn a core, or learn nothing."""
+    gpu = library.gpu()
+    gpus = begin()
+    library.events = [LOST] * 5
+    monkeypatch.setattr(events, "STEP_S", 0.01)
+    assert gpus.troubled(0.01) == (gpu.uuid,)
+    assert len(library.events) == 4
+
+
+def test_each_gpu_is_registered_once_and_again_after_a_reset(library, begin):
+    """Twice tells everything twice; never again after a reset tells nothing."""
+    gpu = library.gpu()
+    gpus = begin()
+    for _ in range(3):
+        assert gpus.troubled(0) == ()
+    assert library.registered == {gpu.uuid: [0x8 | 0x2]}
+    gpu.gone()
+    gpu.renew()
+    gpus.read()
+    gpus.troubled(0)
+    assert len(library.registered[gpu.uuid]) == 2
+
+
+def test_a_driver_without_events_is_waited_with(library, begin):
+    """The agent would not start, or ask without pause."""
+    library.missing = {"nvmlEventSetCreate"}
+    library.gpu()
+    assert begin().troubled(0.01) == ()
+
+
+def test_a_gpu_without_events_is_fine(library, begin):
+    """Not every GPU tells."""
+    library.gpu(errors={"events": UNSUPPORTED})
+    gpus = begin()
+    assert gpus.troubled(0.01) == ()
+    assert gpus.read()[0].healthy
+
+
+def test_closing_ends_the_wait(library, begin):
+    """The agent's stop would hang, or free what is being waited for."""
+    library.gpu()
+    gpus = begin()
+    waiter = threading.Thread(target=gpus.troubled, args=(600,), daemon=True)
+    waiter.start()
+    assert library.waiting.wait(10)
+    gpus._events.close()
+    waiter.join(10)
+    assert not waiter.is_alive()
+    assert library.set_freed
+
+
+# -- no backend ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(9, "not loaded"), (4, "as root"), (18, "different versions"), (999, "nvidia-smi")]
+)
+def test_a_driver_that_does_not_come_up_says_why(library, begin, code, words):
+    """A person at a new node would see a traceback."""
+    library.down = code
+    with pytest.raises(BackendError, match=words):
+        begin()
+
+
+def test_a_driver_whose_version_is_no_text_is_said_in_a_sentence(library, begin, monkeypatch):
+    """A person at a node with a damaged driver would see a traceback."""
+
+    def no_text(_self, buffer, _size):
+        buffer.value = b"580.\xfc"
+        return 0
+
+    monkeypatch.setattr(Library, "nvmlSystemGetDriverVersion", no_text)
+    with pytest.raises(BackendError, match="no text"):
+        begin()
+
+
+def test_an_answer_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, monkeypatch):
+    """It would end the agent, and with it what runs on the node's other GPUs."""
+    gpu, other = library.gpu(), library.gpu()
+    gpus = begin()
+
+    def no_text(self, handle, buffer, size, name=Library.nvmlDeviceGetName):
+        code = name(self, handle, buffer, size)
+        found, _ = self._of(handle, {"gpu"})
+        buffer.value = b"\xfc" if found is gpu else buffer.value
+        return code
+
+    monkeypatch.setattr(Library, "nvmlDeviceGetName", no_text)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})  # the function was asked for at the start
+    broken, fine = gpus.read()
+    assert (broken.uuid, broken.lost) == (gpu.uuid, True)
+    assert "no text" in broken.health_message
+    assert (fine.uuid, fine.lost) == (other.uuid, False)
+
+
+def test_a_uuid_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, monkeypatch):
+    """The agent would end, or stop listening to the driver."""
+    gpu, other = library.gpu(), library.gpu()
+    gpus = begin()
+    uuid = Library.nvmlDeviceGetUUID
+
+    def no_text(self, handle, buffer, size):
+        code = uuid(self, handle, buffer, size)
+        found, _ = self._of(handle, {"gpu", "mig", "ghost"})
+        buffer.value = b"\xfc" if found in {gpu, nobody} else buffer.value
+        return code
+
+    nobody = library.gpu()
+    monkeypatch.setattr(Library, "nvmlDeviceGetUUID", no_text)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    library.events = [(nobody, 0x8, 79)]
+    assert set(gpus.troubled(0.01)) == {gpu.uuid, other.uuid}
+    broken, fine = gpus.read()
+    assert (broken.uuid, broken.lost) == (gpu.uuid, True)
+    assert "no text" in broken.health_message
+    assert (fine.uuid, fine.lost) == (other.uuid, False)
+    assert gpus.remaining(gpu.uuid) == gpus.remaining(other.uuid)  # by its UUID it is still found
+
+
+def test_a_profile_whose_name_is_no_text_has_the_name_that_its_size_gives(library, begin, monkeypatch):
+    """A GPU that works would be taken for lost."""
+    profile_info = Library._profile
+
+    def no_text(self, handle, enum, out):
+        code = profile_info(self, handle, enum, out)
+        if code == 0 and hasattr(out._obj, "name"):
+            out._obj.name = b"MIG \xfc"
+        return code
+
+    monkeypatch.setattr(Library, "_profile", no_text)
+    gpu = library.gpu()
+    assert {profile.name for profile in begin().read()[0].profiles} == {each.name for each in gpu.model.profiles}
+
+
+def test_an_agent_that_may_not_see_instances_does_not_start(library, begin):
+    """It would find no instance of its own, and think all slices gone."""
+    library.gpu(errors={"list": FORBIDDEN})
+    with pytest.raises(BackendError, match="root with CAP_SYS_ADMIN"):
+        begin()
+
+
+def test_rights_lost_later_make_no_instances_vanish(library, begin):
+    """A driver that refuses to list is not one without instances."""
+    gpu = library.gpu()
+    library.instance(gpu, "1g.5gb", 0, 7)
+    gpus = begin()
+    gpu.errors["list"] = FORBIDDEN
+    assert gpus.read()[0].lost
+    gpu.errors["create"] = FORBIDDEN
+    with pytest.raises(NoPermissionError):
+        gpus.create_gpu_instance(gpu.uuid, 19, 3, 1)
+
+
+def test_gpus_are_worked_on_from_many_threads(library, begin):
+    """Each GPU has its own thread in the agent: what is kept of them must not mix."""
+    gpus_there = [library.gpu() for _ in range(4)]
+    gpus = begin()
+    failed = []
+
+    def work(gpu):
+        try:
+            for _ in range(20):
+                gi_id = gpus.create_gpu_instance(gpu.uuid, 9, 4, 4)
+                uuid = gpus.create_compute_instance(gpu.uuid, gi_id)
+                assert gpus.instance(gpu.uuid, gi_id).uuid == uuid
+                gpus.destroy_compute_instance(gpu.uuid, gi_id, uuid)
+                gpus.destroy_gpu_instance(gpu.uuid, gi_id, 4, 4)
+                assert gpus.read_gpu(gpu.uuid).instances == ()
+        except BaseException as error:  # noqa: BLE001 - told below, in the test's own thread
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(gpu,)) for gpu in gpus_there]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not failed

@@ -1,0 +1,449 @@
+"""How the agent's hands work: in parallel where they may, in order where they must, and refused in words."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from factories.tickets import make_ticket
+
+from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, RequestId
+from sluice.contracts.messages import GpuReport, InstanceReport, PlacementReport, ProfileReport
+from sluice_node_agent.core.events import (
+    ComputeModeSet,
+    DeviceErrorKind,
+    DeviceRefused,
+    GpuInstanceCreated,
+    InstanceVerified,
+    JournalSaved,
+    MpsClientsTerminated,
+    MpsLimitsSet,
+    MpsRefused,
+    MpsSeen,
+    MpsStarted,
+    MpsStopped,
+    TicketMade,
+    TicketRefused,
+    TicketRemoved,
+)
+from sluice_node_agent.core.instructions import (
+    CreateGpuInstance,
+    MakeTicket,
+    RemoveTicket,
+    SaveJournal,
+    SetComputeMode,
+    SetMpsLimits,
+    StartMps,
+    StopMps,
+    TerminateMpsClients,
+    VerifyInstance,
+    WatchMps,
+)
+from sluice_node_agent.core.journal_records import MpsLimits, SharedDeviceGone, Tombstone
+from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.device.mps.daemons import MpsError
+from sluice_node_agent.device.port import NotSupportedError
+from sluice_node_agent.shell.journal.journal import Journal, JournalError
+from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
+from sluice_node_agent.shell.runner.executors import StepExecutors, ThreadPools
+from sluice_node_agent.shell.tickets.tickets import Tickets
+
+GPU, HOME = GpuUuid("GPU-1"), HomeId("h1")
+UID = "7d0b1f4e-3c2a-4b1d-9e8f-0a1b2c3d4e5f"
+LIMITS = MpsLimits(active_thread_percentage=50, memory_mib=1024)
+PATIENCE_S = 10.0
+
+
+class Backend:
+    """GPUs that take as long as the test says."""
+
+    def __init__(self, gpus=8):
+        """`gate` opens when `gpus` calls are at it at the same time."""
+        self.gate = threading.Barrier(gpus)
+        self.modes = []
+        self.report = None
+
+    def instance_at(self, gpu, profile_id, start, size):
+        """Nothing is there yet."""
+
+    def create_gpu_instance(self, gpu, profile_id, start, size):
+        """Comes back only with as many others."""
+        self.gate.wait(PATIENCE_S)
+        return profile_id
+
+    def set_exclusive_process(self, gpu, *, exclusive):
+        """Note it; a GPU in MIG mode cannot."""
+        if gpu == "MIG":
+            raise NotSupportedError("compute modes are not for MIG")
+        self.modes.append((gpu, exclusive))
+
+    def read_gpu(self, gpu):
+        """As the test says."""
+        return self.report
+
+
+class Daemons:
+    """Daemons that do, and one that refuses."""
+
+    def __init__(self):
+        """Nothing was asked yet."""
+        self.asked = []
+
+    def _take(self, order):
+        if order.home == "bad":
+            raise MpsError("the daemon of home bad does not answer")
+        self.asked.append(order)
+
+    def start(self, order):
+        """Started as pid 7."""
+        self._take(order)
+        return 7, 70
+
+    def look(self, order):
+        """Alive."""
+        self._take(order)
+        return MpsSeen(order.token, alive=True, fault="", waiting=(5,))
+
+    set_limits = terminate_clients = stop = _take
+
+
+@pytest.fixture
+def journal(tmp_path):
+    """An open journal."""
+    opened = Journal(tmp_path / "agent", "n1")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def marks(tmp_path):
+    """Where nothing was made yet."""
+    return OwnershipMarks(tmp_path / "m", "boot")
+
+
+@pytest.fixture
+def threads():
+    """One thread per GPU."""
+    pool = ThreadPoolExecutor(max_workers=8)
+    yield pool
+    pool.shutdown()
+
+
+def _save(number):
+    name = AllocationId(f"a{number}")
+    return SaveJournal(number, Tombstone(allocation=name, request=RequestId("r"), revision=1, cause="x"))
+
+
+async def _do(step_executors, order):
+    return await asyncio.wait_for(step_executors.executors()[type(order)].run(order), PATIENCE_S)
+
+
+def _mps_orders(home):
+    return [
+        StartMps(1, home, GPU, "MIG-1", "default", 0, LIMITS),
+        SetMpsLimits(2, home, LIMITS),
+        WatchMps(3, home, 7, 70, 0),
+        TerminateMpsClients(4, home, (9,)),
+        StopMps(5, home, 7, 70),
+    ]
+
+
+async def test_all_gpus_of_a_node_work_at_once(journal, threads, tmp_path, marks):
+    """Eight GPUs make eight instances in the time of one."""
+    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
+        orders = [CreateGpuInstance(number, GpuUuid(f"GPU-{number}"), number, 0, 1) for number in range(8)]
+        done = await asyncio.gather(*(_do(step_executors, order) for order in orders))
+    assert done == [GpuInstanceCreated(number, number) for number in range(8)]
+
+
+async def test_neither_journal_nor_tickets_nor_daemons_wait_for_a_gpu(journal, threads, tmp_path, marks):
+    """While every GPU is busy for seconds, other slices get their records, tickets and daemons."""
+    backend = Backend(gpus=9)  # eight calls stay until the ninth party comes
+    async with StepExecutors(
+        backend, journal, Tickets(tmp_path / "t"), marks, threads, mps=Daemons()
+    ) as step_executors:
+        orders = [CreateGpuInstance(number, GpuUuid(f"GPU-{number}"), number, 0, 1) for number in range(8)]
+        busy = asyncio.gather(*(_do(step_executors, order) for order in orders))
+        try:
+            assert await _do(step_executors, _save(1)) == JournalSaved(1)
+            assert await _do(step_executors, make_ticket("t1", token=2)) == TicketMade(2)
+            assert await _do(step_executors, RemoveTicket(3, "t1")) == TicketRemoved(3)
+            assert await _do(step_executors, StopMps(4, HOME, 7, 70)) == MpsStopped(4)
+            assert not busy.done()
+        finally:
+            await asyncio.to_thread(backend.gate.wait, PATIENCE_S)
+            await busy
+
+
+async def test_records_are_on_disk_in_the_order_of_their_instructions(journal, threads, tmp_path, marks):
+    """A later record of a slice is never overtaken by an earlier one."""
+    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
+        saves = [asyncio.create_task(_do(step_executors, _save(number))) for number in range(500)]
+        done = await asyncio.gather(*saves)
+    assert done == [JournalSaved(number) for number in range(500)]
+    names = [record.allocation for record in journal.records() if isinstance(record, Tombstone)]
+    assert names == [f"a{number}" for number in range(500)]
+
+
+async def test_a_journal_that_refuses_ends_the_agent_in_one_sentence(threads, tmp_path, marks):
+    """No step is taken that was not recorded, and nobody waits for ever for a record that will never be."""
+
+    class Full:
+        node = "n1"
+
+        def write(self, records):
+            raise JournalError("the journal cannot be written (No space left on device)")
+
+    async with StepExecutors(Backend(), Full(), Tickets(tmp_path / "t"), marks, threads) as step_executors:
+        saves = [asyncio.create_task(_do(step_executors, _save(number))) for number in range(20)]
+        done = await asyncio.gather(*saves, return_exceptions=True)
+    assert {str(error) for error in done} == {"the journal cannot be written (No space left on device)"}
+    assert {type(error) for error in done} == {JournalError}
+
+
+async def test_only_what_others_are_told_waits_for_the_disk(marks, threads, tmp_path):
+    """A slice waits for its disk twice in its life, not at each step; and it is not said to be gone before."""
+    synced, written = threading.Event(), []
+
+    class Slow:
+        node, is_long = "n1", False
+
+        def write(self, records):
+            written.extend(records)
+
+        def sync(self):
+            assert synced.wait(PATIENCE_S)
+
+    async with StepExecutors(Backend(), Slow(), Tickets(tmp_path / "t"), marks, threads) as step_executors:
+        gone = [asyncio.create_task(_do(step_executors, _save(number))) for number in range(3)]
+        making = SaveJournal(7, SharedDeviceGone(home=HOME))
+        assert await _do(step_executors, making) == JournalSaved(7)
+        assert not any(task.done() for task in gone)
+        synced.set()
+        assert await asyncio.gather(*gone) == [JournalSaved(number) for number in range(3)]
+    assert making.record in written
+    assert [each for each in written if each != making.record] == [_save(number).record for number in range(3)]
+
+
+async def test_records_are_in_the_file_in_the_order_in_which_they_were_decided(journal, marks, threads, tmp_path):
+    """After a crash nothing is found that came after something that is not."""
+    made = SaveJournal(2, SharedDeviceGone(home=HOME))
+    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
+        how = step_executors.executors()[SaveJournal]
+        before = (tmp_path / "agent" / "journal").stat().st_size
+        assert how.at_once(_save(1)) is None  # it is written, and has to be waited for
+        written = (tmp_path / "agent" / "journal").stat().st_size
+        assert how.at_once(made)() == JournalSaved(2)
+        assert before < written < (tmp_path / "agent" / "journal").stat().st_size
+        assert await asyncio.wait_for(how.run(_save(1)), PATIENCE_S) == JournalSaved(1)
+    assert (tmp_path / "agent" / "journal").read_bytes().count(b"tombstone") == 1
+
+
+class Long:
+    """A journal that is to be written anew, which takes until `replaced` is set."""
+
+    node, is_long = "n1", True
+
+    def __init__(self):
+        self.begun, self.replaced, self.did = threading.Event(), threading.Event(), []
+
+    def write(self, records):
+        """Of each record its allocation is kept in `did`."""
+        self.did.extend(record.allocation for record in records)
+
+    def sync(self):
+        """As `synced` in `did`."""
+        self.did.append("synced")
+
+    def rewrite(self):
+        """As `replaced` in `did`, at its end."""
+        self.is_long = False
+        self.begun.set()
+        assert self.replaced.wait(PATIENCE_S)
+        self.did.append("replaced")
+
+
+async def test_nothing_is_written_into_a_file_that_is_being_replaced(marks, threads, tmp_path):
+    """A record that went into the old file would be lost with it."""
+    journal = Long()
+    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
+        assert await _do(step_executors, _save(1)) == JournalSaved(1)
+        assert await asyncio.to_thread(journal.begun.wait, PATIENCE_S)
+        later = asyncio.create_task(_do(step_executors, _save(2)))
+        await asyncio.sleep(0)
+        journal.replaced.set()
+        assert await later == JournalSaved(2)
+    assert journal.did == ["a1", "synced", "replaced", "a2", "synced"]
+
+
+async def test_records_are_written_in_the_order_of_the_instructions_when_a_file_was_replaced(marks, threads, tmp_path):
+    """A later record overtakes those that waited for the file: after a restart the older one is taken for the last."""
+    journal = Long()
+    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
+        how = step_executors.executors()[SaveJournal]
+        orders, doing = [_save(number) for number in range(1, 1001)], []
+        await _do(step_executors, orders[0])
+        assert await asyncio.to_thread(journal.begun.wait, PATIENCE_S)
+        for number, order in enumerate(orders[1:]):  # one in each turn of the loop, as the core's runner does
+            assert how.at_once(order) is None
+            doing.append(asyncio.create_task(how.run(order)))
+            if number == 10:
+                journal.replaced.set()
+            await asyncio.sleep(0)
+        await asyncio.gather(*doing)
+    assert [each for each in journal.did if each not in {"synced", "replaced"}] == [
+        order.record.allocation for order in orders
+    ]
+
+
+async def test_devices_that_wait_for_nothing_are_not_asked_in_threads(journal, marks, threads, tmp_path):
+    """Many simulated nodes in one process are not slowed down by threads that have nothing to wait for."""
+    threads.shutdown()  # takes no call any more
+    async with StepExecutors(
+        Backend(gpus=1), journal, Tickets(tmp_path / "t"), marks, threads, instant=True
+    ) as step_executors:
+        assert await _do(step_executors, CreateGpuInstance(1, GPU, 5, 0, 1)) == GpuInstanceCreated(1, 5)
+        assert await _do(step_executors, SetComputeMode(2, GPU, exclusive_process=True)) == ComputeModeSet(2)
+
+
+async def test_orders_about_daemons_are_carried_out_and_answered(journal, threads, tmp_path, marks):
+    """A home gets its daemon, its limits and its end, and the core hears how each went."""
+    daemons = Daemons()
+    async with StepExecutors(
+        Backend(), journal, Tickets(tmp_path / "t"), marks, threads, mps=daemons
+    ) as step_executors:
+        said = [await _do(step_executors, order) for order in _mps_orders(HOME)]
+        refused = [await _do(step_executors, order) for order in _mps_orders(HomeId("bad"))]
+    assert said == [
+        MpsStarted(1, 7, 70),
+        MpsLimitsSet(2),
+        MpsSeen(3, alive=True, waiting=(5,)),
+        MpsClientsTerminated(4),
+        MpsStopped(5),
+    ]
+    assert daemons.asked == _mps_orders(HOME)
+    assert refused == [MpsRefused(token, "the daemon of home bad does not answer") for token in range(1, 6)]
+
+
+async def test_a_node_that_hands_out_no_shares_refuses_them_in_words(journal, threads, tmp_path, marks):
+    """A share that cannot be had fails with the reason, and does not run unbounded; old daemons can still be ended."""
+    start, *others = _mps_orders(HOME)
+    tickets = Tickets(tmp_path / "t")
+    async with StepExecutors(
+        Backend(), journal, tickets, marks, threads, mps=Daemons(), no_shares="mps_control is off"
+    ) as step_executors:
+        assert await _do(step_executors, start) == MpsRefused(1, "this node hands out no shares: mps_control is off")
+        for order in others:
+            assert not isinstance(await _do(step_executors, order), MpsRefused)
+    async with StepExecutors(Backend(), journal, tickets, marks, threads) as step_executors:
+        for order in _mps_orders(HOME):
+            assert await _do(step_executors, order) == MpsRefused(order.token, "this agent has no MPS")
+
+
+async def test_the_compute_mode_is_set_or_refused(journal, threads, tmp_path, marks):
+    """Nobody runs beside the daemon of a whole GPU."""
+    backend = Backend()
+    async with StepExecutors(backend, journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
+        assert await _do(step_executors, SetComputeMode(1, GPU, exclusive_process=True)) == ComputeModeSet(1)
+        assert await _do(step_executors, SetComputeMode(2, GPU, exclusive_process=False)) == ComputeModeSet(2)
+        refused = await _do(step_executors, SetComputeMode(3, GpuUuid("MIG"), exclusive_process=True))
+    assert backend.modes == [(GPU, True), (GPU, False)]
+    assert refused == DeviceRefused(3, DeviceErrorKind.NOT_SUPPORTED, "compute modes are not for MIG")
+
+
+def _report(**changes):
+    profile = ProfileReport(
+        name="1g.5gb",
+        profile_id=19,
+        memory_mib=4864,
+        compute_slices=1,
+        multiprocessors=14,
+        copy_engines=1,
+        decoders=0,
+        encoders=0,
+        jpegs=0,
+        ofas=0,
+        max_instances=7,
+        placements=(PlacementReport(start=0, size=1),),
+    )
+    fields = {
+        "uuid": GPU,
+        "index": 0,
+        "model": "a100-40gb",
+        "memory_mib": 40960,
+        "multiprocessors": 108,
+        "mig_enabled": True,
+        "memory_slices": 8,
+        "compute_slices": 7,
+        "profiles": (profile,),
+        "instances": (InstanceReport(gi_id=3, profile="1g.5gb", start=0, size=1, uuid="MIG-1"),),
+        "creatable": {},
+    }
+    return GpuReport(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, None),
+        ({"instances": ()}, DeviceErrorKind.NOT_FOUND),
+        (
+            {"instances": (InstanceReport(gi_id=3, profile="1g.5gb", start=0, size=1, uuid="MIG-2"),)},
+            DeviceErrorKind.DIFFERENT,
+        ),
+        (
+            {"instances": (InstanceReport(gi_id=3, profile="1g.5gb+me", start=0, size=1, uuid="MIG-1"),)},
+            DeviceErrorKind.NOT_FOUND,
+        ),
+        ({"lost": True, "healthy": False, "instances": ()}, DeviceErrorKind.GPU_LOST),
+        ({"healthy": False, "health_message": "Xid 79"}, DeviceErrorKind.UNKNOWN),
+    ],
+)
+async def test_an_instance_is_handed_out_only_when_it_reads_back_as_ordered(
+    journal, threads, tmp_path, marks, changes, kind
+):
+    """Nobody gets another device than the one that was booked, nor one on a GPU that went bad meanwhile."""
+    backend = Backend()
+    backend.report = _report(**changes)
+    async with StepExecutors(backend, journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
+        answer = await _do(step_executors, VerifyInstance(1, GPU, 3, 19, 0, 1, "MIG-1"))
+    assert answer == InstanceVerified(1) if kind is None else answer.kind is kind
+
+
+async def test_a_ticket_that_cannot_be_made_is_refused_with_the_reason(journal, threads, tmp_path, marks):
+    """A slice whose ticket cannot be written is not called ready."""
+    (tmp_path / "t").write_text("")
+    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t" / "n1"), marks, threads) as step_executors:
+        refused = await _do(step_executors, make_ticket("t1"))
+    assert isinstance(refused, TicketRefused)
+    assert "Not a directory" in refused.message
+
+
+async def test_slices_that_become_ready_at_once_wait_for_no_thread_to_get_their_tickets(
+    journal, threads, tmp_path, marks
+):
+    """In a burst every pod would wait for the threads of all others, for names that are written in no time."""
+    helpers = ThreadPools()
+    helpers.shut_down()  # they take no call any more
+    tickets = Tickets(tmp_path / "t")
+    async with StepExecutors(Backend(), journal, tickets, marks, threads, helpers=helpers) as step_executors:
+        make = step_executors.executors()[MakeTicket].at_once(make_ticket("t1"))
+        assert (make(), tickets.names()) == (TicketMade(1), ("t1",))
+        remove = step_executors.executors()[RemoveTicket].at_once(RemoveTicket(2, "t1"))
+        assert (remove(), tickets.names()) == (TicketRemoved(2), ())
+
+
+async def test_an_agent_goes_on_while_the_driver_of_volumes_is_at_the_tickets(journal, threads, tmp_path, marks):
+    """A node does not fall silent, and its other slices do not wait, because a volume is being mounted."""
+    sources = PodDirectories(tmp_path / "pods")
+    sources.open()
+    tickets = Tickets(tmp_path / "t", sources)
+    async with StepExecutors(Backend(), journal, tickets, marks, threads) as step_executors:
+        order = make_ticket("t1", token=2, owner=UID)
+        assert step_executors.executors()[MakeTicket].at_once(order) is None
+        assert step_executors.executors()[RemoveTicket].at_once(RemoveTicket(3, "t1")) is None
+        with sources.locked():
+            waits = asyncio.create_task(_do(step_executors, order))
+            assert await _do(step_executors, SaveJournal(1, SharedDeviceGone(home=HOME))) == JournalSaved(1)
+            assert not waits.done()
+        assert await waits == TicketMade(2)

@@ -1,0 +1,365 @@
+"""Journal and ledger lost at once: what tickets prove goes on, and what they only say is told and never believed."""
+
+import json
+import shutil
+
+import pytest
+from msgspec.structs import replace
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import SliceGone
+from sluice_node_agent.core.instructions import RemoveTicket, SaveJournal
+from sluice_node_agent.core.journal_records import (
+    DeviceRecord,
+    NodeRecord,
+    ResizeRecord,
+    SharedDeviceRecord,
+    SliceRecord,
+    TicketRecord,
+    UnclaimedInstance,
+)
+from sluice_node_agent.shell.tickets import document
+from sluice_node_agent.shell.tickets.document import pack, unpack
+
+SMALL = (0, "2g.10gb", 4, 2)
+OTHER = (1, "2g.10gb", 0, 2)
+WHOLE = (2, None, 0, 8)
+
+
+def lose_both(node):
+    """The broker is wiped and the journal lost; only what is on the node itself is left."""
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    node.ledger.clear()
+    node.words.clear()
+
+
+def own(instructions):
+    """The agent's own instructions among some."""
+    return [each for each in instructions if hasattr(each, "token")]
+
+
+def run(node, *bookings):
+    """These slices, ready."""
+    node.live()
+    for booking in bookings:
+        node.order(node.grant(booking))
+        node.work()
+
+
+def reported(node):
+    """What a puller is told of slices."""
+    return {(report.booking.allocation, report.revision, report.state) for report in node.agent.snapshot().slices}
+
+
+def document_of(node, ticket):
+    """The file in which a ticket says something."""
+    return node.tmp_path / "tickets" / ticket / "slice.json"
+
+
+def change(node, ticket, **record):
+    """A ticket's record says something else, and its checksum is right."""
+    place = document_of(node, ticket)
+    known = unpack(place.read_bytes())
+    order = _Order(replace(known, **record))
+    place.write_bytes(pack(order))
+
+
+class _Order:
+    """What `pack` needs of an order."""
+
+    def __init__(self, record):
+        self.record, self.containers = record, ()
+        self.allocation, self.owner = record.booking.allocation, record.booking.owner
+
+
+def test_a_running_pods_slice_is_known_again_by_its_ticket_alone(node):
+    """It would be foreign for ever, and its pod be given a second one."""
+    booking = node.booking("a1", SMALL)
+    run(node, booking)
+    before = node.word("a1")
+    (device,) = before.devices
+    lose_both(node)
+    instructions = own(node.start())
+    key = instructions[0].record.unclaimed
+    assert key == (UnclaimedInstance(gpu=device.gpu, gi_id=key[0].gi_id, uuid=device.uuid),)
+    boot_id = node.backend.boot_id()
+    assert instructions == [
+        SaveJournal(
+            1,
+            NodeRecord(
+                node=node.name, boot_id=boot_id, generation_upto=node.config.generation_block, unclaimed=key,
+                tickets=(before.ticket,),
+            ),
+        ),
+        SaveJournal(
+            2,
+            SliceRecord(
+                booking=booking,
+                revision=1,
+                phase="ready",
+                devices=(DeviceRecord(step="made", gi_id=key[0].gi_id, uuid=device.uuid),),
+                boot_id=boot_id,
+                ticket=before.ticket,
+            ),
+        ),
+    ]  # fmt: skip
+    node.work()
+    assert reported(node) == {("a1", 1, "ready")}
+    assert node.agent.snapshot().doubtful_tickets == ()
+    assert node.word("a1") == before
+    node.own_done.clear()
+    node.open()
+    node.work()
+    assert node.own_done == []
+    node.order(node.revoke(booking))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert (node.instances(0), node.tickets.names()) == ([], ())
+
+
+def test_a_share_is_known_again_with_its_home_and_its_daemon(node):
+    """A daemon with clients would be nobody's, and be started a second time."""
+    run(node, node.share("a1", SMALL), node.share("a2", SMALL, owner="pod-2"))
+    before, (daemon,) = [node.word("a1"), node.word("a2")], node.mps.living()
+    lose_both(node)
+    homes = [each.record for each in own(node.start()) if isinstance(each.record, SharedDeviceRecord)]
+    assert [(home.home, home.pid, home.phase, home.device.uuid) for home in homes] == [
+        (daemon.order.home, daemon.pid, "ready", daemon.order.device)
+    ]
+    node.work()
+    node.open()
+    node.work()
+    node.tick(60.0)
+    assert [node.word("a1"), node.word("a2")] == before
+    assert (node.mps.living(), node.mps.started) == ([daemon], 1)
+    for name, owner in (("a1", "pod-1"), ("a2", "pod-2")):
+        node.order(node.revoke(node.share(name, SMALL, owner=owner)))
+        node.work()
+    assert (node.instances(0), node.tickets.names(), node.mps.homes) == ([], (), {})
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
+@pytest.mark.parametrize("at", [SMALL, WHOLE], ids=["instance", "whole"])
+def test_a_slice_on_a_gpu_that_does_not_answer_is_known_by_its_ticket(node, at, shared):
+    """Its pod would be given a second slice while the first is only silent."""
+    run(node, node.share("a1", at) if shared else node.booking("a1", at))
+    before = node.word("a1")
+    lose_both(node)
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = at[0]
+    node.live()
+    assert {each[:2] for each in reported(node)} == {("a1", 1)}
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = -1
+    node.tick(60.0)
+    assert node.word("a1") == before
+
+
+@pytest.mark.parametrize("saved", [1, 2, 3])
+def test_a_crash_half_way_silences_no_ticket(node, saved):
+    """The slices that were not taken over yet would be foreign for ever."""
+    run(node, node.share("a1", SMALL), node.booking("a2", OTHER), node.booking("a3", WHOLE))
+    before = [node.word(name) for name in ("a1", "a2", "a3")]
+    lose_both(node)
+    node.start()
+    assert not node.work(own_max=saved)  # what is here, a home, the first slice
+    node.live()
+    assert reported(node) == {("a1", 1, "ready"), ("a2", 1, "ready"), ("a3", 1, "ready")}
+    assert [node.word(name) for name in ("a1", "a2", "a3")] == before
+    assert node.mps.started == 1
+
+
+def test_what_the_ledger_still_says_counts_more_than_a_ticket(node):
+    """A slice that was revoked while its agent was away would stay."""
+    booking = node.booking("a1", SMALL)
+    run(node, booking)
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
+    node.live()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert (node.instances(0), node.tickets.names()) == ([], ())
+
+
+def test_a_share_that_was_being_made_smaller_counts_as_before(node):
+    """Its neighbour would be given memory that running processes still use."""
+    booking = node.share("a1", SMALL, memory_mib=4000)
+    run(node, booking)
+    (daemon,) = node.mps.living()
+    daemon.clients[900] = "pod-1"
+    smaller = node.share("a1", SMALL, memory_mib=1000)
+    node.order(replace(node.grant(smaller, revision=2), counts=booking.devices))
+    node.work()
+    assert node.agent.snapshot().slices[0].counts == booking.devices
+    lose_both(node)
+    node.start()
+    node.work()
+    (report,) = node.agent.snapshot().slices
+    assert (report.revision, report.booking, report.counts) == (2, smaller, booking.devices)
+    records = [each.record for each in node.own_done if isinstance(each, SaveJournal)]
+    adjusting = [each.adjusting for each in records if isinstance(each, SliceRecord)][-1]
+    assert adjusting == ResizeRecord(counts=booking.devices, renewed=True)
+
+
+# -- what is not believed -----------------------------------------------------------------------------------------
+
+
+def _of_another_node(node, ticket):
+    booking = unpack(document_of(node, ticket).read_bytes()).booking
+    change(node, ticket, booking=replace(booking, node=NodeName("n2.example")))
+    return "it is of node n2.example"
+
+
+def _of_another_allocation(node, ticket):
+    change(node, ticket, booking=node.booking("a9", SMALL))
+    return "it tells of a9, for which it was not made"
+
+
+def _of_another_place(node, ticket):
+    change(node, ticket, booking=node.booking("a1", (0, "2g.10gb", 0, 2)))
+    return "is not the 2g.10gb at"
+
+
+def _of_no_device(node, ticket):
+    change(node, ticket, devices=())
+    return "it books 1 devices and tells of 0"
+
+
+def _half_made(node, ticket):
+    change(node, ticket, devices=(DeviceRecord(step="intended", gi_id=9),))
+    return "it tells of a device that was not made"
+
+
+def _old(node, ticket):
+    place = document_of(node, ticket)
+    said = json.loads(place.read_bytes())
+    place.write_text(json.dumps({key: said[key] for key in ("allocation", "owner", "containers")}))
+    return "it was written by a version that kept no record in tickets"
+
+
+def _flipped(node, ticket):
+    place = document_of(node, ticket)
+    place.write_bytes(place.read_bytes().replace(b'"revision":1', b'"revision":3'))
+    return "its record does not match its checksum"
+
+
+def _torn(node, ticket):
+    place = document_of(node, ticket)
+    place.write_bytes(place.read_bytes()[:100])
+    return "it holds no record that this version knows"
+
+
+def _huge(node, ticket):
+    document_of(node, ticket).write_bytes(b" " * (document.DOCUMENT_MAX + 1))
+    return "it is larger than"
+
+
+def _a_link(node, ticket):
+    place = document_of(node, ticket)
+    place.rename(node.tmp_path / "elsewhere")
+    place.symlink_to(node.tmp_path / "elsewhere")
+    return "it cannot be read"
+
+
+def _missing(node, ticket):
+    document_of(node, ticket).unlink()
+    return "it cannot be read: No such file or directory"
+
+
+BAD = [
+    _of_another_node, _of_another_allocation, _of_another_place, _of_no_device, _half_made, _old, _flipped, _torn,
+    _huge, _a_link, _missing,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spoil", BAD)
+def test_a_ticket_that_proves_nothing_is_told_and_changes_nothing(node, spoil):
+    """Somebody's instance would be taken for another's; or a person never learn that a pod's slice is in doubt."""
+    run(node, node.booking("a1", SMALL))
+    (ticket,) = node.tickets.names()
+    there = node.instances(0)
+    lose_both(node)
+    why = spoil(node, ticket)
+    node.live()
+    snapshot = node.agent.snapshot()
+    assert (snapshot.slices, snapshot.doubtful_tickets) == ((), (ticket,))
+    (sentence,) = [each for each in snapshot.warnings if ticket in each]
+    assert sentence.startswith(f"ticket {ticket} is not believed: ")
+    assert why in sentence
+    for _ in range(3):
+        node.tick(60.0)
+    assert (node.instances(0), node.tickets.names()) == (there, (ticket,))
+    assert [type(each) for each in node.own_done if isinstance(each, RemoveTicket)] == []
+
+
+def _rebooted(node, _ticket):
+    with node.hardware.changing() as hardware:
+        hardware.boot_id = "another"
+        for gpu in hardware.gpus:
+            gpu.instances.clear()
+
+
+def _device_gone(node, _ticket):
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances.clear()
+        hardware.gpus[1].processes.clear()
+
+
+def _half_removed(node, ticket):
+    (node.tmp_path / "tickets" / ticket).rename(node.tmp_path / "tickets" / f".{ticket}")
+
+
+@pytest.mark.parametrize("end", [_rebooted, _device_gone, _half_removed])
+def test_a_ticket_of_what_is_not_there_any_more_is_removed(node, end):
+    """A container would start with a device that is not there, and tickets of long gone pods fill the node."""
+    run(node, node.booking("a1", SMALL), node.booking("a2", OTHER))
+    ticket = node.word("a1").ticket
+    shutil.rmtree(node.tmp_path / "tickets" / node.word("a2").ticket)
+    lose_both(node)
+    end(node, ticket)
+    node.live()
+    assert node.agent.snapshot().doubtful_tickets == ()
+    assert node.tickets.names() == ()
+    assert [each.ticket for each in node.own_done if isinstance(each, RemoveTicket)] == [ticket]
+
+
+def test_of_two_tickets_that_name_one_instance_only_one_is_believed(node):
+    """Two pods would have one instance."""
+    run(node, node.booking("a1", SMALL), node.booking("a2", OTHER, owner="pod-2"))
+    mine, theirs = node.word("a1").ticket, node.word("a2").ticket
+    lose_both(node)
+    copied = unpack(document_of(node, mine).read_bytes())
+    change(node, theirs, booking=node.booking("a2", SMALL, owner="pod-2"), devices=copied.devices)
+    node.live()
+    assert {each[0] for each in reported(node)} in ({"a1"}, {"a2"})
+    assert len(node.agent.snapshot().doubtful_tickets) == 1
+    assert len(node.instances(0)) == len(node.instances(1)) == 1
+
+
+def test_a_journal_that_is_whole_is_asked_and_no_ticket(node):
+    """A ticket that somebody copied would become a slice."""
+    run(node, node.booking("a1", SMALL))
+    ticket = node.word("a1").ticket
+    shutil.copytree(node.tmp_path / "tickets" / ticket, node.tmp_path / "tickets" / f"{ticket}9")
+    node.live()
+    assert reported(node) == {("a1", 1, "ready")}
+    assert node.agent.snapshot().warnings == ()
+
+
+GOLDEN = (
+    b'{"allocation":"a1","owner":"pod-1","containers":[],"record":{"booking":{"allocation":"a1","request":"r",'
+    b'"request_revision":1,"source":"folder","owner":"pod-1","namespace":"default","name":"pod","node":"n1.example",'
+    b'"devices":[{"container":"main","gpu":"GPU-1","profile":"2g.10gb","start":4,"size":2}]},"revision":1,'
+    b'"boot_id":"boot-1","devices":[{"step":"made","gi_id":9,"uuid":"MIG-1","daemon_restarts":0,"found":false}],'
+    b'"counts":[],"unknown":1},"checksum":"fe48bc1a"}\n'
+)
+"""As the first version wrote it that kept a record in tickets, and a field that a later one may add."""
+
+
+def test_what_a_ticket_says_is_read_by_the_next_version():
+    """An upgrade during an outage would turn every running pod's instance into a foreign one."""
+    read = unpack(GOLDEN)
+    assert isinstance(read, TicketRecord)
+    assert (read.booking.allocation, read.revision, read.boot_id) == ("a1", 1, "boot-1")
+    assert read.devices == (DeviceRecord(step="made", gi_id=9, uuid="MIG-1"),)

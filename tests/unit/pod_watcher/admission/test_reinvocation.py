@@ -1,0 +1,182 @@
+"""A pod that is reviewed again: after another webhook changed it, after a LimitRange did, or copied by a person."""
+
+import copy
+import json
+
+import pytest
+from factories.cluster.admission import answer, container, env_of, from_grant, gpu, patched, pod, sent_patch, taken
+
+from sluice.contracts.request_syntax import RequestLimits
+from sluice_pod_watcher.admission import AdmissionConfig, read_stored
+
+
+def claims_of(made):
+    """What the watcher will read."""
+    found = read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], RequestLimits())
+    return {claim.container: claim for claim in found.pod.claims}
+
+
+def message_of(made):
+    """The denial that a person reads."""
+    response = answer(made)
+    assert not response.allowed
+    return response.message
+
+
+def test_a_container_that_another_webhook_adds_sees_no_gpu():
+    """A service mesh's sidecar must neither see the node's GPUs nor make the review fail."""
+    made = taken(pod(container(resources=gpu(gpu="1"))))
+    made["spec"]["containers"].append(container("proxy"))
+    assert sent_patch(answer(made)) == [
+        {
+            "op": "add",
+            "path": "/spec/containers/1/env",
+            "value": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+        }
+    ]
+
+
+def test_a_container_put_before_the_first_does_not_take_over_its_ask():
+    """Keys without a container's name speak for the first one; a proxy in front would get the GPU."""
+    made = taken(pod(container("train"), annotations={"sluice.dev/profile": "1g.5gb"}))
+    made["spec"]["containers"].insert(0, container("proxy"))
+    again = taken(made)
+    assert list(claims_of(again)) == ["train"]
+    assert env_of(again, "proxy") == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert env_of(again, "train")["SLUICE_TICKET"] == from_grant("train", "ticket")
+
+
+def test_a_limit_range_does_not_change_what_was_asked():
+    """It puts its default (2) into the pod again after we took 3 out; the user asked for 3."""
+    made = taken(pod(container(resources=gpu(gpu="3"))))
+    made["spec"]["containers"][0]["resources"] = gpu(gpu="2")
+    made["spec"]["containers"].append(container("proxy", resources=gpu(gpu="2")))
+    response = answer(made)
+    again = patched(made, sent_patch(response))
+    assert claims_of(again)["main"].gpus == 3
+    assert "proxy" not in claims_of(again)
+    for each in again["spec"]["containers"]:
+        assert each["resources"] == {"limits": {}, "requests": {}}
+    assert response.warnings == (
+        "container proxy: nvidia.com/gpu was added after the pod's request was stored, and is removed: it gets no GPU",
+    )
+
+
+def test_amounts_that_a_limit_range_leaves_half_are_taken_out_and_not_judged():
+    """After the first review nobody asks with resources any more."""
+    made = taken(pod(container(resources=gpu(gpu="1"))))
+    made["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "2", "nvidia.com/mig-a~b/c": "x"}}
+    assert taken(made)["spec"]["containers"][0]["resources"] == {"requests": {}}
+
+
+def test_what_another_webhook_took_away_is_put_back():
+    """A container without its variables would start with the image's."""
+    made = taken(pod(container(resources=gpu(gpu="1", gpumem="4000"), env=[{"name": "A", "value": "1"}])))
+    damaged = copy.deepcopy(made)
+    main = damaged["spec"]["containers"][0]
+    main["env"] = [each for each in main["env"] if each["name"] not in {"SLUICE_TICKET", "NVIDIA_VISIBLE_DEVICES"}]
+    main["volumeMounts"].pop()
+    damaged["spec"]["volumes"].pop()
+    mended = taken(damaged)
+    assert env_of(mended, "main") == env_of(made, "main")
+    assert mended["spec"]["volumes"] == made["spec"]["volumes"]
+    assert mended["spec"]["containers"][0]["volumeMounts"] == made["spec"]["containers"][0]["volumeMounts"]
+
+
+def test_what_the_api_server_fills_in_is_still_ours():
+    """It adds an apiVersion to each field reference, and leaves out what is false."""
+    made = taken(pod(container(resources=gpu(gpu="1"))))
+    for entry in made["spec"]["containers"][0]["env"]:
+        entry["valueFrom"]["fieldRef"]["apiVersion"] = "v1"
+    made["spec"]["containers"][0]["volumeMounts"][-1]["mountPropagation"] = "None"
+    assert sent_patch(answer(made)) == []
+
+
+def test_what_another_webhook_spoils_is_denied():
+    """The last word before the pod is stored is ours."""
+    made = taken(pod(container(resources=gpu(gpu="1"))))
+    made["spec"]["containers"][0]["env"].append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"})
+    assert message_of(made).startswith("spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0': Sluice sets this")
+    made = taken(pod(container(resources=gpu(gpu="1"))))
+    made["spec"]["volumes"].append({"name": "h", "hostPath": {"path": "/run/sluice"}})
+    assert message_of(made).startswith("spec.volumes[h].hostPath.path = '/run/sluice': leads to /run/sluice")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "warning"),
+    [
+        ("NVIDIA_VISIBLE_DEVICES", "all", "NVIDIA_VISIBLE_DEVICES = 'all' is replaced by the container's own devices"),
+        (
+            "NVIDIA_DRIVER_CAPABILITIES",
+            "all",
+            "NVIDIA_DRIVER_CAPABILITIES was added after the pod's request was stored, and is replaced",
+        ),
+    ],
+)
+def test_what_another_webhook_says_of_devices_gives_way_to_what_is_granted(name, value, warning):
+    """A preset for every pod of a namespace would refuse each with a GPU, or choose beside what was granted."""
+    made = taken(pod(container(resources=gpu(gpu="1"))))
+    made["spec"]["containers"][0]["env"].append({"name": name, "value": value})
+    response = answer(made)
+    assert response.warnings == (f"container main: {warning}",)
+    sources = [
+        each["valueFrom"]["fieldRef"]["fieldPath"]
+        for each in patched(made, sent_patch(response))["spec"]["containers"][0]["env"]
+        if each["name"] == name
+    ]
+    assert len(sources) == 2
+    assert all("main.granted.sluice.dev/" in each for each in sources)
+
+
+def test_the_mode_of_a_namespace_is_not_read_twice():
+    """The second call may come over another path; the pod keeps what it was told first."""
+    made = taken(pod(annotations={"sluice.dev/memory": "4Gi"}), AdmissionConfig(default_mode="mps"))
+    assert sent_patch(answer(made, AdmissionConfig(default_mode="exclusive"))) == []
+    assert claims_of(made)["main"].modes == ("mps",)
+
+
+# -- copies by hand -----------------------------------------------------------------------------------------------
+
+
+def stored_as(text):
+    """A pod with all marks of the first review, and this ask."""
+    made = taken(pod(container(resources=gpu(gpu="1"))))
+    made["metadata"]["annotations"]["sluice.dev/request"] = text
+    return made
+
+
+def test_an_exported_pod_that_runs_is_denied_with_what_to_take_out():
+    """`kubectl get pod -o yaml | kubectl create -f -` is how people copy pods."""
+    made = taken(pod(container(resources=gpu(gpu="1"))))
+    made["metadata"]["annotations"]["main.granted.sluice.dev/visible-devices"] = "MIG-1"
+    made["spec"] |= {"nodeName": "gpu-1"}
+    del made["spec"]["schedulingGates"]
+    message = message_of(made)
+    for field in ("sluice.dev/request", "sluice.dev/managed", "main.granted.sluice.dev/visible-devices"):
+        assert f"[{field}] = " in message
+
+
+def test_an_ask_that_was_stored_by_hand_is_worth_no_more_than_its_keys():
+    """Who forges the stored ask must not get what the parser would refuse."""
+    nine = json.dumps({"version": 1, "first": "main", "resources": {"main": {"nvidia.com/gpu": "9"}}})
+    assert message_of(stored_as(nine)) == "nvidia.com/gpu = '9': out of range (allowed: a whole number from 0 to 8)"
+    granted = {"main.granted.sluice.dev/ticket": "x"}
+    forged = json.dumps({"version": 1, "first": "main", "annotations": granted})
+    assert "what was granted is written by Sluice, never asked for" in message_of(stored_as(forged))
+
+
+def test_a_stored_ask_that_sluice_would_not_write_is_denied_in_words():
+    """It could never be served, and the pod would wait for ever."""
+    cure = "(allowed: leave it out: Sluice writes it when the pod is created)"
+    nothing = '{"version":1,"first":"main"}'
+    assert message_of(stored_as(nothing)) == (
+        f"sluice.dev/request = {nothing!r}: it asks for no GPU, and the pod would wait for ever {cure}"
+    )
+    other = '{"version":1,"first":"main","resources":{"gone":{"nvidia.com/gpu":"1"}}}'
+    written = '{"first":"main","resources":{"gone":{"nvidia.com/gpu":"1"}},"version":1}'
+    assert message_of(stored_as(other)) == f"sluice.dev/request = {written!r}: the pod has no container 'gone' {cure}"
+    for text in ("", "[]", '{"version":2,"first":"main"}', '{"version":1,"first":"main","more":1}', "{" * 9999):
+        message = message_of(stored_as(text))
+        assert message.startswith("sluice.dev/request = ")
+        assert "not what Sluice stores there" in message
+        assert message.endswith(cure)

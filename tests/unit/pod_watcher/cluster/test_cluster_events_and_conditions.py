@@ -1,0 +1,323 @@
+"""What people are told of a pod, when, and how often."""
+
+import re
+
+import pytest
+from api_model import new_pod
+from msgspec.structs import replace
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.kube.names import GATE
+from sluice.contracts.messages import Pending, Refused, Released, WaitOver, Waived
+from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
+from sluice_pod_watcher.core.cluster import events as e
+from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
+
+RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+
+
+def pending(bench, uid, text):
+    """The allocator says why a pod waits."""
+    count = ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=3, of="A100")
+    message = Pending(request=RequestId(uid), request_revision=1, message=text, reasons=(count,))
+    bench.observe(subjects.waiting(RequestId(uid)), message)
+
+
+def test_a_pod_that_waits_is_told_why_and_that_it_is_over(bench):
+    """`kubectl describe pod` would show nothing."""
+    bench.create("train", "u1")
+    pending(bench, "u1", "3 A100 are full")
+    assert bench.api.conditions == []
+    bench.pass_time(3)
+    assert bench.api.conditions == [("u1", "False", "GpuLayoutFull")]
+    helps = "It starts when a pod with a slice there ends; a smaller slice may start sooner."
+    note = f"3 A100 are full. {helps} [GpuLayoutFull]"
+    assert [(each.reason, each.note) for each in bench.api.events] == [("WaitsForSlice", note)]
+    bench.pass_time(20)
+    bench.bind("u1")
+    assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
+    assert len(bench.api.conditions) == 2
+
+
+@pytest.mark.parametrize("name", ["a" * 199 + ".bcd", "a" * 199 + "--bcd"])
+def test_the_events_of_a_pod_with_a_long_name_have_names_that_are_taken(bench, name):
+    """An API server refuses a name one of whose parts ends in a dash or is empty: nobody would hear of that pod."""
+    bench.create(name, "u1")
+    pending(bench, "u1", "3 A100 are full")
+    bench.pass_time(3)
+    (event,) = bench.api.events
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", event.key)
+    assert len(event.key) <= 253
+
+
+def test_a_thousand_waiting_pods_do_not_flood_the_api_server(new):
+    """Etcd would fill with reasons that change many times a second."""
+    bench = new(conditions_per_s=20.0, events_per_s=20.0, burst=100.0)
+    bench.start()
+    for number in range(1000):
+        bench.create(f"p{number}", f"u{number}")
+    for turn in range(10):
+        for number in range(1000):
+            pending(bench, f"u{number}", f"reason {turn}")
+        bench.pass_time(1)
+    assert len(bench.api.conditions) <= 100 + 20 * 11
+    assert len(bench.api.events) <= 100 + 20 * 11
+    bench.pass_time(120)
+    assert {uid for uid, _, _ in bench.api.conditions} == {f"u{number}" for number in range(1000)}
+
+
+def test_a_refused_pod_says_why(bench):
+    """Nobody would know what to mend."""
+    bench.create("train", "u1")
+    refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
+    answer = Refused(request=RequestId("u1"), request_revision=1, refusal=refusal)
+    bench.observe(subjects.binding(RequestId("u1")), answer)
+    bench.pass_time(3)
+    assert bench.api.conditions == [("u1", "False", "Refused")]
+    assert [(each.level, each.reason, each.note) for each in bench.api.events] == [
+        (
+            "Warning",
+            "UnknownProfile",
+            "no such profile. This pod can never start: delete it, and create it anew with that mended.",
+        )
+    ]
+
+
+def test_a_pod_whose_refusal_was_waived_waits_like_any_other_and_is_bound(bench):
+    """Whoever reads that it can never start would delete it, while it waits for a node that joins."""
+    bench.create("train", "u1")
+    refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
+    address = subjects.binding(RequestId("u1"))
+    bench.observe(address, Refused(request=RequestId("u1"), request_revision=1, refusal=refusal))
+    bench.pass_time(3)
+    no_more = Waived(request=RequestId("u1"), request_revision=1, allocations=(), cause="it holds no more")
+    bench.observe(address, no_more)
+    pending(bench, "u1", "no GPU here has it")
+    bench.pass_time(60)
+    assert bench.api.conditions == [("u1", "False", "Refused"), ("u1", "False", "GpuLayoutFull")]
+    assert [each.reason for each in bench.api.events] == ["UnknownProfile", "WaitsForSlice"]
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.pass_time(60)
+    assert bench.api.conditions[-1][1] == "True"
+
+
+def test_a_pod_that_is_placed_at_once_is_told_nothing_but_its_slice(new):
+    """Each pod in the good case would be two writes."""
+    bench = new()
+    bench.start()
+    for number in range(200):
+        bench.create(f"p{number}", f"u{number}")
+    for number in range(200):
+        bench.bind(f"u{number}")
+        bench.change(f"u{number}", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.pass_time(120)
+    assert bench.api.conditions == []
+    assert {each.reason for each in bench.api.events} == {"SliceBound"}
+    assert set(bench.api.object_writes.values()) == {1}
+
+
+def test_a_pod_that_waited_is_written_once_more_and_not_again(bench):
+    """Each further write is load on etcd, and on everybody who watches pods."""
+    bench.create("train", "u1")
+    pending(bench, "u1", "3 A100 are full")
+    bench.pass_time(30)
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.pass_time(3600)
+    assert [status for _, status, _ in bench.api.conditions] == ["False", "True"]
+
+
+def test_busy_pods_do_not_starve_the_others(new):
+    """A pod whose reason never changes would never be told, because those of others do."""
+    bench = new(conditions_per_s=5.0, burst=5.0, condition_interval_s=1.0)
+    bench.start()
+    names = [f"u{number:03d}" for number in range(100)]
+    for name in names:
+        bench.create(name, name)
+        pending(bench, name, "at first")
+    for turn in range(60):
+        for name in names[:50]:
+            pending(bench, name, f"reason {turn}")
+        bench.pass_time(1)
+    assert {uid for uid, _, _ in bench.api.conditions} == set(names)
+    assert len(bench.api.conditions) <= 5 + 5 * 61
+
+
+def test_reasons_that_keep_changing_are_a_bounded_number_of_writes(new):
+    """One busy queue would fill etcd."""
+    bench = new(conditions_per_s=2.0, events_per_s=2.0, burst=10.0)
+    bench.start()
+    for number in range(200):
+        bench.create(f"p{number}", f"u{number}")
+    for turn in range(4):
+        for number in range(200):
+            pending(bench, f"u{number}", f"reason {turn}")
+        before = len(bench.api.conditions), len(bench.api.events)
+        bench.pass_time(60)
+        assert len(bench.api.conditions) - before[0] <= 10 + 2 * 60
+        assert len(bench.api.events) - before[1] <= 10 + 2 * 60
+
+
+def test_what_lasts_is_said_again_before_it_is_forgotten(bench):
+    """The API server forgets an event after an hour; `kubectl describe` would show a pod that waits for nothing."""
+    bench.create("train", "u1")
+    pending(bench, "u1", "3 A100 are full")
+    bench.pass_time(2 * 3600)
+    assert [each.count for each in bench.api.events] == [1, 2, 3, 4]
+    assert len({each.key for each in bench.api.events}) == 1
+    assert len(bench.api.conditions) == 1
+
+
+def test_after_a_restart_nothing_that_is_shown_is_said_again(bench, new):
+    """A restart among thousands of waiting pods would be thousands of writes."""
+    bench.create("train", "u1")
+    pending(bench, "u1", "3 A100 are full")
+    bench.pass_time(3)
+    told = len(bench.api.events), len(bench.api.conditions)
+    after = new(bench.api, bench.bus, run="w2")
+    after.start()
+    after.pass_time(60)
+    assert (len(after.api.events), len(after.api.conditions)) == told
+
+
+def test_nobody_is_told_of_an_allocator_that_is_only_busy(bench):
+    """A thousand pods at once would all read that the allocator may be down."""
+    bench.create("train", "u1")
+    bench.pass_time(29)
+    assert bench.api.events == []
+    bench.pass_time(3)
+    assert [each.reason for each in bench.api.events] == ["NotYetLookedAt"]
+    pending(bench, "u1", "3 A100 are full")
+    bench.pass_time(1)
+    assert [each.reason for each in bench.api.events] == ["NotYetLookedAt", "WaitsForSlice"]
+
+
+@pytest.mark.parametrize("waited_s", [40, 300])
+def test_a_pod_that_has_waited_long_is_not_told_of_a_dead_allocator_when_it_is_granted(bench, waited_s):
+    """Between grant and binding people would be sent to look for an allocator that has just served them."""
+    bench.create("train", "u1")
+    pending(bench, "u1", "3 A100 are full")
+    bench.pass_time(waited_s)
+    bench.observe(subjects.waiting(RequestId("u1")), WaitOver(request=RequestId("u1")))
+    bench.pass_time(29)
+    assert {each.reason for each in bench.api.events} == {"WaitsForSlice"}
+    bench.bind("u1")
+    assert [each.reason for each in bench.api.events] == ["WaitsForSlice", "SliceBound"]
+
+
+def test_a_pod_whose_slice_takes_long_to_make_is_told_so(bench, sick_node):
+    """The allocator has answered: it would be blamed for what a node does."""
+    bench.create("train", "u1")
+    bench.observe(subjects.inventory(NodeName("node-a")), sick_node("making"))
+    bench.pass_time(120)
+    (told,) = bench.api.events
+    assert (told.level, told.reason) == ("Normal", "WaitsForSlice")
+    assert told.note.startswith("its place on node-a is booked, and its slice is being made.")
+    bench.observe(subjects.inventory(NodeName("node-a")), sick_node("ready"))
+    bench.pass_time(29)
+    assert len(bench.api.events) == 1
+    bench.pass_time(3)
+    assert bench.api.events[-1].reason == "NotYetLookedAt"
+
+
+def test_a_pod_that_others_held_back_is_given_the_same_patience_when_it_asks(bench):
+    """What Kueue lets in after an hour would read at once that the allocator may be down."""
+    bench.create("train", "u1", gates=("kueue.x-k8s.io/admission", GATE))
+    bench.pass_time(3600)
+    bench.change("u1", spec={"schedulingGates": [{"name": GATE}]})
+    bench.pass_time(29)
+    assert {each.reason for each in bench.api.events} == {"OtherGates"}
+    bench.pass_time(3)
+    assert bench.api.events[-1].reason == "NotYetLookedAt"
+
+
+def test_a_refusal_of_the_api_server_is_told_when_it_lasts(bench):
+    """A pod would stay gated in silence; a short trouble is nobody's business."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    for refused in range(1, 6):
+        assert [each.reason for each in bench.api.events] == []
+        bench.pass_time(20)
+        bench.calls.clear()
+        bench.handle(e.PatchRefused(RequestId("u1"), "bind", 422, f"no {refused}"))
+    bench.pass_time(1)
+    (said,) = bench.api.events
+    assert (said.reason, said.note) == (
+        "SliceNotUsable",
+        "the pod is not told its slice, for the API server refuses it (422: no 5); it is tried again",
+    )
+    bench.calls.clear()
+    bench.automatic = True
+    bench.handle(e.PodRead(RequestId("u1"), bench.api.find("u1")))
+    bench.pass_time(120)
+    assert bench.api.opened == ["u1"]
+
+
+@pytest.mark.parametrize("owner", ["", "Job"])
+def test_a_lost_slice_says_what_to_do(new, owner):
+    """A bare pod is made anew by nobody."""
+    bench = new(evict_lost=False)
+    bench.start()
+    bench.show(bench.api.store(new_pod("train", "u1", owner=owner)))
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    released = Released(request=RequestId("u1"), cause="slice lost: node-a was removed")
+    bench.observe(subjects.binding(RequestId("u1")), released)
+    bench.pass_time(1)
+    anew = "its Job makes it anew" if owner else "create it anew"
+    note = f"its slice was lost (node-a was removed), and it gets no other: delete the pod, and {anew}."
+    assert (bench.api.events[-1].reason, bench.api.events[-1].note) == ("SliceLost", note)
+
+
+def test_a_line_is_served_in_its_order():
+    """Whoever came first would be told last."""
+    line = FairLine(TokenBucket(1.0, 1.0))
+    one, two, three = (RequestId(name) for name in ("one", "two", "three"))
+    assert line.may_go(one, 0.0)
+    assert not line.may_go(two, 0.0)
+    assert not line.may_go(three, 5.0), "two stands before it"
+    assert line.turns(5.0) == [two]
+    assert not line.may_go(three, 5.0)
+    assert line.may_go(two, 5.0)
+    line.leave(three)
+    assert line.turns(9.0) == []
+
+
+def test_a_slice_out_of_order_is_told_and_that_it_is_well_again(bench, sick_node):
+    """The program fails, and its owner would look for the mistake in it."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.observe(subjects.inventory(NodeName("node-a")), sick_node(state="degraded"))
+    bench.pass_time(1)
+    assert bench.api.conditions == [("u1", "False", "SliceDegraded")]
+    assert "its GPU 0 is unhealthy (Xid 79)" in bench.api.events[-1].note
+    bench.observe(subjects.inventory(NodeName("node-a")), sick_node(state="degraded", stale=True))
+    bench.pass_time(30)
+    assert len(bench.api.conditions) == 1, "nobody has looked"
+    bench.observe(subjects.inventory(NodeName("node-a")), sick_node(state="ready"))
+    bench.pass_time(30)
+    assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
+
+
+def test_a_slice_out_of_order_on_another_node_is_not_told_to_the_pod_and_ends_nobody(bench, sick_node):
+    """It is surplus, and being given back. The pod-watcher died when first the one, then the other was well again."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+
+    def seen(node: str, state: str) -> None:
+        word = sick_node(state=state)
+        word = replace(word, snapshot=replace(word.snapshot, node=NodeName(node)))
+        bench.observe(subjects.inventory(NodeName(node)), word)
+        bench.pass_time(30)
+
+    seen("node-b", "degraded")
+    assert bench.api.conditions == []
+    seen("node-a", "degraded")
+    for node in ("node-a", "node-b"):
+        seen(node, "ready")
+    assert [reason for _, _, reason in bench.api.conditions] == ["SliceDegraded", "SliceReady"]

@@ -1,0 +1,360 @@
+"""What a pod may count on when it is pinned to a node."""
+
+import msgspec
+import pytest
+from api_model import new_pod
+
+from sluice.contracts.messages import HostFacts, HostPort, HostRoom, NodeExpression, Taint
+from sluice_pod_watcher.core.cluster import events as e
+from sluice_pod_watcher.shell.kube.informers import pod_usage_only
+
+GIB = 1024
+NO_ROOM = HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True, source="cluster")
+
+
+def node(name="n1", version=1, *, cpu="8", memory="16Gi", pods="10", labels=None, **spec):
+    """A Node object."""
+    return {
+        "metadata": {"name": name, "resourceVersion": str(version), "labels": labels or {"zone": "a"}},
+        "spec": spec,
+        "status": {
+            "allocatable": {"cpu": cpu, "memory": memory, "pods": pods, "nvidia.com/gpu": "8", "example.com/nic": "2"}
+        },
+    }
+
+
+def other(uid, version=1, *, at="n1", cpu="500m", phase="Running", nic=""):
+    """A pod that is none of ours."""
+    limits = {"example.com/nic": nic} if nic else {}
+    resources = {"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": limits}
+    return {
+        "metadata": {"uid": uid, "name": uid, "namespace": "x", "resourceVersion": str(version)},
+        "spec": {"nodeName": at, "containers": [{"name": "c", "resources": resources}]},
+        "status": {"phase": phase},
+    }
+
+
+@pytest.fixture
+def hosts(bench):
+    """A pod-watcher that knows one node and no other pods."""
+    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
+    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
+    return bench
+
+
+def facts(bench, name="n1"):
+    """What was said of a node."""
+    bench.pass_time(2)
+    return bench.bus.get(f"sluice.host.{name}")
+
+
+def test_a_node_is_said_with_what_others_leave(hosts):
+    """A pod would be pinned where the scheduler cannot place it."""
+    hosts.handle(e.OtherPodSeen(other("p1", nic="1")), e.OtherPodSeen(other("p2")))
+    assert facts(hosts) == HostFacts(
+        cpu_cores=7.0,
+        memory_mib=14 * GIB,
+        pods_free=8,
+        resources={"example.com/nic": 1},
+        labels={"zone": "a"},
+        source="cluster",
+        allocatable=HostRoom(cpu_milli=8000, memory_mib=16 * GIB, resources={"example.com/nic": 2}),
+    )
+
+
+def test_what_a_pod_requests_as_a_whole_is_taken(hosts):
+    """A node that is full would look empty, and a pod be pinned where the scheduler cannot place it."""
+    whole = other("p1")
+    whole["spec"]["resources"] = {"requests": {"cpu": "6", "memory": "10Gi"}}
+    hosts.handle(e.OtherPodSeen(pod_usage_only(msgspec.json.encode(whole))))
+    said = facts(hosts)
+    assert (said.cpu_cores, said.memory_mib) == (2.0, 6 * GIB)
+
+
+def test_what_is_over_moved_or_gone_takes_nothing(hosts):
+    """A node would look full for ever."""
+    for number in range(4):
+        hosts.handle(e.OtherPodSeen(other(f"p{number}")))
+    hosts.handle(
+        e.OtherPodSeen(other("p0", 2, phase="Succeeded")),
+        e.OtherPodGone(other("p1", 2)),
+        e.OtherPodSeen(other("p2", 2, cpu="1")),
+        e.OtherPodSeen(other("p2", 1, cpu="4")),
+    )
+    hosts.handle(e.ListingStarted("others"), e.OtherPodSeen(other("p2", 2, cpu="1")), e.ListingEnded("others", "9"))
+    assert (facts(hosts).cpu_cores, facts(hosts).pods_free) == (7.0, 9)
+
+
+def test_cordon_taints_and_labels_are_said(hosts):
+    """A pod would be pinned to a node that takes none."""
+    taints = [{"key": "a", "value": "b", "effect": "NoSchedule"}]
+    hosts.handle(e.NodeSeen(node(version=2, unschedulable=True, taints=taints, labels={"zone": "b"})))
+    found = facts(hosts)
+    assert (found.cordoned, found.taints, found.labels) == (True, (Taint(key="a", value="b"),), {"zone": "b"})
+
+
+def test_a_cordon_is_said_at_once_however_lately_the_node_was_said(hosts):
+    """For as long as it is not, places are booked on a node that takes no pods."""
+    facts(hosts)
+    hosts.handle(e.OtherPodSeen(other("p1")))
+    before = hosts.bus["sluice.host.n1"]
+    hosts.handle(e.NodeSeen(node(version=2, unschedulable=True)))
+    assert not before.cordoned
+    assert hosts.bus["sluice.host.n1"].cordoned
+
+
+def test_a_deleted_node_has_no_room(hosts):
+    """Pods would be pinned to a node that does not come back."""
+    facts(hosts)
+    hosts.handle(e.NodeGone(node(version=3)))
+    assert facts(hosts) == NO_ROOM
+
+
+def test_nothing_is_promised_before_all_pods_were_listed(new):
+    """After a start every node would look empty for a moment."""
+    bench = new()
+    bench.read()
+    bench.list()
+    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
+    assert facts(bench) is None
+
+
+def test_a_busy_node_is_said_at_a_bounded_rate(hosts):
+    """A node where pods come and go would flood the bus."""
+    facts(hosts)
+    said = len([subject for subject, _ in hosts.words if "host" in subject])
+    for number in range(40):
+        hosts.handle(e.OtherPodSeen(other(f"p{number % 5}", number + 2, cpu=f"{number + 1}m")))
+        hosts.pass_time(0.5)
+    assert len([subject for subject, _ in hosts.words if "host" in subject]) - said <= 21
+    assert facts(hosts).pods_free == 5
+
+
+def test_heartbeats_of_a_node_are_no_news(hosts):
+    """Every kubelet reports every few seconds."""
+    facts(hosts)
+    words = len(hosts.words)
+    for version in range(2, 20):
+        hosts.handle(e.NodeSeen(node(version=version)))
+        hosts.pass_time(2)
+    assert len(hosts.words) == words
+
+
+# -- what terms of pods speak of ----------------------------------------------------------------------------------
+
+
+def labelled(uid, version=1, *, labels, apart=None, port=0, deleted=False, at="n1"):
+    """A pod that is none of ours, as it is watched."""
+    made = other(uid, version, at=at)
+    made["metadata"]["labels"] = labels
+    if deleted:
+        made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    if port:
+        made["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": port}]
+    if apart is not None:
+        term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": apart}
+        made["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return pod_usage_only(msgspec.json.encode(made))
+
+
+def test_of_others_pods_only_those_that_keep_ours_out_are_told(hosts):
+    """A node has a hundred pods, and their labels would be most of what is said of it."""
+    db = {"matchLabels": {"app": "db"}}
+    hosts.handle(
+        e.OtherPodSeen(labelled("p1", labels={"app": "web"})),
+        e.OtherPodSeen(labelled("p2", labels={"app": "db"}, apart=db)),
+        e.OtherPodSeen(labelled("p3", labels={"app": "web"}, port=8080)),
+    )
+    said = facts(hosts)
+    assert [(each.count, len(each.apart)) for each in said.others] == [(1, 1)]
+    assert said.ports == (HostPort(port=8080),)
+    hosts.handle(e.OtherPodGone(labelled("p2", 2, labels={})), e.OtherPodGone(labelled("p3", 2, labels={})))
+    assert (facts(hosts).others, facts(hosts).ports) == ((), ())
+
+
+def test_who_is_spoken_of_is_told_before_the_request_that_speaks_of_them(hosts):
+    """Told after it, a place beside them would be given meanwhile."""
+    hosts.handle(*(e.OtherPodSeen(labelled(f"p{at}", labels={"app": "llm"})) for at in range(2)))
+    hosts.handle(e.OtherPodSeen(labelled("p9", labels={"app": "llm"}, deleted=True)))
+    assert facts(hosts).others == ()
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "llm"}}}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    hosts.words.clear()
+    pod = new_pod("ours", "u1")
+    pod["metadata"]["namespace"], pod["spec"]["affinity"] = "x", {"podAntiAffinity": required}
+    hosts.show(hosts.api.store(pod))
+    host, request = (message for _, message in hosts.words)
+    assert sorted((each.count, each.leaving) for each in host.others) == [(1, True), (2, False)]
+    assert request.host.apart[0].namespaces == ("x",)
+
+
+def speaking(name, uid, key="app", text="llm"):
+    """A pod of ours that wants a host without such a pod."""
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {key: text}}}
+    pod = new_pod(name, uid)
+    pod["metadata"]["namespace"] = "x"
+    pod["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return pod
+
+
+def test_pods_that_differ_in_labels_of_which_no_term_speaks_are_one_entry(hosts):
+    """Each pod of a StatefulSet has a label of its own: a node would run into the bound of what is published."""
+    pods = [labelled(f"p{at}", labels={"app": "llm", "pod-name": f"p{at}"}) for at in range(105)]
+    hosts.handle(*map(e.OtherPodSeen, pods))
+    hosts.show(hosts.api.store(speaking("a", "u1")))
+    assert [(each.labels, each.count) for each in facts(hosts).others] == [({"app": "llm"}, 105)]
+    hosts.words.clear()
+    hosts.show(hosts.api.store(speaking("b", "u2", "pod-name", "p7")))
+    assert [subject for subject, _ in hosts.words][:2] == ["sluice.host.n1", "sluice.request.u2"]
+    assert {"app": "llm", "pod-name": "p7"} in [each.labels for each in hosts.words[0][1].others]
+
+
+def test_a_node_of_which_not_all_pods_can_be_published_is_full_and_told(hosts):
+    """What is left out would be taken for absent, and a pod be placed beside one that forbids it."""
+    assert facts(hosts).pods_free == 10
+    hosts.handle(e.OtherPodSeen(labelled("one", labels={}, port=1000)))
+    assert (facts(hosts).pods_free, hosts.told) == (9, [])
+    for uid, first in (("many", 2000), ("more", 3000), ("most", 4000)):
+        pod = labelled(uid, labels={}, port=80)
+        pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": first + at} for at in range(90)]
+        hosts.handle(e.OtherPodSeen(pod))
+    said = facts(hosts)
+    assert (said.pods_free, len(said.ports)) == (0, 200)
+    assert [each.split(" has ")[0] for each in hosts.told] == ["node n1"]
+    hosts.handle(e.OtherPodGone(labelled("most", 2, labels={})))
+    assert facts(hosts).pods_free == 7
+
+
+def test_a_daemonset_that_a_term_speaks_of_is_published_some_nodes_at_a_time(hosts):
+    """Ten thousand messages at once would hold up who does not speak of them; who does comes after the last of them."""
+    names = [f"m{at}" for at in range(600)]
+    hosts.handle(*(e.NodeSeen(node(name)) for name in names))
+    hosts.handle(*(e.OtherPodSeen(labelled(f"p-{name}", labels={"app": "llm"}, at=name)) for name in names))
+    hosts.pass_time(5)
+    hosts.words.clear()
+    hosts.handle(e.PodSeen(hosts.api.store(speaking("ours", "u1"))), e.PodSeen(hosts.api.store(new_pod("plain", "u2"))))
+    said = [subject for subject, _ in hosts.words]
+    assert len(said) == 602
+    assert said[-1] == "sluice.request.u1"
+    assert said.index("sluice.request.u2") <= 500
+
+
+def test_others_pods_are_published_before_requests_also_after_a_start(new, hosts):
+    """An allocator that reads a request first gives it a place beside them."""
+    other_pod = e.OtherPodSeen(labelled("p1", labels={"app": "llm"}))
+    hosts.show(hosts.api.store(speaking("ours", "u1")))
+    again = new(hosts.api, {"sluice.request.u1": hosts.bus["sluice.request.u1"]}, "w2")
+    again.read()
+    again.list()
+    again.api.store(speaking("late", "u2", text="db"))
+    again.show(again.api.find("u2"))
+    assert "sluice.request.u2" not in again.bus
+    again.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
+    again.handle(e.ListingStarted("others"), other_pod, e.ListingEnded("others", "1"))
+    assert [subject for subject, _ in again.words if "source" not in subject] == ["sluice.host.n1", "sluice.request.u2"]
+    assert [each.labels for each in again.bus["sluice.host.n1"].others] == [{"app": "llm"}]
+    again.bus.clear()
+    again.words.clear()
+    again.life = "2"
+    again.read()
+    found = [subject for subject, _ in again.words]
+    assert found[0] == "sluice.host.n1"
+    assert {"sluice.request.u1", "sluice.request.u2"} < set(found)
+
+
+# -- where volumes are --------------------------------------------------------------------------------------------
+
+IN_B = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]
+B = (NodeExpression(key="zone", operator="In", values=("b",)),)
+PV = {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": IN_B}}}}
+LATE = {"volumeBindingMode": "WaitForFirstConsumer"}
+TOPOLOGIES = [{"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]}]
+
+
+@pytest.mark.parametrize(
+    ("found", "places", "is_warned"),
+    [
+        (({}, PV, None), ((B,),), False),
+        (({}, {"spec": {}}, None), (), False),
+        ((None, None, None), (), False),
+        (({}, None, LATE), (), False),
+        (({}, None, LATE | {"allowedTopologies": TOPOLOGIES}), ((B,),), False),
+        (({}, None, {"volumeBindingMode": "Immediate"}), (), True),
+    ],
+    ids=["bound", "bound anywhere", "not there", "bound later", "bound later in a zone", "not bound yet"],
+)
+def test_a_pod_with_a_volume_asks_for_a_node_that_reaches_it(hosts, found, places, is_warned):
+    """Read once, before it asks; what nobody knows is told to its owner and holds nothing up."""
+    hosts.automatic = False
+    volume = {"name": "models", "persistentVolumeClaim": {"claimName": "models"}}
+    pod = new_pod("train", "u1")
+    pod["spec"]["volumes"] = [*pod["spec"].get("volumes", []), volume]
+    hosts.show(hosts.api.store(pod))
+    assert "sluice.request.u1" not in hosts.bus
+    (asked,) = [each for each in hosts.calls if isinstance(each, e.ReadClaims)]
+    assert asked.names == ("models",)
+    hosts.handle(e.ClaimsRead(asked.uid, (("models", *found),)))
+    assert hosts.bus["sluice.request.u1"].host.volumes == places
+    assert [each.reason for each in hosts.api.events] == ["SliceWarning"] * is_warned
+
+
+@pytest.mark.parametrize(("zone", "is_reached"), [("b", True), ("a", False)])
+def test_a_claim_that_was_bound_elsewhere_meanwhile_keeps_its_pod_from_the_node(hosts, zone, is_reached):
+    """A pin cannot be changed: the scheduler would never place the pod on a node that cannot reach its volume."""
+    hosts.automatic = False
+    hosts.handle(e.NodeSeen(node("node-a", labels={"zone": zone})))
+    pod = new_pod("train", "u1")
+    pod["spec"]["volumes"] = [{"name": "m", "persistentVolumeClaim": {"claimName": "m"}}]
+    hosts.show(hosts.api.store(pod))
+    hosts.handle(e.ClaimsRead("u1", (("m", {}, None, LATE),)))
+    hosts.calls.clear()
+    hosts.bind("u1")
+    assert [type(each) for each in hosts.calls if not isinstance(each, e.WritePodCondition)] == [e.ReadClaims]
+    hosts.calls.clear()
+    hosts.automatic = True
+    hosts.handle(e.ClaimsRead("u1", (("m", {}, PV, None),)))
+    pinned = not hosts.api.pods["train"]["spec"].get("schedulingGates")
+    declined = hosts.bus["sluice.request.u1"].declined
+    assert (pinned, declined) == (is_reached, None if is_reached else "u1_r_1")
+    if not is_reached:
+        assert hosts.bus["sluice.request.u1"].host.volumes == ((B,),), "the next slice would be in the wrong zone, too"
+        assert any("which cannot reach a volume of the pod" in each.note for each in hosts.api.events)
+
+
+def test_where_volumes_are_is_asked_again_while_the_api_server_is_away(hosts):
+    """A pod that asked without it would be pinned where it cannot start."""
+    hosts.automatic = False
+    pod = new_pod("train", "u1")
+    pod["spec"]["volumes"] = [{"name": "m", "ephemeral": {}}]
+    hosts.show(hosts.api.store(pod))
+    (asked,) = hosts.calls
+    hosts.calls.clear()
+    hosts.handle(e.ClaimsUnreadable(asked.uid, "away"))
+    assert "sluice.request.u1" not in hosts.bus
+    hosts.pass_time(3)
+    (again,) = hosts.calls
+    assert again.names == ("train-m",)
+    hosts.handle(e.ClaimsRead(again.uid, forbidden="it may not"))
+    assert hosts.bus["sluice.request.u1"].host.volumes == ()
+    assert [each.note.partition(".")[0] for each in hosts.api.events] == ["it may not"]
+
+
+def test_a_demand_that_nobody_looks_at_is_told_to_its_owner(hosts):
+    """A pod of a Deployment has no kubectl that would print the warning of its admission."""
+    pod = new_pod("train", "u1")
+    term = {"topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {"matchLabels": {"team": "ml"}}}
+    pod["spec"]["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    hosts.show(hosts.api.store(pod))
+    (said,) = hosts.api.events
+    assert (said.reason, "namespaceSelector" in said.note) == ("SliceWarning", True)
+
+
+@pytest.mark.parametrize("owner", ["ReplicaSet", ""])
+def test_what_a_controller_makes_again_avoids_the_node_that_the_scheduler_refused(hosts, owner):
+    """It would be evicted from the same node every minute; a bare pod keeps its slice, and its owner decides."""
+    hosts.create("train-1", "u1", owner=owner)
+    hosts.bind("u1")
+    hosts.pass_time(hosts.core.config.unscheduled_after_s + 2)
+    assert hosts.api.evictions == (["u1"] if owner else [])
+    hosts.create("train-2", "u2", owner=owner)
+    assert hosts.bus["sluice.request.u2"].host.shun == (("node-a",) if owner else ())

@@ -1,0 +1,227 @@
+"""When a node's deletion counts, and when it does not (PROTOCOL §6)."""
+
+import pytest
+from msgspec.structs import replace
+from test_cluster_node_capacity import NO_ROOM, node
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import NodeName, RunId
+from sluice.contracts.messages import HostFacts, NodeChanged, NodeInventory, NodeRemoved, NodeSnapshot
+from sluice_pod_watcher.core.cluster import events as e
+
+N1 = NodeName("n1")
+GRACE_S = 300
+REMOVED = NodeRemoved(node=N1, cause="its Node object was deleted")
+
+
+def news(name=N1, run="a1", generation=1) -> NodeChanged:
+    """An agent speaks."""
+    return NodeChanged(
+        node=name, endpoint="10.0.0.1:1", boot_id="b", agent_run=RunId(run), generation=generation, gpus=()
+    )
+
+
+def inventory(*, stale: bool, name=N1) -> NodeInventory:
+    """Whether it answers."""
+    snapshot = NodeSnapshot(
+        node=name, boot_id="b", agent_run=RunId("a1"), generation=1, driver_version="", gpus=(), slices=()
+    )
+    return NodeInventory(snapshot=snapshot, stale=stale)
+
+
+@pytest.fixture
+def cluster(bench):
+    """A pod-watcher that knows n1, whose agent has spoken and does not answer any more."""
+    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
+    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
+    bench.observe(subjects.node(N1), news())
+    bench.observe(subjects.inventory(N1), inventory(stale=True))
+    bench.pass_time(2)
+    return bench
+
+
+def said(bench, name="n1"):
+    """What the bus says of a node's agent."""
+    return bench.bus.get(f"sluice.node.{name}")
+
+
+def test_a_node_whose_object_stays_away_is_removed(cluster):
+    """What is booked there would be booked for ever."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.pass_time(GRACE_S - 2)
+    assert said(cluster) == news()
+    cluster.pass_time(4)
+    assert said(cluster) == REMOVED
+    assert cluster.bus["sluice.host.n1"] == NO_ROOM
+    assert any("node n1 is removed" in line for line in cluster.told)
+
+
+def test_it_is_said_once(cluster):
+    """Each word is copied to the history, and read by all."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.pass_time(GRACE_S * 4)
+    assert [message for _, message in cluster.words if isinstance(message, NodeRemoved)] == [REMOVED]
+
+
+def test_a_node_that_is_registered_again_is_not_removed(cluster):
+    """A kubelet does so in seconds when somebody has deleted its object by mistake. Each absence counts by itself."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.pass_time(GRACE_S - 10)
+    cluster.handle(e.NodeSeen(node(version=4)), e.NodeGone(node(version=5)))
+    cluster.pass_time(GRACE_S - 10)
+    assert said(cluster) == news()
+    cluster.handle(e.NodeSeen(node(version=6)))
+    cluster.pass_time(GRACE_S * 2)
+    assert said(cluster) == news()
+    assert cluster.bus["sluice.host.n1"].cpu_cores == 8
+
+
+def test_a_node_that_is_registered_again_at_once_was_never_away(cluster):
+    """Between two ticks its object is deleted and made anew: its grants would be closed while it is there."""
+    cluster.handle(e.NodeGone(node(version=3)), e.NodeSeen(node(version=4)))
+    cluster.pass_time(GRACE_S * 2)
+    assert said(cluster) == news()
+    assert cluster.bus["sluice.host.n1"].cpu_cores == 8
+
+
+def test_a_node_whose_agent_answers_is_not_removed(cluster):
+    """It gives its slices back itself, one by one, as their pods go."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.observe(subjects.inventory(N1), inventory(stale=False))
+    cluster.pass_time(GRACE_S * 2)
+    assert said(cluster) == news()
+    cluster.observe(subjects.inventory(N1), inventory(stale=True))
+    cluster.pass_time(2)
+    assert said(cluster) == REMOVED
+
+
+def test_a_removed_node_that_speaks_again_has_no_room_without_its_object(cluster):
+    """Pods would be pinned to a node on which no kubelet starts them."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.pass_time(GRACE_S + 5)
+    del cluster.bus["sluice.host.n1"]  # its time to live is over
+    cluster.observe(subjects.node(N1), news(run="a2"))
+    cluster.pass_time(1)
+    assert cluster.bus["sluice.host.n1"] == NO_ROOM
+    cluster.pass_time(GRACE_S - 5)
+    assert said(cluster) == news(run="a2")
+    cluster.pass_time(10)
+    assert said(cluster) == REMOVED
+
+
+def test_a_node_that_was_deleted_while_nobody_watched_is_removed_too(new):
+    """Its host facts would promise room for ever, and its grants would stay."""
+    told = HostFacts(cpu_cores=8.0, memory_mib=1, pods_free=1, source="cluster")
+    bench = new(bus={"sluice.host.n1": told, "sluice.node.n1": news()})
+    bench.start()
+    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
+    bench.pass_time(GRACE_S * 2)
+    assert said(bench) == news()  # nodes were not listed yet
+    bench.handle(e.ListingStarted("nodes"), e.ListingEnded("nodes", "1"))
+    bench.pass_time(2)
+    assert bench.bus["sluice.host.n1"] == NO_ROOM
+    bench.pass_time(GRACE_S)
+    assert said(bench) == REMOVED
+
+
+def test_a_node_of_another_cluster_on_the_same_bus_is_left_alone(new):
+    """Two clusters would remove each other's nodes."""
+    told = HostFacts(cpu_cores=8.0, memory_mib=1, pods_free=1, source="another")
+    bench = new(bus={"sluice.host.n1": told, "sluice.node.n1": news()})
+    bench.start()
+    for what in ("others", "nodes"):
+        bench.handle(e.ListingStarted(what), e.ListingEnded(what, "1"))
+    bench.pass_time(GRACE_S * 2)
+    assert (said(bench), bench.bus["sluice.host.n1"]) == (news(), told)
+
+
+def test_a_node_that_our_pods_remember_is_removed_after_the_bus_was_wiped(new):
+    """Their requests would wait for it for ever, withdrawn or not."""
+    bench = new()
+    bench.start()
+    for what in ("others", "nodes"):
+        bench.handle(e.ListingStarted(what), e.ListingEnded(what, "1"))
+    bench.create("jp", "u1")
+    bench.bind("u1", node="n1")
+    bench.bus.clear()
+    bench.read()
+    bench.list()
+    bench.pass_time(GRACE_S + 5)
+    assert said(bench) == REMOVED
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["goes on", "started anew"])
+def test_nothing_is_left_on_the_bus_of_a_node_that_was_removed(cluster, new, restarted):
+    """Room on the bus, and time at every start, for each node that ever was: a cluster that scales makes thousands."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.pass_time(GRACE_S + 5)
+    assert said(cluster) == REMOVED
+    cluster.observe(subjects.host(N1), NO_ROOM)  # what was said is read, too
+    cluster.pass_time(5)
+    watcher = cluster
+    if restarted:
+        watcher = new(cluster.api, cluster.bus, run="w2")
+        watcher.start()
+        for what in ("others", "nodes"):
+            watcher.handle(e.ListingStarted(what), e.ListingEnded(what, "1"))
+        watcher.pass_time(GRACE_S + 5)
+        assert not any(isinstance(message, NodeRemoved) for _, message in watcher.words), "it was said before"
+    watcher.now += watcher.core.config.closing_ttl_s
+    del watcher.bus["sluice.host.n1"], watcher.bus["sluice.node.n1"]  # their time to live is over
+    watcher.read()
+    watcher.pass_time(5)
+    assert "sluice.host.n1" not in watcher.bus
+
+
+def begun(new):
+    """A pod-watcher that knows n1, on which a pod of ours runs."""
+    bench = new()
+    bench.start()
+    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
+    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
+    bench.observe(subjects.node(N1), news())
+    bench.create("jp", "u1")
+    bench.bind("u1", node="n1")
+    bench.pass_time(2)
+    return bench
+
+
+def test_a_node_that_was_removed_before_a_wipe_is_removed_after_it_too(new):
+    """Its pod's request, withdrawn or not, would wait for it for ever: the removal went with the bus."""
+    bench = begun(new)
+    bench.observe(subjects.inventory(N1), inventory(stale=True))
+    bench.handle(e.NodeGone(node(version=3)))
+    bench.pass_time(GRACE_S + 5)
+    assert said(bench) == REMOVED
+    bench.bus.clear()
+    bench.life = "2"
+    bench.read()
+    bench.list()
+    bench.pass_time(GRACE_S * 2)
+    assert said(bench) == REMOVED
+
+
+def test_a_node_that_answered_before_a_wipe_and_never_after_it_is_removed(new):
+    """Nobody says of it that it does not answer: in this life of the bus nobody knows it."""
+    bench = begun(new)
+    bench.observe(subjects.inventory(N1), inventory(stale=False))
+    bench.pass_time(2)
+    bench.handle(e.NodeGone(node(version=3)))
+    bench.bus.clear()
+    bench.life = "2"
+    bench.read()
+    bench.list()
+    bench.pass_time(GRACE_S * 3)
+    assert said(bench) == REMOVED
+
+
+def test_a_node_that_an_operator_removed_while_it_answered_can_be_removed_again(new):
+    """It spoke once more, and was never pulled again: the inventory says of it only that it was removed."""
+    bench = begun(new)
+    bench.observe(subjects.inventory(N1), inventory(stale=False))
+    bench.observe(subjects.node(N1), REMOVED)
+    bench.observe(subjects.inventory(N1), replace(inventory(stale=True), removed=True))
+    bench.observe(subjects.node(N1), news(run="a2"))
+    bench.handle(e.NodeGone(node(version=3)))
+    bench.pass_time(GRACE_S * 3)
+    assert said(bench) == REMOVED

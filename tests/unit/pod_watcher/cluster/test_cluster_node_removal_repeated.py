@@ -1,0 +1,32 @@
+"""That a node is removed is said again where a server that had not synced it has forgotten it (PROTOCOL §1)."""
+
+from test_cluster_node_removal import GRACE_S, REMOVED, cluster, node, said
+
+from sluice_pod_watcher.core.cluster import events as e
+
+__all__ = ["cluster"]
+
+
+def test_a_removal_that_was_said_over_nothing_and_forgotten_is_said_again(cluster):
+    """After a wipe nobody has spoken of it, so nothing is back that would tell: its grants stay booked for ever."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.pass_time(2)
+    cluster.bus.clear()
+    cluster.life = "2"
+    cluster.read()
+    cluster.pass_time(GRACE_S + 2)
+    assert cluster.bus.pop("sluice.node.n1") == REMOVED
+    cluster.read()
+    cluster.pass_time(GRACE_S + 2)
+    assert said(cluster) == REMOVED
+
+
+def test_one_that_has_expired_is_not(cluster):
+    """Start-up does not grow with the nodes that there were."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.pass_time(GRACE_S + 2)
+    assert cluster.bus.pop("sluice.node.n1") == REMOVED
+    cluster.now += cluster.core.config.closing_ttl_s
+    cluster.read()
+    cluster.pass_time(GRACE_S * 2)
+    assert said(cluster) is None

@@ -1,0 +1,226 @@
+"""The folder and the identities file, on a real disk."""
+
+import asyncio
+import fcntl
+import os
+import stat
+from dataclasses import replace
+
+import pytest
+
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import Claim
+from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.settings import SettingsError, load
+from sluice_pod_watcher.core.folder.events import (
+    FolderListed,
+    FolderUnlistable,
+    IdentityRecord,
+    ManifestFile,
+    RequestRevision,
+)
+from sluice_pod_watcher.settings import PodWatcherSettings
+from sluice_pod_watcher.shell.folder import manifest_folder as folder_module
+from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
+from sluice_pod_watcher.shell.folder.manifest_folder import ManifestFolder
+
+RECORDS = (
+    IdentityRecord(
+        uid=RequestId("w1-1"),
+        file="a.yaml",
+        document="default/a",
+        namespace="default",
+        name="a",
+        asks=(
+            RequestRevision(1, refusal=Refusal(reason=RefusalReason.NOT_YAML, message="no")),
+            RequestRevision(2, (Claim(container="main", profile="1g.5gb", gpus=2),)),
+        ),
+    ),
+    IdentityRecord(RequestId("w1-2"), "b.yaml", "", "", "", (RequestRevision(1),), "pod gone"),
+)
+
+
+@pytest.fixture
+def folder(tmp_path) -> ManifestFolder:
+    """An empty folder; a file may have 100 bytes."""
+    path = tmp_path / "pods"
+    path.mkdir()
+    return ManifestFolder(path, SystemClock(), 100)
+
+
+async def test_only_manifests_are_read_and_each_that_cannot_be_says_why(folder):
+    """One strange file must not hide the others, nor hold anything up."""
+    path = folder.path
+    (path / "b.yaml").write_text("b: 1\n")
+    (path / "a.json").write_bytes(b"\xef\xbb\xbf{}")
+    (path / "large.yml").write_text("x" * 101)
+    (path / "binary.yaml").write_bytes(b"a: \xff\n")
+    (path / "folder.yaml").mkdir()
+    os.mkfifo(path / "pipe.yaml")
+    (path / "dangling.yaml").symlink_to(path / "nowhere")
+    for ignored in (".hidden.yaml", "a.yaml~", "a.yaml.swp", "README.md"):
+        (path / ignored).write_text("x")
+    assert await folder.list() == FolderListed(
+        (
+            ManifestFile("a.json", "{}"),
+            ManifestFile("b.yaml", "b: 1\n"),
+            ManifestFile("binary.yaml", error="no UTF-8 at byte 3"),
+            ManifestFile("folder.yaml", error="no regular file"),
+            ManifestFile("large.yml", too_large=True),
+            ManifestFile("pipe.yaml", error="no regular file"),
+        )
+    )
+
+
+async def test_a_change_that_keeps_size_and_time_is_still_seen(folder):
+    """File times are coarse; a quick edit of the same length must not be missed."""
+    file = folder.path / "a.yaml"
+    for text in ("a: 1\n", "a: 2\n", "a: 3\n"):
+        file.write_text(text)
+        os.utime(file, ns=(10**18, 10**18))
+        assert await folder.list() == FolderListed((ManifestFile("a.yaml", text),))
+
+
+async def test_a_file_with_a_name_that_is_no_text_is_listed(folder):
+    """The bus carries text only; the file is still read."""
+    (folder.path / os.fsdecode(b"\xff.yaml")).write_text("a: 1\n")
+    assert await folder.list() == FolderListed((ManifestFile("\\xff.yaml", "a: 1\n"),))
+
+
+async def test_a_listing_is_all_or_nothing(folder, monkeypatch):
+    """What a listing leaves out would be withdrawn."""
+    for name in ("a.yaml", "b.yaml"):
+        (folder.path / name).write_text("a: 1\n")
+    monkeypatch.setattr(folder_module, "FILES_MAX", 1)
+    assert isinstance(await folder.list(), FolderUnlistable)
+    monkeypatch.setattr(folder_module, "FILES_MAX", 2)
+    monkeypatch.setattr(folder_module, "TOTAL_BYTES_MAX", 9)
+    assert isinstance(await folder.list(), FolderUnlistable)
+    monkeypatch.setattr(folder_module, "TOTAL_BYTES_MAX", 10)
+    assert isinstance(await folder.list(), FolderListed)
+
+
+def test_a_missing_folder_is_named_with_the_setting(tmp_path):
+    """The most likely mistake at the first start."""
+    missing = ManifestFolder(tmp_path / "nowhere", SystemClock(), 100)
+    with pytest.raises(ServiceError, match=r"nowhere cannot be listed: No such file.*SLUICE_POD_WATCHER_PODS_DIR"):
+        missing.check()
+
+
+def test_identities_are_read_as_they_were_saved(tmp_path):
+    """A running pod keeps its id over a restart."""
+    with IdentityFile(tmp_path / "pods") as file:
+        assert file.load() == ()
+        file.save(RECORDS[:1])
+        file.save(RECORDS)
+        assert file.load() == RECORDS
+        assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+        assert sorted(each.name for each in file.folder.iterdir()) == ["identities.json", "identities.lock"]
+
+
+def test_what_changed_since_the_last_saving_is_saved(tmp_path):
+    """A pod that was bound would be another one's after a restart; what has not changed is not encoded anew."""
+    changed = replace(RECORDS[0], ended="pod gone")
+    with IdentityFile(tmp_path) as file:
+        for records in (RECORDS, (changed, *RECORDS[1:]), RECORDS[1:], RECORDS, ()):
+            file.save(records)
+            assert file.load() == records
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"\xff", b"{}", b'{"format": 2, "identities": []}', b'{"format": 1, "identities": [{}]}'],
+)
+def test_damaged_identities_stop_the_start_with_the_cure(tmp_path, data):
+    """Beginning with new ids would end every running pod."""
+    with IdentityFile(tmp_path) as file:
+        file.path.write_bytes(data)
+        with pytest.raises(ServiceError, match=r"identities\.json is damaged; put back a copy, or move it away"):
+            file.load()
+
+
+def test_identities_without_anything_said_are_damaged(tmp_path):
+    """Such a record could not be said on the bus."""
+    with IdentityFile(tmp_path) as file:
+        file.save((replace(RECORDS[0], asks=()),))
+        with pytest.raises(ServiceError, match="incomplete"):
+            file.load()
+
+
+def test_a_second_pod_watcher_on_the_same_data_does_not_start(tmp_path):
+    """Two would give one document two ids."""
+    with IdentityFile(tmp_path), pytest.raises(ServiceError, match="another pod-watcher works with"):
+        IdentityFile(tmp_path).__enter__()
+    with IdentityFile(tmp_path) as again:
+        assert again.load() == ()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("PODS_DIR", None, "SLUICE_POD_WATCHER_PODS_DIR is not set"),
+        ("SOURCE", "a.b", "source = 'a.b'"),
+        ("MAX_GPUS_PER_NODE", "0", "max_gpus_per_node = 0"),
+        ("CLOSING_TTL_S", "0", "closing_ttl_s"),
+        ("RELIST_S", "0", "relist_s is from 0.1"),
+        ("PODS_DRI", "x", "did you mean"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(variable, value, words):
+    """Who starts the service knows what to mend."""
+    environ = {"SLUICE_POD_WATCHER_PODS_DIR": "/pods"}
+    environ |= {f"SLUICE_POD_WATCHER_{variable}": value} if value is not None else {}
+    if value is None:
+        environ = {}
+    with pytest.raises(SettingsError, match=words):
+        load(PodWatcherSettings, service="pod-watcher", environ=environ)
+
+
+def test_settings_reach_the_rules():
+    """A setting that changes nothing would be worse than none."""
+    environ = {f"SLUICE_POD_WATCHER_{key}": value for key, value in {
+        "PODS_DIR": "/pods", "SOURCE": "lab", "RELIST_S": "2", "GONE_GRACE_S": "0.5", "CLOSING_TTL_S": "60",
+        "MAX_GPUS_PER_NODE": "4", "FLEET_FILE": "/fleet.toml",
+    }.items()}  # fmt: skip
+    settings = load(PodWatcherSettings, service="pod-watcher", environ=environ)
+    config = settings.config()
+    assert (config.source, config.relist_s, config.gone_grace_s, config.closing_ttl_s, config.max_gpus_per_node) == (
+        "lab", 2.0, 0.5, 60, 4,
+    )  # fmt: skip
+    assert str(settings.fleet_file) == "/fleet.toml"
+
+
+async def test_a_leased_manifest_counts_only_while_somebody_holds_it(folder):
+    """Whoever was killed with a slice would keep it for ever."""
+    (folder.path / "a.yaml").write_text("a: 1\n")
+    leased = folder.path / "run.leased.yaml"
+    leased.write_text("b: 1\n")
+    plain = FolderListed((ManifestFile("a.yaml", "a: 1\n"),))
+    assert await folder.list() == plain
+    with leased.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for _ in range(2):
+            assert await folder.list() == FolderListed((*plain.files, ManifestFile("run.leased.yaml", "b: 1\n")))
+    assert await folder.list() == plain
+
+
+async def test_a_lock_that_is_let_go_is_noticed_without_a_change_of_the_file(folder):
+    """Nothing tells of it: the slice of a killed holder would wait for the next listing."""
+    leased = folder.path / "run.leased.yaml"
+    leased.write_text("b: 1\n")
+    held = leased.open("rb")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    changes = folder.changes()
+    try:
+        await anext(changes)  # what may have changed before the watch began
+        await folder.list()
+        hint = asyncio.ensure_future(anext(changes))
+        held.close()
+        async with asyncio.timeout(10):
+            await hint
+    finally:
+        held.close()
+        await changes.aclose()
+    assert await folder.list() == FolderListed(())

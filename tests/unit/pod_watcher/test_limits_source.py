@@ -1,0 +1,542 @@
+"""Limits that a file says: what is said on the bus, what is taken back, and what is left alone."""
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import (
+    Entry,
+    Observed,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Ticked,
+    Write,
+    WriteAccepted,
+    WriteRefused,
+    WriteUnknown,
+)
+from sluice.contracts.bus.subjects import Address
+from sluice.contracts.ids import Incarnation, NodeName, OperationId, RunId, SourceName
+from sluice.contracts.messages import Amounts, AnyMessage, Cordoned, QuotaSet, QuotaUnset, Uncordoned
+from sluice_pod_watcher.core.folder.events import WriteLogLine
+from sluice_pod_watcher.core.limits_source import (
+    PAUSE_FIRST_S,
+    PAUSE_MAX_S,
+    Event,
+    Instruction,
+    LimitsPublished,
+    LimitsRead,
+    LimitsSource,
+    LimitsUnreadable,
+)
+
+CLUSTER = SourceName("cluster")
+FOUR = "[namespaces.lab]\ngpus = 4\n"
+FIVE = "[namespaces.lab]\ngpus = 5\n"
+CORDON = '[nodes."gpu-1.example"]\ncordon = true\nwhy = "its fan"\n'
+BAD = "[namespaces.lab]\ngpus = -1\n"
+LAB = subjects.quota("lab")
+NODE = subjects.cordon(NodeName("gpu-1.example"))
+TTL_S = 60
+
+
+def lab(gpus: int, source: str = CLUSTER) -> QuotaSet:
+    """The limit of a namespace."""
+    return QuotaSet(namespace="lab", total=Amounts(gpus=gpus), source=SourceName(source))
+
+
+UNSET = QuotaUnset(namespace="lab", source=CLUSTER)
+CORDONED = Cordoned(node=NodeName("gpu-1.example"), why="its fan", source=CLUSTER)
+UNCORDONED = Uncordoned(node=NodeName("gpu-1.example"), source=CLUSTER)
+
+
+def write(
+    run: str, number: int, address: Address, message: AnyMessage, expected: int = 0, ttl_s: int | None = None
+) -> Write:
+    """One write of the limits' core as it must be."""
+    return Write(
+        operation=OperationId(f"{run}-{number}"),
+        attempt=1,
+        stream=Stream.BOOK,
+        subject=address.subject,
+        guard=address.guard,
+        expected=expected,
+        message=message,
+        request="",
+        ttl_s=ttl_s,
+    )
+
+
+@dataclass
+class Bus:
+    """Last values, guarded as a server guards them. Everybody hears of what lands, sooner or later."""
+
+    values: dict[str, Entry] = field(default_factory=dict)
+    sequence: itertools.count = field(default_factory=lambda: itertools.count(1001))
+    incarnation: int = 1000
+    landed: list[Write] = field(default_factory=list)
+
+    def put(self, address: Address, message: AnyMessage, operation: str = "console-1") -> Entry:
+        """Somebody says something."""
+        entry = Entry(address.subject, next(self.sequence), OperationId(operation), message)
+        self.values[address.subject] = entry
+        return entry
+
+    def take(self, wanted: Write) -> WriteAccepted | WriteRefused:
+        """A write arrives."""
+        last = self.values.get(wanted.subject)
+        if (last.sequence if last is not None else 0) != wanted.expected:
+            return WriteRefused(wanted.operation, last.sequence if last is not None else 0)
+        self.landed.append(wanted)
+        address = subjects.parse(wanted.subject)
+        return WriteAccepted(wanted.operation, self.put(address, wanted.message, wanted.operation).sequence)
+
+    def wipe(self) -> None:
+        """A broker without data takes its place."""
+        self.values.clear()
+        self.incarnation += 1000
+        self.sequence = itertools.count(self.incarnation * 1000)
+
+    def said(self) -> dict[str, AnyMessage]:
+        """The last word at each subject."""
+        return {subject: entry.message for subject, entry in self.values.items() if entry.message is not None}
+
+
+def said_in(bus: Bus) -> LimitsPublished:
+    """All is on the bus, in its present life."""
+    return LimitsPublished(Incarnation(str(bus.incarnation)))
+
+
+@dataclass
+class Watcher:
+    """One process that says a file's limits; the test is its file, and carries out what it says."""
+
+    bus: Bus
+    run: str = "w"
+    source: SourceName = CLUSTER
+    now: float = 100.0
+    told: list[str] = field(default_factory=list)
+    said: int = 0
+    """How often it has told that all is said."""
+    core: LimitsSource = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with a core that knows nothing."""
+        self.core = LimitsSource(RunId(self.run), self.source, origin="limits.toml", closing_ttl_s=TTL_S)
+
+    def step(self, event: Event) -> list[Instruction]:
+        """One event in, its instructions out."""
+        return self.core.handle(event, self.now)
+
+    def do(self, event: Event) -> None:
+        """One event in; everything that follows is done."""
+        waiting = self.step(event)
+        while waiting:
+            match waiting.pop(0):
+                case WriteLogLine() as tell:
+                    self.told.append(tell.sentence)
+                case Write() as wanted:
+                    answer = self.bus.take(wanted)
+                    waiting += self.step(answer)
+                    if isinstance(answer, WriteAccepted):
+                        waiting += self.step(Observed(Stream.BOOK, self.bus.values[wanted.subject]))
+                case LimitsPublished() as limits:
+                    assert limits == said_in(self.bus)
+                    self.said += 1
+                case other:
+                    raise AssertionError(other)
+
+    def reading(self) -> list[Instruction]:
+        """Everything is read (anew); what follows at its end is returned."""
+        out = self.step(ReadingStarted(Stream.BOOK, Incarnation(str(self.bus.incarnation))))
+        for entry in self.bus.values.values():
+            out += self.step(Observed(Stream.BOOK, entry))
+        assert out == []  # nothing is decided of half of what there is
+        return self.step(ReadingCaughtUp(Stream.BOOK))
+
+    def read(self) -> None:
+        """Everything is read (anew), and what follows is done."""
+        self.do(ReadingStarted(Stream.BOOK, Incarnation(str(self.bus.incarnation))))
+        for entry in list(self.bus.values.values()):
+            self.do(Observed(Stream.BOOK, entry))
+        self.do(ReadingCaughtUp(Stream.BOOK))
+
+    def hear(self, address: Address) -> None:
+        """It reads what the bus says now."""
+        self.do(Observed(Stream.BOOK, self.bus.values[address.subject]))
+
+    def pass_time(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+        self.do(Ticked())
+
+
+def started(bus: Bus, text: str, run: str = "w", source: SourceName = CLUSTER) -> Watcher:
+    """A process that has read the file and the bus."""
+    watcher = Watcher(bus, run, source)
+    watcher.do(LimitsRead(text))
+    watcher.read()
+    return watcher
+
+
+# -- what is said -------------------------------------------------------------------------------------------------
+
+
+def test_what_the_file_says_is_said_once_both_were_read():
+    """Limits that only a person can say are gone with a broker."""
+    watcher = Watcher(Bus())
+    told = WriteLogLine("info", "limits.toml names 1 namespaces and 1 nodes")
+    assert watcher.step(LimitsRead(FOUR + CORDON)) == [told]
+    assert watcher.reading() == [write("w", 1, LAB, lab(4)), write("w", 2, NODE, CORDONED)]
+
+
+def test_nothing_is_said_before_the_file_was_read_well_once():
+    """A start with a broken file would lift what it said before."""
+    bus = Bus()
+    bus.put(LAB, lab(4), "before-1")
+    watcher = Watcher(bus)
+    assert watcher.reading() == []
+    assert watcher.step(LimitsUnreadable("there is no limits file x", missing=True)) == [
+        WriteLogLine("info", "there is no limits file x; what is on the bus stays in force"),
+        said_in(bus),
+    ]
+    assert watcher.step(LimitsUnreadable("the limits file x cannot be read: no UTF-8")) == [
+        WriteLogLine("warning", "the limits file x cannot be read: no UTF-8; what is on the bus stays in force")
+    ]
+    assert watcher.step(LimitsRead(BAD)) == [
+        WriteLogLine(
+            "warning",
+            "limits.toml: namespaces.lab.gpus = -1: a whole number from 0 on, or unlimited; "
+            "what is on the bus stays in force",
+        )
+    ]
+    assert watcher.step(Ticked()) == []
+    assert watcher.step(LimitsRead(FIVE)) == [
+        WriteLogLine("info", "limits.toml names 1 namespaces and 0 nodes"),
+        write("w", 1, LAB, lab(5), expected=1001),
+    ]
+
+
+def test_what_is_said_already_is_not_said_again():
+    """Each start would be another decision in the ledger's order."""
+    bus = Bus()
+    bus.put(LAB, lab(4), "before-1")
+    watcher = Watcher(bus)
+    watcher.do(LimitsRead(FOUR))
+    assert watcher.reading() == [said_in(bus)]
+
+
+def test_that_all_is_said_is_told_once_and_not_before_it_is_on_the_bus():
+    """Pods that are asked for before are granted beyond a limit, and a limit takes nothing away."""
+    bus = Bus()
+    watcher = Watcher(bus)
+    watcher.do(LimitsRead(FOUR + CORDON))
+    first, second = watcher.reading()
+    assert isinstance(first, Write)
+    assert isinstance(second, Write)
+    assert watcher.step(bus.take(second)) == []
+    assert watcher.step(WriteUnknown(first.operation))[1:] == []
+    assert watcher.step(bus.take(first)) == [said_in(bus)]
+    watcher.do(LimitsRead(FIVE))
+    watcher.read()
+    assert watcher.said == 0
+
+
+def test_after_a_wipe_it_is_told_again_that_all_is_said_and_not_before_it_is_on_the_bus():
+    """Pods that are asked for again before that are granted beyond the limit, on nodes that are cordoned."""
+    bus = Bus()
+    watcher = started(bus, FOUR)
+    watcher.said = 0
+    bus.wipe()
+    (again,) = watcher.reading()
+    assert isinstance(again, Write)
+    assert watcher.step(bus.take(again)) == [said_in(bus)]
+    watcher.read()
+    assert watcher.said == 0
+
+
+def test_a_reading_of_another_life_is_awaited_where_there_is_no_file():
+    """The pods of a fleet without limits would wait for them after each wipe."""
+    bus = Bus()
+    watcher = Watcher(bus)
+    watcher.do(LimitsUnreadable("there is no limits file x", missing=True))
+    assert watcher.said == 0
+    assert watcher.reading() == [said_in(bus)]
+    bus.wipe()
+    assert watcher.reading() == [said_in(bus)]
+
+
+def test_an_edit_is_said_and_what_it_leaves_out_is_taken_back_once():
+    """A limit that nobody wants any more would hold for ever."""
+    bus = Bus()
+    watcher = started(bus, FOUR + CORDON)
+    assert watcher.step(LimitsRead(FIVE)) == [
+        WriteLogLine("info", "limits.toml names 1 namespaces and 0 nodes"),
+        WriteLogLine("info", "node gpu-1.example may be used again: limits.toml does not name it"),
+        write("w", 3, LAB, lab(5), expected=1001),
+        write("w", 4, NODE, UNCORDONED, expected=1002, ttl_s=TTL_S),
+    ]
+    assert watcher.step(WriteAccepted(OperationId("w-4"), 1003)) == []
+    assert watcher.step(WriteAccepted(OperationId("w-3"), 1004)) == []
+    bus.put(NODE, UNCORDONED, "w-4")
+    assert watcher.step(Observed(Stream.BOOK, bus.values[NODE.subject])) == []
+    assert watcher.step(LimitsRead("")) == [
+        WriteLogLine("info", "limits.toml names 0 namespaces and 0 nodes"),
+        WriteLogLine("info", "namespace lab has no limits any more: limits.toml does not name it"),
+        write("w", 5, LAB, UNSET, expected=1004, ttl_s=TTL_S),
+    ]
+
+
+@pytest.mark.parametrize("bad", [LimitsRead(BAD), LimitsUnreadable("it is away", missing=True)])
+def test_a_bad_edit_and_a_missing_file_leave_in_force_what_was_said_before(bad):
+    """A slip of the pen, or a ConfigMap that was deleted, would lift every limit."""
+    bus = Bus()
+    watcher = started(bus, FOUR)
+    (told,) = watcher.step(bad)
+    assert isinstance(told, WriteLogLine)
+    assert told.level == "warning"
+    assert told.sentence.endswith("; what it said before stays in force")
+    bus.wipe()
+    assert watcher.reading() == [write("w", 2, LAB, lab(4))]
+
+
+def test_all_of_it_is_said_again_to_a_wiped_broker():
+    """The reason why there is a file."""
+    bus = Bus()
+    watcher = started(bus, FOUR + CORDON)
+    bus.wipe()
+    assert watcher.reading() == [write("w", 3, LAB, lab(4)), write("w", 4, NODE, CORDONED)]
+
+
+def test_a_write_without_an_answer_is_settled_by_itself():
+    """PROTOCOL W3: a read would take a late one for lost."""
+    bus = Bus()
+    watcher = Watcher(bus)
+    watcher.do(LimitsRead(FOUR))
+    (first,) = watcher.reading()
+    assert isinstance(first, Write)
+    (again,) = watcher.step(WriteUnknown(first.operation))
+    assert (again.operation, again.expected, again.message, again.attempt) == (first.operation, 0, lab(4), 2)
+
+
+# -- what others say ----------------------------------------------------------------------------------------------
+
+
+def test_what_a_person_said_of_others_is_left_alone():
+    """The file would take back what it never said."""
+    bus = Bus()
+    bus.put(subjects.quota("den"), QuotaSet(namespace="den", total=Amounts(gpus=1)))
+    bus.put(NODE, Cordoned(node=NodeName("gpu-1.example")))
+    watcher = started(bus, FOUR)
+    bus.put(subjects.quota("den"), QuotaSet(namespace="den", total=Amounts(gpus=2)))
+    assert watcher.step(Observed(Stream.BOOK, bus.values["sluice.quota.den"])) == []
+    assert watcher.step(LimitsRead("")) == [
+        WriteLogLine("info", "limits.toml names 0 namespaces and 0 nodes"),
+        WriteLogLine("info", "namespace lab has no limits any more: limits.toml does not name it"),
+        write("w", 2, LAB, UNSET, expected=1003, ttl_s=TTL_S),
+    ]
+
+
+def test_what_a_person_says_of_what_the_file_names_does_not_last():
+    """Two owners of one limit: nobody would know which holds after the next wipe."""
+    bus = Bus()
+    watcher = started(bus, FOUR)
+    bus.put(LAB, QuotaSet(namespace="lab", total=Amounts(gpus=9)))
+    assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [
+        WriteLogLine("info", "namespace lab: limits.toml replaces what an operator said"),
+        write("w", 2, LAB, lab(4), expected=1002),
+    ]
+
+
+def test_two_with_the_same_file_write_it_once():
+    """Two pod-watchers would write over each other for ever."""
+    bus = Bus()
+    one = started(bus, FOUR + CORDON, "one")
+    two = started(bus, FOUR + CORDON, "two")
+    for each in (one, two):
+        each.hear(LAB)
+        each.hear(NODE)
+    for each in (one, two, one):
+        each.do(LimitsRead(FIVE))
+        for other in (one, two):
+            other.hear(LAB)
+            other.hear(NODE)
+    assert [written.message for written in bus.landed] == [lab(4), CORDONED, lab(5), UNCORDONED]
+    assert bus.said() == {LAB.subject: lab(5), NODE.subject: UNCORDONED}
+
+
+def test_two_with_different_files_of_one_source_write_seldom_and_not_for_long():
+    """While a change is rolled out they would fight at the speed of the bus, and every limit would flap."""
+    bus = Bus()
+    one, two = started(bus, FOUR, "one"), started(bus, "", "two")
+    one.hear(LAB)
+    for _ in range(int(3600 / 0.5)):
+        for each in (one, two):
+            each.pass_time(0.5)
+            one.hear(LAB)
+            two.hear(LAB)
+    assert len(bus.landed) < 2 + 2 * 7  # pauses of 30, 60, ... 1920 s fit into an hour
+    two.do(LimitsRead(FOUR))
+    one.hear(LAB)
+    before = len(bus.landed)
+    for _ in range(100):
+        one.pass_time(PAUSE_MAX_S)
+        two.pass_time(PAUSE_MAX_S)
+    assert bus.said() == {LAB.subject: lab(4)}
+    assert len(bus.landed) == before
+
+
+def test_a_rivals_word_is_let_be_and_then_replaced():
+    """A process that ended with an old file would have the last word for ever."""
+    bus = Bus()
+    watcher = started(bus, FOUR)
+    bus.put(LAB, lab(3), "other-1")
+    said = (
+        "another pod-watcher of the source 'cluster' has another limits file: it speaks otherwise of namespace lab; "
+        "that is let be for 30 s"
+    )
+    assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [WriteLogLine("warning", said)]
+    watcher.now += PAUSE_FIRST_S - 1
+    assert watcher.step(Ticked()) == []
+    assert watcher.reading() == []  # nor does a reconnect end it
+    watcher.now += 1
+    assert watcher.step(Ticked()) == [write("w", 2, LAB, lab(4), expected=1002)]
+
+
+def test_an_edit_does_not_wait_for_ones_own_word_that_was_on_its_way():
+    """It would take itself for a rival, and let its older word be."""
+    bus = Bus()
+    watcher = Watcher(bus)
+    watcher.do(LimitsRead(FOUR))
+    (first,) = watcher.reading()
+    assert isinstance(first, Write)
+    assert watcher.step(LimitsRead(FIVE)) == [WriteLogLine("info", "limits.toml names 1 namespaces and 0 nodes")]
+    bus.take(first)
+    assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [write("w", 2, LAB, lab(5), expected=1001)]
+
+
+def test_an_edit_does_not_wait_for_a_rivals_pause():
+    """Who changes the file wants it now."""
+    bus = Bus()
+    watcher = started(bus, FOUR)
+    bus.put(LAB, lab(3), "other-1")
+    watcher.hear(LAB)
+    assert watcher.step(LimitsRead(FIVE))[1:] == [write("w", 2, LAB, lab(5), expected=1002)]
+
+
+def test_of_two_sources_that_name_the_same_the_first_keeps_it():
+    """Two clusters on one bus would flap; and neither takes back what is the other's."""
+    bus = Bus()
+    bus.put(LAB, lab(3, "west"), "other-1")
+    watcher = Watcher(bus)
+    watcher.do(LimitsRead(FOUR))
+    assert watcher.reading() == [
+        WriteLogLine("warning", "namespace lab stays as the limits file of 'west' says: it was there first"),
+        said_in(bus),
+    ]
+    bus.put(LAB, QuotaUnset(namespace="lab", source=SourceName("west")), "other-2")
+    assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [write("w", 1, LAB, lab(4), expected=1002)]
+
+
+def test_the_first_of_two_sources_is_respected_in_a_reading_after_a_wipe_too():
+    """What is being kept would be written over theirs in the middle of the reading."""
+    bus = Bus()
+    watcher = started(bus, FOUR)
+    bus.wipe()
+    bus.put(LAB, lab(3, "west"), "other-1")
+    assert watcher.reading() == [
+        WriteLogLine("warning", "namespace lab stays as the limits file of 'west' says: it was there first"),
+        said_in(bus),
+    ]
+    assert watcher.step(LimitsRead(""))[1:] == []
+
+
+# -- whatever happens in between ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Life:
+    """One process after another, through edits and a wipe; a restart may come after any step."""
+
+    bus: Bus = field(default_factory=Bus)
+    text: str = FOUR + CORDON
+    runs: int = 0
+    watcher: Watcher = field(init=False)
+
+    def __post_init__(self) -> None:
+        """The first process starts, beside what a person said."""
+        self.bus.put(subjects.quota("den"), QuotaSet(namespace="den", total=Amounts(gpus=1)))
+        self.start()
+
+    def start(self) -> None:
+        """A process with nothing but the file and the bus."""
+        self.runs += 1
+        self.watcher = started(self.bus, self.text, f"run{self.runs}")
+
+    def edit(self, text: str) -> None:
+        """The file changes."""
+        self.text = text if text != BAD else self.text
+        self.watcher.do(LimitsRead(text))
+
+    def wipe(self) -> None:
+        """The broker loses everything, also what a person said; who said it says it again."""
+        self.bus.wipe()
+        self.bus.put(subjects.quota("den"), QuotaSet(namespace="den", total=Amounts(gpus=1)))
+        self.watcher.read()
+
+
+STEPS = (
+    lambda life: life.edit(FIVE + CORDON),
+    lambda life: life.wipe(),
+    lambda life: life.edit(BAD),
+    lambda life: life.edit(CORDON),
+    lambda life: life.edit(FOUR),
+    lambda life: life.wipe(),
+    lambda life: life.edit(FIVE),
+)
+
+
+@pytest.mark.parametrize("restarts", list(itertools.product((False, True), repeat=len(STEPS)))[::5])
+def test_restarts_at_any_step_change_nothing_of_what_is_said(restarts):
+    """What is to be said follows from the file and the bus, not from what a process remembers."""
+    life = Life()
+    said = []
+    for step, restart in zip(STEPS, restarts, strict=True):
+        step(life)
+        if restart:
+            life.start()
+        said.append({k: v for k, v in life.bus.said().items() if not isinstance(v, QuotaUnset | Uncordoned)})
+    den = {"sluice.quota.den": QuotaSet(namespace="den", total=Amounts(gpus=1))}
+    both = den | {LAB.subject: lab(5), NODE.subject: CORDONED}
+    one = den | {NODE.subject: CORDONED}
+    assert said == [
+        both,
+        both,
+        both,
+        one,
+        den | {LAB.subject: lab(4)},
+        den | {LAB.subject: lab(4)},
+        den | {LAB.subject: lab(5)},
+    ]
+
+
+@pytest.mark.parametrize("landed", [False, True])
+@pytest.mark.parametrize("before", ["", FOUR, FIVE + CORDON])
+def test_a_process_that_dies_with_its_writes_on_their_way_is_followed_by_one_that_makes_it_right(before, landed):
+    """Half of what a file says would hold until the next edit."""
+    bus = Bus()
+    started(bus, before, "first")
+    dying = Watcher(bus, "dying")
+    dying.do(LimitsRead(FIVE))
+    on_their_way = [each for each in dying.reading() if isinstance(each, Write)]
+    if landed:
+        for each in on_their_way:
+            bus.take(each)
+    after = started(bus, FIVE, "after")
+    for each in on_their_way:
+        bus.take(each)  # a duplicate, or one that was slow
+    after.read()
+    assert {k: v for k, v in bus.said().items() if not isinstance(v, Uncordoned)} == {LAB.subject: lab(5)}
