@@ -387,8 +387,8 @@ async def test_a_share_grows_as_far_as_it_was_told_and_shrinks_again(here):
     bound = await here.bound("serve")
     refused = here.up.sluice("adjust", "serve", "--memory", "900Gi")
     said = re.fullmatch(
-        rf"{here.namespace}/serve stays as it is \(CapacityExceeded\): .*; the most that fits now, with the rest unchanged: "
-        r"memory \(MiB\) (\d+)\n",
+        rf"{here.namespace}/serve stays as it is \(CapacityExceeded\): .*; the most that fits now, with the rest "
+        r"unchanged: memory \(MiB\) (\d+)\n",
         refused.stdout,
     )
     assert (refused.returncode, bool(said)) == (6, True), refused.stdout
@@ -434,9 +434,9 @@ async def test_a_pod_that_got_a_larger_profile_is_moved_back_to_one_of_its_size(
     await here.told(
         "note",
         "is granted: 1g.6gb at",
-        "asked for 1g.5gb and has 1g.6gb: nothing smaller was free",
+        "asked for 1g.5gb and got 1g.6gb: nothing smaller was free",
         f"now: has 1g.6gb on {A30}, larger than the 1g.5gb that it asked for",
-        "it has a larger profile because no 1g.5gb was free; it is moved back (evicted and started again there) when one",
+        "it has a larger profile because no 1g.5gb was free; it is moved back (evicted and started again there) once",
     )
     freed = (await here.bound("full-0")).node
     here.remove("full-0")

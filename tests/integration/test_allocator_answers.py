@@ -194,7 +194,7 @@ async def test_the_lease_says_where_its_holder_answers():
                     code, details = await refused_with(client.Explain(pb.ExplainRequest(request="unknown")))
                     if code is grpc.StatusCode.NOT_FOUND:
                         break
-                    assert code is grpc.StatusCode.UNAVAILABLE, details  # it has not read the bus whole yet
+                    assert code is grpc.StatusCode.UNAVAILABLE, details  # it is still loading the bus
     finally:
         running.cancel()
         await asyncio.wait((running,), timeout=WAIT_S)

@@ -31,7 +31,7 @@ def disagreements(ledger: Iterable[dict], machines: Iterable[dict], pods: Mappin
         if place not in there:
             wrong.append(f"{place} is booked for {booked[place]} and no instance is there")
         elif place not in booked:
-            wrong.append(f"{place} holds {there[place]} and is booked for nobody")
+            wrong.append(f"{place} holds {there[place]} and is not booked")
     for pod in sorted({*booked.values(), *pods}):
         wrong += _held_against(pod, {place: there.get(place, "") for place, of in booked.items() if of == pod}, pods)
     return wrong

@@ -312,7 +312,7 @@ class Chooser:
             together = [share, *(theirs for _, theirs in before.tenants)]
             side_by_side = sum(width(each, size) for each in together if each.mode == "fractional")
             if before.tenants and node.snapshot.time_quota and side_by_side > 100:
-                continue  # who takes turns with whom is not arranged anew for a newcomer (docs/sharing.md)
+                continue  # who takes turns with whom is not rearranged for a newcomer (docs/sharing.md)
             home = HomeTruth(span, [*before.tenants, ((namespace, share.uid), share)])
             after = BoardTruth(board.alone, {**board.homes, span: home})
             if not self.why_no_room(node, gpu, after, [span]):

@@ -214,7 +214,7 @@ def _overlaps(states: Sequence[tuple[float, dict]]) -> Iterator[str]:
 
 
 def _stays(states: Sequence[tuple[float, dict]]) -> list[Stay]:
-    """Those with a UUID: a GPU instance alone serves nobody."""
+    """Those with a UUID: a GPU instance alone serves no pod."""
     there: dict[Instance, float] = {}
     done: list[Stay] = []
     for at, state in states:
@@ -276,7 +276,7 @@ def _taken_away(said: _Said, pods: Mapping[str, Pod], stays: Mapping[str, Stay])
 
 
 def _left(said: _Said, pods: Mapping[str, Pod], stays: Iterable[Stay], late: _Late) -> Iterator[str]:
-    """What nobody wants any more is unmade in time, and what nobody was told of. Without any pod nothing is left."""
+    """Unwanted and unpublished instances are destroyed in time. Without any pod nothing is left."""
     owners = said.owners()
     is_over = all(pod.until < END for pod in pods.values())
     for stay in stays:
@@ -286,7 +286,7 @@ def _left(said: _Said, pods: Mapping[str, Pod], stays: Iterable[Stay], late: _La
         wanted = [_wanted_until(said, one, pods) for one in owners.get(stay.instance.uuid, ())]
         since = max([stay.since, *wanted])
         if since < END and late.is_over(late.limits.released_s, since, stay.until):
-            whose = ", ".join(sorted(one.allocation for one in owners.get(stay.instance.uuid, ()))) or "nobody"
+            whose = ", ".join(sorted(one.allocation for one in owners.get(stay.instance.uuid, ()))) or "no pod"
             yield f"{stay.instance} of {whose} was left for {min(stay.until, late.ended_at) - since:.3f} s"
 
 

@@ -4,7 +4,7 @@ Judges a recorded history of the bus: was a place given twice, a request bound t
 It reads plain JSON and shares no code with what it judges: a mistake in `sluice` must not be able to hide here.
 
 Each stream is judged in its own order (the sequence at which a word landed); between streams there is no order to
-trust. STATE is not synced to disk: a broker that is killed may forget the end of it and number anew from there, and
+trust. STATE is not synced to disk: a broker that is killed may forget the end of it and reuse numbers from there, and
 then the order in which the copies of one writer were stored is the order to trust. A writer that was killed may leave
 a gap, so what is *not* recorded proves nothing; what still stands on the streams closes the gaps that it can.
 """
@@ -71,7 +71,7 @@ class History:
 
 @dataclass(frozen=True)
 class Break:
-    """Somewhere between the storing of these two copies of one subject its stream began to number anew."""
+    """Somewhere between the storing of these two copies of one subject its stream began to reuse numbers."""
 
     after: float
     until: float

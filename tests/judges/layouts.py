@@ -95,7 +95,7 @@ class Layouts:
         if allocation in self._gpus_of:
             return [f"{allocation} is granted a second time"]
         touched = list(dict.fromkeys(device["gpu"] for device in devices))
-        unknown = [f"{allocation} is granted {uuid}, which nobody has" for uuid in touched if uuid not in self.gpus]
+        unknown = [f"{allocation} is granted {uuid}, which does not exist" for uuid in touched if uuid not in self.gpus]
         if unknown:
             return unknown
         self._gpus_of[allocation] = touched

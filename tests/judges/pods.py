@@ -1,5 +1,5 @@
 """
-May a pod be on a node, by what pods say of each other? Counted anew each time, pod by pod and node by node.
+May a pod be on a node, by what pods say of each other? Counted from scratch each time, pod by pod and node by node.
 
 On the terms of https://kubernetes.io/docs/concepts/scheduling-eviction/ (assign-pod-node, topology-spread-constraints)
 and of kube-scheduler's filters; shares no code with the engine it judges.
@@ -64,7 +64,7 @@ def _why_not_beside(truth: Truth, labels: Mapping[str, str], pod: Asking) -> str
         return None  # the first of those it names
     for term in terms:
         if not any(_together(term.topology_key, labels, place) for place in places):
-            return f"nobody of {term} is there"
+            return f"no pod of {term} is there"
     return None
 
 

@@ -1,7 +1,7 @@
 """
 What the tokens of one home may never do, judged from what was said alone: it shares no code with the scheduler.
 
-It is told every event and every answer, in order, and keeps its own books: who holds what since when, and who waits. A
+It gets every event and every answer, in order, and keeps its own books: who holds what since when, and who waits. A
 breach is an AssertionError that names it. Times are in microseconds; events and messages are looked at by their names.
 """
 
@@ -215,7 +215,7 @@ class TokenJudge:
         return all(self._used(person, end - window, end, now, planned=False) + end - now <= most for end in ends)
 
     def _idles(self, now: int) -> None:
-        """Nobody waits for SMs that are free: work-conserving, and a dead process frees its token at once."""
+        """No tenant waits for SMs that are free: work-conserving, and a dead process frees its token at once."""
         if any(line.turn and now >= line.turn.planned + OVERRUN_MAX_US for line in self.lines.values()):
             return  # the debt of who stalled may keep it waiting
         free = 100 - sum(line.width for line in self.lines.values() if line.turn)
@@ -238,7 +238,7 @@ class TokenJudge:
         assert used >= owed, f"{name} wanted the device for ten windows and had {used} us of {owed}"
 
     def was_served(self, name: str, now: int) -> None:
-        """Nobody waits for ever: not longer than its request makes up for one token, and some windows."""
+        """No tenant waits without bound: not longer than its request makes up for one token, and some windows."""
         person = self.people[name]
         if person.waits_since is not None and self._has_room(person, now):
             most = TOKEN_US * WHOLE // person.request + 5 * WINDOW_US

@@ -62,8 +62,8 @@ REFUSALS = {
     ),
     RefusalReason.CONTRADICTION: Refusing(
         refused(claim(modes=("mps",), memory_mib=1), rules=PlacingRules(assumed_uid=None)),
-        "securityContext.runAsUser = '': a share of a GPU needs to know whose processes use it, "
-        "and this cluster assumes nothing (allowed: a user id)",
+        "securityContext.runAsUser = '': a share of a GPU needs the user id of its processes, "
+        "and this cluster assumes none (allowed: a user id)",
     ),
 }
 AT_ADMISSION = {

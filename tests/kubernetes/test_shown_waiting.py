@@ -466,7 +466,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
         whose_place_is_being_freed,
         (
             "its place on gpu-1 is reserved and waits for default/batch to be evicted for it. "
-            "It starts when the pods that still hold the place have left it. [PlaceBeingFreed]"
+            "It starts when those who still have the place have left it. [PlaceBeingFreed]"
         ),
     ),
     WaitReason.PLACE_PROMISED: (
@@ -480,9 +480,9 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.QUEUE_FULL: (
         outside_of_a_full_queue,
         (
-            "2 requests wait already, as many as may; this one is looked at in its turn when others have a place or "
-            "are withdrawn (1 in all stand outside; the limit is the allocator's waiting_max). "
-            "It gets its turn when other waiting pods have left the queue; nothing has to be done. [QueueFull]"
+            "the queue is full: 2 requests wait, and 1 more outside of it; this one enters it in its turn when others "
+            "have a place or are withdrawn (the limit is the allocator's waiting_max). "
+            "It gets its turn when others that wait have left; nothing has to be done. [QueueFull]"
         ),
     ),
 }

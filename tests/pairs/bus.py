@@ -2,7 +2,7 @@
 The bus between two allocators: exact, and each of its readers is late by as much as is drawn for it.
 
 Values, guards and sequences are those of `StreamModel`, which the broker's model is made of. What was accepted is there
-at once and nothing is lost here: whoever writes decides when a write arrives, and whether it hears of it. It must not
+at once and nothing is lost here: the writer decides when a write arrives, and whether its result does. It must not
 know what the words mean.
 """
 
@@ -18,14 +18,14 @@ from sluice.contracts.messages import AnyMessage
 from sluice.testing.stream_model import PublishAccepted, StreamModel
 
 OTHERS = ""
-"""Whoever writes and is no allocator."""
+"""A writer that is no allocator."""
 
 
 class Bus:
     """The streams, who reads them, and who hears of everything at once: the judge."""
 
     def __init__(self, clockwork: VirtualClock) -> None:
-        """Nothing was said, and nobody reads."""
+        """Start without messages and readers."""
         self.clockwork = clockwork
         self.values = StreamModel(0.0)
         self.readers: dict[Stream, list[Reader]] = {Stream.BOOK: [], Stream.STATE: []}
@@ -40,7 +40,7 @@ class Bus:
         return self.clockwork.now
 
     def put(self, address: Address, message: AnyMessage, ttl_s: int | None = None) -> None:
-        """Somebody says something on a subject that is his alone, so that he always knows its guard."""
+        """Write to a subject with one writer, which always knows its guard."""
         name = f"other-{next(self._numbers)}"
         write = Write(
             operation=OperationId(name),

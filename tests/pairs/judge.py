@@ -95,7 +95,7 @@ class Judge:
     # -- what agents and the source do -----------------------------------------------------------------------------
 
     def makes(self, booking: Booking, there: Iterable[Booking]) -> None:
-        """An agent begins with a slice: it is in nobody's way."""
+        """An agent begins with a slice: it is in no one's way."""
         for other in there:
             if in_the_way(booking, other):
                 raise ViolationError("made twice", f"{booking.devices} over {other.devices} of {other.allocation}")
@@ -171,7 +171,7 @@ class Judge:
         self._is_given_once(booking)
 
     def _is_patient(self, grant: Grant) -> None:
-        """Nobody else is evicted for a request that never preempts."""
+        """No other pod is evicted for a request that never preempts."""
         last = self._bus.values.last(subjects.request(grant.booking.request).subject, self._bus.now)
         asked = last.message if last is not None else None
         others = [
@@ -183,7 +183,7 @@ class Judge:
             raise ViolationError("never preempts", f"{others} are evicted for {grant.booking.request}")
 
     def _is_kept(self, allocation: AllocationId) -> bool:
-        """Whether it is a place for who comes in a moved pod's stead: nobody is there."""
+        """Whether it is a place kept for a moved pod's replacement, with no pod on it."""
         after, request = self._after.get(allocation, ()), self.of_allocation.get(allocation)
         return bool(after) and all(self.of_allocation.get(each) == request for each in after)
 

@@ -1,5 +1,5 @@
 """
-What a world is: its nodes, what happens there and when, and what its allocators are told.
+What a world is: its nodes, what happens there and when, and how its allocators are configured.
 
 A plan is data, so that it can be made smaller by hand: leave out steps, and play it again with `run_plan`. It must not
 draw anything (`worlds`).
@@ -94,7 +94,7 @@ class Resized:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """An allocator dies, is told not to work, or reads nothing, for a while; or reads all again (of no length)."""
+    """An allocator dies, becomes standby, or reads nothing, for a while; or reads all again (of no length)."""
 
     kind: str
     host: int
@@ -129,7 +129,7 @@ class Plan:
 
 
 def rules_of(plan: Plan) -> Rules:
-    """What the allocators of a world are told: all patiences are short."""
+    """The settings of a world's allocators: all patiences are short."""
     return Rules(
         settle_batch=plan.settle_batch,
         wake_tries=plan.tries,

@@ -31,7 +31,7 @@ def _ended_before_it_was_answered(_original: Any) -> Any:
 
 def _alike_in_a_job(original: Callable[..., bytes]) -> Callable[..., bytes]:
     def shape_of(request: Any, *, limited: bool = False) -> bytes:
-        """A pod of a job is the first of its shape: it is promised nothing, and so is nobody behind it."""
+        """A pod of a job is the first of its shape: it gets no reservation, nor does any pod behind it."""
         return original(replace(request, group=None), limited=limited)
 
     return shape_of
@@ -73,7 +73,7 @@ BEHIND_A_JOB = Plan(
         (8.0, Comes(PodSpec("single", _WHOLE))),
     ),
 )
-"""Of a job of two one runs; the other is made anew and waits, for a tenant has its place, and so does a single pod."""
+"""Of a job of two one runs; the other is made again and waits, for a tenant has its place, and so does a single pod."""
 NO_PLACE_FOR_TWO = Plan(
     seed=0,
     nodes=_TWO_GPUS,
@@ -117,7 +117,7 @@ BUGS = (
         BEHIND_A_JOB,
         PlantedBug(
             name="alike in a job",
-            loses="a place: who waits behind a pod of a running job is promised nothing and evicts nobody",
+            loses="a place: a pod behind one of a running job gets no reservation and evicts no pod",
             caught_by=("promised nothing",),
             patches=tuple((where, "shape_of", _alike_in_a_job) for where in (requests, scheduling, trials)),
         ),

@@ -1,5 +1,5 @@
 """
-What must be so once nothing has happened for a while: nobody goes on, nothing is left over, and the cores agree.
+What must be so once nothing has happened for a while: no process goes on, nothing is left over, and the cores agree.
 
 What is on the bus is compared with what pods have and agents made; and what allocators have in mind, with what a core
 has that has just read everything. It must not judge in what order things happened: that is for every moment (`judge`).
@@ -42,7 +42,7 @@ class Rest:
         self.desk: Desk = fresh.desk
         self.world = fresh.desk.world
 
-    # -- nobody goes on --------------------------------------------------------------------------------------------
+    # -- no process goes on --------------------------------------------------------------------------------------------
 
     def nobody_writes(self, since: float, evicted_before: int) -> None:
         """Nothing is decided any more, and what is said of who waits is said seldom."""
@@ -54,7 +54,7 @@ class Rest:
         if words and max(words.values()) > WORDS_MAX:
             subject, count = words.most_common(1)[0]
             said = _lines([each for each in late if each.subject == subject])
-            raise ViolationError("said again and again", f"{count} times: {said}")
+            raise ViolationError("repeated without end", f"{count} times: {said}")
         often = Counter(name for _, _, name in self.judge.evicted[evicted_before:])
         if often and max(often.values()) > EVICTED_MAX:
             raise ViolationError("evicted again and again", f"{often.most_common(1)}")
@@ -78,13 +78,13 @@ class Rest:
         victims = {of[each] for each in grant.after if each in of}
         until = self.judge.revoked_at.get(booking.allocation, float("inf")) + 1.5
         if booking.request in victims or any(at < when < until and who in victims for when, who in self.judge.blocked):
-            return False  # a budget came in between: nobody could know that beforehand
+            return False  # a budget came in between: no one could know that beforehand
         return any(at < when < until and who in victims for when, who, _ in self.judge.evicted)
 
     # -- nothing is left over --------------------------------------------------------------------------------------
 
     def who_has_what(self) -> None:
-        """Who is bound has one slice and nothing else; who waits has at most a promise; nobody else has anything."""
+        """Who is bound has one slice and nothing else; who waits has at most a promise; no other pod has anything."""
         entries: dict[RequestId, list[Grant]] = {}
         for entry in self.world.ledger.values():
             if isinstance(entry, Revoke):
@@ -97,7 +97,7 @@ class Rest:
     def _has_what_it_may(self, request: RequestId, grants: list[Grant]) -> None:
         said = f"{request}: {[(each.booking.allocation, brief(each)) for each in grants]}"
         if not isinstance(self.world.requests.get(request), AllocationRequested):
-            raise ViolationError("held for nobody", said)
+            raise ViolationError("held without a request", said)
         if len(grants) != 1:
             raise ViolationError("more than one", said)
         bound = self.world.bindings.get(request)
@@ -113,7 +113,7 @@ class Rest:
         """What agents have is granted."""
         left = [each for each in there if not isinstance(self.world.ledger.get(each), Grant)]
         if left:
-            raise ViolationError("made for nobody", f"{left}")
+            raise ViolationError("made without a request", f"{left}")
 
     # -- the cores agree -------------------------------------------------------------------------------------------
 

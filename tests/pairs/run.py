@@ -155,7 +155,7 @@ class World:
         is_over(self.bus, [(host.name, host.core) for host in self.hosts])
 
     def _be_calm(self) -> None:
-        """Whatever goes wrong by chance does no more, and whoever is dead or rests works again."""
+        """Whatever goes wrong by chance does no more, and a dead or resting process works again."""
         self.source.troubled = False
         for agent in self.agents:
             agent.troubled = False
@@ -172,7 +172,7 @@ class World:
                 return
 
     def _run_for(self, seconds: float, goes_on_max: int) -> None:
-        """Nobody goes on with what is unfinished more often than so. Raises ViolationError."""
+        """No process goes on with what is unfinished more often than so. Raises ViolationError."""
         before = [host.gone_on for host in self.hosts]
         end = self.clockwork.now + seconds
         while self.clockwork.now < end:
@@ -268,7 +268,7 @@ class World:
             case Trouble("dies") if host.is_alive:
                 host.crash()
                 self.clockwork.after(step.seconds, host.start)
-            case Trouble("reads anew") if host.is_alive:
+            case Trouble("rereads") if host.is_alive:
                 host.read_anew(step.streams[0])
             case _:
                 pass

@@ -1,5 +1,5 @@
 """
-What must be so of who waits when nothing happens any more: it waits for something that is so, and is told.
+What must be so of who waits when nothing happens any more: it waits for something true, with a published reason.
 
 Whether a place is free is asked twice: of `tests/judges`, which tries everything and shares no code with the core; and
 of a core that has just read all there is and has no memory to be wrong, which knows limits, larger profiles, whom a pod
@@ -44,7 +44,7 @@ class Waiting:
         self.rules = fresh.desk.rules
 
     def who_waits(self) -> None:
-        """Each living pod has its slice, or waits for something that is so, and is told."""
+        """Each living pod has its slice, or waits for something true, with a published reason."""
         groups: dict[tuple[str, str], list[Pod]] = {}
         for pod in self.source.alive():
             if self._waits(pod):
@@ -56,7 +56,7 @@ class Waiting:
             self._group_waits_for_something(members)
 
     def _waits(self, pod: Pod) -> bool:
-        """Whether it waits, and is told so."""
+        """Whether it waits, with a published reason."""
         bound = self.world.bindings.get(pod.uid)
         if isinstance(bound, Refused):
             return False
@@ -84,7 +84,7 @@ class Waiting:
         if promise is not None:
             return
         if asked.preempts and find_victims(self.desk, pod.uid, asking_of(asked), asked.priority) is not None:
-            raise ViolationError("evicts nobody", story)
+            raise ViolationError("evicts no pod", story)
         if self._could_be_promised(pod, asked):
             raise ViolationError("promised nothing", story)
         if said.reasons and said.reasons[0].reason == WaitReason.PLACE_BEING_FREED:

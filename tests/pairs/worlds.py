@@ -234,4 +234,4 @@ class _Drawing:
             streams = dice.choice((both[:1], both[1:], both))
             self._at(when, Trouble("stalls", dice.randrange(2), dice.uniform(0.3, 5), streams))
         for when in self._times("readings", 3):
-            self._at(when, Trouble("reads anew", dice.randrange(2), streams=(dice.choice(both),)))
+            self._at(when, Trouble("rereads", dice.randrange(2), streams=(dice.choice(both),)))

@@ -195,7 +195,7 @@ def needs_of_others(draw: st.DrawFn, needs: HostNeeds) -> HostNeeds:
 
 
 def peer(asking: Asking) -> Peer:
-    """A pod, as the engine is told of it."""
+    """A pod as the engine's input."""
     labels = tuple(sorted(asking.labels.items()))
     terms = terms_of(asking.source, asking.namespace, asking.host)
     return Peer(asking.source, asking.namespace, labels, asking.host.apart, asking.host.ports, terms=terms)

@@ -1,7 +1,7 @@
 """
-A fleet whose nodes change under whoever asks: GPUs fail and come back, agents fall silent, operators cordon.
+A fleet whose nodes change under waiting requests: GPUs fail and come back, agents fall silent, operators cordon.
 
-Every fact is told to the engine and to the judges' truth, in the same order.
+Every fact goes to the engine and to the judges' truth, in the same order.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from sluice_allocator.core.placement.rules import PlacingRules, PoolRules
 
 
 class ChangingFleet(RuleBasedStateMachine):
-    """What becomes of nodes, and what is told of it."""
+    """What becomes of nodes, and what is reported of it."""
 
     def __init__(self) -> None:
         """Begin without a node."""

@@ -211,7 +211,7 @@ PASSES = ("node.kubernetes.io/", "ToBeDeletedByClusterAutoscaler")
 
 
 def emptied(node: NodeTruth) -> NodeTruth:
-    """A node when nobody is on it, its GPUs are mended, and nothing keeps pods away but what was put there for that."""
+    """A node when no pod is on it, its GPUs are mended, and nothing keeps pods away but what was put there for that."""
     replace = msgspec.structs.replace
     host = node.host
     if host is not None:

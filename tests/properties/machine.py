@@ -178,7 +178,7 @@ class FleetMachine(ChangingFleet):
     @precondition(lambda self: self.truth.pods)
     @rule(data=st.data())
     def is_withdrawn(self, data: st.DataObject) -> None:
-        """A pod has ended, and its slice is there still: it keeps nobody out any more."""
+        """A pod has ended, and its slice is there still: it keeps no pod out any more."""
         allocation = data.draw(st.sampled_from(sorted(self.truth.pods)))
         del self.truth.pods[allocation]
         self._tell("know", RequestId(f"r{allocation[1:]}"), None)
@@ -199,7 +199,7 @@ class FleetMachine(ChangingFleet):
     @precondition(lambda self: self.going)
     @rule(asking=ASKS, priority=st.integers(0, 3))
     def somebody_more_important(self, asking: Asking, priority: int) -> None:
-        """Nobody goes who could have stayed, nobody as important; and where evictions would help, somebody goes."""
+        """No pod is evicted that could have stayed, or is as important; and where evictions help, they happen."""
         if self.chooser.some_place(asking) is not None:
             return
         self.history.append(("look", (asking,)))
@@ -207,7 +207,7 @@ class FleetMachine(ChangingFleet):
         if found is None:
             everybody = [each for each, at in self.going.items() if at < priority and each in self.truth.bookings]
             missed = self._without(everybody).some_place(asking)
-            assert missed is None, f"nobody is evicted, but there would be a place on {missed}"
+            assert missed is None, f"no pod is evicted, but there would be a place on {missed}"
             return
         node, devices = found.place.node, found.place.devices
         gone = [victim.allocation for victim in found.victims]
@@ -221,7 +221,7 @@ class FleetMachine(ChangingFleet):
     def _without(self, gone: list[AllocationId]) -> Chooser:
         """The same fleet when some have gone."""
         left = {each: booking for each, booking in self.truth.bookings.items() if each not in gone}
-        truth = self.truth  # for what pods say of each other everybody is there until he has gone
+        truth = self.truth  # for what pods say of each other every pod counts until it is gone
         return Chooser(Truth(truth.nodes, left, truth.overcommit_percent, truth.pods, truth.elsewhere), GEOMETRIES)
 
     # -- making room -----------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class FleetMachine(ChangingFleet):
             if what == "ask":
                 answers.append(find_place(fleet, args[0]))
             elif what == "look":
-                find_place(fleet, args[0])  # nodes are told apart, in words, by the labels that anybody has asked for
+                find_place(fleet, args[0])  # nodes are named apart, by the labels that anybody has asked for
             else:
                 getattr(fleet, what)(*args)
         assert answers == self.answers

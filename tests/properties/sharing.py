@@ -1,7 +1,7 @@
 """
 A small, full fleet that is shared: everything that people, agents and clocks do to it, in any order.
 
-Where `machine` asks the engine for places, here whole allocators read and write a bus: one that is told everything at
+Where `machine` asks the engine for places, here whole allocators read and write a bus: one that reads everything at
 once and is judged by every choice, or two that know what they have got round to read, and are judged by what stands.
 """
 
@@ -66,7 +66,7 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
             self.world.say(QuotaSet(namespace=NAMESPACES[0], total=limits))
 
     def _done(self) -> None:
-        """Something was done. One allocator is told at once."""
+        """Something was done. One allocator reads it at once."""
         type(self).steps += 1
         self.goes_on = False
         if self.alone:
@@ -253,7 +253,7 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
     @precondition(lambda self: self.alone and self._living())
     @rule(data=st.data())
     def somebody_asks_why(self, data: st.DataObject) -> None:
-        """Whoever has no place is told why; a proposal names only those who may be moved; asking changes nothing."""
+        """A pod without a place has a reason; a proposal names movable pods only; asking changes nothing."""
         request = RequestId(data.draw(st.sampled_from(self._living())))
         desk = self.world.processes[0].allocator.desk
         before = (desk.fleet.booked(), len(desk.undecided), len(desk.queue))
@@ -272,7 +272,7 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """At rest nobody waits for nothing; and when all have gone nothing is left."""
+        """At rest no pod waits for nothing; and when all have gone nothing is left."""
         if not getattr(self, "goes_on", False):
             return
         self._calm()
@@ -285,6 +285,6 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
             self.world.withdraw(request)
         self.world.rest()
         left = self.world.facts.live()
-        assert not left, f"nobody asks any more, and there is still {left}"
+        assert not left, f"no request is left, and there is still {left}"
         for process in self.world.processes:
             assert not process.allocator.desk.fleet.booked()

@@ -2,7 +2,7 @@
 Was it right to give that to that one? Asked when nothing is on its way, of one allocator that knows all there is.
 
 What was booked since it was last asked was decided on what still stands: nothing was freed in between. So whatever is
-free now was free then, and whoever waits now waited then.
+free now was free then, and every pod that waits now waited then.
 """
 
 from judges.choosing import Chooser
@@ -106,7 +106,7 @@ class Choices:
         assert not over, f"one pod of {quota.namespace} has {over}"
 
     def _groups_are_whole(self, grants: list[Grant]) -> None:
-        """Nobody of a group is granted alone: all of them, unless others have places already."""
+        """No pod of a group is granted alone: all of them, unless others have places already."""
         new = {grant.booking.request for grant in grants}
         for request in new:
             asked = self.facts.living().get(request)
@@ -124,7 +124,7 @@ class Choices:
     # -- evictions -------------------------------------------------------------------------------------------------
 
     def _orders_have_reasons(self) -> None:
-        """Nobody is ordered out who did not say that he may be, for whom it is not, or for nothing."""
+        """No pod is evicted that is not preemptible, or for nothing."""
         for request, order in self.facts.of["eviction"].items():
             asked = self.facts.living().get(request)
             if isinstance(order, EvictionOrdered) and asked is not None:
@@ -170,7 +170,7 @@ class Choices:
             return
         assert inside == most, f"{outside} are kept outside, and only {inside} of {most} wait"
         told = [each for each, _ in living if isinstance(self.facts.of["waiting"].get(each), Pending)]
-        assert inside + len(outside) <= len(told), f"{outside} are told that they are outside, and not all of them are"
+        assert inside + len(outside) <= len(told), f"{outside} show that they are outside, and not all of them are"
         turns = {each: most_important(asked, self.judge.asked_at[each]) for each, asked in waits.items()}
         single = [each for each in waits if waits[each].group is None]  # who leads a group has the turn of all of it
         first = min((turns[each] for each in single if each in outside), default=None)

@@ -46,7 +46,7 @@ class Crowds:
             self._calm()
 
     def _goes_on(self, rounds: int) -> None:
-        """Agents and controllers do what they are told, and time passes."""
+        """Agents and controllers do what they are ordered, and time passes."""
         for _ in range(rounds):
             self._calm()
             for request in self.world.facts.to_evict():
@@ -74,7 +74,7 @@ class Crowds:
 
     @rule(data=st.data(), profile=st.sampled_from(SMALL), rounds=st.integers(0, 5))
     def a_large_pod_comes_to_a_torn_fleet(self, data, profile, rounds) -> None:
-        """There is room enough, in pieces; and whoever has some of it may be moved."""
+        """There is room enough, in pieces; and every pod on it may be moved."""
         came = self._fill(PodAsk(one(profile), "lab", 0, Leeway(movable=True)))
         for request in came:
             if data.draw(st.booleans()):

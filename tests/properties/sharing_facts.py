@@ -1,7 +1,7 @@
 """
 What is on the bus, by noun, and what agents and sources make of it: a small world around the allocators.
 
-Agents and sources do what they are told and nothing by themselves. Nothing here knows how a place is chosen.
+Agents and sources do what they are ordered and nothing by themselves. Nothing here knows how a place is chosen.
 """
 
 from collections import defaultdict
@@ -42,7 +42,7 @@ from sluice.contracts.messages import (
 from sluice_allocator.core.rules import Rules
 
 REST_TICKS, REST_STEP_S = 60, 10.0
-"""So long nobody new comes: more than every patience but those that double."""
+"""So long no new pod comes: more than every patience but those that double."""
 
 
 @dataclass(slots=True)
@@ -245,7 +245,7 @@ class SharingWorld:
     # -- all of them -----------------------------------------------------------------------------------------------
 
     def rest(self) -> None:
-        """Nobody new comes, everybody does what he should, and time passes."""
+        """No new pod comes, every process does its part, and time passes."""
         for _ in range(REST_TICKS):
             self.calm()
             for allocation in self.facts.orders():

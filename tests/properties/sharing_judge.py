@@ -1,7 +1,7 @@
 """
-What must be so of all that lands on the bus, whoever wrote it, and of what stands when nothing is on its way.
+What must be so of all that lands on the bus, whichever process wrote it, and of what stands when nothing is on its way.
 
-It reads the bus as anybody could, and works everything out anew: no code of the allocator's is used.
+It reads the bus as anybody could, and computes everything from scratch: no code of the allocator's is used.
 """
 
 from collections import Counter
@@ -150,7 +150,7 @@ class SharingJudge:
         self._is_in_turn(booking)
 
     def _keeps_guarantees(self, grant: Grant) -> None:
-        """Who goes for a pod of another namespace leaves his own what it is guaranteed, when all have gone who will."""
+        """An eviction for another namespace leaves the victim's its guarantee, when all victims are gone."""
         live = self.facts.live()
         evicting = [each for each in live.values() if isinstance(each, Grant) and each.evict]
         going = {each for promise in evicting for each in promise.after}
@@ -166,7 +166,7 @@ class SharingJudge:
                 assert not short, f"{namespace} has {left} left of {least} for {grant.booking.allocation}"
 
     def _is_in_turn(self, booking: Booking) -> None:
-        """Nobody is put where somebody was promised a place whose turn is before."""
+        """No pod gets a place that is reserved for an earlier turn."""
         mine = self._turn(booking.request)
         for promise in self.promises():
             other = promise.booking
@@ -178,13 +178,13 @@ class SharingJudge:
                 raise AssertionError(f"{booking.allocation} is put where {other.allocation} was promised a place")
 
     def _turn(self, request: str) -> tuple[int, int] | None:
-        """None where nobody asks any more, or where it is not known to all since when somebody does."""
+        """None where no request is left, or where it is not known to all since when somebody does."""
         asked = self.facts.living().get(request)
         known = asked is not None and request not in self.not_the_same
         return most_important(asked, self.asked_at[request]) if known and asked is not None else None
 
     def _is_together(self, bound: Bound) -> None:
-        """Nobody of a group begins before there is a slice for each; once it has begun, whoever comes may."""
+        """No pod of a group begins before there is a slice for each; once it has begun, further ones may."""
         asked = self.facts.living().get(bound.request)
         if asked is None or asked.group is None:
             return
@@ -193,7 +193,7 @@ class SharingJudge:
             others = [each for each in self._members(key) if each != bound.request and each in self.facts.bound()]
             has_begun = bool(others)
             ready = [each for each in self._members(key) if self._has_slice(each)]
-        else:  # whoever of it has gone since may not be known to have gone by the one that said so
+        else:  # a member that is gone since may not be known to have gone by the one that said so
             has_begun = key in self.begun
             ready = [each for each in self.ever_of.get(key, ()) if each in self.had_slice]
         assert has_begun or len(ready) >= asked.group.size, f"{bound.request} is bound, and of {key} only {ready} ready"

@@ -2,7 +2,7 @@
 A bus in one dictionary, and allocators that read and write it a step at a time.
 
 It keeps last values, checks guards and hands out sequences, and nothing else: what a step is, and when it is taken, is
-for whoever drives it. Nothing is lost on the way; what is slow is slow because nobody takes the step.
+for the test that drives it. Nothing is lost on the way; what is slow is slow because no test takes the step.
 """
 
 from collections import deque

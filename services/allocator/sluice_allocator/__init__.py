@@ -1,1 +1,1 @@
-"""Decides. The only service that gives orders."""
+"""The allocator: the only service that writes grants and revokes."""

@@ -13,7 +13,7 @@ from sluice_allocator.shell.app import serve
 
 
 def main() -> int:
-    """Run until told to stop. Returns the exit code."""
+    """Run until stopped. Returns the exit code."""
     return run(
         serve,
         lambda: load(AllocatorSettings, service="allocator", config=None, environ=os.environ),

@@ -1,10 +1,10 @@
 """
-HAMi's own configuration files, as they are: which profiles its keys may choose, and what its nodes were used for.
+Reads HAMi's own configuration files: the profiles its keys may choose, and the operating mode of each node.
 
-Read are `nvidia.knownMigGeometries` (HAMi up to 2.9 and the Volcano plugin's form of it) and
+It reads `nvidia.knownMigGeometries` (HAMi up to 2.9, and the Volcano plugin's form of it) and
 `nvidia.migProfileAllowlist` (since 2.10) of `device-config.yaml`, and `nodeconfig` of the device plugin's
-`config.json`; a ConfigMap that holds one of them will do. What they say beyond that means nothing here, and each such
-key is named in a warning. Formats: https://github.com/Project-HAMi/HAMi, charts/hami/templates, and
+`config.json`, each as a file or inside a ConfigMap. Every other key has no effect here and gets a warning. Formats:
+https://github.com/Project-HAMi/HAMi, charts/hami/templates, and
 https://github.com/Project-HAMi/volcano-vgpu-device-plugin.
 """
 
@@ -39,11 +39,11 @@ _OPERATING_MODES: dict[str, tuple[Mode, ...]] = {
     "mig": ("exclusive",),
     "hami-core": ("exclusive", "mps", "fractional"),
 }
-"""A `mig` node makes instances and shares nothing; a `hami-core` node gives whole GPUs and shares."""
+"""A `mig` node serves instances and no shares; a `hami-core` node serves whole GPUs and shares."""
 
 
 def read_hami(device_config: Path | None, node_config: Path | None) -> HamiRules:
-    """What the two files say; None is a file that was not given. Raises PlacementFileError."""
+    """Read both files; None is a file that was not given. Raises PlacementFileError."""
     devices, nodes = HamiRules(), HamiRules()
     if device_config is not None:
         devices = parse_device_config(read_text(device_config), origin=str(device_config))
@@ -59,9 +59,9 @@ def read_hami(device_config: Path | None, node_config: Path | None) -> HamiRules
 
 def parse_device_config(text: str, *, origin: str) -> HamiRules:
     """
-    `knownMigGeometries` says what HAMi's keys may choose; `migProfileAllowlist` what may be made at all.
+    Read `knownMigGeometries` (what HAMi's keys may choose) and `migProfileAllowlist` (what may be made).
 
-    An allow-list without geometries says both. Raises PlacementFileError.
+    An allow-list without geometries serves as both. Raises PlacementFileError.
     """
     top = _document(text, origin, DEVICE_CONFIG)
     nvidia = top.table("nvidia")
@@ -91,7 +91,7 @@ def parse_node_config(text: str, *, origin: str) -> HamiRules:
 
 
 def _geometry(entry: Table) -> Geometry:
-    """The profiles of all alternatives of a model, in the order in which they first stand."""
+    """The profiles of all alternatives of a model, in order of first appearance."""
     entry.only(("models", "allowedGeometries"))
     models = entry.texts("models")
     if not models:
@@ -134,7 +134,7 @@ def _unused(table: Table, used: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _document(text: str, origin: str, within: str) -> Table:
-    """The file, or what a ConfigMap holds under the name that HAMi gives that file."""
+    """The file's table, or the one that a ConfigMap holds under HAMi's file name."""
     document = _parsed(text, origin)
     if document.values.get("kind") == "ConfigMap":
         data = document.table("data")
@@ -152,12 +152,12 @@ def _parsed(text: str, origin: str) -> Table:
     except RecursionError:
         raise PlacementFileError(origin, "", None, "neither YAML nor JSON: nested too deeply") from None
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise PlacementFileError(origin, "", None, "must be a table with names as keys")
+        raise PlacementFileError(origin, "", None, "must be a table with strings as keys")
     return Table(origin, "", document, PlacementFileError)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A table from its pairs. Raises ValueError when a key is said twice: the parser would keep the last."""
+    """A table from its pairs. Raises ValueError on a duplicate key, of which the parser would keep the last."""
     twice = _said_twice(key for key, _ in pairs)
     if twice is not None:
         raise ValueError(f"{twice} is twice in one table")
@@ -166,9 +166,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 class _OnceLoader(yaml.SafeLoader):
     """
-    The safe loader, which makes plain values only, without two things that it would take.
+    The safe loader, which makes plain values only, and refuses duplicate keys and aliases.
 
-    A key that is twice in one table, and aliases: a few lines of them are a document of any size.
+    A few lines of aliases can expand to a document of any size.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:

@@ -63,12 +63,12 @@ _NODE_PATTERN = re.compile(r"[a-z0-9.*-]{1,253}")
 
 
 class PlacementFileError(TableError):
-    """One mistake in a file about places."""
+    """One mistake in a placement file."""
 
 
 @dataclass(frozen=True, slots=True)
 class HamiRules:
-    """What HAMi's files say, in our words; `warnings` are what they say that means nothing here."""
+    """HAMi's files as our rules; `warnings` names the keys that have no effect here."""
 
     geometries: tuple[Geometry, ...] = ()
     allowed: tuple[AllowedProfiles, ...] = ()
@@ -77,7 +77,7 @@ class HamiRules:
 
 
 def read_text(path: Path) -> str:
-    """A file's text. Raises PlacementFileError when it cannot be read or is too large to be meant."""
+    """A file's text. Raises PlacementFileError when it cannot be read or is too large."""
     try:
         return read_named_text(path, FILE_BYTES_MAX)
     except OSError as error:
@@ -86,7 +86,7 @@ def read_text(path: Path) -> str:
 
 def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) -> PlacingRules:
     """
-    Read the rules from TOML; `origin` is what errors call it. What `hami` says stands after what the text says.
+    Read the rules from TOML; `origin` names the text in errors. The rules in `hami` come after those of the text.
 
     Raises PlacementFileError at the first mistake.
     """
@@ -192,7 +192,7 @@ def _allowed(top: Table) -> tuple[AllowedProfiles, ...]:
 
 
 def models_and_profiles(entry: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """`models` and `profiles` of a table that holds nothing else, both checked. Raises the table's error."""
+    """The checked `models` and `profiles` of a table with no other keys. Raises the table's error."""
     entry.only(_PROFILE_KEYS)
     models, profiles = entry.texts("models"), entry.texts("profiles")
     for key, listed in (("models", models), ("profiles", profiles)):
@@ -204,7 +204,7 @@ def models_and_profiles(entry: Table) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def check_profile(entry: Table, key: str, models: tuple[str, ...], profile: str) -> None:
-    """Raise the table's error when `profile` is no profile, or none of any model known by one of `models`."""
+    """Raise the table's error when `profile` is invalid, or unknown to every model that `models` names."""
     try:
         ProfileName.parse(profile)
     except ProfileNameError as error:

@@ -1,4 +1,4 @@
-"""What the allocator may be told."""
+"""The allocator's settings."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from sluice_allocator.placement_file import PlacementFileError, parse_placement,
 
 
 class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
-    """The tunables of `Rules`, and how this process shares the work with its replicas."""
+    """The tunables of `Rules`, and how this process shares work with its replicas."""
 
     max_gpus_per_node: int = 8
     """Refuse requests that no node with this many GPUs could hold; 1 to 64."""
@@ -68,10 +68,10 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
     """Most requests in the queue. Further ones wait outside it (`QueueFull`) and enter in their turn."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that would stop the allocator from working."""
+        """Refuse values that would stop the allocator from working."""
         self._refuse_nodes_for_nobody()
         if self.closing_ttl_s < 1 or self.lease_ttl_s < 1:
-            raise ValueError("closing_ttl_s and lease_ttl_s are whole seconds, at least 1")
+            raise ValueError("closing_ttl_s and lease_ttl_s must be whole seconds, at least 1")
         if self.group_patience_s <= 0:
             raise ValueError("group_patience_s must be more than 0")
         if not 0 < self.eviction_patience_s <= self.eviction_gone_s:
@@ -80,26 +80,24 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError(f"orphan_grace_s must be at least 0, tick_s more than 0 and at most {TICK_MAX_S:g}")
         if self.removed_grace_s < 1:
             raise ValueError(
-                f"removed_grace_s = {self.removed_grace_s:g}: must be at least 1, and 30 where nodes may still run"
+                f"removed_grace_s = {self.removed_grace_s:g}: must be at least 1, 30 where nodes may still run"
             )
 
         if self.promise_after_s < 0 or not 0 <= self.promises_percent <= 100:
             raise ValueError("promise_after_s must be at least 0, and promises_percent from 0 to 100")
         if self.move_cooldown_s < 0 or self.moves_per_minute < 0 or self.defragment_arrivals < 1:
-            raise ValueError(
-                "move_cooldown_s and moves_per_minute must be at least 0, and defragment_arrivals at least 1"
-            )
+            raise ValueError("move_cooldown_s and moves_per_minute must be at least 0, defragment_arrivals at least 1")
         if self.waiting_max < 1:
             raise ValueError(f"waiting_max = {self.waiting_max}: must be at least 1")
 
     def _refuse_nodes_for_nobody(self) -> None:
         if not 1 <= self.max_gpus_per_node <= 64:
-            raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: from 1 to 64")
+            raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: must be from 1 to 64")
         if self.pods_per_node_max is not None and self.pods_per_node_max < 1:
             raise ValueError(f"pods_per_node_max = {self.pods_per_node_max}: must be at least 1, or unset for no limit")
 
     def rules(self, placing: PlacingRules) -> Rules:
-        """The part that the core takes, with what the files about places say."""
+        """The core's rules, with those from the placement files."""
         return Rules(
             max_gpus_per_node=self.max_gpus_per_node,
             orphan_grace_s=self.orphan_grace_s,
@@ -120,7 +118,7 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
         )
 
     def placing(self) -> tuple[PlacingRules, tuple[str, ...]]:
-        """What the files about places say, and what in HAMi's files means nothing here. Raises SettingsError."""
+        """The rules from the placement files, and warnings about unused keys of HAMi's. Raises SettingsError."""
         try:
             hami = read_hami(self.hami_device_config, self.hami_node_config)
             text = "" if self.placement is None else read_text(self.placement)

@@ -32,7 +32,7 @@ def test_what_agrees_is_left_alone() -> None:
     ("ledger", "hardware", "pods", "found"),
     [
         ([entry("a", 0)], machine(), {"a": running("one")}, "no instance is there"),
-        ([], machine(one=0), {}, "booked for nobody"),
+        ([], machine(one=0), {}, "is not booked"),
         ([entry("a", 0)], machine(one=0), {}, "does not run"),
         ([entry("a", 0)], machine(one=0), {"a": running("old")}, "runs on ['old']"),
         ([entry("a", 0)], machine(one=0), {"a": running("one", node="n2")}, "runs on n2"),

@@ -104,7 +104,7 @@ def test_what_is_left_is_seen():
     """A slice after its pod, and one that nobody was ever told of."""
     states = machine((3, [instance()]), (131, [instance("MIG-2")]), (170, []))
     blamed = judged(states, life("p"), Pod("p", 0, 100))
-    assert [line.split(" of ")[1] for line in blamed] == ["a-p was left for 31.000 s", "nobody was left for 39.000 s"]
+    assert [line.split(" of ")[1] for line in blamed] == ["a-p was left for 31.000 s", "no pod was left for 39.000 s"]
 
 
 def test_what_is_never_taken_away_is_seen():

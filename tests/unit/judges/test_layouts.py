@@ -120,6 +120,6 @@ def test_turns_are_judged_by_width_times_time():
 def test_unknown_gpus_and_second_grants_are_seen():
     """A judge that raises would hide what came after."""
     layouts = judge()
-    assert layouts.grant("a", "n", [whole("NONE")]) == ["a is granted NONE, which nobody has"]
+    assert layouts.grant("a", "n", [whole("NONE")]) == ["a is granted NONE, which does not exist"]
     layouts.grant("b", "n", [whole()])
     assert layouts.grant("b", "n", [whole()]) == ["b is granted a second time"]

@@ -1,1 +1,1 @@
-"""Pure: decides what to do, does nothing."""
+"""The allocator's core: pure decisions, no I/O."""

@@ -1,7 +1,7 @@
 """
-What a person should know about devices that are granted as asked, and will not do what was meant.
+Warnings for a pod whose devices are as requested but will not work as intended.
 
-It refuses nothing: the pod gets what it asked for. What the agent has to say of the devices is not said here.
+It refuses nothing. The agent's own warnings about the devices are not part of it.
 """
 
 from sluice.contracts.messages import Booking, SliceReady
@@ -11,11 +11,11 @@ WHOLE_PERMILLE = 1000
 
 def advice(slice_: SliceReady, booking: Booking, *, time_quota: bool) -> tuple[str, ...]:
     """
-    What to know of each container with more devices than one of its processes can use, or with a quota of time that its
-    node does not enforce (`time_quota` is whether it does); and of a larger profile than was asked for.
+    Warnings per container: more devices than one process can use, a time quota that its node does not enforce
+    (`time_quota`: whether it does), or a larger profile than requested.
 
-    CUDA picks one MIG device per process (NVIDIA MIG user guide, "CUDA visible devices"), and a process connects to the
-    one MPS daemon of its CUDA_MPS_PIPE_DIRECTORY (NVIDIA MPS, "Environment variables").
+    CUDA picks one MIG device per process (NVIDIA MIG user guide, "CUDA visible devices"), and a process connects to
+    the one MPS daemon of its CUDA_MPS_PIPE_DIRECTORY (NVIDIA MPS, "Environment variables").
     """
     homes: dict[str, dict[tuple[str, int], None]] = {}
     for device in booking.devices:
@@ -33,12 +33,12 @@ def advice(slice_: SliceReady, booking: Booking, *, time_quota: bool) -> tuple[s
             found.append(f"container {name!r} has several MIG devices; one CUDA process uses only the first")
     if booking.instead_of:
         given = ", ".join(dict.fromkeys(device.profile for device in booking.devices if device.profile is not None))
-        found.append(f"asked for {booking.instead_of} and has {given}: nothing smaller was free")
+        found.append(f"asked for {booking.instead_of} and got {given}: nothing smaller was free")
     return (*found, *(() if time_quota else _not_enforced(booking)))
 
 
 def _not_enforced(booking: Booking) -> tuple[str, ...]:
-    """Its SMs are summed up instead (docs/sharing.md), so that nobody is promised what another one takes."""
+    """Its SMs are added up instead (docs/sharing.md), so that no two shares are promised the same ones."""
     quotas: dict[str, tuple[int, int]] = {}
     for device in booking.devices:
         share = device.share

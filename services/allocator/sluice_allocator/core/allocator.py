@@ -1,9 +1,9 @@
 """
 The allocator's core: events in, instructions out.
 
-Every event changes facts; what the facts changed is looked at again (`settle_request`, `settle_node`, the queue);
-what follows is wanted from the outbox. Nothing is decided while a stream is being read anew: half a picture decides
-half wrong.
+Every event changes facts. What the changed facts concern is reconciled (`settle_request`, `settle_node`, the queue),
+and the resulting writes go to the outbox. Nothing is decided while a stream is being reread, because partial facts
+lead to wrong decisions.
 """
 
 from sluice.contracts.bus import subjects
@@ -69,18 +69,18 @@ from sluice_allocator.core.waiting.scheduling import end_pauses, refresh_pending
 from sluice_allocator.core.world import request_of
 
 WRITES = frozenset({"ledger", "binding", "waiting", "eviction"})
-"""The nouns whose writer the allocator is."""
+"""The nouns that the allocator writes."""
 
 
 class Allocator:
     """
     One allocator. Several may work at once: the node's guard makes a place unique, the binding's guard a request.
 
-    It begins standing by and works after `LeaseChanged(held=True)`.
+    It starts on standby and becomes active with `LeaseChanged(held=True)`.
     """
 
     def __init__(self, run: RunId, rules: Rules) -> None:
-        """Know nothing, want nothing."""
+        """Start without facts."""
         self.desk = Desk(run, rules, Outbox(run, WRITES), Attempts(rules))
         self.desk.outbox.paused = True
         self.orphans = Orphans()
@@ -90,7 +90,7 @@ class Allocator:
 
     @property
     def unfinished(self) -> bool:
-        """Whether something is still to be looked at or tried. Any event goes on with it; `GoOn` does nothing else."""
+        """Whether anything is left to look at or to try. Any event continues it; `GoOn` does nothing else."""
         return self._works and not self.desk.nothing_else_to_do
 
     @property
@@ -98,7 +98,7 @@ class Allocator:
         return self.desk.world.settled and not self.desk.outbox.paused
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take in one event; the only way in which anything changes."""
+        """Handle one event; the only way in which anything changes."""
         desk = self.desk
         desk.now = now
         own: list[Instruction] = []
@@ -123,7 +123,7 @@ class Allocator:
         return [*own, *desk.outbox.drain()]
 
     def _told(self, event: LeaseChanged | AgentEnsured | AdjustAsked | GoOn) -> None:
-        """What the shell says by itself."""
+        """Handle an event of the shell itself."""
         match event:
             case LeaseChanged():
                 self._lease(held=event.held)
@@ -145,7 +145,7 @@ class Allocator:
             return []
         stale = False
         if isinstance(event, ReadingStarted):
-            desk.take_back_all()  # guards may begin anew; what was not sent is decided on what the reading shows
+            desk.take_back_all()  # guards may have started over; what was not sent is decided on what the reading shows
             stale = desk.world.start_reading(event)
             if event.stream is Stream.STATE:
                 desk.unheard.reading_started()
@@ -172,7 +172,7 @@ class Allocator:
             self.orphans.heard(self.desk, SourceName(address.key[0]))
 
     def _changed(self, address: Address) -> None:
-        """Something about this address is known anew, or not there any more: what has to be looked at again."""
+        """The value at this address changed or is gone: mark what has to be looked at again."""
         desk = self.desk
         match address.kind:
             case "request" | "waiting" | "eviction" | "evicted":
@@ -202,7 +202,7 @@ class Allocator:
                 pass
 
     def _heard_of(self, node: NodeName) -> None:
-        """An agent has spoken, or has been spoken of: it is there, or it is not."""
+        """A node appeared, or is gone: its agent published, or was reported removed."""
         desk = self.desk
         self.ensuring.heard_of(node, speaks=node in desk.world.news)
         desk.unheard.heard_of(desk.world, node)
@@ -225,7 +225,7 @@ class Allocator:
         look_at_victims_of(self.desk, request)
 
     def _entry_changed(self, node: NodeName, allocation: AllocationId) -> None:
-        """An entry of a node's ledger, or what its agent says of it; the head of the ledger stands there like one."""
+        """An entry of a node's ledger changed, or its slice's status; the head of the ledger counts as an entry."""
         desk = self.desk
         is_head = allocation == "head"
         if is_head:
@@ -240,7 +240,7 @@ class Allocator:
             desk.wakes.freed(node)
 
     def _rebook(self, allocation: AllocationId) -> bool:
-        """Booked is what the ledger books, until the agent says that it is gone (LAW 3). True when this frees it."""
+        """An allocation is booked until its agent reports it gone (LAW 3), as the ledger says. True when freed."""
         desk = self.desk
         freed = False
         entry = desk.world.ledger.get(allocation)
@@ -276,7 +276,7 @@ class Allocator:
         return freed
 
     def _caught_up(self, event: ReadingCaughtUp) -> None:
-        """A stream was read whole: look at everything once, for what is missing is a fact too."""
+        """A stream was read completely: look at everything once, since a missing value is a fact too."""
         desk = self.desk
         if event.stream is Stream.STATE:
             desk.unheard.was_read()
@@ -299,7 +299,7 @@ class Allocator:
                 self._forget_who_has_gone()
 
     def _forget_who_has_gone(self) -> None:
-        """Who stands by looks at nobody: those of whom nothing tells any more would be kept in mind for ever."""
+        """A standby never reconciles, so drop requests without any message; otherwise the set leaks."""
         desk = self.desk
         for allocation in [each for each in desk.strays if each not in desk.world.slices]:
             del desk.strays[allocation]
@@ -313,7 +313,7 @@ class Allocator:
                 case Settled():
                     self._settled(report)
                 case Contested():
-                    # Another allocator says why the request waits: one voice is enough.
+                    # another allocator published why the request waits: one message is enough
                     self.desk.outbox.forget(report.address)
 
     def _settled(self, settled: Settled) -> None:
@@ -353,7 +353,7 @@ class Allocator:
     # -- decisions ------------------------------------------------------------------------------------------------
 
     def _decide(self, *, ticked: bool) -> None:
-        """All that is known was looked at: give what is free, in turn; and with time, what only time brings."""
+        """All changes were looked at: offer free places in turn; on a tick, also do what depends on time."""
         desk = self.desk
         if ticked:
             end_pauses(desk)
@@ -384,7 +384,7 @@ class Allocator:
         return [*(EnsureAgent(node) for node in to_ask), *read_again]
 
     def _look_at_victims(self) -> None:
-        """Whether pods may be evicted, as far as that may have changed: known while standing by, too."""
+        """Update which pods may be evicted; also on standby."""
         desk = self.desk
         left = desk.rules.settle_batch if desk.world.settled else 0
         while left > 0 and desk.sparing.look:
@@ -393,9 +393,9 @@ class Allocator:
 
     def _settle(self) -> bool:
         """
-        Look at what changed until nothing more follows, nodes before requests; as much as one event is worth.
+        Look at what changed until nothing more follows, nodes before requests, within one event's budget.
 
-        False when something is left: then nobody gets a place before it was looked at.
+        False when something is left: then no request gets a place before it was looked at.
         """
         desk = self.desk
         left = desk.rules.settle_batch

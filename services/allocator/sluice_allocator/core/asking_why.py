@@ -1,8 +1,8 @@
 """
-Answers to people: what would become of a pod if it asked now, and how a request stands.
+Answers to questions: what would become of a pod if it asked now, and the status of a request.
 
-Made from the facts and by the search that real requests are served with, between two events of the core. Nothing is
-booked, queued or wanted: whoever asks leaves no trace.
+Computed between two events of the core, from the facts and with the search that real requests use. Nothing is booked,
+queued or written, so a question leaves no trace.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ ABOUT_ALL = frozenset({WaitReason.NO_NODE_CAN_FIT, WaitReason.TOO_FEW_GPUS_ON_NO
 
 @dataclass(frozen=True, slots=True)
 class PodAsked:
-    """A pod as it is written. Containers in their order."""
+    """A pod as written. Containers in their order."""
 
     namespace: str
     annotations: dict[str, str]
@@ -73,9 +73,9 @@ class WouldEvict:
 @dataclass(frozen=True, slots=True)
 class WouldBind:
     """
-    A place that fits now, what would be left on its GPUs, and why other places would not do.
+    A place that fits now, what would be left on its GPUs, and why other places do not fit.
 
-    Nothing is said of what is left where others have to be evicted first.
+    Without what is left if other pods have to be evicted first.
     """
 
     node: NodeName
@@ -85,9 +85,9 @@ class WouldBind:
     more: int
     """Reasons that `others` does not list."""
     evicts: tuple[WouldEvict, ...] = ()
-    """Whose place it is, where none is free: they are evicted first, the least important first."""
+    """The pods that are evicted first if no place is free, the least important first."""
     instead_of: str = ""
-    """The profiles that are asked for, where larger ones would serve."""
+    """The requested profiles, where larger ones would serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +102,20 @@ class WouldWait:
 
 @dataclass(frozen=True, slots=True)
 class AsksNothing:
-    """The pod has no key of ours."""
+    """The pod has no key of Sluice."""
 
 
 Simulated = WouldBind | WouldWait | Refusal | AsksNothing
 
 
 def _only_source(desk: Desk) -> SourceName:
-    """Whose pod it would be, where one cluster or folder asks; where several do its terms find nobody."""
+    """The pod's source, if there is only one; with several, its terms match no pods."""
     found = list(islice(desk.world.sources, 2))
     return found[0] if len(found) == 1 else SourceName("")
 
 
 def simulate(desk: Desk, pod: PodAsked) -> Simulated:
-    """What would become of a pod if it asked now, alone."""
+    """What would become of a single pod if it asked now."""
     ask = parse_pod(pod.annotations, pod.containers, limits=RequestLimits(desk.rules.max_gpus_per_node))
     if isinstance(ask, Refusal):
         return ask
@@ -173,7 +173,7 @@ def _given(desk: Desk, devices: Sequence[DeviceGrant]) -> tuple[GivenDevice, ...
 
 
 class State(Enum):
-    """How a request stands."""
+    """The status of a request."""
 
     QUEUED = "queued"
     HELD = "held"
@@ -189,7 +189,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A place in the queue: `before` counts the requests of the same shape that are tried first, `ahead` all."""
+    """A position in the queue: `before` counts the requests of the same shape that are tried first, `ahead` all."""
 
     priority: int
     before: int
@@ -198,13 +198,13 @@ class Turn:
 
 
 def _turn(desk: Desk, asked: AllocationRequested, request: RequestId) -> Turn:
-    """The place in the queue of a waiting request, or of the leader that waits for its group."""
+    """The position of a waiting request, or of the leader that waits for its group."""
     return Turn(asked.priority, desk.queue.before(request), len(desk.queue), desk.queue.ahead(request))
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How one request stands, in a word, in a sentence, and with what there is to show for it."""
+    """A request's status, in a sentence and with its details."""
 
     state: State
     message: str
@@ -218,11 +218,11 @@ class Standing:
     """Reasons that `steps` does not list."""
     refusal: Refusal | None = None
     plan: Proposal | None = None
-    """While it is queued: who could be moved where so that it fits."""
+    """While it is queued: which pods could be moved so that it fits."""
 
 
 def how_it_stands(desk: Desk, request: RequestId) -> Standing | None:
-    """How a request stands at this moment; None when nothing is known of it."""
+    """A request's current status; None when the request is unknown."""
     asked = desk.world.requests.get(request)
     binding = desk.world.bindings.get(request)
     entries = [desk.world.ledger[allocation] for allocation in desk.world.allocations_of.get(request, ())]
@@ -231,7 +231,7 @@ def how_it_stands(desk: Desk, request: RequestId) -> Standing | None:
     if request in desk.committing:
         return _committing(desk, request, desk.committing[request])
     if isinstance(binding, Refused) and (not wanted or binding.request_revision >= _revision(asked)):
-        message = f"is refused: {binding.refusal.sentence()}"
+        message = f"refused: {binding.refusal.sentence()}"
         return Standing(State.REFUSED, message, binding.request_revision, refusal=binding.refusal)
     if isinstance(asked, RequestRejected) and not booked:
         message = f"its source cannot parse it: {asked.refusal.sentence()}"
@@ -245,7 +245,7 @@ def how_it_stands(desk: Desk, request: RequestId) -> Standing | None:
             waits = waits or "has a place; its slice is being created"
             standing = _standing(desk, State.GRANTED, waits, entry.booking)
             return _promised(desk, request, asked, standing) if request in desk.queue else standing
-        why = f"its slice is being revoked: {entry.cause}" if isinstance(entry, Revoke) else "is not wanted any more"
+        why = f"its slice is being revoked: {entry.cause}" if isinstance(entry, Revoke) else "no longer requested"
         return _standing(desk, State.ENDING, why, entry.booking)
     if wanted and isinstance(asked, AllocationRequested):
         return _without_place(desk, request, asked)
@@ -282,7 +282,7 @@ def _standing(desk: Desk, state: State, message: str, booking: Booking) -> Stand
 
 
 def _promised(desk: Desk, request: RequestId, asked: AllocationRequested, standing: Standing) -> Standing:
-    """One with a promise keeps its turn."""
+    """A request with a reservation keeps its turn."""
     message = f"{standing.message}; it takes any other place that is free earlier"
     turn = _turn(desk, asked, request)
     return replace(standing, message=message, turn=turn)

@@ -1,8 +1,4 @@
-"""
-What is said to the pod of a request that was granted: `Bound` and, when its slice is over, `Released` (PROTOCOL §4).
-
-It must not choose among places, nor say that nobody will have one (`requests` and `waiving` do).
-"""
+"""Publishes `Bound` for a granted request, and `Released` when its slice is over (PROTOCOL §4)."""
 
 from collections.abc import Iterator
 
@@ -32,20 +28,20 @@ from sluice_allocator.core.limits.excess import may_bind
 
 
 def bindable(grants: dict[AllocationId, Grant], held: Held | None) -> dict[AllocationId, Grant]:
-    """Of several grants the one that its source remembers, and no other, for its pod is there: ready (again) or not."""
+    """Of several grants the one that the source remembers, if any, since the pod is there: ready (again) or not."""
     if held is None or held.allocation not in grants:
         return grants
     return {held.allocation: grants[held.allocation]}
 
 
 def _keeps_time(desk: Desk, grant: Grant) -> bool:
-    """Whether the node enforces quotas of time, as far as its inventory has told."""
+    """Whether the node enforces time quotas, by its last inventory."""
     shown = desk.shown.get(grant.booking.node)
     return shown is not None and shown.time_quota
 
 
 def bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) -> Bound | None:
-    """The word that a pod has this slice; None while it is not ready, or may not be bound."""
+    """The `Bound` of this slice; None while it is not ready, or may not be bound."""
     slice_ = desk.world.slices.get(allocation)
     if not isinstance(slice_, SliceReady) or slice_.revision != grant.revision:
         return None
@@ -68,7 +64,7 @@ def bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) 
 
 
 def _containers(desk: Desk, grant: Grant, slice_: SliceReady) -> Iterator[ContainerDevices]:
-    """What each container is told: of its devices by the agent, of the driver by what it asks for and has."""
+    """Each container's environment: devices from the agent, capabilities from the request."""
     asked = desk.world.requests.get(grant.booking.request)
     claims = asked.claims if isinstance(asked, AllocationRequested) else ()
     chosen = {claim.container: claim.driver_capabilities for claim in claims}
@@ -79,7 +75,7 @@ def _containers(desk: Desk, grant: Grant, slice_: SliceReady) -> Iterator[Contai
 
 
 def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[AllocationId, LedgerEntry]) -> None:
-    """A bound request: its strings and warnings follow the slice (a reboot changes them); a lost slice ends it."""
+    """Update a bound request: its strings and warnings follow the slice (a reboot changes them); losing it ends it."""
     entry = entries.get(binding.allocation)
     if isinstance(entry, Grant):
         again = bound_of(desk, binding.allocation, entry, binding.revision + 1)
@@ -88,7 +84,7 @@ def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[A
         elif _is_newer(desk, again, binding) or _differs_for_long(desk, request):
             desk.commit(subjects.binding(request), again, request)
     elif request in desk.committing:
-        return  # decided before that word was read, and not answered yet: nothing may land for what is released
+        return  # decided before that status was read, and not answered yet: nothing may land for what is released
     elif isinstance(entry, Closed):
         if waits_for_node(desk, request, None) is None:
             release(desk, request, f"slice lost: {entry.cause}")
@@ -101,23 +97,23 @@ def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[A
 
 
 def bind_again(desk: Desk, late: Bound, grant: Grant) -> None:
-    """Bind a pod to what it has, as soon as that is ready, where a Bound of another life of the broker is late."""
+    """Bind a pod to its slice once that is ready, if a Bound of an earlier incarnation of the broker is late."""
     again = bound_of(desk, grant.booking.allocation, grant, late.revision + 1)
     if again is not None:
         desk.commit(subjects.binding(late.request), again, late.request)
 
 
 def _told(bound: Bound) -> tuple[object, ...]:
-    """What a binding tells its pod: when this differs, it is said anew."""
+    """The part of a binding that its pod reads: when this differs, the binding is published again."""
     return bound.ticket, bound.containers, bound.warnings
 
 
 def _is_newer(desk: Desk, again: Bound, binding: Bound) -> bool:
     """
-    Whether what an agent says of a slice was said after what its pod was told.
+    Whether a slice's status is newer than what its pod read.
 
-    One process numbers its writes. Of two runs of an agent the present one is that for which its node is open, as BOOK
-    tells, which forgets nothing. What an older allocator has bound is compared by the numbers of STATE, as it did.
+    One process numbers its writes. Of two runs of an agent the present one is that for which its node is open, as
+    BOOK tells, which forgets nothing. Bindings of an older allocator are compared by the sequences of STATE.
     """
     if not (again.slice_operation and binding.slice_operation):
         return again.slice_sequence > binding.slice_sequence
@@ -135,9 +131,9 @@ def _differs_for_long(desk: Desk, request: RequestId) -> bool:
 
 def may_come_yet(desk: Desk, allocation: AllocationId) -> bool:
     """
-    Whether the entry of what was bound is still on its way to us.
+    Whether the entry of a bound allocation is still on its way to us.
 
-    Not that of a slice that is gone: a Bound that was sent over an empty subject can land after the broker was wiped.
+    False for a slice that is gone: a Bound that was sent over an empty subject can land after the broker was wiped.
     """
     is_known = allocation in desk.world.ledger or allocation in desk.world.lost
     return not is_known and not isinstance(desk.world.slices.get(allocation), SliceGone)
@@ -145,11 +141,10 @@ def may_come_yet(desk: Desk, allocation: AllocationId) -> bool:
 
 def answer_without_slice(desk: Desk, request: RequestId) -> Bound | Refused | Waived | None:
     """
-    The last word to a request of which no slice comes (any more), as far as the ledger tells.
+    The last binding of a request that gets no slice (any more), as far as the ledger tells.
 
-    A slice that is closed does not come either; but its pod may have another one, of which only its source knows.
-
-    None, too, where it does not say who asked: then nobody can tell whether anybody still does.
+    A closed slice does not come either; but its pod may have another one, which only its source knows. None, too, if
+    it does not name the source: then no source can confirm that the request is gone.
     """
     match desk.world.bindings.get(request):
         case Refused() | Waived() as answer if answer.source:
@@ -161,6 +156,6 @@ def answer_without_slice(desk: Desk, request: RequestId) -> Bound | Refused | Wa
 
 
 def release(desk: Desk, request: RequestId, cause: str) -> None:
-    """Say that nothing is left of what the request had."""
+    """Publish that nothing is left of the request's slices."""
     released = Released(request=request, cause=cause)
     desk.commit(subjects.binding(request), released, request, ttl_s=desk.rules.closing_ttl_s)

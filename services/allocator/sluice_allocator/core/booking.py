@@ -1,4 +1,4 @@
-"""A place as it is booked for a request. Nothing is decided, and nothing is booked here."""
+"""Converts a place into the booking of a request."""
 
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested, Booking
@@ -7,7 +7,7 @@ from sluice_allocator.core.placement import Place
 
 
 def booking_of(desk: Desk, request: RequestId, asked: AllocationRequested, place: Place) -> Booking:
-    """A place as it is booked for a request, under an allocation of its own."""
+    """The booking of a place for a request, under a new allocation id."""
     return Booking(
         allocation=desk.new_allocation(request),
         request=request,

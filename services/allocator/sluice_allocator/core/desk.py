@@ -1,7 +1,7 @@
 """
-What all parts of the allocator's core work on: the facts, the fleet, the queue, and what is wanted on the bus.
+The state that all parts of the core share: the facts, the fleet, the queue, and the pending writes.
 
-It holds; it must not decide. `changed_*` collect what has to be looked at before `handle` returns.
+`changed_*` collect what has to be looked at before `handle` returns.
 """
 
 from collections import OrderedDict
@@ -36,7 +36,7 @@ from sluice_allocator.core.world import World, request_of
 
 
 class Unsent(msgspec.Struct):
-    """A commit that may still be taken back: it was decided on what was known then."""
+    """A commit that may still be taken back, with what it was decided on."""
 
     address: Address
     operation: OperationId
@@ -45,7 +45,7 @@ class Unsent(msgspec.Struct):
 
 @dataclass(slots=True)
 class Desk:
-    """One process's view and wishes."""
+    """One process's facts and pending decisions."""
 
     run: RunId
     rules: Rules
@@ -65,49 +65,51 @@ class Desk:
     changed_requests: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
     changed_nodes: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
     differing: dict[RequestId, float] = field(default_factory=dict)
-    """Since when a binding's strings differ from its slice's although nothing tells that those are newer."""
+    """Since when a binding's strings differ from its slice's without proof that the slice's are newer."""
     opening: Opening = field(default_factory=Opening)
-    """Nodes that are not open, and the requests that wait for them, for they may have their slices."""
+    """Nodes that are not open, and the requests that wait for them because they may have a slice there."""
     reopening: Reopening = field(default_factory=Reopening)
-    """Nodes that another allocator has opened for somebody else than this one had."""
+    """Nodes whose heads another allocator wrote for a different run of the agent."""
     strays: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
-    """Slices that are spoken of and not in the ledger: to be looked at."""
+    """Slices that are reported and not in the ledger: to be looked at."""
     to_try: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
-    """Requests that have come to wait and were not tried yet."""
+    """Requests that joined the queue and were not tried yet."""
     to_tell: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
-    """Requests that a pass over the whole fleet tries, each by the first of its shape: to be told when it is done."""
+    """
+    Requests that a pass over the whole fleet tries through the first of their shape: they get its reasons afterwards.
+    """
     unopened: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes that have an inventory and are not open as it stands: whatever enters their ledger is looked at."""
+    """Nodes with an inventory that are not open for it: changes of their ledgers are looked at."""
     removals: Removals = field(default_factory=Removals)
-    """Nodes that are removed, and since when that is known."""
+    """Removed nodes, and since when that is known."""
     unentered: Unentered = field(default_factory=Unentered)
-    """Open nodes whose agents have what the ledger does not tell of."""
+    """Open nodes whose agents report slices without ledger entries."""
     unheard: Unheard = field(default_factory=Unheard)
-    """Nodes whose heads were closed for a removal that is not heard yet."""
+    """Nodes whose heads were closed for a removal that this process has not read yet."""
     shown: dict[NodeName, NodeSnapshot] = field(default_factory=dict)
     """The snapshot that the fleet shows, per node."""
     wakes: Wakes = field(default_factory=Wakes)
-    """Where something was freed or became usable: offered to those who wait."""
+    """Where something was freed or became usable: offered to waiting requests."""
     over_quota: OverQuota = field(default_factory=OverQuota)
-    """Whom to try again because of what their namespaces have given back."""
+    """Requests to try again because their namespaces released something."""
     overs: Overs = field(default_factory=Overs)
-    """Requests of which it was said that they wait no more, although others say that they do."""
+    """Requests published as no longer waiting, although another allocator publishes that they wait."""
     unrefused: Overs = field(default_factory=Overs)
     """Requests whose refusal was waived, although another allocator may refuse them again."""
     orders: Overs = field(default_factory=Overs)
-    """Requests whose pods were ordered to go, or not to, although others say the opposite."""
+    """Requests whose eviction was ordered or lifted, although another allocator publishes the opposite."""
     aging: Aging = field(default_factory=Aging)
-    """When those who wait are old enough to be promised a place."""
+    """When waiting requests are old enough for a reservation."""
     promised: Promised = field(default_factory=Promised)
-    """How many GPUs are promised to those who are."""
+    """How many GPUs are reserved."""
     sparing: Sparing = field(init=False)
-    """Evictions under way, and whom to leave alone."""
+    """Evictions under way, and pods exempt for a while."""
     gangs: Gangs = field(default_factory=Gangs)
-    """Who is granted together with whom."""
+    """Groups whose pods are granted together."""
     moves: Moves = field(default_factory=Moves)
-    """Who may be moved, and who is being moved."""
+    """Movable pods, and moves under way."""
     adjustments: Adjustments = field(default_factory=Adjustments)
-    """Shares that somebody wants to be larger or smaller, and that are being booked so."""
+    """Resizes of shares that are pending."""
     numbered: int = 0
     now: float = 0.0
     """The time of the event being handled."""
@@ -120,7 +122,7 @@ class Desk:
 
     @property
     def nothing_else_to_do(self) -> bool:
-        """Whether nothing is left to be looked at, to be offered or to be tried."""
+        """Whether nothing is left to look at, to offer or to try."""
         left = self.changed_requests or self.changed_nodes or self.strays or self.to_try or self.to_tell or self.wakes
         together = self.gangs.dirty or self.gangs.trial
         left = left or self.sparing.look
@@ -128,7 +130,7 @@ class Desk:
         return not (left or together or woken or self.queue.has_news)
 
     def commit(self, address: Address, message: AnyMessage, request: RequestId | str, ttl_s: int | None = None) -> None:
-        """Write a decision, guarded by what is known."""
+        """Write a decision under a guard that covers the known facts."""
         operation = self.outbox.commit(address, message, request=request, ttl_s=ttl_s)
         self.undecided[operation] = Unsent(address, operation, message)
         self.undecided_under.setdefault(address.guard, {})[operation] = None
@@ -143,12 +145,12 @@ class Desk:
                 del self.undecided_under[unsent.address.guard]
 
     def new_allocation(self, request: RequestId) -> AllocationId:
-        """An id that was never used."""
+        """A new allocation id."""
         self.numbered += 1
         return allocation_id(request, self.run, self.numbered)
 
     def assume(self, booking: Booking) -> None:
-        """A place counts as taken, and fills no guarantee: its namespace may never get it, for the ledger lacks it."""
+        """Count a place as taken, and as filling no guarantee: the ledger lacks it, so it may never be had."""
         self.fleet.book(booking)
         self.assumed[booking.allocation] = None
         if booking.namespace in self.world.quotas:
@@ -158,7 +160,7 @@ class Desk:
         """
         Book a place and order its slice: assumed at once, certain when the ledger has it.
 
-        With `after` it is made when those are gone, whose pods are evicted or waited for.
+        With `after` the slice is made when those are gone, whose pods are evicted or waited for.
         """
         self.assume(booking)
         self.committing[booking.request] = booking.allocation
@@ -176,12 +178,12 @@ class Desk:
         self.commit(subjects.ledger(booking.node, booking.allocation), grant, booking.request)
 
     def counted(self, entry: Grant | Revoke) -> Booking:
-        """What an entry counts: its booking, or the largest of the sizes while its shares are being changed."""
+        """What an entry counts: its booking, or the largest of the sizes while its shares are resized."""
         booked = counted_booking(entry, self.world.slices.get(entry.booking.allocation))
         on_its_way = self.adjustments.on_their_way.get(booked.allocation) if self.adjustments.on_their_way else None
         if on_its_way is None or not same_places(booked.devices, on_its_way.adjusted.counted.devices):
             return booked
-        # Another allocator may have made it larger than that meanwhile: its write is read, and ours not answered yet.
+        # another allocator may have enlarged it meanwhile: its write is read, and ours not answered yet
         return msgspec.structs.replace(booked, devices=max_sizes(booked.devices, on_its_way.adjusted.counted.devices))
 
     def roll_back(self, message: Grant) -> None:
@@ -191,7 +193,7 @@ class Desk:
         was_booked = self.fleet.booking(booking.allocation) is not None
         if self.adjustments.undo(booking.allocation) and isinstance(entry, Grant | Revoke) and was_booked:
             self.fleet.book(self.counted(entry))
-            self.sparing.look[booking.allocation] = None  # booked anew, it goes for nobody before that
+            self.sparing.look[booking.allocation] = None  # until it is booked again it evicts no pod
             self.wakes.freed(booking.node)
         if booking.allocation not in self.world.ledger:
             self.promised.forget(booking.allocation)
@@ -201,7 +203,7 @@ class Desk:
         self.changed_nodes[booking.node] = None
 
     def end_assuming(self, booking: Booking) -> None:
-        """A grant is settled: what holds now is what the ledger says."""
+        """A grant is settled: the ledger decides from now on."""
         self.assumed.pop(booking.allocation, None)
         if self.sparing.taken:
             self.sparing.let_go(booking.allocation)
@@ -213,7 +215,7 @@ class Desk:
         self.gangs.touch(booking.request)
 
     def untry(self, booking: Booking) -> None:
-        """What a trial found is not to be had any more: that member is tried again."""
+        """A trial's place is no longer available: that member is tried again."""
         trial = self.gangs.trial
         if trial is None or trial.found.pop(booking.request, None) is None:
             return
@@ -223,7 +225,7 @@ class Desk:
         trial.left.append(booking.request)
 
     def drop_trial(self) -> None:
-        """End the trial that is under way: what it found is free again."""
+        """End the current trial and free its places."""
         trial, self.gangs.trial = self.gangs.trial, None
         for booking in trial.found.values() if trial is not None else ():
             self.assumed.pop(booking.allocation, None)
@@ -232,14 +234,14 @@ class Desk:
                 self.wakes.freed(booking.node, as_before=True)  # others may have been tried beside it
 
     def put_trial_off(self) -> None:
-        """End the trial that is under way, and begin it anew later."""
+        """End the current trial, to repeat it later."""
         if self.gangs.trial is not None and self.gangs.trial.party.leader is not None:
             self.gangs.owed[self.gangs.trial.party.leader] = None
         self.drop_trial()
 
     def take_back(self, guard: str) -> None:
         """
-        Somebody else wrote under `guard`: what was decided before and not yet sent is decided anew.
+        Another process wrote under `guard`: decisions that were made before and not sent are made again.
 
         Without this a queued grant would go out under a guard that covers an entry it never considered.
         """
@@ -251,13 +253,13 @@ class Desk:
                     self.untry(booking)
 
     def take_back_grants(self, allocations: dict[AllocationId, None]) -> None:
-        """These were decided on what is not so any more: those that are not sent yet are decided anew."""
+        """The facts behind these grants changed: those not sent yet are decided again."""
         for unsent in list(self.undecided.values()) if allocations else ():
             if isinstance(unsent.message, Grant) and unsent.message.booking.allocation in allocations:
                 self._take_back(unsent)
 
     def take_back_all(self) -> None:
-        """This process works no longer: decide nothing on what it knows now."""
+        """This process becomes standby: drop all decisions that are not sent."""
         for unsent in list(self.undecided.values()):
             self._take_back(unsent)
         self.put_trial_off()

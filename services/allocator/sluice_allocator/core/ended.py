@@ -1,8 +1,8 @@
 """
-A request that nobody wants any more: what is said of it, when nothing of it is left.
+Ends a request that is withdrawn or gone, once nothing is left of its slices.
 
-`Released` is said once all that it had is gone, and again over an answer that is older and landed late. It must not
-take anything back: what is booked is judged before (`entries`).
+`Released` is published when all its slices are gone, and again over an older binding that landed late. Its ledger
+entries are judged before (`entries`).
 """
 
 from sluice.contracts.bus import subjects
@@ -19,7 +19,7 @@ _NOBODY_ASKS = "its request is gone"
 def settle_ended(
     desk: Desk, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
 ) -> None:
-    """Withdrawn, rejected, or not there (its source is silent, or has said its last word)."""
+    """Settle a request that is withdrawn, rejected, or unknown (its source is silent, or published its end)."""
     desk.differing.pop(request, None)
     address = subjects.binding(request)
     binding = desk.world.bindings.get(request)
@@ -46,7 +46,7 @@ def _settle_withdrawn(
     binding: BindingFact | None,
     entries: dict[AllocationId, LedgerEntry],
 ) -> None:
-    """Its source waits for the word that nothing is left of it."""
+    """The source waits for the message that nothing is left."""
     if isinstance(binding, Released):
         return
     if any(waits_for_node(desk, request, held) is not None for held in (asked.held, _held_by(binding))):
@@ -57,10 +57,10 @@ def _settle_withdrawn(
 
 def _landed_late(desk: Desk, request: RequestId, asked: RequestWithdrawn | None, binding: BindingFact | None) -> bool:
     """
-    Whether an answer is older than the end of its request: then neither ledger nor source knows of it.
+    Whether a binding is older than the end of its request: then neither ledger nor source knows the request.
 
-    A request is closed after `Released`. One that is not there may be of a source that has not spoken yet in this life
-    of the broker, and its pod have another slice: see `orphans`.
+    A request is closed after `Released`. An unknown one may belong to a source that has not published yet in this
+    incarnation of the broker, and its pod may have another slice: see `orphans`.
     """
     match binding:
         case Bound() if asked is not None or answer_without_slice(desk, request) is None:

@@ -1,11 +1,11 @@
 """
-What follows of the ledger entries of one request, each looked at by itself (PROTOCOL §4).
+Decides what follows for each ledger entry of one request (PROTOCOL §4).
 
-    granted, and not to stand             -> Revoke, when nobody else may bind it
-    revoked in another life of the bus    -> Revoke anew, or no agent would act on it
+    granted, and not to stand             -> Revoke, when no other allocator may bind it
+    revoked in an earlier incarnation     -> Revoke again, or no agent would act on it
     its slice is gone                     -> Closed
 
-It must not say anything of the request itself (`requests` does).
+The request itself is `requests`' part.
 """
 
 import msgspec
@@ -21,7 +21,7 @@ from sluice_allocator.core.world import RequestFact
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """The grants of a request that shall stand, and why others shall not be bound."""
+    """The valid grants of a request, and why others are not to be bound."""
 
     standing: dict[AllocationId, Grant] = msgspec.field(default_factory=dict)
     unfit: dict[AllocationId, str] = msgspec.field(default_factory=dict)
@@ -31,7 +31,7 @@ _NOTHING = Judged()
 
 
 def settle_entries(desk: Desk, entries: dict[AllocationId, LedgerEntry], asked: RequestFact | None) -> Judged:
-    """Want what follows of each entry."""
+    """Write what follows for each entry."""
     if not entries:
         return _NOTHING
     judged = Judged()
@@ -49,12 +49,12 @@ def settle_entries(desk: Desk, entries: dict[AllocationId, LedgerEntry], asked: 
 
 
 def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, cause: str | None) -> None:
-    """Want what follows of one entry. `cause`: why it shall not stand, if it is a Grant that shall not."""
+    """Write what follows for one entry. `cause`: why it is not to stand, if it is a Grant that is not."""
     if isinstance(entry, Closed):
         return
     slice_ = desk.world.slices.get(allocation)
     if isinstance(entry, Revoke) and entry.incarnation != desk.world.incarnation:
-        cause = entry.cause  # it landed late, of another life of the broker, and no agent acts on it: order it again
+        cause = entry.cause  # it landed late, of an earlier incarnation, and no agent acts on it: order it again
     if cause is None and not isinstance(slice_, SliceGone):
         return
     booking = entry.booking
@@ -79,9 +79,9 @@ def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, caus
 
 def revoke(desk: Desk, entry: Grant | Revoke, cause: str) -> None:
     """
-    Take a slice back, or order that anew. What is decided from now on counts without it.
+    Revoke a slice, or order that again. Later decisions count without it.
 
-    Of shares that are being made smaller all is booked that may still be used.
+    Of shares that are being shrunk all is booked that may still be used.
     """
     booking = entry.booking
     if isinstance(entry, Grant):
@@ -100,9 +100,9 @@ def revoke(desk: Desk, entry: Grant | Revoke, cause: str) -> None:
 
 def settle_stray(desk: Desk, allocation: AllocationId) -> None:
     """
-    A slice that is gone and not in the ledger (the broker was wiped, or `Closed` ran out unread): close it again.
+    Close a slice again that is gone and not in the ledger (the broker was wiped, or `Closed` expired unread).
 
-    Its agent says `SliceGone` until it reads `Closed`; without this it would say so for ever.
+    Its agent publishes `SliceGone` until it reads `Closed`.
     """
     slice_ = desk.world.slices.get(allocation)
     if not isinstance(slice_, SliceGone) or slice_.closing or allocation in desk.world.ledger:

@@ -1,4 +1,4 @@
-"""What the allocator's core hears and says, besides the exchange that all cores share."""
+"""The events and instructions of the allocator's core, besides those that all cores share."""
 
 from dataclasses import dataclass
 
@@ -9,26 +9,26 @@ from sluice_allocator.core.sizes.adjustments import Change, Outcome
 
 @dataclass(frozen=True, slots=True)
 class LeaseChanged:
-    """This process works (`held`) or stands by. A hint, never the lock: every rule holds when it lies."""
+    """This process is active (`held`) or on standby. A hint, never the lock: every rule holds when it is wrong."""
 
     held: bool
 
 
 @dataclass(frozen=True, slots=True)
 class AgentEnsured:
-    """The durable by which a node's agent reads its ledger is there."""
+    """A node's agent has its durable consumer of the ledger."""
 
     node: NodeName
 
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Nothing is new, but the core was `unfinished`: go on with what is still to be tried."""
+    """Nothing is new, but the core was `unfinished`: continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdjustAsked:
-    """Somebody wants shares to be larger or smaller -> AnswerAdjust with this number."""
+    """A request to resize shares -> AnswerAdjust with this number."""
 
     number: int
     change: Change
@@ -39,14 +39,14 @@ Event = BusEvent | Ticked | LeaseChanged | AgentEnsured | GoOn | AdjustAsked
 
 @dataclass(frozen=True, slots=True)
 class EnsureAgent:
-    """Declare the durable of a node's agent: agents may not create consumers themselves."""
+    """Create the durable consumer of a node's agent, which agents may not do themselves."""
 
     node: NodeName
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerAdjust:
-    """What came of an adjustment that was asked for: it is in the ledger, or why it is not."""
+    """The outcome of a resize: it is in the ledger, or why it is not."""
 
     number: int
     outcome: Outcome

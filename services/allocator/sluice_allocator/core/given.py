@@ -1,4 +1,4 @@
-"""What a booked device amounts to, in the numbers that people are told. Decides nothing."""
+"""The size of a booked device, in the numbers that users read."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from sluice.mig.model import GpuModel
 @dataclass(frozen=True, slots=True)
 class GivenDevice:
     """
-    One device and how much it is.
+    One device and its size.
 
-    `memory_mib` is of the instance, of the whole GPU, or of the share. `sm_percent` is of the SMs of the model's
-    largest profile, rounded down, for an instance; of the GPU's SMs for a share (100 where it has no bound).
+    `memory_mib` is that of the instance, the whole GPU or the share. `sm_percent` is the percentage of the SMs of the
+    model's largest profile, rounded down, for an instance; of the GPU's SMs for a share (100 where it has no bound).
     """
 
     grant: DeviceGrant
@@ -23,7 +23,7 @@ class GivenDevice:
 
 
 def given(grant: DeviceGrant, model: GpuModel) -> GivenDevice:
-    """What `grant` amounts to on a GPU of `model`."""
+    """The size of `grant` on a GPU of `model`."""
     profile = model.profile(grant.profile) if grant.profile is not None else None
     if grant.share is not None:
         mode, memory_mib, sm_percent = grant.share.mode, grant.share.memory_mib, grant.share.sm_partition or 100

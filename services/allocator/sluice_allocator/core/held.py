@@ -1,10 +1,10 @@
 """
-Requests whose slices may exist without the ledger knowing: the broker was wiped, and a node is not open yet.
+Handles requests whose slices may exist without a ledger entry: the broker was wiped, and a node is not open yet.
 
-A source remembers what its pods are bound to. Without waiting for that node, a running pod would be given a second
-slice elsewhere, and its own, adopted later, would be revoked as surplus (LAW 4). And `Released` would be said of a
-slice that is still there (PROTOCOL §4). When it turns out that the slice is nowhere any more, it is lost: its pod is
-where it was, so it gets no other (ADR 0034).
+A source remembers its pods' bindings. Without waiting for that node, a running pod would get a second slice
+elsewhere, and its own, adopted later, would be revoked as surplus (LAW 4); and `Released` would be published for a
+slice that still exists (PROTOCOL §4). If the slice turns out to be gone, it is lost: its pod stays where it was, so
+it gets no other (ADR 0034).
 """
 
 from sluice.contracts.bus import subjects
@@ -28,21 +28,21 @@ from sluice_allocator.core.removing import close_unbooked
 from sluice_allocator.core.world import RequestFact
 
 BEING_UNMADE = "being unmade"
-"""Why a slice is revoked that was revoked in an earlier life of the broker; nobody knows why any more."""
+"""Why a slice is revoked that was revoked in an earlier incarnation of the broker, with its cause lost."""
 SURPLUS = "surplus: the request is bound elsewhere"
-"""Why a slice is revoked of which its source does not know, when the request is bound to another one."""
+"""Why a slice is revoked that its source does not know, when the request is bound to another one."""
 DECLINED = "declined: its node kept its pod out when it was bound"
-"""Why a slice is waived that was bound: its pod was never let go with it."""
+"""Why a bound slice is waived: its pod was never admitted with it."""
 _NOT_OPEN = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes")
 
 
 def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeName | None:
     """
-    A node that may have a slice of `request` of which the ledger does not tell (yet); None when there is none.
+    A node that may have a slice of `request` without a ledger entry (yet); None when there is none.
 
-    An agent may speak of one, and an inventory may show one: even of an opened node, for an entry that is overwritten
-    on its way to us is read later than the head that followed it (and names it). A source may remember one: that holds
-    until the node is opened.
+    An agent or an inventory may report one: even on an opened node, for an entry that is overwritten on its way to us
+    is read later than the head that followed it (and names it). A source may remember one: that counts until the node
+    is opened.
     """
     world = desk.world
     for allocation in world.slices_of.get(request, ()):
@@ -61,7 +61,7 @@ def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeNam
 
 def why_lost(desk: Desk, request: RequestId, held: Held) -> str | None:
     """
-    Why the slice that a source remembers is not there any more; None while it is, or may be.
+    Why a slice that a source remembers is gone; None while it exists, or may.
 
     Its pod is bound to the node, so no other slice can serve it.
     """
@@ -79,13 +79,13 @@ def why_lost(desk: Desk, request: RequestId, held: Held) -> str | None:
 
 def why_taken_back(desk: Desk, request: RequestId) -> str | None:
     """
-    Why a pod has to go whose source says that it has a slice which is being taken back; None when it need not.
+    Why a pod has to go whose source remembers a slice that is being revoked; None when it need not.
 
-    Its slice was lost, and the broker was wiped before its source heard of that (ADR 0034): the pod would stay on what
-    is taken from it, and the slice's agent wait for it to end. What was revoked in this life of the broker, its source
-    was told of, or has withdrawn. A `Bound` does not say that it was: it is older, and has landed late.
+    Its slice was lost, and the broker was wiped before its source read that (ADR 0034): the pod would keep using a
+    revoked slice, and the slice's agent would wait for it to end. A slice revoked in this incarnation is known to its
+    source, or was withdrawn by it. A `Bound` is no proof of that: it is older, and landed late.
 
-    Or it was surplus by then: a patch of a pod-watcher that has died since landed when its pod was bound elsewhere.
+    Or it was surplus: a patch of a former pod-watcher landed when its pod was bound elsewhere.
     """
     asked = desk.world.requests.get(request)
     held = asked.held if isinstance(asked, AllocationRequested) else None
@@ -100,7 +100,7 @@ def why_taken_back(desk: Desk, request: RequestId) -> str | None:
 
 
 def doubtful_ticket(desk: Desk, held: Held) -> str:
-    """The ticket that is there of the slice that a source remembers, and that its agent cannot believe; or empty."""
+    """The ticket of a remembered slice that its agent cannot verify; empty if there is none."""
     inventory = desk.world.inventories.get(held.node)
     if inventory is None or held.allocation in desk.world.ledger or held.node in desk.world.removed:
         return ""
@@ -109,9 +109,9 @@ def doubtful_ticket(desk: Desk, held: Held) -> str:
 
 def waits_to_be_shown(desk: Desk, request: RequestId, node: NodeName) -> bool:
     """
-    Whether a request waits for the inventory of a node that was opened: STATE was lost since.
+    Whether a request waits for the inventory of an opened node: STATE was lost since.
 
-    Nothing shows what its agent has, or doubts; until then nothing that the ledger does not tell of is lost for good.
+    Until it arrives nothing shows what the agent has or doubts, and nothing without a ledger entry is lost for good.
     """
     if not was_opened(desk, node) or node in desk.world.inventories or node in desk.world.removed:
         return False
@@ -121,9 +121,9 @@ def waits_to_be_shown(desk: Desk, request: RequestId, node: NodeName) -> bool:
 
 def _is_unbooked(desk: Desk, request: RequestId, allocation: AllocationId, node: NodeName) -> bool:
     """
-    Whether a slice may be there and is not in the ledger; then the request waits for its node.
+    Whether a slice may exist without a ledger entry; then the request waits for its node.
 
-    Of one that was removed it is booked as gone, once its agent has had its time to say that it lives.
+    A slice of a removed node is booked as gone, once its agent had its time to prove that it runs.
     """
     if isinstance(desk.world.slices.get(allocation), SliceGone):
         return False
@@ -137,9 +137,9 @@ def _is_unbooked(desk: Desk, request: RequestId, allocation: AllocationId, node:
 
 def _may_be_entered_again(desk: Desk, node: NodeName, allocation: AllocationId) -> bool:
     """
-    Whether a slice was closed with its node, whose agent speaks again, and the node is not open yet.
+    Whether a slice was closed with its node, whose agent publishes again, and the node is not open yet.
 
-    That it was closed may have landed long after it was decided. What is there of it is known when the node is opened.
+    The Closed may have landed long after it was decided; opening the node shows what exists.
     """
     entry = desk.world.ledger.get(allocation)
     went = isinstance(entry, Closed) and entry.removed
@@ -148,10 +148,9 @@ def _may_be_entered_again(desk: Desk, node: NodeName, allocation: AllocationId) 
 
 def waits_for_nodes(desk: Desk, request: RequestId) -> bool:
     """
-    Whether a node that is just being opened may still show a slice of `request`, of which its source knows nothing.
+    Whether a node that is being opened may still show a slice of `request` that its source does not know.
 
-    It waits for one such node after the other. Bounded: a node that cannot be opened for `orphan_grace_s` holds up
-    nobody.
+    It waits for one such node after the other, at most `orphan_grace_s` for each.
     """
     node = next(iter(desk.opening.since), None)
     if node is None:
@@ -161,7 +160,7 @@ def waits_for_nodes(desk: Desk, request: RequestId) -> bool:
 
 
 def look_at_opening(desk: Desk, node: NodeName) -> None:
-    """Whether a node is heard of and not opened may have changed: look again at who waited for it."""
+    """A node became open, or unknown: look again at the requests that wait for it."""
     is_told_of = node in desk.world.news or node in desk.world.inventories
     if was_opened(desk, node) or not is_told_of or node in desk.world.removed:
         desk.changed_requests |= desk.opening.opened(node)
@@ -170,20 +169,20 @@ def look_at_opening(desk: Desk, node: NodeName) -> None:
 
 
 def look_again(desk: Desk) -> None:
-    """Time has passed: nodes that could not be opened hold up nobody any more, and none that waits is overlooked."""
+    """Time passed: stop waiting for nodes that could not be opened, and look at some waiting requests again."""
     desk.changed_requests |= desk.opening.give_up(desk.now, desk.rules.orphan_grace_s)
     desk.changed_requests |= dict.fromkeys(desk.opening.longest_held(desk.rules.pending_refresh_batch))
 
 
 def say_that_it_waits(desk: Desk, request: RequestId, asked: AllocationRequested, node: NodeName) -> None:
-    """Tell whoever asked why the pod is not bound again yet."""
+    """Publish why the pod is not bound again yet."""
     say_why(desk, request, asked, f"its slice is on {node}, which is not open yet", _NOT_OPEN)
 
 
 def say_that_it_is_in_doubt(
     desk: Desk, request: RequestId, asked: AllocationRequested, held: Held, ticket: str
 ) -> None:
-    """Tell whoever asked that its slice is, or was, on a node whose agent cannot tell. It is looked at now and then."""
+    """Publish that its slice is on a node whose agent cannot tell. It is looked at now and then."""
     desk.opening.hold(request, held.node)
     message = (
         f"its slice may be on {held.node}, which has lost its journal and cannot believe ticket {ticket}; "
@@ -193,14 +192,14 @@ def say_that_it_is_in_doubt(
 
 
 def say_why(desk: Desk, request: RequestId, asked: AllocationRequested, message: str, reason: ReasonCount) -> None:
-    """Tell whoever asked why the pod is not bound; the same at a bounded rate, for another allocator may know more."""
+    """Publish why the pod is not bound; the same reason at a bounded rate, for another allocator may know more."""
     kept = desk.outbox.kept(subjects.waiting(request))
-    if kept is None and request in desk.world.waiting:  # another allocator's word: two would answer each other for ever
+    if kept is None and request in desk.world.waiting:  # another allocator's: two would answer each other forever
         is_new = desk.attempts.last_said(request) is not reason.reason
     else:
         is_new = not isinstance(kept, Pending) or kept.message != message
     is_loss = reason.reason is not WaitReason.NODE_NOT_OPEN
-    if not desk.attempts.may_say_pending(request, desk.now, reason=reason.reason, anew=is_loss and is_new):
+    if not desk.attempts.may_say_pending(request, desk.now, reason=reason.reason, is_news=is_loss and is_new):
         return
     pending = Pending(
         request=request,
@@ -212,31 +211,32 @@ def say_why(desk: Desk, request: RequestId, asked: AllocationRequested, message:
 
 
 def was_opened(desk: Desk, node: NodeName) -> bool:
-    """Whether a node was opened in this life of the broker."""
+    """Whether a node was opened in this incarnation of the broker."""
     head = desk.world.heads.get(node)
     return head is not None and head.incarnation == desk.world.incarnation
 
 
 def is_too_late(desk: Desk, grant: Grant) -> bool:
     """
-    Whether a grant of another life of the broker landed in this one, and no agent will act on it.
+    Whether a grant of an earlier incarnation landed in this one, so that no agent will act on it.
 
-    What is there of such grants is known when their node is opened, and is ordered anew then (`nodes`).
+    Opening its node shows what exists of such grants, and orders it again (`nodes`).
     """
     return grant.incarnation != desk.world.incarnation and was_opened(desk, grant.booking.node)
 
 
 def held_instead(asked: RequestFact | None, binding: Bound) -> Held | None:
-    """What a source remembers that its pod has, where that is not what `binding` says; None where they agree."""
+    """The slice that a source remembers, if `binding` names another; None where they agree."""
     held = asked.held if isinstance(asked, AllocationRequested) else None
     return held if not binding.is_for(held) else None
 
 
 def is_found_instead(desk: Desk, allocation: AllocationId, binding: Bound) -> bool:
     """
-    Whether a slice was found on its node, and what `binding` names is gone: then its pod has this one, or will.
+    Whether a slice was found on its node, and the one in `binding` is gone: then its pod has this one, or will.
 
-    That binding is of another life of the broker, and so may be what its source says; or it was never carried out.
+    That binding is of an earlier incarnation of the broker, and so may be what its source remembers; or it was never
+    carried out.
     """
     entry = desk.world.ledger.get(allocation)
     if not (
@@ -247,7 +247,7 @@ def is_found_instead(desk: Desk, allocation: AllocationId, binding: Bound) -> bo
 
 
 def is_declined(asked: AllocationRequested, allocation: AllocationId) -> bool:
-    """Whether a source says that its pod, which is held back yet, is not let go with this slice."""
+    """Whether a source publishes that its pod, which is still gated, will not be admitted with this slice."""
     return asked.declined == allocation and not is_held(asked, allocation)
 
 

@@ -1,9 +1,9 @@
 """
-Opening nodes: a node is used only when everything its agent reported is in the ledger (PROTOCOL §6).
+Opens nodes: a node is used only when everything its agent reported is in the ledger (PROTOCOL §6).
 
-An empty ledger looks like an empty node; after a wiped broker that would give living slices away a second time. So
-first every reported slice gets its (adopting) entry of this life, then the head is written, and only then do grants
-follow.
+An empty ledger looks like an empty node; after a wiped broker that would give used slices away a second time. So
+first every reported slice gets its (adopting) entry of this incarnation, then the head is written, and only then do
+grants follow.
 """
 
 from msgspec.structs import replace
@@ -33,7 +33,7 @@ from sluice_allocator.core.waiting.promised import look_at_promises_on
 
 
 def settle_node(desk: Desk, node: NodeName) -> None:
-    """Look at one node: take in its inventory, open it where it must be opened, use it or say why not."""
+    """Reconcile one node: read its inventory, open it if needed, use it or give the reason why not."""
     look_at_opening(desk, node)
     changed = _take_in_host(desk, node)  # one without GPUs is a domain, too
     if settle_removed(desk, node):
@@ -74,7 +74,7 @@ def settle_node(desk: Desk, node: NodeName) -> None:
 
 
 def _take_in_host(desk: Desk, node: NodeName) -> bool:
-    """What a node has besides GPUs. Where it keeps pods out by now, those that are not bound there are looked at."""
+    """Update a node's facts besides GPUs. If it rejects pods now, grants there that are not bound are looked at."""
     before, facts = desk.fleet.host(node), desk.world.hosts.get(node)
     known = (before.cordoned, before.taints) if before is not None else (False, ())
     if facts is not None and (facts.cordoned, facts.taints) != known:
@@ -83,7 +83,7 @@ def _take_in_host(desk: Desk, node: NodeName) -> bool:
 
 
 def _look_at_grants_on(desk: Desk, node: NodeName) -> None:
-    """Who waits for a slice there may be served elsewhere (`standing`)."""
+    """Look again at requests that wait for a slice there: they may be served elsewhere (`standing`)."""
     for allocation in desk.world.allocations_on.get(node, ()):
         entry = desk.world.ledger[allocation]
         if isinstance(entry, Grant):
@@ -91,7 +91,7 @@ def _look_at_grants_on(desk: Desk, node: NodeName) -> None:
 
 
 def is_open(desk: Desk, node: NodeName) -> bool:
-    """Whether orders may be written for a node as it is known now: also for slices that are there (PROTOCOL §6)."""
+    """Whether orders may be written for a node as it is known now, also for existing slices (PROTOCOL §6)."""
     inventory = desk.world.inventories.get(node)
     return inventory is not None and _is_open(desk, node, inventory) and not desk.world.unreadable.get(node)
 
@@ -122,7 +122,7 @@ def _why_not_use(desk: Desk, node: NodeName, inventory: NodeInventory) -> WaitRe
 
 
 def _is_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
-    """Whether the head names this life of the broker, this boot and this run of the agent; and nobody is closing it."""
+    """Whether the head names this incarnation, this boot and this run of the agent; and no closing of it is pending."""
     head = desk.world.heads.get(node)
     snapshot = inventory.snapshot
     return (
@@ -136,14 +136,14 @@ def _is_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
 
 
 def _is_its_agent(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
-    """Whether the pulled snapshot is of the agent that speaks for the node now: an older one may lack slices."""
+    """Whether the pulled snapshot is of the node's current agent: an older one may lack slices."""
     news = desk.world.news.get(node)
     snapshot = inventory.snapshot
     return news is not None and (news.boot_id, news.agent_run) == (snapshot.boot_id, snapshot.agent_run)
 
 
 def _may_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
-    """Only on the whole truth: of this life, by the agent that speaks for the node, and nothing newer than that."""
+    """Whether the node may be opened: on complete facts of this incarnation, from its current agent."""
     news = desk.world.news.get(node)
     if news is None or inventory.stale or desk.world.unreadable.get(node):
         return False
@@ -180,7 +180,7 @@ def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
 
 
 def _look_for_unentered(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
-    """Whether the ledger lacks what an agent has, as far as that is known now."""
+    """Whether the ledger lacks slices of an agent, as far as is known now."""
     if not _may_open(desk, node, inventory):
         return
     if any(_is_missing(desk, report) for report in inventory.snapshot.slices):
@@ -191,9 +191,9 @@ def _look_for_unentered(desk: Desk, node: NodeName, inventory: NodeInventory) ->
 
 def _is_to_be_closed(desk: Desk, node: NodeName) -> bool:
     """
-    Whether something that was said to be gone is not closed yet (`entries` does that).
+    Whether a slice that is reported gone is not closed yet (`entries` does that).
 
-    An agent that has lost its journal would find an order for it, and take what somebody has made there since for it.
+    An agent that lost its journal would find an order for it, and mistake a slice made there since for it.
     """
     there = desk.world.allocations_on.get(node, ())
     gone = (each for each in there if isinstance(desk.world.slices.get(each), SliceGone))
@@ -202,10 +202,10 @@ def _is_to_be_closed(desk: Desk, node: NodeName) -> bool:
 
 def _close_again(desk: Desk, node: NodeName) -> None:
     """
-    Say `Closed` again of what its agent has never read to be closed, before the head by which a new run acts.
+    Publish `Closed` again for slices that the agent never read to be closed, before the head for its new run.
 
-    Nobody tells when a word has run out. While the node was away longer than closing words live, the bus has forgotten
-    what is known here, and one whose disk was wiped remembers nothing either: its `SliceGone` would stay for ever.
+    Expiry is silent. If the node was away longer than closing messages live, the bus has forgotten them, and an agent
+    with a wiped disk remembers nothing either: its `SliceGone` would stay.
     """
     for allocation in desk.world.allocations_on.get(node, ()):
         entry, word = desk.world.ledger.get(allocation), desk.world.slices.get(allocation)
@@ -215,7 +215,7 @@ def _close_again(desk: Desk, node: NodeName) -> None:
 
 
 def _lived(desk: Desk, node: NodeName, snapshot: NodeSnapshot) -> tuple[AllocationId, ...]:
-    """What stands on a node and was ready once, although its agent knows nothing of it: made again, it may not fail."""
+    """Slices that were ready once and that the agent no longer knows: made again, they may not fail."""
     reported = {report.booking.allocation for report in snapshot.slices}
     there = desk.world.allocations_on.get(node, ())
     return tuple(allocation for allocation in there if allocation not in reported and _was_ready(desk, allocation))
@@ -234,9 +234,9 @@ def _was_ready(desk: Desk, allocation: AllocationId) -> bool:
 
 def _is_missing(desk: Desk, report: SliceReport) -> bool:
     """
-    Whether the ledger lacks a reported slice. What is closed there, or said to be gone, was pulled too early; but what
-    was closed with its node, no agent has said to be gone, and here is one that has it. A grant that landed late, of
-    another life of the broker, tells no agent anything: one that loses its journal would not make the slice again.
+    Whether the ledger lacks a reported slice. If it is closed there, or reported gone, the snapshot was pulled too
+    early; but if it was closed with its node, no agent reported it gone, and this one has it. A grant of an earlier
+    incarnation that landed late does not count: an agent that loses its journal would not make the slice again.
     """
     allocation = report.booking.allocation
     if isinstance(desk.world.slices.get(allocation), SliceGone):
@@ -253,7 +253,7 @@ def _is_missing(desk: Desk, report: SliceReport) -> bool:
 
 
 def _adopt(desk: Desk, report: SliceReport) -> Grant | Revoke:
-    """The entry for a slice that is there: with the revision its agent knows, so that it orders nothing new."""
+    """The entry for an existing slice: with the revision its agent knows, so that it orders nothing new."""
     incarnation = desk.world.incarnation
     if report.revoked:
         booking = replace(report.booking, devices=report.counts) if report.counts else report.booking

@@ -1,8 +1,8 @@
 """
-Grants and answers that nobody asks for (PROTOCOL §6): ended when their source has told all it has, and some time after.
+Ends grants and bindings without a request (PROTOCOL §6), once their source has synced and a grace period has passed.
 
-Agents report before sources have listed; without this rule a wiped broker would end living training. And STATE is read
-whole once more before anything is ended: what was asked may be on its way here, behind what its source said last.
+Agents report before sources have listed; without this rule a wiped broker would end running training. STATE is read
+once more before anything is ended: a request may still be on its way here, behind its source's last message.
 """
 
 from collections import OrderedDict
@@ -25,65 +25,67 @@ _K = TypeVar("_K")
 @dataclass(slots=True)
 class _Orphan:
     source: SourceName
-    """Who would ask for it."""
+    """The source that would own the request."""
     syncs_seen: int
     """How often its source had synced when it was found."""
     synced_at: float | None = None
     """When its source synced after that."""
     reading: int | None = None
-    """Which reading of STATE was the latest when its time had passed: another one has to show that nobody asks."""
+    """The latest reading of STATE when its time had passed: another one has to confirm that no request exists."""
 
 
 @dataclass(slots=True)
 class Orphans:
-    """Which grants and answers have no request, and since when that is sure."""
+    """Grants and bindings without a request, and since when that is certain."""
 
     syncs: dict[SourceName, int] = field(default_factory=dict)
-    """How often each source was heard to be complete, by this process, outside snapshots."""
+    """How often this process saw each source complete, outside snapshots."""
     found: OrderedDict[AllocationId, _Orphan] = field(default_factory=OrderedDict)
     """Grants; those that were looked at longest ago first."""
     answers: OrderedDict[RequestId, _Orphan] = field(default_factory=OrderedDict)
-    """Answers, in the same order. A request may be withdrawn while STATE forgets it, and the withdrawal never lands."""
+    """
+    Bindings, in the same order. A request may be withdrawn while STATE forgets it, and the withdrawal never lands.
+    """
     _readings: int = 0
     """How often STATE began to be read."""
     _wanted: bool = False
     """Whether one of them waits for another reading."""
 
     def reading_started(self) -> None:
-        """STATE is read whole once more."""
+        """A complete reading of STATE begins."""
         self._readings += 1
 
     def must_read_again(self) -> bool:
-        """Whether STATE has to be read anew to know whether nobody asks for one of them."""
+        """Whether STATE has to be reread to confirm that one of them has no request."""
         wanted, self._wanted = self._wanted, False
         return wanted
 
     def heard(self, desk: Desk, source: SourceName) -> None:
-        """A source was heard: it has told all it has, if as many live requests are known here as it counts."""
+        """A source published that it is complete, which holds if as many live requests are known here as it counts."""
         synced = desk.world.sources.get(source)
         if synced is not None and len(desk.world.requested_by.get(source, ())) >= synced.count:
             self.syncs[source] = self.syncs.get(source, 0) + 1
 
     def asked(self, desk: Desk, request: RequestId) -> None:
         """
-        A request was heard, or is not there any more: what it has was found without it before, or is from now on.
+        A request appeared or went: its slices are orphans from now on, or were found before.
 
-        Who stands by looks no further; later he would count what its source has told since as told of it.
+        A standby looks no further; otherwise it would later count a sync that came before as one that came after.
         """
         for allocation in desk.world.allocations_of.get(request, ()):
             self.look(desk, allocation)
         self.look_at_answer(desk, request)
 
     def answered(self, desk: Desk, request: RequestId) -> None:
-        """There is another answer. Whoever binds a slice has read who asks for it, be it unheard here: found anew."""
+        """The binding changed. An allocator that binds has read the request, even if it is unknown here: start over."""
         answer = desk.world.bindings.get(request)
         if isinstance(answer, Bound) and self.found.pop(answer.allocation, None) is not None:
             self.look(desk, answer.allocation)
 
     def look(self, desk: Desk, allocation: AllocationId) -> None:
         """
-        Remember a grant that has no request, or a rejected one; forget it when it has one again. One that cannot be
-        read is one.
+        Remember a grant without a request, or with a rejected one; forget it when it has one. Unreadable counts as
+        one.
         """
         entry = desk.world.ledger.get(allocation)
         if isinstance(entry, Grant) and _is_asked_by_nobody(desk, entry.booking):
@@ -91,13 +93,13 @@ class Orphans:
         elif self.found.pop(allocation, None) is not None and isinstance(entry, Grant):
             address = subjects.ledger(entry.booking.node, allocation)
             if desk.outbox.busy(address):
-                desk.take_back(address.guard)  # somebody asks for it: a Revoke that waits for its turn is not sent
+                desk.take_back(address.guard)  # it has a request: a Revoke that waits for its turn is not sent
 
     def look_at_answer(self, desk: Desk, request: RequestId) -> None:
         """
-        The same of what a request was answered, as long as no slice comes of it: `Bound` ends with its slice.
+        The same for a binding, as long as no slice comes of it: `Bound` ends with its slice.
 
-        And of a `Released` that its source has not heard, or it would have said its last word.
+        And for a `Released` that its source has not read, or it would have published its end.
         """
         answer, asked = answer_without_slice(desk, request), desk.world.requests.get(request)
         if answer is not None and not desk.world.speaks_of(request):
@@ -108,7 +110,7 @@ class Orphans:
             self.answers.pop(request, None)
 
     def tick(self, desk: Desk, now: float) -> None:
-        """End what is an orphan for sure, among a bounded number, in turn."""
+        """End certain orphans, among a bounded number, in turn."""
         for allocation in _in_turn(self.found, desk.rules.orphans_batch):
             self.look(desk, allocation)
             if self._is_sure(desk, self.found.get(allocation), now):
@@ -116,15 +118,15 @@ class Orphans:
         for request in _in_turn(self.answers, desk.rules.orphans_batch):
             self.look_at_answer(desk, request)
             if self._is_sure(desk, self.answers.get(request), now) and _take_back_answer(desk, request):
-                self.answers.pop(request)  # who does not hear it is told again when as much time has passed
+                self.answers.pop(request)  # published again after as much time, if unread
 
     def _find(self, found: OrderedDict[_K, _Orphan], key: _K, source: SourceName) -> None:
-        """The first time counts."""
+        """Note it; the first time counts."""
         if key not in found:
             found[key] = _Orphan(source, self.syncs.get(source, 0))
 
     def _is_sure(self, desk: Desk, orphan: _Orphan | None, now: float) -> bool:
-        """Whether its source has told all since it was found, its time has passed, and STATE was read whole since."""
+        """Whether its source synced since it was found, its time passed, and STATE was read completely since."""
         if orphan is None:
             return False
         if orphan.synced_at is None:
@@ -139,13 +141,13 @@ class Orphans:
 
 
 def _is_asked_by_nobody(desk: Desk, booking: Booking) -> bool:
-    """Whether no source has a word about what is booked, or only one that it does not understand what is asked for."""
+    """Whether no source has a request for a booking, or only a rejected one."""
     request = booking.request
     return not desk.world.speaks_of(request) or is_rejected(desk.world.requests.get(request), booking)
 
 
 def _in_turn(found: OrderedDict[_K, _Orphan], batch: int) -> Iterator[_K]:
-    """Those that were looked at longest ago, at most so many. Whoever looks may take them out."""
+    """Those that were looked at longest ago, at most so many. The caller may remove them."""
     for _ in range(min(batch, len(found))):
         if not found:
             return
@@ -167,9 +169,9 @@ def _is_released(desk: Desk, request: RequestId) -> bool:
 
 def _take_back_answer(desk: Desk, request: RequestId) -> bool:
     """
-    Say `Released` (again) where no slice comes of the last word; after what was granted is gone, never before.
+    Publish `Released` (again) where no slice comes of the binding; after the grants are gone, never before.
 
-    Returns whether it is said.
+    Returns whether it is published.
     """
     if request in desk.committing or desk.outbox.busy(subjects.binding(request)):
         return False

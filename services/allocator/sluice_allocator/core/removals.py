@@ -1,9 +1,9 @@
 """
-Nodes that were removed, and since when this process knows of it (PROTOCOL §6). It closes nothing: `removing` does.
+Tracks removed nodes, and since when this process knows of each removal (PROTOCOL §6). `removing` closes them.
 
-The time counts anew after every reading, and while this process does not work it does not count: an agent that lives
-must have had the whole of it to say so. It also counts anew when somebody opens the node: he has heard its agent, and
-this process may only read later.
+The time restarts after every reading, and pauses on standby: a running agent must have had all of it to publish
+again. It also restarts when another process opens the node: that process has read the agent's message, and this one
+may only be late.
 """
 
 from dataclasses import dataclass, field
@@ -13,15 +13,15 @@ from sluice.contracts.ids import NodeName
 
 @dataclass(slots=True)
 class Removals:
-    """Removed nodes, as long as the word stands."""
+    """Removed nodes, as long as the removal stands."""
 
     _since: dict[NodeName, float] = field(default_factory=dict)
-    """Nodes whose agents may still say that they live."""
+    """Nodes whose agents may still prove that they run."""
     _over: dict[NodeName, None] = field(default_factory=dict)
     _shut: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes that were seen to be open for nobody since they are removed."""
+    """Nodes whose heads were closed since their removal."""
     _opened: dict[NodeName, None] = field(default_factory=dict)
-    """Those that somebody has opened again since."""
+    """Those that were opened again since."""
 
     def heard(self, node: NodeName, now: float) -> None:
         """A node is removed; the first time counts."""
@@ -29,7 +29,7 @@ class Removals:
             self._since.setdefault(node, now)
 
     def shut(self, node: NodeName, now: float) -> None:
-        """The node is open for nobody: from now on, if somebody had opened it meanwhile."""
+        """The head is closed: from now on, if it had been opened meanwhile."""
         if self._opened.pop(node, False) is not False:
             self._over.pop(node, None)
             self._since[node] = now
@@ -37,8 +37,8 @@ class Removals:
 
     def may_be_shut(self, node: NodeName, now: float) -> bool:
         """
-        Whether to close the head of a node that is open: at once, but if somebody has opened it since it was shut, only
-        when its agent has had all of its time again.
+        Whether to close the head of an open node: at once, or, if it was opened again since it was closed, only when
+        its agent has had all of its time again.
         """
         if node in self._shut:
             del self._shut[node]
@@ -67,7 +67,7 @@ class Removals:
         return self._over.pop(node, False) is not False or was_waiting
 
     def begin_anew(self) -> None:
-        """What was heard may have been missed by those who would have answered: every removal counts from now on."""
+        """Messages may have been missed: every removal counts from now on."""
         self._since.clear()
         self._over.clear()
         self._shut.clear()

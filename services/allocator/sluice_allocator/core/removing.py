@@ -1,11 +1,11 @@
 """
-Closing the grants of a node that was removed (PROTOCOL §6, ADR 0012).
+Closes the grants of a removed node (PROTOCOL §6, ADR 0012).
 
-The order is the whole of it. First the head is closed, so that the node is open for nobody. Then its agent has time to
-say that it lives. Then each grant is closed, with a mark that no agent said so. Who finds the node opened since reads
-late, and gives it its time again before each of the two. The guard of the ledger sees to it that none of this lands
-over a node that is opened meanwhile; whoever opens it enters what the agent still has, marked ones included, before it
-is used.
+The order matters. First the head is closed, so that no process may grant there. Then its agent has time to prove that
+it runs. Then each grant is closed, with a mark that no agent confirmed it. A process that finds the node opened since
+has read late, and restarts the time before each of the two steps. The guard of the ledger keeps all of this from
+landing over a node opened meanwhile; opening enters what the agent still has, marked entries included, before the
+node is used.
 """
 
 from sluice.contracts.bus import subjects
@@ -16,7 +16,7 @@ from sluice_allocator.core.world import request_of
 
 
 def settle_removed(desk: Desk, node: NodeName) -> bool:
-    """Look at one node, which may be removed: nothing is given there, and what was is closed. False when it is not."""
+    """Reconcile one node that may be removed: nothing is granted, and grants are closed. False when it is not."""
     removed = desk.world.removed.get(node)
     if removed is None:
         return False
@@ -41,9 +41,10 @@ def settle_removed(desk: Desk, node: NodeName) -> bool:
 
 def close_unbooked(desk: Desk, request: RequestId, allocation: AllocationId, node: NodeName) -> None:
     """
-    Close what the ledger of a removed node does not tell of, though somebody remembers it: the broker was wiped.
+    Close a slice of a removed node that has no ledger entry, though its source remembers it: the broker was wiped.
 
-    So whoever opens the node at this very moment, and has heard its agent, is not overlooked by who reads late.
+    So a process that opens the node at this very moment, having read its agent, is not overruled by one that reads
+    late.
     """
     if node not in desk.world.removed or node in desk.world.heads:
         return

@@ -67,7 +67,7 @@ from sluice_allocator.core.waiving import waived, waived_for
 
 
 def settle_request(desk: Desk, request: RequestId) -> None:
-    """Look at one request and want what follows."""
+    """Reconcile one request."""
     if desk.opening.holds:
         desk.opening.let_go(request)
     asked = desk.world.requests.get(request)
@@ -96,7 +96,7 @@ def _settle_asked(
     entries: dict[AllocationId, LedgerEntry],
     judged: Judged,
 ) -> None:
-    """Want what follows for a request that has these `entries` in the ledger."""
+    """Write what follows for a request with these ledger `entries`."""
     address = subjects.binding(request)
     binding = desk.world.bindings.get(request)
     if desk.outbox.busy(address) or isinstance(binding, Released):
@@ -142,7 +142,7 @@ def _settle_bound(
     entries: dict[AllocationId, LedgerEntry],
     judged: Judged,
 ) -> None:
-    """Follow what a pod is bound to; where that is a word of another life of the broker, what the pod has."""
+    """Follow a pod's binding; if that is of an earlier incarnation of the broker, bind what the pod has."""
     request, instead = binding.request, held_instead(asked, binding)
     if is_declined(asked, binding.allocation):
         no_more = waived(desk, request, asked, [binding.allocation], DECLINED, alone=True)
@@ -163,7 +163,7 @@ def _settle_bound(
 def _answer(
     desk: Desk, request: RequestId, asked: AllocationRequested, grants: dict[AllocationId, Grant]
 ) -> Bound | Waived | None:
-    """What is to be said of the places that a request has; None while that is open."""
+    """The binding to publish for a request's places; None while that is open."""
     if not grants:
         return None
     given_back = waiver(desk, request, asked, grants)
@@ -179,7 +179,7 @@ def _answer(
 
 
 def _may_have_another(desk: Desk, grant: Grant) -> bool:
-    """Whether a request with this grant goes on waiting in its turn: for a place that is free before its own is."""
+    """Whether a request with this grant keeps its turn: for a place that is free before its own is."""
     return is_promise(desk, grant) and not grant.evict
 
 
@@ -193,7 +193,7 @@ def _is_pinned_elsewhere(
     """
     Whether its pod is, or may be, where its source says: then another slice, however ready, is not for it.
 
-    Where the slice is lost the request is released, after what it was given elsewhere was taken back.
+    If the slice is lost, the request is released after its other grants were revoked.
     """
     held = asked.held
     assert held is not None
@@ -207,7 +207,7 @@ def _is_pinned_elsewhere(
         return True
     entry = entries.get(held.allocation)
     if isinstance(entry, Revoke) or (isinstance(entry, Grant) and held.allocation not in judged.standing):
-        return True  # it is taken back, or will be in a moment: what follows when it is gone
+        return True  # it is revoked, or about to be: what follows when it is gone
     if held.allocation not in desk.world.ledger and waits_to_be_shown(desk, request, held.node):
         say_that_it_waits(desk, request, asked, held.node)
         return True
@@ -224,10 +224,10 @@ def _is_pinned_elsewhere(
 
 def _release_lost(desk: Desk, request: RequestId, asked: AllocationRequested, cause: str) -> None:
     """
-    Say that nothing is left of what a pod had that is still there, and never say it over nothing.
+    Publish that a lost slice of an existing pod is gone, and never over an empty subject.
 
-    Over nothing it could land after the next wipe of the broker, when the node of its slice is back. A waiver, which
-    names its life of the bus, comes first; what is said over that is refused in another one.
+    Over an empty subject it could land after the next wipe of the broker, when the node of its slice is back. A
+    waiver, which names its incarnation, comes first; a message over that is rejected in another incarnation.
     """
     if request in desk.world.bindings:
         release(desk, request, cause)
@@ -241,9 +241,9 @@ def _refusal(desk: Desk, asked: AllocationRequested) -> Refusal | None:
 
 def _judge_again(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
     """
-    A refusal lasts for as long as it would be said: settings change, and older allocators refused what was not there.
+    A refusal lasts as long as it would be repeated: settings change, and older allocators refused what was not there.
 
-    Waived and not passed over, so that everybody knows: whoever has not read that would take back its slice.
+    It is waived, not ignored, so that every allocator knows: one that has not read that would revoke its slice.
     """
     if _refusal(desk, asked) is None and desk.unrefused.may_say(request, desk.now):
         no_more = waived(desk, request, asked, [], "the reason for its refusal no longer holds")
@@ -279,13 +279,13 @@ def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested)
 
 
 def _end_waiting(desk: Desk, request: RequestId) -> None:
-    """`sluice.waiting` shall not go on saying that a request waits which does so no more."""
+    """Remove the request's waiting reason once it no longer waits."""
     if not (desk.world.waiting or desk.outbox.keeps_anything):
         return
     if request in desk.queue or request in desk.queue.outside or request in desk.opening.holds:
         return
     if request in desk.committing:
-        return  # that may come to nothing: it is said when the grant is there
+        return  # that may fail: it is removed when the grant is there
     address = subjects.waiting(request)
     mine = desk.outbox.kept(address)
     said = mine or desk.world.waiting.get(request)

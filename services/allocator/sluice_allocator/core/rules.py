@@ -43,14 +43,20 @@ class Rules:
     retry_max_s: float = 300.0
     """... and never longer than this."""
     taken_back_max_s: float = 30.0
-    """A request whose place another allocator took back is granted nothing for `retry_first_s`, then twice as long, ...
-    and never longer than this: whoever reads late is that far behind at most, as a rule."""
+    """
+    A request whose place another allocator revoked gets no grant for `retry_first_s`, then twice as long, ... and
+    never longer than this: an allocator that reads late is rarely further behind.
+    """
     promise_after_s: float = 300.0
-    """Who has waited for so long, and is the first of its shape, is promised a place. Well above what it takes until
-    a place is freed on a fleet that turns over, well below what people wait for without asking why."""
+    """
+    The first request of a shape that waited this long gets a reservation. Well above what it takes until a place is
+    freed on a fleet that turns over, well below what people wait for without asking why.
+    """
     promises_percent: int = 10
-    """At most so many of the GPUs of each model are promised at once, but always one; 0: none. What is free of them is
-    nobody's meanwhile, so this bounds what aging can cost."""
+    """
+    Most GPUs of each model reserved at once, in percent, but always one; 0: none. Their free parts are unused
+    meanwhile, so this bounds what aging can cost.
+    """
     promise_tries: int = 2
     """One tick is worth so many tries to promise a place: each looks at some hundred GPUs and tries out a node."""
     promise_retry_s: float = 30.0
@@ -58,37 +64,50 @@ class Rules:
     promise_retry_max_s: float = 480.0
     """... and never longer than this."""
     waiting_max: int = 200_000
-    """So many requests wait in the queue (two times what was measured, at a few KiB each); more are kept outside, told
-    so, and come in, in turn, as others leave."""
+    """
+    Most requests inside the queue (twice what was measured, at a few KiB each); more are kept outside with a reason,
+    and come in, in turn, as others leave.
+    """
     group_patience_s: float = 60.0
-    """A group of which some have a place, and nothing more comes of it for so long, gives all back that nobody is bound
-    to. Making the slices of a full node one after the other takes tens of seconds; each that is ready counts anew."""
+    """
+    A group of which only some have a place, without progress for this long, releases all places that no pod is bound
+    to. Making the slices of a full node one after the other takes tens of seconds; each that is ready counts as
+    progress.
+    """
     group_steps: int = 48
     """One event is worth so many members of a group in a trial: as much as of tries of others."""
     group_pause_s: float = 0.001
-    """A trial in vain has to be made up for by so much time for each place that it found, before one is repeated: a
-    place costs about a tenth of that, so that hopeless groups take a tenth of the time at most ..."""
+    """
+    After a failed trial, the pause before one is repeated, per place that it found. Finding a place costs about a
+    tenth of that, so that hopeless groups take a tenth of the time at most ...
+    """
     group_burst_s: float = 0.1
     """... where more is to be made up for than this: a hundred places in vain wait for nothing."""
     preemption: bool = True
-    """Whether pods that say `preemptible` are evicted for requests of higher priority (ADR 0022)."""
+    """Whether pods marked `preemptible` are evicted for requests of higher priority (ADR 0022)."""
     eviction_patience_s: float = 120.0
-    """An eviction that was not carried out for so long (a disruption budget, a silent source) is given up, and others
-    are looked for. A deployment that replaces a pod elsewhere is ready again within that time."""
+    """
+    An eviction that was not carried out for this long (a disruption budget, a silent source) is given up, and other
+    victims are searched. A deployment that replaces a pod elsewhere is ready again within that time.
+    """
     eviction_gone_s: float = 1200.0
-    """A pod that was evicted, and whose slice is still not gone after so long, is not waited for any longer. Most pods
-    end within their 30 s of grace; whoever writes a checkpoint has twenty minutes."""
+    """
+    An evicted pod whose slice is still not gone after this long is no longer waited for. Most pods end within their
+    30 s of grace; one that writes a checkpoint has twenty minutes.
+    """
     spare_first_s: float = 60.0
     """A pod that could not be evicted is left alone for so long, then twice as long, ..."""
     spare_max_s: float = 3600.0
     """... and never longer than this."""
     move_cooldown_s: float = 600.0
-    """A pod that may be moved stays where it is for at least so long, as far as this process knows. A restart costs a
-    training run minutes, so at most a small part of its time goes into being moved."""
+    """
+    A movable pod stays where it is for at least this long, as far as this process knows. A restart costs a training
+    run minutes, so at most a small part of its time goes into being moved.
+    """
     moves_per_minute: int = 6
     """At most so many pods are moved in a minute, all together; a process that has just begun moves none at first."""
     moves_at_once: int = 8
-    """At most so many places are kept for pods that are being moved: what they hold is nobody's meanwhile."""
+    """Most places kept at once for pods that are being moved: they are unused meanwhile."""
     move_tries: int = 2
     """One tick is worth so many looks for a place of the size that was asked for, as many searches of the fleet."""
     move_patience_s: float = 120.0
@@ -96,7 +115,7 @@ class Rules:
     move_leaving_s: float = 900.0
     """The new place of a pod that was evicted is kept for so long while it ends. Far above the usual grace periods."""
     move_kept_s: float = 60.0
-    """When it has ended, its new place is kept for so long for who comes in its stead: controllers take seconds."""
+    """The new place of an ended pod is kept for its replacement for this long: controllers take seconds."""
     defragment: bool = False
     """Whether movable pods are moved so that larger requests fit. Otherwise that is only proposed."""
     defragment_arrivals: int = 20

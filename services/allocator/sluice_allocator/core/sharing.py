@@ -1,7 +1,7 @@
 """
-What nodes say, kept small: what many of them say alike is one object, and what no decision reads is not kept.
+Interns node messages: equal parts of many nodes become one object, and parts that no decision reads are dropped.
 
-A hundred thousand GPUs of a few models each report their whole table of profiles. It must not change what is said.
+A hundred thousand GPUs of a few models each report their whole table of profiles.
 """
 
 import sys
@@ -29,7 +29,7 @@ _NOT_KEPT: dict[str, int] = {}
 
 @dataclass(slots=True)
 class Sharing:
-    """The objects that are shared: as many as there are different ones, whatever the number of nodes."""
+    """The shared objects: as many as there are different ones, whatever the number of nodes."""
 
     tables: dict[tuple[str, bool, int], tuple[ProfileReport, ...]] = field(default_factory=dict)
     """Per model, with and without MIG, the table of profiles that was reported last."""
@@ -40,10 +40,10 @@ class Sharing:
         self, said: NodeInventory, before: NodeInventory | None, ledger: Mapping[AllocationId, LedgerEntry]
     ) -> NodeInventory:
         """
-        The same without what is for people (counts of what could be made, MPS daemons and their clients, warnings), and
-        without instances of ours: the ledger tells of those. Of a fixed layout all are kept, but not whose they are.
+        The same without what is for users (counts of possible instances, MPS daemons and their clients, warnings),
+        and without our instances, which the ledger knows. Of a fixed layout all are kept, but not their owners.
 
-        A GPU that is as it was before is the same object as before, and a booking is the ledger's where they are equal.
+        An unchanged GPU is the same object as before, and a booking is the ledger's where they are equal.
         """
         known = {gpu.uuid: gpu for gpu in before.snapshot.gpus} if before is not None else {}
         gpus = tuple(self._gpu(report, known.get(report.uuid)) for report in said.snapshot.gpus)
@@ -51,7 +51,7 @@ class Sharing:
         return replace(said, snapshot=replace(said.snapshot, gpus=gpus, slices=slices, warnings=()))
 
     def news(self, said: NodeChanged) -> NodeChanged:
-        """The same without counts, which are for people."""
+        """The same without counts, which are for users."""
         return replace(said, gpus=())
 
     def host(self, said: HostFacts) -> HostFacts:

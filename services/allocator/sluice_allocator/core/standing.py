@@ -1,11 +1,10 @@
 """
-Why a grant shall not stand: what its source, its binding and its agent say against it, or this process judges.
+Decides whether a grant is still valid: by its source, its binding, its agent, and this process's own judgement.
 
-What others said ends it at once (`why_not`). What is only judged here, of facts of which some may be read late, must
-not end what another process has bound meanwhile: it is waived first, under the binding's guard (`why_waive`).
+A published fact ends it at once (`why_not`). A judgement of this process, from facts of which some may be read late,
+could end what another process has bound meanwhile: so it is waived first, under the binding's guard (`why_waive`).
 
-It judges, by facts alone, and wants nothing: what follows of it `requests` knows. An orphan (nobody asks) is not judged
-here.
+It only judges; `requests` acts on it. Orphans (grants without a request) are judged in `orphans`.
 """
 
 from sluice.contracts.ids import AllocationId
@@ -42,19 +41,24 @@ from sluice_allocator.core.waiting.promised import why_give_up
 from sluice_allocator.core.world import BindingFact, RequestFact
 
 FAILED = (SliceFailed, SliceQuarantined)
-"""Words of an agent that a slice is not there to be used."""
+"""Statuses of a slice that cannot be used."""
 AILING = (*FAILED, SliceDegraded)
-"""The same, or that its GPU cannot be used now. Where it was given back for that, its GPUs are avoided for a while:
-their node may show them as well until its inventory is pulled."""
+"""
+The same, or a slice whose GPU cannot be used now. If it was released for that, its GPUs are avoided for a while:
+their node may show them as well until its inventory is pulled.
+"""
 
 
 def why_not(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
-    """Why a grant shall not stand, be it one to be bound or a place that its own pod is to be moved to; or None."""
+    """
+    Why a grant is invalid, be it one to be bound or a place that its own pod is to be moved to; None when it is
+    valid.
+    """
     return why_end_move(desk, grant, asked) if grant.after and is_move(grant) else _why_revoke(desk, grant, asked)
 
 
 def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
-    """Why a grant that is to be bound shall not stand; None when it shall."""
+    """Why a grant that is to be bound is invalid; None when it is valid."""
     booking = grant.booking
     binding = desk.world.bindings.get(booking.request)
     unwanted = _by_its_source(grant, asked, binding) or _by_its_binding(desk, booking, binding, asked)
@@ -69,7 +73,7 @@ def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | No
 
 
 def why_waive(desk: Desk, grant: Grant, asked: AllocationRequested) -> str | None:
-    """Why nobody shall be bound to a grant against which nobody has spoken; None where it may stand."""
+    """Why no pod should be bound to an otherwise valid grant; None where it may stand."""
     booking = grant.booking
     binding = desk.world.bindings.get(booking.request)
     if is_declined(asked, booking.allocation):
@@ -102,10 +106,10 @@ def _by_its_source(grant: Grant, asked: RequestFact | None, binding: BindingFact
 
 def is_rejected(asked: RequestFact | None, booking: Booking) -> bool:
     """
-    Whether the source of a slice does not understand what is asked for; an older rejection was mended since.
+    Whether the source rejected the request of a slice; an older rejection was fixed since.
 
-    It rejects nobody who has a slice. So where one was bound, or was found after a wipe, that may be a word of before:
-    then the slice is an orphan, until its source has told all (`orphans`).
+    Sources do not reject requests with a slice. So if one was bound, or found after a wipe, the rejection may be
+    outdated: then the slice is an orphan, until its source has synced (`orphans`).
     """
     return isinstance(asked, RequestRejected) and asked.revision >= booking.request_revision
 
@@ -127,7 +131,7 @@ def _by_its_binding(desk: Desk, booking: Booking, binding: BindingFact | None, a
 
 
 def _by_its_bound(desk: Desk, booking: Booking, bound: Bound, asked: RequestFact | None) -> str | None:
-    """What is bound stands, and no other; but a pod that has another one, or may (it is silent), stays where it is."""
+    """The bound grant stands, and no other; but a pod that has, or may have, another one stays where it is."""
     held = held_instead(asked, bound)
     if asked is None or (held is not None and held.allocation == booking.allocation):
         return None
@@ -138,7 +142,7 @@ def _by_its_bound(desk: Desk, booking: Booking, bound: Bound, asked: RequestFact
 
 
 def _has_another(desk: Desk, asked: RequestFact | None, allocation: AllocationId) -> bool:
-    """Whether its source remembers another slice than this one, and that is granted: the pod is there, or nowhere."""
+    """Whether its source remembers another slice, and that is granted: the pod is there, or nowhere."""
     held = asked.held if isinstance(asked, AllocationRequested) else None
     if held is None or held.allocation == allocation:
         return False

@@ -1,8 +1,4 @@
-"""
-Reasons as the filters they come from, in the order in which a place is looked for.
-
-Counts are the search's own, and so is the bound on how many there are; nothing is counted here.
-"""
+"""Groups reasons by the filters they come from, in the order in which a place is searched."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -81,14 +77,14 @@ _FILTER_OF = {reason: name for name, reasons in _FILTERS.items() for reason in r
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One filter, and what was out there: what concerns most comes first."""
+    """One filter, and what it excluded, the most concerned first."""
 
     filter: str
     reasons: tuple[ReasonCount, ...]
 
 
 def steps_of(reasons: Iterable[ReasonCount]) -> tuple[Step, ...]:
-    """The reasons by filter, in the order of the filters; filters that kept nothing out are left out."""
+    """The reasons by filter, in the order of the filters; filters that excluded nothing are left out."""
     found: dict[str, list[ReasonCount]] = {name: [] for name in FILTERS}
     for reason in reasons:
         found[_FILTER_OF[reason.reason]].append(reason)

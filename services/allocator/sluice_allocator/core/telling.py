@@ -1,8 +1,7 @@
 """
-Who is told by itself, and not by the queue, why its pod is not bound.
+Requests that publish a waiting reason of their own, not the queue's.
 
-Those that lost their slice, those whose place is still being freed, those that rest and those of a job. It must not
-decide what becomes of them (`requests` does).
+Those that lost their slice, those whose place is still being freed, those in backoff, and those of a group.
 """
 
 from sluice.contracts.ids import AllocationId, RequestId
@@ -27,7 +26,7 @@ from sluice_allocator.core.waiting.resting import is_told_to_rest
 def is_told_why(
     desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
-    """Whether a request is told by itself, and not by the queue, why it is not bound."""
+    """Whether a request publishes a reason of its own why it is not bound."""
     if entries and (
         _is_told_of_its_loss(desk, request, asked, entries) or _is_told_of_its_promise(desk, request, asked, entries)
     ):
@@ -43,7 +42,7 @@ def is_told_why(
 def _is_told_of_its_loss(
     desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
-    """Whether a pod's slice was lost, and its binding with the broker: it is told, for nothing can be bound now."""
+    """Whether a pod's slice was lost, and its binding with the broker: nothing can be bound now."""
     if isinstance(desk.world.answer_to(request), (Bound, Refused, Released)) or request in desk.committing:
         return False
     lost = _lost_slice(desk, entries)
@@ -58,7 +57,7 @@ def _is_told_of_its_loss(
 def _is_told_of_its_promise(
     desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
-    """Whether a request has a place that is still being freed: it is told for whom it waits."""
+    """Whether a request has a place that is still being freed."""
     binding = desk.world.answer_to(request)
     if not isinstance(binding, Waived | None):
         return False
@@ -69,7 +68,7 @@ def _is_told_of_its_promise(
 
 
 def _lost_slice(desk: Desk, entries: dict[AllocationId, LedgerEntry]) -> SliceDegraded | None:
-    """The word of a granted slice whose devices vanished."""
+    """The status of a granted slice whose devices vanished."""
     for allocation, entry in entries.items():
         slice_ = desk.world.slices.get(allocation)
         if isinstance(slice_, SliceDegraded) and isinstance(entry, Grant):

@@ -1,10 +1,10 @@
 """
-Bindings whose allocation the ledger does not tell of: its entry is on its way to us, or there is none.
+Tracks bindings without a ledger entry: the entry is on its way to us, or does not exist.
 
-An entry that is overwritten while it is on its way is read after the binding that followed it. But a Bound that was
-sent over an empty subject may also land in a broker that was wiped meanwhile, when its slice is gone, and its node's
-journal too: then nobody ever speaks of it. To tell them apart the whole book is read again, once for those that have
-stood like that for long; what it does not show is lost (`World.lost`). It must not judge by itself.
+An entry that is overwritten on its way is read after the binding that followed it. But a Bound that was sent over an
+empty subject may also land in a broker that was wiped meanwhile, when its slice is gone, and its node's journal too.
+To tell them apart the whole book is read again, once for those that have stood like that for long; what it does not
+show is lost (`World.lost`).
 """
 
 from collections import OrderedDict
@@ -17,7 +17,7 @@ from sluice_allocator.core.desk import Desk
 
 @dataclass(slots=True)
 class Unbacked:
-    """Whose bindings stand like that, and since when; the oldest first."""
+    """Bound requests without a ledger entry, oldest first."""
 
     since: OrderedDict[RequestId, float] = field(default_factory=OrderedDict)
 
@@ -30,14 +30,14 @@ class Unbacked:
             self.since.pop(request, None)
 
     def must_read_again(self, desk: Desk, now: float) -> bool:
-        """Whether the book has to be read whole to know what became of one of them."""
+        """Whether the book has to be read completely to decide about one of them."""
         while self.since:
             request, since = next(iter(self.since.items()))
             if now - since < desk.rules.orphan_grace_s:
                 return False
             self.look(desk, request)
             if request in self.since:
-                self.since.clear()  # the reading tells of all
+                self.since.clear()  # the reading decides about all
                 return True
         return False
 

@@ -1,9 +1,9 @@
 """
-Slices that an agent reports of an open node, and of which the ledger does not tell (PROTOCOL §6).
+Tracks slices that an agent reports on an open node without a ledger entry (PROTOCOL §6).
 
-Either their entries are on their way to us, or the node was opened without them: BOOK was lost and STATE was not, whose
-last word of the agent is older than what it was just making. Nobody would ever revoke them, and their places would be
-given away again and again, in vain. A node on which that lasts is opened anew. It must not open it (`nodes` does).
+Either their entries are on their way to us, or the node was opened without them: BOOK was lost and STATE was not,
+whose last message of the agent is older than its newest slice. Such slices would never be revoked, and their places
+be granted again and again, in vain. A node where that lasts is opened again.
 """
 
 from collections.abc import Iterable
@@ -26,14 +26,14 @@ class Unentered:
             self._over[node] = None
 
     def forget(self, node: NodeName) -> None:
-        """It has none, or is not there any more."""
+        """It has none, or is gone."""
         self._since.pop(node, None)
         self._over.pop(node, None)
 
     def is_over(self, node: NodeName) -> bool:
-        """Whether a node has to be opened anew."""
+        """Whether a node has to be opened again."""
         return node in self._over
 
     def due(self, now: float, grace_s: float) -> Iterable[NodeName]:
-        """The nodes to be looked at again: it may have lasted for so long by now."""
+        """The nodes to be looked at again: it may have lasted long enough."""
         return [node for node, since in self._since.items() if now - since >= grace_s and node not in self._over]

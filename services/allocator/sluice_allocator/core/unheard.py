@@ -1,10 +1,9 @@
 """
-Heads that were closed for a removal of which this process has not heard (PROTOCOL §6).
+Tracks heads that were closed for a removal that this process has not read (PROTOCOL §6).
 
-BOOK may be read well before STATE: then what is known of a node is of before its removal, and shows nothing of what was
-made there since. Whoever opened it on that would give places away that somebody still has, for their grants are closed
-without a word of an agent. So STATE is read anew first: it shows the removal, or what was said after it. It must not
-judge whether a node may be opened otherwise (`nodes` does).
+BOOK may be read well before STATE: then the known facts of a node precede its removal, and lack what was made there
+since. Opening it on those would give used places away, since their grants are closed without an agent's confirmation.
+So STATE is reread first: it shows the removal, or what was published after it.
 """
 
 from dataclasses import dataclass, field
@@ -29,30 +28,30 @@ class Unheard:
             self.found.pop(node, None)
 
     def heard_of(self, world: World, node: NodeName) -> None:
-        """There is another last word about a node: from its removal on all that is heard is newer."""
+        """The last message about a node changed: after its removal everything read is newer."""
         if node in world.removed:
             self.found.pop(node, None)
 
     def closed_it(self, node: NodeName) -> None:
-        """This process has closed the head of a node itself: it has heard why."""
+        """This process closed the head of a node itself, so it knows why."""
         self.found.pop(node, None)
 
     def reading_started(self) -> None:
-        """What this reading of STATE shows is newer than all that was found."""
+        """This reading of STATE is newer than all that was found."""
         self.found = dict.fromkeys(self.found, True)
 
     def was_read(self) -> None:
-        """STATE was read whole."""
+        """STATE was read completely."""
         self.found = {node: False for node, began in self.found.items() if not began}
 
     def holds_up(self, node: NodeName) -> bool:
-        """Whether a node must not be opened yet; then STATE is wanted anew."""
+        """Whether a node may not be opened yet; then STATE is reread."""
         if node not in self.found:
             return False
         self._wanted = True
         return True
 
     def must_read_again(self) -> bool:
-        """Whether STATE has to be read anew for one of them."""
+        """Whether STATE has to be reread for one of them."""
         wanted, self._wanted = self._wanted, False
         return wanted

@@ -1,9 +1,9 @@
 """
-Words of agents about slices that neither the ledger nor their node knows (PROTOCOL §8): nobody is left to end them.
+Revokes slice statuses with no ledger entry and no slice on the node (PROTOCOL §8).
 
-The broker was wiped, an agent said its word again, and before its node was opened anew its disk was wiped as well. Its
-request waits for that slice for ever. So it is revoked, with no devices: the agent answers that it was never made, and
-all is closed as ever. It must not judge slices that the ledger or an agent has.
+The broker was wiped, an agent published its status again, and before its node was opened again its disk was wiped as
+well. The request would wait for that slice without end. So it is revoked, with no devices: the agent answers that it
+was never made, and all is closed as usual.
 """
 
 from collections import OrderedDict
@@ -27,13 +27,13 @@ from sluice_allocator.core.nodes import is_open
 
 @dataclass(slots=True)
 class Unowned:
-    """Which words are of no slice that is known, and since when that is told by an agent whose node is open."""
+    """Statuses without a known slice, and since when the agent of an open node confirms that."""
 
     found: OrderedDict[AllocationId, float | None] = field(default_factory=OrderedDict)
     """Those that were looked at longest ago first."""
 
     def look(self, desk: Desk, allocation: AllocationId) -> None:
-        """Remember a word of which the ledger does not tell; forget it when it does, or the slice is gone."""
+        """Remember a status without a ledger entry; forget it when there is one, or the slice is gone."""
         word = desk.world.slices.get(allocation)
         if word is None or isinstance(word, SliceGone) or allocation in desk.world.ledger:
             self.found.pop(allocation, None)
@@ -41,7 +41,7 @@ class Unowned:
             self.found.setdefault(allocation, None)
 
     def tick(self, desk: Desk, now: float) -> None:
-        """Revoke what nobody has for sure, among a bounded number, in turn."""
+        """Revoke those that certainly do not exist, among a bounded number, in turn."""
         for _ in range(min(desk.rules.orphans_batch, len(self.found))):
             if not self.found:
                 return
@@ -62,7 +62,7 @@ class Unowned:
 
 
 def _its_agent_has_none(desk: Desk, node: NodeName, word: SliceMessage) -> bool:
-    """Whether the agent that orders are carried out by has told all it has, and this slice is not among that."""
+    """Whether the node's current agent reported everything, and this slice is not among it."""
     inventory, news = desk.world.inventories.get(node), desk.world.news.get(node)
     if inventory is None or news is None or inventory.stale or not is_open(desk, node):
         return False
@@ -71,12 +71,12 @@ def _its_agent_has_none(desk: Desk, node: NodeName, word: SliceMessage) -> bool:
     if not isinstance(desk.world.requests.get(word.request), RequestWithdrawn) and doubtful_ticket(
         desk, Held(node=node, allocation=word.allocation)
     ):
-        return False  # somebody may be using it (ADR 0033)
+        return False  # a process may be using it (ADR 0033)
     return word.allocation not in desk.world.reported_of.get(word.request, {})
 
 
 def _revoke(desk: Desk, node: NodeName, word: SliceMessage) -> None:
-    """End what the word is about. It books no place: what the agent does not have is nowhere."""
+    """End the status. It books no place: a slice that the agent does not have is nowhere."""
     address = subjects.ledger(node, word.allocation)
     if desk.outbox.busy(address):
         return

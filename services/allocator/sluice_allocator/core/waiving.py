@@ -1,10 +1,10 @@
 """
-The word that nobody will be bound to some of a request's places, which are then taken back.
+Declines some of a request's places: no pod will be bound to them, and they are then revoked.
 
-It is said where `Bound` would be said and under the same guard, so that one of the two is the last word about a place:
-a process that judges by what it has read takes no slice from a pod that another one has bound meanwhile.
+`Waived` goes where `Bound` would, under the same guard, so that one of the two is the last message about a place: a
+process that judges by what it has read takes no slice from a pod that another one bound meanwhile.
 
-It must not judge whether a place is to be given back (`standing` and `groups` do).
+Whether a place is to be released is decided in `standing` and `groups`.
 """
 
 from sluice.contracts.ids import AllocationId, RequestId
@@ -22,9 +22,9 @@ def waived(
     alone: bool = False,
 ) -> Waived:
     """
-    Nobody will be bound to these, nor to those that were waived before and are not taken back yet.
+    The waiver of these places, and of those waived before that are not revoked yet.
 
-    Not `alone` all of its group give back what they have, also where that was said before and is not done yet.
+    Unless `alone`, the whole group releases its places, also where that was published before and is not done yet.
     """
     before = desk.world.bindings.get(request)
     known = before.allocations if isinstance(before, Waived) else ()
@@ -41,14 +41,14 @@ def waived(
 
 
 def _is_taken_back(desk: Desk, allocation: AllocationId) -> bool:
-    """Whether something that was waived is still to be taken back: what is closed stays in the ledger for hours."""
+    """Whether a waived place is still to be revoked: closed entries stay in the ledger for hours."""
     return isinstance(desk.world.ledger.get(allocation), Grant | Revoke)
 
 
 def waived_for(
     desk: Desk, request: RequestId, asked: AllocationRequested, causes: dict[AllocationId, str]
 ) -> Waived | None:
-    """The word that places are not to be used, each for its cause; None where there are none."""
+    """The waiver of places, each for its cause; None where there are none."""
     if not causes:
         return None
     return waived(desk, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())), alone=True)

@@ -1,8 +1,7 @@
 """
-What is known: the last value of every noun the allocator reads, and nothing derived from two of them.
+Caches the last value of every noun that the allocator reads, and nothing derived from two of them.
 
-It follows snapshots: what was known and is not observed again between `ReadingStarted` and `ReadingCaughtUp` is not
-there any more. It must not decide anything.
+It follows snapshots: a value not observed again between `ReadingStarted` and `ReadingCaughtUp` is gone.
 """
 
 from dataclasses import dataclass, field
@@ -61,36 +60,36 @@ class World:
     """Every fact by its key. `sequences` tells how old a subject's value is."""
 
     incarnation: Incarnation = field(default=Incarnation(""))
-    """Of BOOK: the one that orders name."""
+    """The incarnation of BOOK, which orders name."""
     incarnations: dict[Stream, Incarnation] = field(default_factory=dict)
     awaited: dict[Stream, None] = field(default_factory=dict)
-    """Streams to be read again because the other one began anew."""
+    """Streams to be reread because the other one started over."""
     requests: dict[RequestId, RequestFact] = field(default_factory=dict)
     bindings: dict[RequestId, BindingFact] = field(default_factory=dict)
     ledger: dict[AllocationId, LedgerEntry] = field(default_factory=dict)
     allocations_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
     heads: dict[NodeName, NodeOpened] = field(default_factory=dict)
     closed_heads: dict[NodeName, NodeClosed] = field(default_factory=dict)
-    """Of nodes that were removed, and that nobody has opened since."""
+    """Of removed nodes that were not opened since."""
     on_their_way: dict[AllocationId, NodeName] = field(default_factory=dict)
     """
-    What a head says was adopted and this reading has not shown yet: an entry that was overwritten before we read it is
+    Slices that a head adopted and this reading has not shown yet: an entry that was overwritten before we read it is
     read later than the head that followed it.
     """
     unreadable: dict[NodeName, dict[str, None]] = field(default_factory=dict)
     """Ledger subjects per node whose bytes this process cannot read: such a node is not used."""
     slices: dict[AllocationId, SliceFact] = field(default_factory=dict)
     slice_nodes: dict[AllocationId, NodeName] = field(default_factory=dict)
-    """Whose agent speaks of each slice."""
+    """The node whose agent reports each slice."""
     slice_operations: dict[AllocationId, OperationId] = field(default_factory=dict)
-    """By which write its agent said what it says of each slice."""
+    """The write by which its agent reported each slice."""
     slices_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
-    """The slices that agents speak of, per request."""
+    """The reported slices, per request."""
     allocations_on: dict[NodeName, dict[AllocationId, None]] = field(default_factory=dict)
-    """What the ledger of each node tells of, closed or not."""
+    """The ledger entries of each node, closed or not."""
     news: dict[NodeName, NodeChanged] = field(default_factory=dict)
     removed: dict[NodeName, NodeRemoved] = field(default_factory=dict)
-    """Nodes of which the last word is that they are not there any more."""
+    """Nodes whose last message is that they are gone."""
     inventories: dict[NodeName, NodeInventory] = field(default_factory=dict)
     reported_of: dict[RequestId, dict[AllocationId, NodeName]] = field(default_factory=dict)
     """The slices that pulled snapshots report, per request."""
@@ -104,48 +103,50 @@ class World:
     quotas: dict[str, QuotaSet] = field(default_factory=dict)
     """By namespace."""
     promises: dict[AllocationId, dict[AllocationId, None]] = field(default_factory=dict)
-    """Per allocation, the grants that are to be carried out when it is gone."""
+    """Per allocation, the grants to be carried out when it is gone."""
     unpromised: dict[AllocationId, tuple[AllocationId, ...]] = field(default_factory=dict)
-    """For whom grants waited that were overwritten since: to be looked at by whoever knows what follows."""
+    """The predecessors of overwritten grants: to be looked at by their users."""
     requested_by: dict[SourceName, dict[RequestId, None]] = field(default_factory=dict)
     """The live requests of each source."""
     sequences: dict[str, int] = field(default_factory=dict)
     first_words: dict[RequestId, int] = field(default_factory=dict)
-    """Of requests that were edited while this process read along: the sequence of the first word that it knows."""
+    """Of requests edited while this process read along: the sequence of their first message."""
     book_read: int = 0
-    """Everything that was written to BOOK up to here was read, or overwritten by what is read later."""
+    """Everything written to BOOK up to here was read, or overwritten by a later value."""
     reading: dict[Stream, dict[str, int]] = field(default_factory=dict)
-    """Streams being read anew, with the sequences of what was observed since."""
+    """Streams being reread, with the sequences of what was observed since."""
     complete: dict[Stream, None] = field(default_factory=dict)
-    """Streams of which everything was read at least once, in this life of the broker."""
+    """Streams that were read completely at least once, in this incarnation of the broker."""
     sharing: Sharing = field(default_factory=Sharing)
     lost: dict[AllocationId, None] = field(default_factory=dict)
-    """Bound allocations that have no ledger entry, as a whole reading showed. Otherwise a value that was overwritten
-    while it was on its way looks like one that is not there."""
+    """
+    Bound allocations without a ledger entry, as a complete reading showed. Otherwise a value that was overwritten on
+    its way looks like a missing one.
+    """
 
     @property
     def settled(self) -> bool:
-        """Whether both streams are known whole and none is being read anew."""
+        """Whether both streams are known completely and none is being reread."""
         return not self.reading and len(self.complete) == 2
 
     def speaks_of(self, request: RequestId) -> bool:
-        """Whether a source has a word about a request on the bus, be it one that this process cannot read."""
+        """Whether a source has a message about a request on the bus, even one that this process cannot read."""
         return request in self.requests or subjects.request(request).subject in self.sequences
 
     def tells_of(self, request: RequestId) -> bool:
-        """Whether anybody's word about a request is known."""
+        """Whether any message about a request is known."""
         words = (self.requests, self.bindings, self.allocations_of, self.waiting, self.evictions, self.evicted)
         return any(request in each for each in (*words, self.slices_of, self.reported_of))
 
     def answer_to(self, request: RequestId) -> BindingFact | None:
-        """What a request was answered as it stands now: a refusal of what it was before an edit says nothing of it."""
+        """The binding of a request as it is now: a refusal of what it was before an edit does not count."""
         binding, asked = self.bindings.get(request), self.requests.get(request)
         if isinstance(binding, Refused) and asked is not None and asked.revision > binding.request_revision:
             return None
         return binding
 
     def came_at(self, request: RequestId) -> int:
-        """The sequence by which a request has its turn: of its first word, as far as this process can know it."""
+        """The sequence of a request's first message, which decides its turn, as far as this process knows it."""
         at = self.first_words.get(request)
         return at if at is not None else self.sequences.get(subjects.request(request).subject, 0)
 
@@ -153,10 +154,10 @@ class World:
         """
         A snapshot of one stream begins.
 
-        True when the broker was wiped since: what the other stream said may be of the life before, and it must be read
-        again. STATE of another life shows slices that are not there; BOOK of another life shows nodes that nobody has
-        opened, and an order for one with nothing under its guard would be accepted. Streams that were not made together
-        are of one life when one of them was found as it was before and after the other began to be read.
+        True when the broker was wiped since: values of the other stream may be of an earlier incarnation, and it must
+        be reread. An earlier STATE shows slices that do not exist; an earlier BOOK shows nodes that are not open, and
+        an order for one with nothing under its guard would be accepted. Streams that were not made together are of
+        one incarnation when one of them was found unchanged after the other began to be read.
         """
         self.reading[event.stream] = {}
         before = self.incarnations.get(event.stream, event.incarnation)
@@ -169,7 +170,7 @@ class World:
         self._number_anew(event.stream)
         other = Stream.STATE if event.stream is Stream.BOOK else Stream.BOOK
         if awaited and self.incarnations.get(other) == event.incarnation:
-            return False  # made together; otherwise what was read of the other may be of a life between the two
+            return False  # made together; otherwise the other may have been read of an incarnation between the two
         was_complete = self.complete.pop(other, False) is not False
         was_reading = self.reading.pop(other, None) is not None
         if was_complete or was_reading:
@@ -177,14 +178,14 @@ class World:
         return was_complete or was_reading
 
     def observe(self, event: Observed) -> Address | None:
-        """Take in one value. Returns its address, or None when it is older than what is known."""
+        """Store one value. Returns its address, or None when it is older than what is known."""
         entry = event.entry
         if event.stream in self.reading:
             self.reading[event.stream][entry.subject] = entry.sequence
         if event.stream is Stream.BOOK:
             self.book_read = max(self.book_read, entry.sequence)
         # What this process wrote itself is known before it is read: then older values of BOOK still come by. STATE may
-        # forget what it acknowledged and number anew, so there whatever is read is what is there.
+        # forget what it acknowledged and reuse numbers, so there whatever is read is the current value.
         if event.stream is Stream.BOOK and self.sequences.get(entry.subject, -1) >= entry.sequence:
             return None
         address = parse(entry.subject)
@@ -192,13 +193,13 @@ class World:
         return address
 
     def wrote(self, entry: Entry, address: Address) -> None:
-        """A value of this process landed. Right after what was read, there is nothing between that is not known."""
+        """A value of this process landed. If it follows what was read, nothing between is unknown."""
         if stream_of(address.kind) is Stream.BOOK and entry.sequence == self.book_read + 1:
             self.book_read = entry.sequence
         self.learn(entry, address)
 
     def learn(self, entry: Entry, address: Address) -> None:
-        """Know one value: read, or written by this process."""
+        """Store one value: read, or written by this process."""
         if address.kind == "request":
             self._remember_first_word(RequestId(address.key[-1]), entry)
         elif address.kind == "slice":
@@ -209,7 +210,7 @@ class World:
     def catch_up(self, stream: Stream, still_there: dict[str, None]) -> list[Address]:
         """The snapshot is complete. Returns the addresses whose values are gone; `still_there` are kept anyway."""
         if stream not in self.reading:
-            return []  # a reading that began before the broker was wiped; it is read anew
+            return []  # a reading that began before the broker was wiped; it is repeated
         seen = self.reading.pop(stream)
         self.complete[stream] = None
         ends_at = max(seen.values(), default=-1)
@@ -237,7 +238,7 @@ class World:
         return gone
 
     def drop(self, address: Address) -> None:
-        """Forget one value."""
+        """Drop one value."""
         self.sequences.pop(address.subject, None)
         if address.kind == "request":
             self.first_words.pop(RequestId(address.key[-1]), None)
@@ -249,17 +250,16 @@ class World:
 
     def _is_beyond(self, address: Address, ends_at: int) -> bool:
         """
-        Whether a word is newer than all that a reading has shown, for a server that lags has served it.
+        Whether a message is newer than all that a reading has shown, which a lagging server has served.
 
-        No guard of a place covers what an operator says, or what a request was answered: nothing would refuse what is
-        granted without it. Nor does the guard of one node cover what is booked on another, and counts for a limit. BOOK
-        forgets nothing that it acknowledged; a closing word that has expired goes with the next reading that shows
-        anything newer.
+        No guard of a place covers operators' messages or bindings: nothing would reject what is granted without them.
+        Nor does the guard of one node cover bookings on another, which count for a limit. BOOK forgets nothing that
+        it acknowledged; an expired closing message goes with the next reading that shows anything newer.
         """
         return stream_of(address.kind) is Stream.BOOK and self.sequences[address.subject] > ends_at
 
     def _remember_first_word(self, request: RequestId, entry: Entry) -> None:
-        """The first word of a request that is edited is not on the bus any more, and its turn is that word's."""
+        """The first message of an edited request is not on the bus any more, and decides its turn."""
         before, at = self.requests.get(request), self.sequences.get(entry.subject, -1)
         if isinstance(before, AllocationRequested) and isinstance(entry.message, AllocationRequested):
             if entry.message.revision > before.revision and at >= 0:
@@ -269,10 +269,10 @@ class World:
 
     def _number_anew(self, stream: Stream) -> None:
         """
-        In another life of a stream no value is older than one of the life before, whatever their sequences say.
+        In a new incarnation of a stream no value is older than one of the earlier one, whatever their sequences say.
 
-        They begin at the time of making, by the clock of whoever makes the stream: that may be an hour behind the one
-        before.
+        They start at the time of creation, by the clock of the creating process, which may be an hour behind the
+        earlier one.
         """
         for subject in self.sequences:
             address = parse(subject)
@@ -284,7 +284,7 @@ class World:
             self.book_read = int(self.incarnation or 0) - 1  # its first sequence: before that there is nothing
 
     def _put(self, address: Address, message: AnyMessage | None) -> None:
-        """Keep a value under its key, if it is one of its noun's messages; forget the key otherwise."""
+        """Store a value under its key, if it is one of its noun's messages; drop the key otherwise."""
         key = address.key[-1]
         match address.kind:
             case "request":
@@ -305,8 +305,8 @@ class World:
 
     def _answer(self, message: AnyMessage | None) -> BindingFact | None:
         """
-        What a request was answered. What was waived in another life of the bus may have been bound there since, and
-        what was bound may have been waived: such a word speaks of no place, and is there to be ended like any other.
+        The binding of a request. A place waived in an earlier incarnation may have been bound there since, and a
+        bound one may have been waived: such a message names no place, and is ended like any other.
         """
         if isinstance(message, Bound | Waived) and message.incarnation not in {"", self.incarnation}:
             return Waived(
@@ -320,7 +320,7 @@ class World:
         return message if isinstance(message, BINDING) else None
 
     def _told_all(self, message: AnyMessage | None) -> SourceSynced | None:
-        """That a source has told all it has: in this life of the bus, for what it told before a wipe is not there."""
+        """The completeness message of a source in this incarnation: what it published before a wipe is gone."""
         if isinstance(message, SourceSynced) and message.incarnation in {"", self.incarnations.get(Stream.STATE)}:
             return message
         return None
@@ -347,10 +347,10 @@ class World:
 
     def _says_something_now(self, message: AnyMessage | None) -> TypeGuard[RequestFact]:
         """
-        Whether this is what a source says of a request in this life of the bus.
+        Whether this is a source's message about a request in this incarnation of the bus.
 
-        An ask of before a wipe that has landed after it does not say what its pod has had since. It is a word that is
-        not read (`speaks_of`): nothing follows from it, nor from there being none, before its source says it anew.
+        A request of before a wipe that landed after it does not tell what its pod got since. It counts as unread
+        (`speaks_of`): nothing follows from it, nor from its absence, before its source publishes it again.
         """
         if isinstance(message, AllocationRequested):
             return message.incarnation in {"", self.incarnations.get(Stream.STATE)}
@@ -409,14 +409,14 @@ class World:
 
     def _went_in_another_life(self, entry: LedgerEntry) -> bool:
         """
-        Whether a slice went with its node in another life of the bus: such a word says nothing.
+        Whether a slice went with its node in an earlier incarnation of the bus: such an entry says nothing.
 
-        It landed late. In this life the node may never have been said to be gone, and its agent speak.
+        It landed late. In this incarnation the node may never have been reported gone, and its agent may be running.
         """
         return isinstance(entry, Closed) and entry.removed and entry.incarnation not in {"", self.incarnation}
 
     def _promise(self, allocation: AllocationId, before: LedgerEntry | None, entry: LedgerEntry | None) -> None:
-        """Who waits for whom to leave is what the grants that stand say."""
+        """Which grants wait for which allocations follows from the standing grants."""
         if isinstance(before, Grant) and before.after:
             self.unpromised[allocation] = before.after
             for other in before.after:
@@ -427,7 +427,7 @@ class World:
             self.promises.setdefault(other, {})[allocation] = None
 
     def _leave(self, node: NodeName, allocation: AllocationId) -> None:
-        """A node's ledger tells of an allocation no more; a node of which it tells nothing is not kept."""
+        """Drop an allocation of a node's ledger; a node without any is dropped too."""
         there = self.allocations_on.get(node, {})
         there.pop(allocation, None)
         if not there:
@@ -442,7 +442,7 @@ class World:
 
 
 def request_of(entry: LedgerEntry) -> RequestId:
-    """Whose allocation a ledger entry is about."""
+    """The request of a ledger entry."""
     return entry.request if isinstance(entry, Closed) else entry.booking.request
 
 
@@ -459,9 +459,9 @@ def _set(facts: dict[_K, _V], key: _K, value: _V | None) -> None:
 
 def _remove(index: dict[RequestId, dict[AllocationId, _V]], request: RequestId, allocation: AllocationId) -> None:
     """
-    Take one allocation out of an index by request, if it is there; a request without any is not kept.
+    Remove one allocation from an index by request, if present; a request without any is dropped.
 
-    An agent that is out of its mind may have told of it twice in one picture.
+    A faulty agent may have reported it twice in one snapshot.
     """
     there = index.get(request, {})
     there.pop(allocation, None)

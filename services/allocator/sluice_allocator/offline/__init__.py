@@ -1,1 +1,1 @@
-"""The production core without a cluster: `sluice simulate --fleet ... --workload ...`, on virtual time."""
+"""`sluice simulate`: the production core on virtual time, without a cluster."""

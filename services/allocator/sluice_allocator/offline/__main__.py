@@ -1,7 +1,7 @@
 """
 Runs a workload over a fleet on virtual time: `python -m sluice_allocator.offline`, which `sluice simulate` calls.
 
-Answers go to a file beside the wanted one, which takes its name when all is done: half an answer is none.
+Answers go to a temporary file, renamed when the run is complete, so that a partial output never takes the name.
 """
 
 from sluice.runtime import sigint  # the first import, so that Ctrl-C ends the others quietly
@@ -33,7 +33,7 @@ SEED_MAX = 1 << 63
 
 
 class _WrongInputError(Exception):
-    """What was given cannot be used, in one sentence."""
+    """Input that cannot be used, in one sentence."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,7 +77,7 @@ def _run(fleet: FleetSpec, policies: Policies, placing: PlacingRules, wanted: ar
 
 
 def _out(wanted: argparse.Namespace) -> Path:
-    """Where the answers go: a file that may be replaced."""
+    """The output path: a file that may be replaced."""
     out: Path = wanted.out.resolve()
     if not out.parent.is_dir() or (out.exists() and not out.is_file()):
         raise _WrongInputError(f"--out {wanted.out}: must be a file in an existing folder")

@@ -1,4 +1,4 @@
-"""What is answered to a workload: one line per answer, and a summary that counts them. It must not decide anything."""
+"""Writes the answers to a workload, one line each, and a summary that counts them."""
 
 from typing import Any, Literal, Protocol
 
@@ -13,15 +13,16 @@ from sluice_allocator.core.given import given
 
 Word = Literal["bound", "pending", "refused", "released"]
 WHOLE_GPU = "gpu"
-"""How the summary calls an exclusive GPU without MIG; shares are called by their mode, instances by their profile."""
+"""The summary's name for an exclusive GPU without MIG; shares go by their mode, instances by their profile."""
 
 
 class AnsweredDevice(msgspec.Struct, frozen=True, kw_only=True):
     """
     One device of a bound or released pod.
 
-    `memory_mib` is of the instance, of the whole GPU, or of the share. `sm_percent`: of the SMs of the model's largest
-    profile, rounded down, for what is exclusive; of the GPU's SMs for a share (100 where it has no bound).
+    `memory_mib` is that of the instance, the whole GPU or the share. `sm_percent` is, for an exclusive device, the
+    percentage of the SMs of the model's largest profile, rounded down; for a share, that of the GPU's SMs (100 if
+    unbounded).
     """
 
     gpu: GpuUuid
@@ -34,7 +35,7 @@ class AnsweredDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer, at the time of the line that led to it."""
+    """One answer, at the time of the input line that led to it."""
 
     at: float
     id: str
@@ -45,17 +46,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """Everything counted. `accepted` counts bound devices by profile, by the mode of a share, or as `gpu`."""
+    """Counts of all answers. `accepted` counts bound devices by profile, by the mode of a share, or as `gpu`."""
 
     arrivals: int = 0
     bound: int = 0
     pending: int = 0
-    """Arrivals that had to wait, however it ended."""
+    """Arrivals that waited, whatever their outcome."""
     refused: int = 0
     released: int = 0
     departed_waiting: int = 0
     departed_without: int = 0
-    """Departures of what was refused, has left before, or never arrived."""
+    """Departures of pods that were refused, had left already, or never arrived."""
     running: int = 0
     """Bound at the end."""
     waiting: int = 0
@@ -64,17 +65,17 @@ class Summary(msgspec.Struct, kw_only=True):
 
 
 class Sink(Protocol):
-    """Where lines go."""
+    """Where lines are written."""
 
     def write(self, line: bytes, /) -> object:
-        """Take one line, its end included."""
+        """Take one line, with its newline."""
 
 
 class AnswerWriter:
     """Writes answers and counts them."""
 
     def __init__(self, fleet: FleetSpec, out: Sink) -> None:
-        """Know the model of every GPU, which tells what a device amounts to."""
+        """Index the GPU models of `fleet`, which give each device's size."""
         self.summary = Summary()
         self._out = out
         self._encode = msgspec.json.Encoder().encode
@@ -84,7 +85,7 @@ class AnswerWriter:
             self._models |= {gpu_uuid(node, index): model for index, model in enumerate(models)}
 
     def bound(self, at: float, pod: str, booking: Booking) -> None:
-        """The pod has its devices."""
+        """Answer: the pod has its devices."""
         self.summary.bound += 1
         accepted = self.summary.accepted
         for device in booking.devices:
@@ -93,22 +94,22 @@ class AnswerWriter:
         self._write(at, pod, "bound", booking)
 
     def pending(self, at: float, pod: str, reasons: tuple[Any, ...]) -> None:
-        """The pod waits, and why."""
+        """Answer: the pod waits, for these reasons."""
         self.summary.pending += 1
         self._write(at, pod, "pending", None, reasons)
 
     def refused(self, at: float, pod: str, reasons: tuple[Any, ...]) -> None:
-        """The pod gets nothing, and why."""
+        """Answer: the pod is refused, for these reasons."""
         self.summary.refused += 1
         self._write(at, pod, "refused", None, reasons)
 
     def released(self, at: float, pod: str, booking: Booking | None, reasons: tuple[Any, ...] = ()) -> None:
-        """The pod has left. `booking` is what it gave back, if it had anything."""
+        """Answer: the pod left. `booking` is what it released, if any."""
         self.summary.released += booking is not None
         self._write(at, pod, "released", booking, reasons)
 
     def finish(self) -> None:
-        """Say the summary, the last line."""
+        """Write the summary, the last line."""
         counted = msgspec.structs.asdict(self.summary)
         counted["accepted"] = dict(sorted(self.summary.accepted.items()))
         self._out.write(self._encode({"summary": counted}) + b"\n")

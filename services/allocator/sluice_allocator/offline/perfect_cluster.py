@@ -1,8 +1,8 @@
 """
-A perfect cluster around one allocator: every write lands at once, every agent makes what it is told at once.
+A perfect cluster around one allocator: every write lands at once, and every agent carries out its orders at once.
 
-It plays the bus and the agents as the protocol describes them, and nothing else: what is decided, the core decides.
-Time stands still while a step is being settled.
+It plays the bus and the agents as the protocol describes them; every decision is the core's. Time stands still while
+a step is settled.
 """
 
 from collections import deque
@@ -38,20 +38,20 @@ from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, LeaseChanged
 
 INCARNATION = Incarnation("1")
-NOBODY = OperationId("")
-"""The operation of what others than the allocator say: it only ever asks whether one is its own."""
+OTHERS = OperationId("")
+"""The operation id of messages from other writers: the allocator only checks whether an id is its own."""
 READ_AGAIN_AFTER = 20_000
-"""Values that have run out since the last reading; after so many the allocator reads anew what is left."""
+"""After this many expired values the allocator rereads the streams, to drop what it remembers of them."""
 
 Hear = Callable[[AnyMessage], None]
-"""Told of everything that the allocator writes."""
+"""Receives every message that the allocator writes."""
 
 
 class PerfectCluster:
-    """The last values, the events on their way to the allocator, and the agents' part."""
+    """The last values, the events queued for the allocator, and the agents' part."""
 
     def __init__(self, allocator: Allocator, hear: Hear) -> None:
-        """Begin without nodes."""
+        """Start without nodes."""
         self._allocator = allocator
         self._hear = hear
         self._values: dict[str, Entry] = {}
@@ -61,13 +61,13 @@ class PerfectCluster:
         self._there: dict[AllocationId, None] = {}
         """Slices that are booked and not gone."""
         self._promised: dict[AllocationId, list[Grant]] = {}
-        """Grants that wait for others, each by one of those."""
+        """Grants that wait for others, listed under one of those."""
         self._free: deque[Grant] = deque()
-        """Grants whose others are gone: made when all has been said that follows from their end."""
+        """Grants whose predecessors are gone; made once all consequences of that are published."""
         self.now = 0.0
 
     def start(self, nodes: Iterable[tuple[NodeSnapshot, HostFacts]]) -> None:
-        """The nodes are there, empty; the allocator works and has read everything."""
+        """Bring up the nodes, empty; the allocator becomes active and reads everything."""
         for snapshot, facts in nodes:
             for address, message in (
                 (subjects.node(snapshot.node), _news(snapshot)),
@@ -80,19 +80,19 @@ class PerfectCluster:
         self.settle()
 
     def say(self, address: Address, message: AnyMessage, *, last_word: bool = False) -> None:
-        """A source or an agent writes a value; a last word runs out as soon as it is read."""
+        """Publish a value of a source or an agent; a `last_word` expires once it is read."""
         entry = self._put(address.subject, message)
         self._events.append(Observed(stream_of(address.kind), entry))
         if last_word:
             self._run_out(address.subject)
 
     def tick(self) -> None:
-        """Time has passed: what is due by now happens."""
+        """Process everything due by now."""
         self._events.append(Ticked())
         self.settle()
 
     def settle(self) -> None:
-        """Let everything happen that follows from what was said."""
+        """Process all events until nothing follows."""
         while self._events or self._free or self._allocator.unfinished or self._is_littered():
             if not self._events and self._free:
                 self._make(self._free.popleft())
@@ -105,12 +105,12 @@ class PerfectCluster:
                 if isinstance(instruction, EnsureAgent):
                     self._events.append(AgentEnsured(instruction.node))
                     continue
-                assert isinstance(instruction, Write), instruction  # on a perfect bus nothing is to be read again
+                assert isinstance(instruction, Write), instruction  # on a perfect bus nothing is reread
                 self._land(instruction)
 
     # -- the bus --------------------------------------------------------------------------------------------------
 
-    def _put(self, subject: str, message: AnyMessage, operation: OperationId = NOBODY) -> Entry:
+    def _put(self, subject: str, message: AnyMessage, operation: OperationId = OTHERS) -> Entry:
         stream = stream_of(subjects.parse(subject).kind)
         self._sequences[stream] += 1
         entry = Entry(subject, self._sequences[stream], operation, message)
@@ -130,11 +130,11 @@ class PerfectCluster:
         self._hear(write.message)
 
     def _is_littered(self) -> bool:
-        """Whether most of what the allocator remembers is not there any more; so its memory does not grow for ever."""
+        """Whether most of the allocator's remembered values have expired; rereading keeps its memory bounded."""
         return self._ran_out > max(READ_AGAIN_AFTER, 2 * len(self._values))
 
     def _read_all(self) -> None:
-        """Both streams are read anew, from the last values that are there."""
+        """Reread both streams from the existing last values."""
         self._ran_out = 0
         self._events += [ReadingStarted(stream, INCARNATION) for stream in (Stream.BOOK, Stream.STATE)]
         self._events += [Observed(stream_of(subjects.parse(s).kind), entry) for s, entry in self._values.items()]
@@ -143,7 +143,7 @@ class PerfectCluster:
     # -- the agents -----------------------------------------------------------------------------------------------
 
     def _agent_hears(self, order: AnyMessage) -> None:
-        """Make and unmake what the ledger says, at once."""
+        """Create and destroy slices as the ledger orders, at once."""
         match order:
             case Grant():
                 self._there[order.booking.allocation] = None
@@ -169,7 +169,7 @@ class PerfectCluster:
                 pass
 
     def _make(self, grant: Grant) -> None:
-        """Say that a slice is ready; or remember the first of those that must be gone before."""
+        """Publish that a slice is ready; or queue it under the first slice that has to go before."""
         booking = grant.booking
         if booking.allocation not in self._there:
             return  # revoked while it waited

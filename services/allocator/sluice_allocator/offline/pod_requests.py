@@ -1,8 +1,4 @@
-"""
-From a line of a workload to the request that its pod would make: read by the parser that serves clusters and folders.
-
-It must not know any vocabulary itself; an ask that is wrong is refused as a cluster's would be.
-"""
+"""Turns a line of a workload into the request its pod would make, with the parser that clusters and folders use."""
 
 from dataclasses import dataclass
 
@@ -15,24 +11,24 @@ from sluice_allocator.offline.workload import Arrival
 
 WORKLOAD = SourceName("workload")
 CONTAINER = "main"
-"""The name of the only container of every pod, for annotations that name one."""
+"""The name of every pod's only container, for annotations that name one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What holds for pods that name no policy of their own; empty is what the fleet is configured to."""
+    """The policies of pods that name none; empty is the fleet's own."""
 
     node: str = ""
     gpu: str = ""
 
 
 class PolicyError(ValueError):
-    """A text that names no policy, with what would be right."""
+    """A text that names no policy, with an example of a valid one."""
 
 
 def parse_policies(text: str) -> Policies:
     """
-    `binpack` for both levels, where it is a policy of both; `node=spread,gpu=numa,binpack` for one each.
+    Parse `binpack` for both levels (if it is a policy of both), or `node=spread,gpu=numa,binpack` for one each.
 
     Raises PolicyError.
     """
@@ -65,7 +61,7 @@ def request_of(
     arrival: Arrival, request: RequestId, policies: Policies, limits: RequestLimits
 ) -> AllocationRequested | Refusal | None:
     """
-    What the pod asks for; None when it asks for no GPU.
+    The pod's request; None when it asks for no GPU.
 
     A flat list of resources is one container's limits.
     """
@@ -93,7 +89,7 @@ def request_of(
 
 
 def _unmoved(leeway: Leeway) -> Leeway:
-    """What may be done with a pod that comes once, as its line says: it is not ended to be started again elsewhere."""
+    """The leeway of a pod that runs once: it is not restarted elsewhere, so moving it is left out."""
     substitute = "stay" if leeway.substitute == "return" else leeway.substitute
     return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)
 

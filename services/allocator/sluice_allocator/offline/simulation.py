@@ -1,8 +1,8 @@
 """
-A workload through the production core: each line is a word of a source, each word of the core that matters an answer.
+Runs a workload through the production core: each line becomes a source's message, each relevant write an answer.
 
-Whatever follows from a line has happened before the next one is read. It must not decide: without a queue, a pod that
-the core lets wait takes its request back at once, as anybody's client could.
+All consequences of a line are processed before the next is read. Without a queue, a pod that the core would let wait
+withdraws its request at once, as any client could.
 """
 
 from collections.abc import Iterable
@@ -38,11 +38,11 @@ from sluice_allocator.offline.workload import Arrival, Departure, Step, Workload
 
 UNBOUNDED = 1 << 62
 NO_PLACE_NOW = "NoPlaceNow"
-"""Why a pod is refused that would have to wait, where there is no queue."""
+"""Refusal reason of a pod that would have to wait, when there is no queue."""
 NOTHING_ASKED = "NothingAsked"
 NOTHING_HELD = "NothingHeld"
 EVICTED = "Evicted"
-"""Why a pod has left before its line says so."""
+"""Why a pod left before its departure line."""
 
 
 @dataclass(slots=True)
@@ -52,15 +52,15 @@ class _Pod:
     name: str
     request: RequestId
     granted: dict[AllocationId, Booking] = field(default_factory=dict)
-    """What it was granted: a place, and before that perhaps one that is promised to it."""
+    """Its grants: a place, perhaps after a reserved one."""
     booking: Booking | None = None
-    """What it is bound to."""
+    """Its bound place."""
     bound: bool = False
     waiting: bool = False
     quiet: bool = False
-    """Its end is no answer: it was refused."""
+    """Its end gets no answer: it was refused."""
     evicted: str = ""
-    """Why it was ended for others; empty where it was not."""
+    """Why it was evicted; empty if it was not."""
 
 
 class Simulation:
@@ -88,7 +88,7 @@ class Simulation:
             self._at = step.at
             if step.at > self._cluster.now:
                 self._cluster.now = float(step.at)
-                self._cluster.tick()  # what was due since the line before: nothing else has happened in between
+                self._cluster.tick()  # what was due since the previous line
             if isinstance(step, Arrival):
                 self._arrive(step)
             else:
@@ -108,7 +108,7 @@ class Simulation:
             )
         self._arrivals += 1
         self._answers.summary.arrivals += 1
-        request = RequestId(f"r{self._arrivals}")  # ids of people may hold what no subject can
+        request = RequestId(f"r{self._arrivals}")  # ids in a workload may hold characters that a subject cannot
         asked = request_of(arrival, request, self._policies, self._limits)
         match asked:
             case AllocationRequested():
@@ -123,7 +123,7 @@ class Simulation:
     def _depart(self, departure: Departure) -> None:
         pod = self._pods.get(departure.pod)
         if pod is None:
-            self._answers.summary.departed_without += 1  # no answer: nobody holds or awaits anything under this id
+            self._answers.summary.departed_without += 1  # no answer: no pod has this id
         else:
             self._withdraw(pod)
 
@@ -166,17 +166,17 @@ class Simulation:
         if self._queue:
             pod.waiting = True
             self._answers.pending(self._at, pod.name, why.reasons)
-        elif not pod.granted:  # else it has its place as soon as whoever goes for it is gone
+        elif not pod.granted:  # else it gets its place once the evicted pods are gone
             self._refuse(pod, (_reason(NO_PLACE_NOW, why.message), *why.reasons))
 
     def _refuse(self, pod: _Pod, reasons: tuple[Any, ...]) -> None:
-        """Said once, and the pod is deleted, so that its id may come again."""
+        """Answer once and delete the pod, so that its id can be used again."""
         self._answers.refused(self._at, pod.name, reasons)
         pod.quiet = True
         self._withdraw(pod)
 
     def _evict(self, pod: _Pod | None, cause: str) -> None:
-        """The part of the pod-watcher; on a perfect cluster no budget forbids it, and the pod is gone at once."""
+        """The pod-watcher's part; here no budget forbids an eviction, and the pod is gone at once."""
         if pod is not None and not pod.evicted:
             pod.evicted = cause
             self._withdraw(pod)
@@ -196,8 +196,8 @@ def rules_for(fleet: FleetSpec, placing: PlacingRules = PlacingRules()) -> Rules
     """
     The rules of a production allocator, with three differences that only an offline run can afford.
 
-    A pod may ask for as many GPUs as the largest node has; one event is worth any number of tries, also of groups in
-    vain, for there is no next event to go on with before time moves; and nobody who waits is told why again.
+    A pod may ask for as many GPUs as the largest node has. One event may take any number of tries, failed groups
+    included, since no later event continues the work before time moves. Waiting pods get no repeated reasons.
     """
     usual = Rules()
     most = max(sum(kind.count for kind in node.gpus) for node in fleet.nodes)

@@ -1,8 +1,8 @@
 """
-A workload as a person or a program writes it: one JSON object a line, read strictly and one at a time.
+Reads a workload, one JSON object a line, strictly and one at a time.
 
-Every mistake names the line, the field, the value and what would be right. Times never go backwards. What the
-annotations and resources ask for is not judged here: an ask that no cluster would take is an answer, not a mistake.
+Every mistake names the line, the field, the value and a valid form. Times never go backwards. Annotations and
+resources are not judged here: an invalid request is an answer of the simulation, not a mistake of the file.
 """
 
 import random
@@ -20,15 +20,15 @@ from sluice.contracts.reasons import shorten
 from sluice.contracts.toml_tables import toml_text_of
 
 LINE_BYTES_MAX = 4_000_000
-"""A line is one pod: longer ones are no workload."""
+"""Most bytes of a line; one line is one pod."""
 ID_CHARACTERS_MAX = 253
 PRIORITY_MAX = 1_000_000_000
-"""The largest priority that a Kubernetes PriorityClass of a user's own may have, either way."""
+"""The largest priority of a user's own Kubernetes PriorityClass, either way."""
 UID_MAX = (1 << 32) - 2
 CPU_CORES_MAX = 100_000
 MEMORY_BYTES_MAX = 1 << 60
 TIME_MAX_S = 1e9
-"""Some thirty years: up to here a time in microseconds is exact."""
+"""About thirty years: up to here a time in microseconds is exact."""
 
 _MILLI = Fraction(1000)
 _PER_MIB = Fraction(1, 1024**2)
@@ -46,10 +46,10 @@ _ARRIVE_KEYS = (
 
 
 class WorkloadError(ValueError):
-    """One mistake in a workload: where (`file:line`), the field, its value as written, and what would be right."""
+    """One mistake in a workload: where (`file:line`), the field, its value as written, and a valid form."""
 
     def __init__(self, where: str, field: str, value: object, message: str) -> None:
-        """Say all of it in one sentence."""
+        """Put all of it into one sentence."""
         self.where = where
         self.field = field
         at = f"{field} = {shorten(toml_text_of(value))}: " if field else ""
@@ -58,7 +58,7 @@ class WorkloadError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A pod that asks. Annotations and resources are as written, to be judged as an ask."""
+    """A pod that arrives. Annotations and resources are as written."""
 
     where: str
     at: float
@@ -75,7 +75,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A pod that ends, whatever became of it."""
+    """A pod that leaves, bound or not."""
 
     where: str
     at: float
@@ -86,7 +86,7 @@ Step = Arrival | Departure
 
 
 def read_workload(lines: Iterable[bytes], *, origin: str) -> Iterator[Step]:
-    """The steps in the order of the file; empty lines are skipped. Raises WorkloadError at the first mistake."""
+    """The steps in file order; empty lines are skipped. Raises WorkloadError at the first mistake."""
     before: float = 0
     for number, line in enumerate(lines, start=1):
         where = f"{origin}:{number}"
@@ -103,9 +103,9 @@ def read_workload(lines: Iterable[bytes], *, origin: str) -> Iterator[Step]:
 
 def shuffled(steps: Iterable[Step], seed: int) -> Iterator[Step]:
     """
-    The same steps, with arrivals of equal time that follow one another in an order that the seed decides.
+    The same steps, with consecutive arrivals of equal time in an order that the seed decides.
 
-    A departure ends such a run, so that nobody leaves before it came. Holds one run at a time.
+    A departure ends such a run, so no pod leaves before it arrives. Holds one run in memory at a time.
     """
     chance = random.Random(seed)
     run: list[Step] = []
@@ -127,7 +127,7 @@ def _in_any_order(run: list[Step], chance: random.Random) -> list[Step]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One JSON object of a line, and typed ways to take its values or complain about them."""
+    """One JSON object of a line, and typed access to its values with errors that name the field."""
 
     where: str
     path: str
@@ -156,7 +156,7 @@ class _Line:
         return value
 
     def amount(self, key: str, scale: Fraction, most: int, right: str) -> int:
-        """A quantity as a manifest has it, times `scale`, rounded up: nobody is promised less than it needs."""
+        """A Kubernetes quantity times `scale`, rounded up, so that a pod never gets less than it needs."""
         if key not in self.values:
             return 0
         value = self.values[key]

@@ -1,4 +1,4 @@
-"""Runs the allocator: its core on the bus, the lease that says who works, and what it sees to on the bus."""
+"""Runs the allocator: its core on the bus, its lease, its streams and its gRPC server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -31,13 +31,13 @@ from sluice_allocator.shell.resize import ShareResizer
 from sluice_allocator.shell.server import ROLE, AllocatorServer
 
 GO_ON_S = 0.02
-"""How often it is looked whether the core is unfinished. While it is, it goes on, and what happens comes in between."""
+"""How often an unfinished core is given time to continue; other events come between."""
 LOOK_S = 0.1
-"""How often the lease is looked at: what a holder may go on deciding after it has run out."""
+"""How often the lease is checked: how long a holder may go on deciding after it expired."""
 PHASES = (SpanPhase("queue wait", "saw AllocationRequested", "decided Grant"),)
 """From a request's arrival to the decision that gives it a place, in traces."""
 STREAMS_LOOK_S = 2.0
-"""How often it is looked whether a stream is missing."""
+"""How often missing streams are looked for."""
 
 
 async def serve(service: Service[AllocatorSettings]) -> None:
@@ -45,7 +45,7 @@ async def serve(service: Service[AllocatorSettings]) -> None:
     settings = service.settings
     health = Health(service.clock, parts=(service.name,))
     who = credentials_from_settings(settings)
-    async with transport.serve_health(settings.health_address, health):  # also while the broker is awaited
+    async with transport.serve_health(settings.health_address, health):  # also while waiting for the broker
         bus = await NatsBus.connect(settings.nats_url, name=service.name, traces=service.traces, credentials=who)
         try:
             await serve_on(bus, service, health)
@@ -54,7 +54,7 @@ async def serve(service: Service[AllocatorSettings]) -> None:
 
 
 async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health) -> None:
-    """Run on a bus that is there, until cancelled. The bus is not closed."""
+    """Run on a connected bus until cancelled. Does not close the bus."""
     settings = service.settings
     placing, warnings = settings.placing()
     for warning in warnings:
@@ -99,7 +99,7 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
 
 
 async def _work_by_lease(lease: Lease, runner: CoreRunner[Event], clock: Clock) -> None:
-    """Tell the core when it works and when it stands by; let another work at once when this process ends."""
+    """Notify the core when it becomes active or standby; release the lease when this process ends."""
     told = False
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -114,7 +114,7 @@ async def _work_by_lease(lease: Lease, runner: CoreRunner[Event], clock: Clock) 
 
 
 async def _go_on(core: Allocator, runner: CoreRunner[Event], clock: Clock) -> None:
-    """A freed place is offered to very many who wait, little by little, even when nothing else happens."""
+    """Let the core continue offering freed places to a long queue, even when no other event comes."""
     while True:
         if core.unfinished:
             await runner.offer(GoOn())
@@ -123,9 +123,9 @@ async def _go_on(core: Allocator, runner: CoreRunner[Event], clock: Clock) -> No
 
 async def _keep_streams(bus: Bus, clock: Clock, history_bytes: int) -> None:
     """
-    Declare what is missing: a wiped broker has no streams, so nobody could hold a lease on it.
+    Declare missing streams: a wiped broker has none, so no allocator could hold a lease on it.
 
-    Every allocator does this, working or not; declaring is idempotent, and whoever is second finds it done.
+    Every allocator does this, active or not; declaring is idempotent.
     """
     log = logs.get("streams")
     while True:
@@ -145,7 +145,7 @@ def _ensurer(bus: Bus) -> Callable[[EnsureAgent], Awaitable[AgentEnsured | None]
         try:
             await bus.ensure_agent(wanted.node)
         except TimeoutError:
-            return None  # the core asks again
+            return None  # the core repeats the instruction
         return AgentEnsured(wanted.node)
 
     return ensure

@@ -1,10 +1,8 @@
 """
-Counts what goes through the allocator's core: what it decides and why, and how long each phase of a request takes.
+Wraps the core to count its decisions by reason, and to time each phase of a request.
 
-It stands around the core like one more runner. The core knows nothing of it, and nothing it remembers is of use to
-anybody but who watches: times of one process's own clock, from the moment in which a word was read to the next one.
-What is read again from the start is nobody's present, and is not measured; nor is it by an allocator that stands by,
-so that phases of several allocators can be added up.
+The core knows nothing of it. Times are of this process's clock, from reading one message to reading the next.
+Messages read during a replay are not timed, nor is anything on a standby, so the counts of several allocators add up.
 """
 
 from collections import OrderedDict
@@ -31,7 +29,7 @@ from sluice_allocator.core.events import Event, Instruction
 from sluice_allocator.shell.metrics import DECISIONS, PHASE_SECONDS
 
 FOLLOWED_MAX = 100_000
-"""Requests on their way that are timed at once; of more the oldest are not."""
+"""Most requests timed at once; the oldest are dropped beyond that."""
 _PLAIN = "none"
 _THERE: tuple[tuple[type, str], ...] = (
     (AllocationRequested, "serve"),
@@ -45,35 +43,35 @@ _BACK: tuple[tuple[type, str], ...] = (
     (SliceGone, "unmake"),
     (Released, "release"),
 )
-"""The way of a request, and the way back: per word, the phase that it ends; the first one names the whole way."""
+"""The phases of a request's start and end: per message, the phase that it ends; the first names the whole."""
 _STEPS = {word: (way, number) for way in (_THERE, _BACK) for number, (word, _) in enumerate(way)}
 
 
 @dataclass(slots=True)
 class _RequestPhases:
-    """A request between two words of one way."""
+    """A request between two messages of one way."""
 
     step: int
     step_at: float
     began_at: float | None
-    """None when its first word was not seen."""
+    """None when its first message was not seen."""
 
 
 class DecisionCounter:
     """The core, measured."""
 
     def __init__(self, core: Allocator) -> None:
-        """Nothing is on its way."""
+        """Nothing is timed yet."""
         self._core = core
         self._reading: set[Stream] = set()
         self._lives: dict[Stream, Incarnation] = {}
         self._followed: OrderedDict[tuple[str, str], _RequestPhases] = OrderedDict()
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """As the core does."""
+        """Handle as the core does."""
         match event:
             case Observed() if self._core.desk.outbox.paused:
-                self._followed.clear()  # another decides, and what becomes of them is not followed
+                self._followed.clear()  # another allocator decides; its requests are not timed
             case Observed(entry=entry) if self._reading:
                 self._catch_up(entry)
             case Observed(entry=entry):
@@ -82,7 +80,7 @@ class DecisionCounter:
                 self._reading.add(stream)
                 if self._lives.setdefault(stream, life) != life:
                     self._lives[stream] = life
-                    self._followed.clear()  # all is said once more
+                    self._followed.clear()  # everything is replayed
             case ReadingCaughtUp(stream=stream):
                 self._reading.discard(stream)
             case _:
@@ -96,7 +94,7 @@ class DecisionCounter:
         return instructions
 
     def _catch_up(self, entry: Entry) -> None:
-        """A word that is read: when it was said is not known, where it says more than was known."""
+        """Note a replayed message: when it was published is unknown."""
         self._leave_the_way(entry)
         found = _STEPS.get(type(entry.message))
         if found is None or not self._followed:
@@ -108,7 +106,7 @@ class DecisionCounter:
             del self._followed[key]
 
     def _leave_the_way(self, entry: Entry) -> None:
-        """Whoever is refused, or wants nothing any more, is not on his way there."""
+        """Stop timing a refused or withdrawn request."""
         if isinstance(entry.message, Refused | RequestWithdrawn):
             self._followed.pop((_request_of(entry), _THERE[0][1]), None)
 
@@ -121,7 +119,7 @@ class DecisionCounter:
         key = _request_of(entry), way[0][1]
         known = self._followed.get(key)
         if known is not None and known.step >= step:
-            return  # the same word once more, or an older one
+            return  # the same message again, or an older one
         if known is not None and known.step == step - 1:
             metrics.observe(PHASE_SECONDS, now - known.step_at, way[step][1])
         began_at = now if step == 0 else known.began_at if known is not None else None
@@ -136,7 +134,7 @@ class DecisionCounter:
 
 
 def decision(message: object) -> tuple[str, str] | None:
-    """What a word of the allocator decides, and for which reason; None for those that decide nothing of a request."""
+    """The decision and reason in an allocator's message; None for a message that decides nothing about a request."""
     match message:
         case Grant(adopted=True):
             return None

@@ -1,8 +1,8 @@
 """
-How many devices are waited for, by the GPU model and profile that would serve: what a fleet is scaled up by.
+Counts the devices that queued requests wait for, by the GPU model and profile that would serve: for autoscalers.
 
-Models are those of the catalog, whether the fleet has any or not: it may have none just because nobody waited. A label
-is never what somebody wrote: what names no single known model or profile is `any`.
+Models are those of the catalog, not of the fleet, which may lack one just because no pod wanted it. Labels are never
+free text: a request for no single known model or profile counts as `any`.
 """
 
 from collections import Counter
@@ -21,12 +21,12 @@ SHARE = "share"
 
 
 def pending_devices(desk: Desk) -> Counter[tuple[str, str]]:
-    """Devices of all who wait inside the queue, by model and profile. Costs a walk over shapes, not over requests."""
+    """Devices of all requests inside the queue, by model and profile. Costs a walk over shapes, not over requests."""
     found: Counter[tuple[str, str]] = Counter()
     for group in desk.queue.shapes.values():
         asked = desk.world.requests.get(group.members.first()[2])
         if not isinstance(asked, AllocationRequested):
-            continue  # withdrawn, and about to leave
+            continue  # withdrawn, about to leave
         members = group.members.before(group.members.last()) + 1
         for claim in asked.claims:
             found[_labels(claim)] += members * devices_of(claim)
@@ -50,7 +50,7 @@ def _profile_of(claim: Claim, known: set[str]) -> str:
 
 
 def _admits(claim: Claim, model: GpuModel) -> bool:
-    """Whether a model could serve a claim, by its name and its profiles."""
+    """Whether a model could serve a claim, by its name and profiles."""
     if claim.profile is not None and model.profile(claim.profile) is None:
         return False
     only, names = claim.only, model.product_names

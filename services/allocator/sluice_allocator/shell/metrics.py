@@ -1,9 +1,8 @@
 """
-What the allocator shows of requests, queue and nodes.
+The allocator's metrics of requests, queue and nodes.
 
-Read from the core when somebody looks, by counting whole dictionaries of facts: some 20 ms for 100,000 requests, which
-no decision waits for but the next one. Several allocators show the same facts; of the queue only the one that works
-knows.
+Computed from the core's facts on each scrape: about 20 ms for 100,000 requests, during which no decision is made.
+Several allocators show the same facts; only the active one knows the queue.
 """
 
 from collections import Counter
@@ -90,7 +89,7 @@ class AllocatorMetrics:
     """What one allocator knows, as samples."""
 
     def __init__(self, core: Allocator) -> None:
-        """Nothing is counted before somebody looks."""
+        """Nothing is counted before a scrape."""
         self._core = core
 
     def now(self) -> Iterator[Sample]:
@@ -134,7 +133,7 @@ class AllocatorMetrics:
             _, _, first = group.members.first()
             asked = desk.world.requests.get(first)
             if not isinstance(asked, AllocationRequested):
-                continue  # withdrawn, and about to leave
+                continue  # withdrawn, about to leave
             labels = _asked_for(asked)
             yield Sample(QUEUE, group.members.before(group.members.last()) + 1, labels)
             attempt = desk.attempts.of_request.get(first)
@@ -146,11 +145,11 @@ class AllocatorMetrics:
 
 
 _OPEN = frozenset({Grant, Revoke})
-"""Entries of the ledger under which an agent may have a slice."""
+"""Ledger entries under which an agent may have a slice."""
 
 
 def leaked_slices(world: World) -> int:
-    """How many slices pulled nodes have of which the ledger knows nothing. Of nodes that do not answer nobody knows."""
+    """Slices of the pulled nodes without a ledger entry. Nodes that do not answer count none."""
     ledger, inventories = world.ledger, world.inventories
     unknown = [
         node
@@ -170,6 +169,6 @@ def _reason_of(pending: Pending) -> str:
 
 
 def _asked_for(asked: AllocationRequested) -> tuple[str, str]:
-    """Mode and profile of the first container that asks; of all the others there are too many combinations."""
+    """Mode and profile of the first container that asks; combinations of all would be too many."""
     first = asked.claims[0]
     return "/".join(first.modes), first.profile or "any"

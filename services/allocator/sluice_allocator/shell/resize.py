@@ -1,8 +1,8 @@
 """
-Carries adjustments from whoever asks over gRPC into the core, and its answers back. It decides nothing.
+Carries resize requests from gRPC into the core, and the core's answers back.
 
-The core answers when the ledger has. Whoever waited for too long is told that it is not known: what was asked for are
-values, not differences, so asking again does no harm.
+The core answers once the ledger has. A caller that waits too long gets TimeoutError, with the outcome unknown:
+requests carry absolute values, not differences, so a retry is safe.
 """
 
 import asyncio
@@ -13,20 +13,20 @@ from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
 from sluice_allocator.core.sizes.adjustments import Change, Outcome
 
 ANSWER_WITHIN_S = 10.0
-"""A write is settled within tens of milliseconds; a broker that is away for longer than this may be away for long."""
+"""A write settles within tens of milliseconds; a broker that is away for longer may be away for long."""
 
 
 class ShareResizer:
-    """Those who wait for an answer, by number."""
+    """Pending callers, by number."""
 
     def __init__(self, *, within_s: float = ANSWER_WITHIN_S) -> None:
-        """Wait so long for each answer, in seconds."""
+        """Each answer is awaited for at most `within_s` seconds."""
         self._within_s = within_s
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Outcome]] = {}
 
     async def ask(self, change: Change, *, offer: Callable[[AdjustAsked], Awaitable[None]]) -> Outcome:
-        """What came of it; `offer` gives the core an event. Raises TimeoutError when that is not known in time."""
+        """The outcome of a change; `offer` gives the core an event. Raises TimeoutError when it is late."""
         number = next(self._numbers)
         waiting: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting[number] = waiting
@@ -38,7 +38,7 @@ class ShareResizer:
             del self._waiting[number]
 
     async def answer(self, answer: AnswerAdjust) -> None:
-        """The core has an answer; whoever does not wait any more gets none."""
+        """Pass the core's answer to its caller, if that still waits."""
         waiting = self._waiting.get(answer.number)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer.outcome)

@@ -1,4 +1,4 @@
-"""Answers in their gRPC form. What they say comes from the core; nothing is decided or counted here."""
+"""Converts the core's answers to their gRPC form."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ from sluice_allocator.core.steps import Step
 
 
 def simulated(found: Simulated, run: RunId, *, waiting: int, devices_max: int) -> pb.SimulateResponse:
-    """What would become of a pod, and how many devices one may ask for."""
+    """What a simulated pod would get, and how many devices one may request."""
     answer = pb.SimulateResponse(decided_by=run, waiting=waiting, devices_max=devices_max)
     match found:
         case WouldBind():
@@ -44,7 +44,7 @@ def simulated(found: Simulated, run: RunId, *, waiting: int, devices_max: int) -
 
 
 def explained(request: str, standing: Standing, run: RunId) -> pb.ExplainResponse:
-    """How a request stands."""
+    """The status of a request."""
     answer = pb.ExplainResponse(
         request=request,
         state=f"REQUEST_STATE_{standing.state.name}",
@@ -77,7 +77,7 @@ _EFFECTS: dict[Effect, str] = {
 
 
 def adjusted(outcome: Outcome, run: RunId, *, dry_run: bool) -> pb.AdjustResponse:
-    """What came of a change of shares, or would come of it."""
+    """The outcome of a change of shares, or of a dry run."""
     answer = pb.AdjustResponse(decided_by=run)
     if isinstance(outcome, AdjustRefused):
         most = [pb.FittingValue(field=name, value=value) for name, value in outcome.most]

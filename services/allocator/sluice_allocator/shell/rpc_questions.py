@@ -1,4 +1,4 @@
-"""Questions in their gRPC form, as the core takes them. What a pod asks for is not looked at here."""
+"""Converts gRPC requests to the core's questions. The pod's own request is parsed elsewhere."""
 
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import HostNeeds, HostPort, HostRoom, NodeExpression, PodTerm, SpreadTerm, Toleration
@@ -9,15 +9,15 @@ from sluice_allocator.core.asking_why import PodAsked
 from sluice_allocator.core.sizes.adjustments import FIELDS, Change
 
 CONTAINERS_MAX = 1000
-"""Of one pod; an API server takes no object in which more would fit."""
+"""Most containers of one pod; an API server takes no object with more."""
 
 
 class QuestionError(ValueError):
-    """A question that no pod can be behind. The message names the field, its value, and what would be right."""
+    """A question that no pod can be behind. The message names the field, its value and a valid form."""
 
 
 def pod_asked(request: pb.SimulateRequest) -> PodAsked:
-    """The pod that is asked about. Raises QuestionError."""
+    """The pod to simulate. Raises QuestionError."""
     if not 1 <= len(request.containers) <= CONTAINERS_MAX:
         raise QuestionError(f"containers: {len(request.containers)} of them; a pod has 1 to {CONTAINERS_MAX}")
     containers = tuple(
@@ -43,7 +43,7 @@ def pod_asked(request: pb.SimulateRequest) -> PodAsked:
 
 
 def change_asked(request: pb.AdjustRequest) -> Change:
-    """The change of shares that is asked for: the fields that are named."""
+    """The requested change of shares: the fields that are set."""
     values = {name: int(getattr(request, name)) for name in FIELDS if request.HasField(name)}
     return Change(RequestId(request.request), request.container, values)
 

@@ -1,8 +1,8 @@
 """
-Answers questions over gRPC from the core's facts, and takes orders to change shares into it. It decides nothing.
+The gRPC service: answers questions from the core's facts, and passes changes of shares to the core.
 
-The core is synchronous and has the event loop to itself while it handles an event, so a handler that does not wait in
-the middle sees whole facts, between two events. A fleet is never copied for a question.
+The core is synchronous and holds the event loop while it handles an event, so a handler that does not await sees
+consistent facts. No question copies the fleet.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,18 +25,18 @@ from sluice_allocator.shell import rpc_answers
 from sluice_allocator.shell.rpc_questions import QuestionError, change_asked, pod_asked
 
 ROLE = "allocator"
-"""Of the lease that says who works."""
+"""The lease's role."""
 ChangeShares = Callable[[Change], Awaitable[Outcome]]
-"""Raises TimeoutError when what came of it is not known in time."""
+"""Raises TimeoutError when the outcome is not known in time."""
 ID_CHARACTERS_MAX = 512
-"""No request's id is longer."""
+"""The longest id of a request."""
 
 
 class AllocatorServer(AllocatorServiceServicer):
     """`sluice.v1.AllocatorService` over one core."""
 
     def __init__(self, core: Allocator, bus: Bus, run: RunId, change_shares: ChangeShares) -> None:
-        """Read `core`; shares are changed through `change_shares`, and the bus is only asked who holds the lease."""
+        """Read `core`; change shares through `change_shares`; the bus is only read for the holder of the lease."""
         self._core = core
         self._bus = bus
         self._run = run
@@ -60,7 +60,7 @@ class AllocatorServer(AllocatorServiceServicer):
         )
 
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:  # noqa: N802
-        """How one request stands at this moment."""
+        """The current status of one request."""
         await self._only_when_working(context)
         name = request.request
         if not name or len(name) > ID_CHARACTERS_MAX:
@@ -75,7 +75,7 @@ class AllocatorServer(AllocatorServiceServicer):
         return rpc_answers.explained(name, standing, self._run)
 
     async def Adjust(self, request: pb.AdjustRequest, context: Any) -> pb.AdjustResponse:  # noqa: N802
-        """Make the shares of a bound pod larger or smaller, or say what that would come to."""
+        """Resize the shares of a bound pod, or return what a resize would come to."""
         await self._only_when_working(context)
         change = change_asked(request)
         if request.dry_run:
@@ -89,7 +89,7 @@ class AllocatorServer(AllocatorServiceServicer):
         return rpc_answers.adjusted(outcome, self._run, dry_run=False)
 
     async def _only_when_working(self, context: Any) -> None:
-        """Half a picture explains half wrong; and who stands by does not know what the other decides."""
+        """Abort unless this allocator is active and loaded: a standby's answers would be incomplete."""
         if self._core.desk.outbox.paused:
             await context.abort(grpc.StatusCode.UNAVAILABLE, await self._who_works())
         if not self._core.desk.world.settled:
@@ -104,4 +104,4 @@ class AllocatorServer(AllocatorServiceServicer):
         if not isinstance(held, LeaseHeld) or not held.owner:
             return "this allocator is on standby, and no allocator holds the lease"
         where = f" at {held.endpoint}" if held.endpoint else ""
-        return f"this allocator stands by; {held.owner} holds the lease{where}"
+        return f"this allocator is on standby; {held.owner} holds the lease{where}"

@@ -1,4 +1,4 @@
-"""HAMi's own configuration files are read as they are: what means something here holds, the rest is told."""
+"""HAMi's own configuration files are read as they are: keys with a meaning here apply, the rest get a warning."""
 
 import contextlib
 import json
@@ -149,11 +149,11 @@ def test_a_configmap_that_holds_the_file_will_do() -> None:
             "nvidia.knownMigGeometries[1].allowedGeometries",
             "at least one profile",
         ),
-        ("nvidia: {}\nnvidia: {}", "", "nvidia is said twice"),
-        ('{"nvidia": {}, "nvidia": {}}', "", "nvidia is said twice"),
-        ("- a", "", "table with names"),
-        ("", "", "table with names"),
-        ("1: 2", "", "table with names"),
+        ("nvidia: {}\nnvidia: {}", "", "nvidia is twice"),
+        ('{"nvidia": {}, "nvidia": {}}', "", "nvidia is twice"),
+        ("- a", "", "table with strings"),
+        ("", "", "table with strings"),
+        ("1: 2", "", "table with strings"),
         ("a: [", "", "neither YAML nor JSON"),
         ('{"a": ', "", "neither YAML nor JSON"),
         ("a: !!python/object/apply:os.system [ls]", "", "neither YAML nor JSON"),

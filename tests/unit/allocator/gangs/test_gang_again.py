@@ -17,7 +17,7 @@ def breaks(bench, grant):
 
 
 def test_a_place_that_is_lost_after_an_earlier_give_back_costs_the_others_nothing():
-    """The whole job would give back what it has, make everything anew, and begin later."""
+    """The whole job would give back what it has, make everything again, and begin later."""
     bench = fleet(4)
     first = grants(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))
     said = tick(bench, 61.0)

@@ -1,4 +1,4 @@
-"""Pods that are granted together: what looking for their places costs others, and what people are told."""
+"""Pods that are granted together: what looking for their places costs others, and what users read."""
 
 import pytest
 from factories.scheduling.allocator import Bench, asked, claim
@@ -70,9 +70,9 @@ def test_what_another_allocator_writes_on_a_node_of_a_trial_is_respected():
     assert set(bench.allocator.desk.fleet.booked()) == {other.booking.allocation}
 
 
-@pytest.mark.parametrize("ended", ["withdrawn", "lease", "read anew"])
+@pytest.mark.parametrize("ended", ["withdrawn", "lease", "reread"])
 def test_a_trial_that_is_cut_short_leaves_no_place_booked(ended: str):
-    """A booking that nobody orders would take the place from everybody until this process ends."""
+    """A booking without an order would block the place until this process ends."""
     bench = fleet(3, group_steps=4)
     pods = many(14)
     ask(bench, *pods[:-1])
@@ -108,7 +108,7 @@ def test_a_hopeless_job_is_not_tried_on_each_freed_slice():
 
 
 def test_the_quota_of_a_namespace_holds_for_a_job_as_a_whole():
-    """Sixteen times a little is much: nobody gets a place when the last would exceed the limit."""
+    """Sixteen times a little is much: no pod gets a place when the last would exceed the limit."""
     bench = fleet(3)
     limit = QuotaSet(namespace="default", total=Amounts(gpus=2))
     everything(bench, bench.observe(subjects.quota("default"), limit))
@@ -135,7 +135,7 @@ def test_more_pods_of_one_name_than_a_job_can_have_are_looked_at_once_a_tick(mon
 
 
 def test_a_place_that_is_freed_while_a_large_group_is_put_off_waits_for_the_tick(monkeypatch):
-    """One of its pods has gone meanwhile: nobody knows yet of whom a trial would be, and the allocator must not die."""
+    """One of its pods has gone meanwhile: the members of a trial are unknown yet, and the allocator must not die."""
     monkeypatch.setattr(groups, "LARGEST", 3)
     bench = fleet(2)
     others = grants(everything(bench, bench.request(asked("x", WHOLE))))
@@ -166,7 +166,7 @@ def test_a_trial_of_a_large_group_begins_anew_when_one_of_it_has_gone(monkeypatc
 
 
 def test_a_group_that_comes_together_does_not_write_to_all_of_it_for_each_that_comes():
-    """A thousand pods that are told of each other's coming are half a million writes."""
+    """A thousand pods that learn of each other's coming are half a million writes."""
     bench = fleet(1)
     said = ask(bench, *many(40)[:-1])
     assert sum(isinstance(each, Pending) for each in said) == 39
@@ -176,7 +176,7 @@ def test_a_group_that_comes_together_does_not_write_to_all_of_it_for_each_that_c
     assert len(told) <= Rules().pending_refresh_batch
 
 
-# -- what people are told -----------------------------------------------------------------------------------------
+# -- what users read -----------------------------------------------------------------------------------------
 
 
 def standing(bench: Bench, request: str) -> Standing:
@@ -219,6 +219,6 @@ def test_who_has_a_place_is_told_for_whom_it_waits():
     told = standing(bench, "a")
     assert told.state is State.GRANTED
     assert told.message == (
-        "its place is reserved, and group train starts when all of its 2 pods have theirs: 2 have a place, 1 a slice that"
-        " is ready"
+        "its place is reserved, and group train starts when all of its 2 pods have theirs: 2 have a place, 1 a ready "
+        "slice"
     )

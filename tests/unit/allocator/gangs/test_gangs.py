@@ -55,7 +55,7 @@ def test_nothing_is_held_for_a_job_whose_pods_have_not_all_asked():
 
 
 def test_the_last_pod_brings_places_for_all():
-    """The whole exchange of a group of two: two grants, and nobody is bound before both slices are there."""
+    """The whole exchange of a group of two: two grants, and no pod is bound before both slices are there."""
     bench = fleet(2)
     first = ask(bench, member("a", WHOLE))
     said = ask(bench, member("b", WHOLE))
@@ -82,7 +82,7 @@ def test_a_job_that_fits_only_in_part_gets_nothing_and_is_told_whose_place_is_mi
 
 
 def test_a_job_that_even_an_idle_fleet_could_not_hold_is_told_so():
-    """It waits, for nodes may be added; but nobody has to wonder why a free fleet does not serve it."""
+    """It waits, for nodes may be added; but no one has to wonder why a free fleet does not serve it."""
     bench = fleet(2)
     said = ask(bench, *(member(name, WHOLE, size=3) for name in "abc"))
     assert (
@@ -97,7 +97,7 @@ def test_a_job_that_even_an_idle_fleet_could_not_hold_is_told_so():
 
 
 def test_a_job_that_is_more_than_its_quota_is_told_what_both_are():
-    """With "has 2" of a namespace in which nothing runs, whoever looks for the two finds none."""
+    """With "has 2" of a namespace in which nothing runs, a user who looks for the two finds none."""
     bench = fleet(3)
     bench.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(gpus=2)))
     message = waits(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))["a"].message
@@ -130,7 +130,7 @@ def test_two_allocators_that_see_a_job_differently_do_not_answer_each_other():
     theirs = Pending(
         request=RequestId("a"),
         request_revision=1,
-        message="places for all of them are looked for",
+        message="searching for places for all of them",
         reasons=(ReasonCount(reason=WaitReason.GROUP_INCOMPLETE, count=2, of="pods of group train"),),
     )
     address = subjects.waiting(RequestId("a"))
@@ -322,7 +322,7 @@ def test_a_job_has_all_of_its_time_when_another_of_its_name_has_gone():
 
 
 def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long():
-    """A controller makes it anew within seconds; if nobody does, the others' places are not kept for ever."""
+    """A controller makes it again within seconds; if none does, the others' places are not kept for ever."""
     bench = fleet(3)
     granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
     ready(bench, granted["a"])
@@ -432,7 +432,7 @@ def test_an_allocator_that_finds_a_job_being_given_back_goes_on_with_that():
 
 
 def test_a_place_that_was_waived_is_never_bound():
-    """`Waived` and `Bound` are said under one guard: whoever reads the one does not say the other."""
+    """`Waived` and `Bound` are written under one guard: an allocator that reads one does not write the other."""
     bench = fleet(2)
     a, b = member("a", WHOLE), member("b", WHOLE)
     mine = grant_of("a", "node-0", a)
@@ -460,7 +460,7 @@ def test_what_was_waived_in_another_life_of_the_bus_is_not_taken_from_a_pod_that
 
 
 def test_pods_of_a_running_job_are_bound_again_after_a_wipe():
-    """Their source remembers what they are bound to: nobody waits for a group that runs already."""
+    """Their source remembers what they are bound to: no pod waits for a group that runs already."""
     bench = fleet(2)
     a = member("a", WHOLE)
     half = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)

@@ -1,4 +1,4 @@
-"""Moving a pod: its new place is booked before it is evicted, its successor has it, and nobody is moved twice."""
+"""Moving a pod: its new place is booked before it is evicted, its successor has it, and no pod is moved twice."""
 
 import msgspec
 import pytest
@@ -123,13 +123,13 @@ def being_moved(bench: Bench, name: str = "web-1") -> tuple[Grant, Grant]:
 
 
 def test_a_pod_is_told_that_it_has_more_than_it_asked_for(bench):
-    """Whoever looks at the pod's events sees what it has and why, and the ledger keeps what was asked for."""
+    """A user who looks at the pod's events sees what it has and why, and the ledger keeps what was asked for."""
     all_of(bench, bench.request(asked("full", WHOLE)))
     (write,) = all_of(bench, bench.request(asks("p1")))
     assert (write.message.booking.instead_of, write.message.booking.devices[0].profile) == ("1g.5gb", "1g.6gb")
     (said,) = messages(all_of(bench, bench.ready(write.message)))
     assert isinstance(said, Bound)
-    assert said.warnings == ("asked for 1g.5gb and has 1g.6gb: nothing smaller was free",)
+    assert said.warnings == ("asked for 1g.5gb and got 1g.6gb: nothing smaller was free",)
 
 
 def test_one_who_waits_is_offered_a_larger_one_that_is_freed(bench):
@@ -244,7 +244,7 @@ def test_pods_that_come_and_go_restart_nobody(bench):
 
 
 def test_a_pod_stays_for_the_cooldown_before_it_is_moved_again(bench):
-    """One that is moved whenever something is free does no work. Its successor's time begins anew."""
+    """One that is moved whenever something is free does no work. Its successor's time begins again."""
     _, kept = being_moved(bench)
     bench.handle(LeaseChanged(held=True))
     all_of(bench, bench.observe(subjects.cordon("node-a"), Cordoned(node="node-a")))
@@ -284,13 +284,13 @@ def test_so_many_a_minute_are_moved_and_no_more():
 
 
 def test_a_pod_that_may_not_be_evicted_is_left_alone(bench):
-    """A disruption budget that forbids it is told; the place is not held for ever, and the order is taken back."""
+    """A disruption budget that forbids it is shown; the place is not held for ever, and the order is taken back."""
     _, kept = being_moved(bench)
     says(bench, "web-1", EvictionBlocked(request=RequestId("web-1"), why="disruption budget"))
     revoked, over = messages(passes(bench, PATIENCE_S + 60))
     assert isinstance(revoked, Revoke)
     assert revoked.booking == kept.booking
-    assert revoked.cause == "its pod could not be evicted: disruption budget, for 120 s"
+    assert revoked.cause == "its pod could not be evicted: disruption budget (after 120 s)"
     assert over == EvictionOver(request=RequestId("web-1"))
     all_of(bench, bench.gone(kept))
     assert [each for each in messages(passes(bench, COOLDOWN_S - 180)) if not isinstance(each, Closed)] == []
@@ -385,7 +385,7 @@ def test_a_restart_at_every_step_ends_the_same(bench, step):
 
 
 def test_two_allocators_that_move_one_pod_keep_one_place(bench):
-    """Two places for one pod would be capacity that nobody has: the first that was written is kept."""
+    """Two places for one pod would be wasted capacity: the first that was written is kept."""
     old, kept = being_moved(bench)
     bench.add_node(snapshot("node-c", (gpu_report("node-c", 0),)))
     own = kept.booking
@@ -471,7 +471,7 @@ def test_room_is_made_for_a_large_request(tidy):
 
 
 def test_a_moved_pod_with_a_share_has_the_place_that_was_kept_for_it_although_there_is_room_beside():
-    """It would be granted, given up because of that room, and granted anew when it is free of both: its pod waits."""
+    """It would be granted, given up because of that room, and granted again when it is free of both: its pod waits."""
     bench = Bench(Allocator(RunId("r1"), Rules(promise_after_s=1e6, defragment=True, defragment_arrivals=1)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
@@ -570,7 +570,7 @@ def test_nobody_is_moved_any_more_when_the_large_one_is_gone(tidy):
 
 
 def test_a_restart_between_promise_and_move_goes_on(tidy):
-    """The allocator dies when the large one is promised its place and nobody is moved yet: the next one moves him."""
+    """The allocator dies when the large one is promised its place and no pod is moved yet: the next one moves it."""
     all_of(tidy, tidy.request(asked("large", WHOLE)))
     while not any(each.after for each in grants_of(tidy)):
         tidy.now += 30
@@ -586,18 +586,18 @@ def _is_move(each: object) -> bool:
     return isinstance(each, Write) and isinstance(each.message, Grant) and each.message.evict
 
 
-# -- what people are told -----------------------------------------------------------------------------------------
+# -- what users read -----------------------------------------------------------------------------------------
 
 
 def test_a_bound_pod_is_explained_with_what_it_has_instead_and_what_becomes_of_it(bench):
-    """Its owner sees more memory than he asked for, and later an eviction: both must have a reason."""
+    """Its owner sees more memory than requested, and later an eviction: both must have a reason."""
     served_by_a_larger_one(bench)
     desk = bench.allocator.desk
     standing = how_it_stands(desk, RequestId("web-1"))
     assert standing is not None
     larger = (
         "is bound on node-b; it has a larger profile because no 1g.5gb was free; it is moved back (evicted and started "
-        f"again there) when one is free and it has stayed for {COOLDOWN_S:.0f} s"
+        f"again there) once one is free and it has stayed for {COOLDOWN_S:.0f} s"
     )
     assert standing.message == larger
     passes(bench, COOLDOWN_S + 60)
@@ -605,11 +605,11 @@ def test_a_bound_pod_is_explained_with_what_it_has_instead_and_what_becomes_of_i
     standing = how_it_stands(desk, RequestId("web-1"))
     assert standing is not None
     booked = "a place on node-a is reserved for its replacement, and it is evicted"
-    assert standing.message == f"{larger}; {booked}, which is refused: disruption budget"
+    assert standing.message == f"{larger}; {booked}, but the eviction is refused: disruption budget"
 
 
 def test_the_simulated_answer_is_the_real_one(bench):
-    """Who asks beforehand must hear that he would get a larger profile, and on which node."""
+    """A simulation has to show that the pod would get a larger profile, and on which node."""
     all_of(bench, bench.request(asked("full", WHOLE)))
     keys = {"sluice.dev/profile": "1g.5gb", "sluice.dev/substitute": "true"}
     found = simulate(bench.allocator.desk, PodAsked("default", keys, (ContainerRequest("main"),)))

@@ -71,7 +71,7 @@ def test_a_living_slice_is_adopted_before_its_node_is_used(empty):
 
 
 def test_a_slice_being_unmade_is_adopted_as_such(empty):
-    """Its place stays booked and nobody orders it made again."""
+    """Its place stays booked and no order makes it again."""
     written = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(revoked=True),)))
 
     assert [type(w.message) for w in written] == [Revoke, NodeOpened]
@@ -152,8 +152,8 @@ def test_a_living_slice_is_ordered_anew_although_its_order_of_before_a_wipe_land
         (subjects.node(NODE), news),
         (subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False)),
     )
-    anew = Grant(revision=1, incarnation=INCARNATION, booking=booking, adopted=True)
-    assert messages(empty.land_all(said)) == [anew, opened(adopted=(booking.allocation,))]
+    again = Grant(revision=1, incarnation=INCARNATION, booking=booking, adopted=True)
+    assert messages(empty.land_all(said)) == [again, opened(adopted=(booking.allocation,))]
 
 
 @pytest.mark.parametrize("adopted", [True, False])
@@ -198,7 +198,7 @@ def test_an_inventory_of_an_older_agent_run_opens_nothing(empty):
 
 
 def test_a_wiped_broker_gives_no_living_slice_away(bench):
-    """A new incarnation: nodes are closed until opened anew, and running pods are bound to what they have."""
+    """A new incarnation: nodes are closed until opened again, and running pods are bound to what they have."""
     grant = bench.bound("p1", claim(profile="7g.40gb"))
     report = SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
     seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2)
@@ -217,7 +217,7 @@ def test_a_wiped_broker_gives_no_living_slice_away(bench):
 
 def test_a_bus_made_anew_by_a_slow_clock_ends_no_living_training(bench):
     """
-    Sequences begin at the time of making: where that clock is an hour behind, all that is said again looks older than
+    Sequences begin at the time of making: where that clock is an hour behind, all that is repeated looks older than
     what was known. The living slice, adopted by another allocator, was revoked as one of another life of the broker.
     """
     grant = bench.bound("p1", claim(profile="7g.40gb"))
@@ -257,7 +257,7 @@ def test_a_bus_made_anew_by_a_slow_clock_ends_no_living_training(bench):
 
 
 def test_a_broker_that_is_wiped_again_before_the_first_time_is_read_gives_no_living_slice_away(bench):
-    """STATE of the second life showed an empty node, which was opened in the third: nobody adopted what it then had."""
+    """STATE of the second life showed an empty node, which was opened in the third: its slices were not adopted."""
     seen = snapshot("node-a", (gpu_report("node-a", 0),), generation=2)
     news = NodeChanged(node=NODE, endpoint="e", boot_id=seen.boot_id, agent_run=seen.agent_run, generation=2, gpus=())
     second, third = Incarnation("900000"), Incarnation("910000")
@@ -297,7 +297,7 @@ def test_living_training_is_not_ended_before_its_source_has_listed(bench):
 
 
 def test_an_orphan_is_revoked_after_its_source_listed_and_the_grace_passed(bench):
-    """Synced, then `orphan_grace_s` later, still nobody asks: revoked."""
+    """Synced, then `orphan_grace_s` later, still without a request: revoked."""
     bench.read_all(incarnation=Incarnation("900000"))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
     bench.observe(subjects.source(FOLDER), synced(0))
@@ -315,7 +315,7 @@ def test_an_orphan_is_revoked_after_its_source_listed_and_the_grace_passed(bench
 @pytest.mark.parametrize("asks", [True, False])
 def test_who_was_asked_for_behind_his_sources_last_word_keeps_his_slice(bench, asks):
     """
-    What was asked is said again with its slice, and is read behind what the source said of all, by who reads slowly.
+    What was asked is repeated with its slice, and a slow reader reads it after the source's sync.
     Another request that has ended since makes up the number: a pod that runs would lose its slice.
     """
     bench.read_all(incarnation=Incarnation("900000"))
@@ -360,7 +360,7 @@ def test_an_orphan_whose_revoke_waits_for_its_turn_lives_when_its_source_asks_me
 
 
 def test_what_another_allocator_binds_is_no_orphan_until_its_source_has_told_all_once_more(bench):
-    """Whoever binds has read the ask, which we have not yet: a pod would lose its slice a moment after it was bound."""
+    """The binding allocator has read the request, we have not yet: a pod would lose its slice after its binding."""
     bench.read_all(incarnation=Incarnation("900000"))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
     bench.observe(subjects.source(FOLDER), synced(0))
@@ -380,7 +380,7 @@ def test_what_another_allocator_binds_is_no_orphan_until_its_source_has_told_all
 
 
 def test_what_a_source_told_before_a_wipe_ends_nothing_after_it(bench):
-    """Who stood by counts it when he takes over: living training would be ended before its source has spoken again."""
+    """A standby counts it when it takes over: running training would end before its source has published again."""
     bench.handle(LeaseChanged(held=False))
     booked = Grant(revision=1, incarnation=INCARNATION, booking=living().booking)
     address = subjects.ledger(NODE, booked.booking.allocation)
@@ -494,7 +494,7 @@ def test_a_source_that_counts_more_than_is_known_has_not_synced_for_us(bench):
 
 
 def test_every_agent_gets_its_durable_in_each_incarnation(bench):
-    """Asked once, again after a while, not after it is there, and anew for a new incarnation."""
+    """Asked once, again after a while, not after it is there, and again for a new incarnation."""
 
     def asked_for() -> list:
         return [i for i in bench.tick() if isinstance(i, EnsureAgent)]
@@ -509,7 +509,7 @@ def test_every_agent_gets_its_durable_in_each_incarnation(bench):
 
 
 def test_nothing_is_decided_on_half_a_picture(empty):
-    """While a stream is read anew no write goes out; when it is complete, all that follows does."""
+    """While a stream is reread no write goes out; when it is complete, all that follows does."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
     empty.handle(ReadingStarted(Stream.STATE, INCARNATION))
 
@@ -629,7 +629,7 @@ def test_a_pod_whose_slice_was_lost_with_its_binding_is_told(empty):
 
 
 def test_what_an_open_node_turns_out_to_have_is_entered_when_that_lasts(bench):
-    """BOOK was lost while its agent was making it: its place would be granted for ever, and be had by nobody."""
+    """BOOK was lost while its agent was making it: its place would be granted for ever, and stay unused."""
     other = bench.granted("p2", claim(profile="7g.40gb"))
     seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2)
     assert bench.add_node(seen) == []

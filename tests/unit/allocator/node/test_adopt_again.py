@@ -1,4 +1,4 @@
-"""A head that another allocator has written over: whoever is late must not open nodes at the speed of the bus."""
+"""A head that another allocator has written over: a late one must not open nodes at the speed of the bus."""
 
 from factories.scheduling.allocator import INCARNATION, gpu_report, snapshot
 
@@ -27,7 +27,7 @@ def written_over(empty, other: NodeOpened) -> list:
 
 
 def said_after(empty, seconds: int) -> list[int]:
-    """The seconds after which it was said again, each time landing; somebody else says it over at once."""
+    """The seconds after which it was repeated, each time landing; another one overwrites it at once."""
     at = []
     for second in range(seconds):
         empty.now += 1
@@ -39,7 +39,7 @@ def said_after(empty, seconds: int) -> list[int]:
 
 
 def test_what_another_has_opened_for_another_run_is_opened_again_after_growing_pauses(empty):
-    """Each round is read by everybody, and between two heads the node is nobody's."""
+    """Every process reads each round, and between two heads the node is closed."""
     empty.add_node(SEEN)
 
     assert written_over(empty, head("another")) == []
@@ -57,7 +57,7 @@ def test_an_agent_that_was_restarted_is_opened_at_once(empty):
 
 
 def test_a_head_of_another_life_of_the_broker_is_replaced_at_once(empty):
-    """It landed late, when the broker had been wiped, and nobody who says so can be right."""
+    """It landed late, when the broker had been wiped, and no such message can be right."""
     empty.add_node(SEEN)
 
     (again,) = written_over(empty, head("another", incarnation=Incarnation("5")))

@@ -20,7 +20,7 @@ def told(bench, *, stale):
 
 
 def waiver(grant):
-    """What is said before a grant that nobody is bound to is taken back."""
+    """What is published before an unbound grant is revoked."""
     booking = grant.booking
     return Waived(
         request=booking.request,
@@ -74,7 +74,7 @@ def test_an_agent_that_answers_has_all_the_time_it_needs(bench):
 
 
 def test_a_grant_is_taken_back_once_however_often_its_node_is_found_away(bench):
-    """Else whoever says it again would write for ever."""
+    """Else an allocator that repeats it would write without end."""
     bench.granted("p1")
     told(bench, stale=True)
     assert told(bench, stale=True) == []

@@ -1,4 +1,4 @@
-"""Fixed layouts as the allocator hears of them: what is pulled again and again, and what people are told."""
+"""Fixed layouts as the allocator hears of them: what is pulled again and again, and what users read."""
 
 import msgspec
 from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator

@@ -13,7 +13,7 @@ WHOLE = claim(profile="7g.40gb")
 
 @pytest.mark.parametrize("mig", [True, False])
 def test_a_gpu_that_was_moved_is_given_when_its_former_node_is_given_up(mig):
-    """Else a card that was saved from a broken machine is idle until the allocator is started anew."""
+    """Else a card that was saved from a broken machine is idle until the allocator is restarted."""
     bench = working_allocator()
     whole = claim(profile="7g.40gb") if mig else claim(profile=None)
     card = gpu_report("old", 0, mig=mig)
@@ -50,7 +50,7 @@ def test_what_is_booked_on_a_moved_gpu_counts_in_a_trial_of_its_new_node():
 
 
 def test_a_moved_gpu_may_be_promised():
-    """The allocator would end, and whoever comes in its stead."""
+    """The allocator would end, and so would its replacement."""
     bench = working_allocator()
     card = gpu_report("old", 0)
     bench.add_node(snapshot("old", (card,)))

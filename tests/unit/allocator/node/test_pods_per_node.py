@@ -129,7 +129,7 @@ def test_where_only_the_number_is_in_the_way_one_pod_is_evicted_for_a_more_impor
 
 
 def test_without_a_limit_a_node_takes_all_that_fit():
-    """The setting that nobody made would take slices from a fleet."""
+    """The setting that no one made would take slices from a fleet."""
     bench = bench_of(None)
     said = [words(bench, bench.request(asked(f"p{number}", SMALL)))[0] for number in range(15)]
     assert [type(word) for word in said] == [Grant] * 14 + [Pending]
@@ -168,7 +168,7 @@ def test_what_is_said_of_a_node_later_neither_loses_a_pod_nor_counts_one_twice()
     assert shop.fleet.nodes[NodeName("gpu-1")].pods == 0
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["of nodes that are described", "of nodes nobody describes"])
+@pytest.mark.parametrize("told", [True, False], ids=["of nodes that are described", "of nodes without facts"])
 def test_full_nodes_do_not_make_decisions_slower(monkeypatch, told):
     """On a large fleet whose nodes are at their limit each decision would look at every node."""
     names = [f"gpu-{number}" for number in range(640)]
@@ -192,7 +192,7 @@ def test_full_nodes_do_not_make_decisions_slower(monkeypatch, told):
 
 
 def test_the_limit_is_set_in_the_environment():
-    """Nobody could set it where Sluice runs as a deployment."""
+    """It could not be set where Sluice runs as a deployment."""
     settings = load(AllocatorSettings, service="allocator", environ={"SLUICE_ALLOCATOR_PODS_PER_NODE_MAX": "3"})
     assert settings.placing()[0].pods_per_node_max == 3
     assert settings.rules(settings.placing()[0]).placing.pods_per_node_max == 3
@@ -201,7 +201,7 @@ def test_the_limit_is_set_in_the_environment():
 
 @pytest.mark.parametrize("value", ["0", "-1", "many"])
 def test_a_limit_of_no_pods_at_all_ends_the_start_in_words(value):
-    """A fleet on which nothing starts, and nobody knows why."""
+    """A fleet on which nothing starts, without a visible reason."""
     with pytest.raises(SettingsError, match=r"pods_per_node_max|PODS_PER_NODE_MAX"):
         load(AllocatorSettings, service="allocator", environ={"SLUICE_ALLOCATOR_PODS_PER_NODE_MAX": value})
 

@@ -1,4 +1,4 @@
-"""Looking at what has changed ends: before that nobody on any node is given a place."""
+"""Looking at what has changed ends: before that no pod on any node is given a place."""
 
 from factories.scheduling.allocator import Bench, asked, gpu_report, snapshot
 from factories.scheduling.preemption import WHOLE, low, promise_for, start, tick

@@ -161,7 +161,7 @@ def test_a_grant_does_not_follow_a_head_that_is_being_closed(bench):
 
 
 def test_a_head_that_another_closed_is_opened_only_on_what_was_read_since(bench):
-    """What is known of its node is of before the removal: what was made there since would be nobody's."""
+    """What is known of its node is of before the removal: what was made there since would be lost."""
     head = NodeClosed(node=NODE, incarnation=INCARNATION, cause=REMOVED.cause)
     assert bench.observe(subjects.head(NODE), head) == []
     assert bench.handle(Ticked()) == [EnsureAgent(NODE), ReadAgain(Stream.STATE)]
@@ -191,7 +191,7 @@ def test_what_was_entered_again_meanwhile_is_not_closed(bench):
 
 
 def test_a_pod_that_was_there_is_released_when_the_broker_was_wiped(bench):
-    """Nothing but its source knows where it was. It is pinned there, and a slice elsewhere would serve nobody."""
+    """Nothing but its source knows where it was. It is pinned there, and a slice elsewhere would serve no pod."""
     grant = bench.bound("p1")
     bench.read_all(incarnation=Incarnation("900000"))
     bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
@@ -208,7 +208,7 @@ def test_a_pod_that_was_there_is_released_when_the_broker_was_wiped(bench):
 
 @pytest.mark.parametrize("withdrawn", [False, True])
 def test_a_pod_is_not_released_by_who_has_not_heard_that_its_node_is_back(bench, withdrawn):
-    """The broker was wiped, so nothing on the bus but the node's ledger tells him: the pod would be ended."""
+    """The broker was wiped, so nothing on the bus but the node's ledger shows it: the pod would be ended."""
     grant = bench.bound("p1")
     bench.read_all(incarnation=Incarnation("900000"))
     bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
@@ -227,7 +227,7 @@ def test_a_pod_is_not_released_by_who_has_not_heard_that_its_node_is_back(bench,
 
 
 def test_what_went_with_its_node_in_another_life_of_the_bus_is_there_when_its_agent_says_so(bench):
-    """The word lands late, when nobody has heard that the node is gone: a pod that runs there would be ended."""
+    """The message lands late, when no allocator knows that the node is gone: a pod that runs there would be ended."""
     grant = bench.bound("p1")
     allocation = grant.booking.allocation
     late = Closed(revision=1, allocation=allocation, request="p1", node=NODE, cause="", removed=True, incarnation="old")

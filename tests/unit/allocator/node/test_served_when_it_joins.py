@@ -99,7 +99,7 @@ def test_what_an_older_version_refused_and_nothing_can_serve_yet_waits(bench):
 
 
 def test_what_the_settings_allow_since_is_served(bench):
-    """Whoever raised the limit would have to have each pod made anew."""
+    """An operator who raised the limit would have to recreate each pod."""
     large = asked("p1", claim(profile=None, gpus=9))
     bench.land_all(bench.request(large))
     assert isinstance(bench.allocator.desk.world.bindings[RequestId("p1")], Refused)
@@ -135,7 +135,7 @@ def of_the_other(message: AllocationRequested) -> tuple:
 
 
 def test_nobody_loses_a_place_over_a_refusal_that_holds_no_more(bench):
-    """Whoever reads the refusal later than the grant would take the slice back."""
+    """An allocator that reads the refusal later than the grant would take the slice back."""
     waiting = asked("p1", claim(profile="2g.10gb"))
     bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
     bench.land_all(bench.request(waiting))

@@ -82,13 +82,13 @@ def test_a_bound_pod_is_told_exactly_what_it_has():
 
 
 def test_a_promised_place_is_given_back_before_it_is_given():
-    """Whoever follows the lines would see one slice in two hands."""
+    """A reader of the lines would see one slice in two hands."""
     answers, _ = answered(
         fleet_of(),
         [
             arrive(0, "first", profile="7g.40gb"),
             arrive(1, "second", profile="7g.40gb"),
-            depart(400, "nobody"),  # by now the place is promised
+            depart(400, "unknown"),  # by now the place is promised
             depart(500, "first"),
         ],
     )
@@ -155,7 +155,7 @@ def test_who_waits_is_told_why_and_bound_at_the_moment_another_leaves():
 
 
 def test_without_a_queue_what_does_not_fit_at_once_is_refused():
-    """The loss model of packing studies: nobody is bound late, and an id may try again."""
+    """The loss model of packing studies: no pod is bound late, and an id may try again."""
     lines = [
         arrive(0, "a", profile="7g.40gb"),
         arrive(1, "b", profile="1g.5gb"),
@@ -207,7 +207,7 @@ def test_what_could_never_be_served_is_refused_and_disturbs_nobody(line, reason)
 
 
 def test_a_departure_says_released_when_anybody_held_or_awaited_something():
-    """A waiting pod stops waiting; nobody knows of `x`; `a` leaves once."""
+    """A waiting pod stops waiting; `x` is unknown; `a` leaves once."""
     lines = [
         arrive(0, "a", profile="7g.40gb"),
         arrive(1, "b", profile="7g.40gb"),
@@ -231,12 +231,12 @@ def test_an_id_that_is_there_cannot_arrive_again(waits):
     first = [arrive(0, "other", profile="7g.40gb")] * waits
     lines = [*first, arrive(0, "a", profile="1g.5gb"), arrive(1, "a", profile="1g.5gb")]
 
-    with pytest.raises(WorkloadError, match=r'arrive\.id = "a": is there already'):
+    with pytest.raises(WorkloadError, match=r'arrive\.id = "a": is in use'):
         simulated(fleet_of(), lines)
 
 
 def test_an_id_can_be_used_again_after_its_departure():
-    """Traces number their pods anew."""
+    """Traces reuse the numbers of their pods."""
     lines = [line for at in (0, 10) for line in (arrive(at, "a", profile="7g.40gb"), depart(at + 5, "a"))]
 
     answers, _ = answered(fleet_of(), lines)
@@ -315,7 +315,7 @@ def test_the_rest_of_a_node_counts_too():
 
 
 class Nowhere:
-    """Answers that nobody keeps."""
+    """A sink that keeps no answers."""
 
     def write(self, line):
         """Forget it."""
@@ -365,7 +365,7 @@ def test_memory_does_not_grow_with_those_who_have_left(monkeypatch):
 
 
 def test_reading_anew_changes_no_answer(monkeypatch):
-    """Forgetting what has run out is nobody's business."""
+    """Forgetting what has run out is no part of the answers."""
     lines, fleet = random_lines(300, seed=3), fleet_of(gpus=3)
     expected = simulated(fleet, lines)
 
@@ -410,7 +410,7 @@ ASKS = (
 @pytest.mark.parametrize("queue", [True, False])
 @pytest.mark.parametrize("policy", ["fragmentation", "spread", "binpack"])
 def test_whatever_is_asked_everybody_is_answered_and_at_the_end_all_is_free(policy, queue):
-    """Every mode beside every other: nothing is given twice, nobody is forgotten, nothing is lost."""
+    """Every mode beside every other: nothing is given twice, no pod is forgotten, nothing is lost."""
     chance = random.Random(11)
     lines = []
     for number in range(150):

@@ -123,7 +123,7 @@ def steps(*pairs):
 
 
 def test_a_seed_moves_only_arrivals_of_the_same_time():
-    """Nobody arrives at another time than written, or leaves before it came; each seed has its own order."""
+    """No pod arrives at another time than written, or leaves before it came; each seed has its own order."""
     written = steps(
         *((1, f"+{n}") for n in range(20)), (1, "-3"), *((1, f"+{n}") for n in range(20, 40)), (2, "+x"), (2, "-x")
     )

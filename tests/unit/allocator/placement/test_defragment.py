@@ -21,7 +21,7 @@ class Room(Shop):
     """A shop in which some may be moved."""
 
     def __init__(self, *nodes) -> None:
-        """Nobody may be moved yet."""
+        """No pod may be moved yet."""
         super().__init__(*nodes)
         self.shown = {each.node: each for each in nodes}
         self.movable: dict[str, Asking] = {}

@@ -1,4 +1,4 @@
-"""GPUs whose layout an administrator fixed: only what is there is given, and people are told what is missing."""
+"""GPUs whose layout an administrator fixed: only what is there is given, and users read what is missing."""
 
 import msgspec
 import pytest
@@ -50,7 +50,7 @@ def why(shop, *claims, **rest):
 
 
 def test_an_instance_is_given_where_it_is_and_once():
-    """A pod would be promised a place where nobody may make an instance; or two pods the same one."""
+    """A pod would be promised a place where no instance may be made; or two pods the same one."""
     shop = Shop(fixed("n", LAYOUT))
     assert given(shop.devices(shop.take(claim(profile="2g.10gb")))) == [("2g.10gb", 4, 2)]
     assert shop.take(claim(profile="2g.10gb")) is None
@@ -58,7 +58,7 @@ def test_an_instance_is_given_where_it_is_and_once():
 
 
 def test_nothing_is_given_that_would_have_to_be_made():
-    """Eight free slices without an instance on them are nobody's to cut up."""
+    """Eight free slices without an instance on them may not be cut up."""
     shop = Shop(fixed("n", ()))
     assert why(shop, claim(profile="1g.5gb")) == [(WaitReason.NO_NODE_CAN_FIT, 1), (WaitReason.GPU_NOT_IN_LAYOUT, 1)]
 
@@ -128,7 +128,7 @@ def test_a_quarantined_instance_is_given_to_nobody():
 
 
 def test_a_gpu_without_mig_is_given_whole():
-    """A plain GPU of such a node would be given to nobody."""
+    """A plain GPU of such a node would be given to no pod."""
     shop = Shop(snapshot("n", (gpu_report("n", 0, mig=False, fixed_layout=True),), modes=ALL_MODES))
     assert given(shop.devices(shop.take(claim()))) == [(None, 0, 8)]
 
@@ -171,7 +171,7 @@ def test_what_is_there_is_used_before_anything_is_cut_up(first):
 
 
 def test_gpus_of_one_fixed_layout_are_filled_one_after_the_other():
-    """An administrator who wants to change a layout would find a pod on each of his GPUs."""
+    """An administrator who wants to change a layout would find a pod on each of the GPUs."""
     shop = Shop(fixed("n", SEVENTHS, SEVENTHS, SEVENTHS))
     taken = [shop.devices(shop.take(claim(profile="1g.5gb")))[0].gpu for _ in range(8)]
     assert [len(set(taken[:7])), taken[7] != taken[0]] == [1, True]
@@ -194,7 +194,7 @@ def test_several_devices_of_one_pod_come_from_both_kinds_of_gpus():
 
 
 def test_shares_live_in_an_instance_that_is_there():
-    """On such a GPU nobody could share."""
+    """On such a GPU no pod could share."""
     shop = Shop(fixed("n", LAYOUT))
     mps = claim(modes=("mps",), memory_mib=3000, uid=0)
     assert [given(shop.devices(shop.take(mps))) for _ in range(6)] == [[("3g.20gb", 0, 4)]] * 6

@@ -1,4 +1,4 @@
-"""What nothing here could ever serve is told from what waits for room, with the nearest thing that there is."""
+"""What nothing here could ever serve is distinguished from what waits for room, with the nearest alternative."""
 
 import msgspec
 import pytest
@@ -156,7 +156,7 @@ def test_a_part_of_a_gpu_whose_memory_is_not_told_is_said_to_be_had_only_whole(a
 
 
 def test_without_mig_an_instance_is_said_to_need_it():
-    """The profile is right, and nobody would think of the switch."""
+    """The profile is right, and no one would think of the switch."""
     shop = Shop(node("n", 2, mig=False))
     assert never(shop, SMALL) == "no GPU here has MIG on, which an instance of 1g.5gb needs"
 
@@ -233,7 +233,7 @@ def test_sizes_that_fit_beside_each_other_are_not_said_never_to_fit(profiles):
 
 
 def test_where_no_agent_tells_numa_nodes_that_is_said():
-    """`The most is 0` beside eight free GPUs makes nobody think of it."""
+    """`The most is 0` beside eight free GPUs makes no one think of it."""
     shop = Shop(snapshot("n", tuple(gpu_report("n", at, numa_node=None) for at in range(2))))
     sentence = "it asks for 2 GPUs on one NUMA node, and no agent here reports the NUMA nodes of its GPUs"
     assert never(shop, claim(gpus=2, numa_bind=True)) == sentence
@@ -249,7 +249,7 @@ def test_more_than_any_numa_node_has_is_said_so():
 
 
 def test_what_an_empty_node_would_hold_only_waits():
-    """Whoever is told that it can never start takes it away."""
+    """Anyone who learns that it can never start takes it away."""
     shop = Shop(node("a", 2), node("b", 1))
     assert shop.take_on("GPU-a-0", SMALL)
     found = answer(shop, claim(gpus=2))
@@ -453,7 +453,7 @@ def test_the_most_of_what_comes_and_goes_is_kept():
     ],
 )
 def test_the_nearest_profile_has_as_many_compute_slices_then_as_much_memory(asked, there, closest):
-    """A suggestion that is far from what was asked for helps nobody."""
+    """A suggestion that is far from what was asked for helps no one."""
     found = closest_profile(asked, [("M", name) for name in there])
     assert found is not None
     assert str(found) == f"{closest} (M)"

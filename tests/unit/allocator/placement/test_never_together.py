@@ -1,4 +1,4 @@
-"""Whether pods could ever start together: who is told that they cannot shall not wonder at a free fleet."""
+"""Whether pods could ever start together: users who read that they cannot should not wonder at a free fleet."""
 
 import pytest
 from factories.scheduling.allocator import claim, gpu_report, snapshot
@@ -49,7 +49,7 @@ def few(shop: Shop, *asked: tuple[Asking, int]) -> TooFew | None:
     ],
 )
 def test_only_gpus_that_could_serve_a_job_count(asked, pods, found):
-    """Beside an A30 a job of three whole A100 on two would wait for ever, and nobody would be told that it does."""
+    """Beside an A30 a job of three whole A100 on two would wait for ever, without a reason that says so."""
     assert few(mixed(), (Asking((asked,)), pods)) == found
 
 
@@ -92,7 +92,7 @@ ASKED = (
 @settings(max_examples=60, deadline=None)
 @for_all(st.lists(st.tuples(st.sampled_from(ASKED), st.integers(1, 4), st.booleans()), min_size=1, max_size=3))
 def test_what_was_once_placed_whole_is_never_said_to_be_too_much(together):
-    """Whoever is told that his job can never start takes it away."""
+    """Anyone who learns that a job can never start takes it away."""
     shop = mixed()
     askings = [(Asking((asked,), substitute=larger), pods) for asked, pods, larger in together]
     placed = all(shop.take(*each.claims, substitute=each.substitute) for each, pods in askings for _ in range(pods))

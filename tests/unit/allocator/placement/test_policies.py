@@ -93,7 +93,7 @@ def test_a_pool_s_own_policies_hold_where_the_pod_says_nothing() -> None:
 
 
 def test_filters_of_a_chain_hold_wherever_they_stand() -> None:
-    """`spread,mutex` that shares a GPU would break whoever relies on being alone."""
+    """`spread,mutex` that shares a GPU would break anyone who relies on being alone."""
     for chain in ("mutex", "mutex,spread", "spread,mutex", "numa,binpack,mutex"):
         assert policy_for("", chain, POOL).idle_only
     for chain in ("topology-aware", "binpack,topology-aware"):
@@ -142,7 +142,7 @@ def test_of_equally_used_gpus_packing_takes_the_smaller() -> None:
     ],
 )
 def test_what_is_no_policy_is_told_with_what_would_be(node_policy: str, gpu_policy: str, says: str) -> None:
-    """A misspelt policy that silently means the default is found out by nobody."""
+    """A misspelt policy that silently means the default goes unnoticed."""
     why = check_names(node_policy, gpu_policy)
     assert why is not None
     assert says in why

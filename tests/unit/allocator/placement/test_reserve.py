@@ -1,4 +1,4 @@
-"""A place for later: on whom it waits, that nobody is waited for in vain, and that it is really to be had then."""
+"""A place for later: on whom it waits, that no pod is waited for in vain, and that it is really to be had then."""
 
 from random import Random
 
@@ -33,7 +33,7 @@ class Yard:
         self.fleet = Fleet()
         self.shown = {seen.node: seen for seen in nodes}
         self.fixed: set[str] = set()
-        """Whom nobody may wait for."""
+        """Allocations that may not be waited for."""
         self.leaving: set[str] = set()
         self.closed: set[str] = set()
         """Models that may not be promised."""

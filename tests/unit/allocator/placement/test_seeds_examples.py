@@ -25,7 +25,7 @@ def test_two_gpus_of_8000_mib_stay_on_one_card_when_there_are_several():
 
 
 def test_a_fifth_then_one_and_a_fifth_of_two_gpus_end_at_60_and_80_percent():
-    """0.2 on one, then 1.2 split evenly as 0.6 and 0.6: nobody gets a whole GPU plus a crumb."""
+    """0.2 on one, then 1.2 split evenly as 0.6 and 0.6: no pod gets a whole GPU plus a crumb."""
     shop = Shop(node("node-a", 2, mig=False))
     first = shop.take(share(20))
     second = shop.take(share(120))

@@ -77,7 +77,7 @@ def test_sms_of_fractional_shares_end_at_the_whole_gpu() -> None:
 
 
 def test_sms_are_not_counted_in_mps_mode() -> None:
-    """MPS shares, which are promised memory only, would be refused for SMs nobody promised."""
+    """MPS shares, which are promised memory only, would be refused for SMs that are not reserved."""
     home = _home(GPU, *[_mps(1000)] * 12, mode="mps")
     assert home.free_width_percent == 100
     assert home.why_not(_mps(1000)) is None
@@ -143,7 +143,7 @@ def test_the_example_of_the_documentation_without_quotas() -> None:
 
 
 def test_the_burst_limit_is_never_counted() -> None:
-    """What a tenant may have when nobody else wants it would be taken from those it is promised to."""
+    """What a tenant may have when no other tenant wants it would be taken from those it is promised to."""
     size = replace(GPU, taking_turns=True)
     burst = Share(mode="fractional", uid=0, memory_mib=1, sm_partition=100, quota_request_permille=500)
     calm = Share(

@@ -54,7 +54,7 @@ def test_never_fewer_sms_than_asked():
 
 
 def test_an_attribute_that_is_asked_for_is_not_lost():
-    """mig-adapter §3.1: it reads a 1g.5gb+me as a 1g.5gb. Whoever asks for the media engines needs them."""
+    """mig-adapter §3.1: it reads a 1g.5gb+me as a 1g.5gb. Anyone who asks for the media engines needs them."""
     assert larger(A100, "1g.5gb+me") == ["7g.40gb"]
     assert larger(A100, "1g.5gb")[0] == "1g.5gb+me"
 

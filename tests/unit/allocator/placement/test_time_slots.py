@@ -75,7 +75,7 @@ def test_a_wider_share_widens_its_lane_only_as_far_as_there_are_sms() -> None:
 
 
 def test_says_that_time_is_short_only_where_more_time_would_help() -> None:
-    """Who waits for time and is told "SMs" makes the share narrower in vain."""
+    """A user who reads "SMs" where time is short makes the share narrower in vain."""
     lanes = _lanes((60, 700), (40, 700))
     assert lanes.why_not(50, 400) is WaitReason.GPU_TIME_USED_UP
     assert lanes.why_not(50, 300) is None

@@ -20,7 +20,7 @@ class Contest(Shop):
     """A shop whose tenants may be evicted at their priority; None: they stay."""
 
     def __init__(self, *nodes, rules=None) -> None:
-        """Nobody is there."""
+        """No pod is there."""
         super().__init__(*nodes, rules=rules)
         self.snapshots = {each.node: each for each in nodes}
         self.priorities: dict[str, int] = {}
@@ -115,7 +115,7 @@ def test_a_node_that_a_pod_only_goes_to_last_is_made_free_where_there_is_no_othe
 @settings(max_examples=120, deadline=None)
 @for_all(st.data())
 def test_one_slice_costs_as_little_as_it_can(data):
-    """No other set of tenants, on any node, would have been missed less; and nobody of equal priority goes."""
+    """No other set of tenants, on any node, would have been missed less; and no pod of equal priority goes."""
     contest = Contest(node("a", 2, model="a30-24gb"), node("b", 1, model="a30-24gb"))
     filled(data.draw, contest)
     priority = data.draw(st.integers(0, 4))
@@ -138,7 +138,7 @@ def test_one_slice_costs_as_little_as_it_can(data):
 @settings(max_examples=80, deadline=None)
 @for_all(st.data())
 def test_several_slices_never_cost_a_tenant_too_many(data):
-    """The most important victim is as unimportant as it can be, and nobody of the victims could have stayed."""
+    """The most important victim is as unimportant as it can be, and no victim could have stayed."""
     contest = Contest(node("a", 2, model="a30-24gb"), node("b", 2, model="a30-24gb"))
     filled(data.draw, contest)
     priority = data.draw(st.integers(1, 4))
@@ -164,7 +164,7 @@ def test_several_slices_never_cost_a_tenant_too_many(data):
 @settings(max_examples=80, deadline=None)
 @for_all(st.data())
 def test_a_share_takes_the_place_of_as_few_shares_as_it_can(data):
-    """In a home of its own people, or by emptying one of others; nobody of the victims could have stayed."""
+    """In a home of its own trust domain, or by emptying one of others; no victim could have stayed."""
     contest = Contest(node("a", 2, mig=data.draw(st.booleans()), modes=("mps", "fractional", "exclusive")))
     for _ in range(data.draw(st.integers(2, 7))):
         gib = data.draw(st.sampled_from((4, 8, 16, 30)))

@@ -168,7 +168,7 @@ def test_a_surplus_slice_on_the_drained_node_costs_nobody_its_pod(empty):
 
 
 def test_whoever_works_next_orders_the_same_and_not_again(pair):
-    """The order follows from the facts: a second allocator would evict nobody else, and writes nothing twice."""
+    """The order follows from the facts: a second allocator would evict no other pod, and writes nothing twice."""
     grant = run(pair, asked("one", WHOLE))
     cordon(pair, drain=True)
     facts = [
@@ -193,7 +193,7 @@ def _is_kept(write) -> bool:
 
 
 def read_book_again(bench: Bench, *, lags: bool) -> list:
-    """BOOK is read anew, and all that is served is the node's head: as it was first, or written again since."""
+    """BOOK is reread, and all that is served is the node's head: as it was first, or written again since."""
     head, world = subjects.head(NODE), bench.allocator.desk.world
     before = Entry(head.subject, world.sequences[head.subject], OperationId("head"), world.heads[NODE])
     bench.handle(ReadingStarted(Stream.BOOK, INCARNATION))

@@ -1,4 +1,4 @@
-"""Whoever is told to go for another's place, although that one will not have it: a pod that runs ends for nobody."""
+"""A pod is evicted for a place that its preemptor will not get: a running pod ends for nothing."""
 
 from collections.abc import Callable
 

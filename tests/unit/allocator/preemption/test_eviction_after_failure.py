@@ -22,7 +22,7 @@ WHOLE = claim(profile="7g.40gb")
 
 
 def test_an_eviction_is_not_given_up_for_a_slice_that_failed():
-    """The victim's order is out by then: it would be evicted for a place that nobody gets."""
+    """The victim's order is out by then: it would be evicted for a place that no pod gets."""
     bench = Bench(Allocator(RunId("r1"), Rules()))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))

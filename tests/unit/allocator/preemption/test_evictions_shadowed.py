@@ -17,7 +17,7 @@ TWO = claim(profile="7g.40gb", gpus=2)
 
 @pytest.mark.parametrize("useless", [3, 4, 5])
 def test_pods_are_evicted_where_that_helps(useless):
-    """Nodes that are too small with nobody on them use up none of the tries: an important pod would wait for ever."""
+    """Nodes that are too small with no pod on them use up none of the tries: an important pod would wait for ever."""
     bench = Bench(Allocator(RunId("r1"), Rules()))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))

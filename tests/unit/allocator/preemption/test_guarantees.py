@@ -95,7 +95,7 @@ def test_who_is_being_revoked_does_not_fill_a_guarantee(empty):
 
 
 def test_an_orphan_that_is_being_revoked_does_not_fill_a_guarantee(empty):
-    """The same of one that the bus has forgotten, and that nobody asks for any more."""
+    """The same of one that the bus has forgotten, and whose request is gone."""
     start(empty, nodes=2)
     guarantee(empty, "research", 1)
     one = run(empty, low("one", WHOLE, namespace="research"))
@@ -182,7 +182,7 @@ def test_a_grant_that_was_refused_has_cost_nobody_a_guarantee(empty):
 
 
 def test_places_that_a_group_has_only_found_do_not_fill_a_guarantee():
-    """Its last member finds none, so nobody of it is granted: the pod that runs would have gone for nothing."""
+    """Its last member finds none, so no member is granted: the pod that runs would have gone for nothing."""
     bench = start(Bench(Allocator(RunId("r1"), Rules(group_steps=1))), nodes=3)
     guarantee(bench, "research", 1)
     run(bench, low("one", WHOLE, namespace="research"))
@@ -285,7 +285,7 @@ def test_victims_of_its_own_give_a_namespace_quota(bench):
 
 
 def test_a_place_that_others_have_yet_fills_no_guarantee(empty):
-    """Whoever is to be evicted for it may stay: the pod that runs would have gone, and the namespace have nothing."""
+    """Its victims may stay: the running pod would have gone, and the namespace have nothing."""
     start(empty, nodes=2)
     guarantee(empty, "research", 1)
     theirs = run(empty, low("theirs", WHOLE))
@@ -315,7 +315,7 @@ def sharing(bench: Bench, *, own: int) -> Grant:
 
 
 def test_a_share_that_is_made_smaller_fills_a_guarantee_by_what_it_becomes(empty):
-    """It counts as before until its processes have ended: by then the other pod would be gone, for nobody's wish."""
+    """It counts as before until its processes have ended: by then the other pod would be gone, for nothing."""
     victim = sharing(empty, own=30_000)
     adjusted(empty, "one", memory_mib=4_000)
     (pending,) = said(empty.land_all(empty.request(high("service", claim(profile=None)))))

@@ -208,7 +208,7 @@ def test_cpu_alone_can_be_what_is_in_the_way(bench):
 
 
 def test_nobody_else_gets_the_place_while_its_victim_leaves(bench):
-    """The freed place is the preemptor's, whoever asks in between."""
+    """The freed place is the preemptor's, whatever else is requested meanwhile."""
     victim = run(bench, low("batch", WHOLE))
     promise = promise_for(bench, high("service", WHOLE))
     bench.land_all(bench.request(asked("backfill")))
@@ -294,7 +294,7 @@ def found_after_a_wipe(bench: Bench, *asks) -> None:
 
 
 def test_nobody_is_evicted_after_a_wipe_for_who_has_not_asked_again(bench):
-    """The other pod has gone meanwhile, and its source not said so yet: a pod that runs would go for nobody."""
+    """The other pod has gone meanwhile, and its source not said so yet: a running pod would be evicted for nothing."""
     batch, service = low("batch", WHOLE), high("service", WHOLE)
     found_after_a_wipe(bench, batch)
     assert evictions(bench) == {}
@@ -325,7 +325,7 @@ def test_nobody_is_evicted_for_a_grant_of_another_life(bench):
 
 
 def test_a_blocked_eviction_is_given_up_and_others_go(empty):
-    """tensor-fusion #716, #767: nobody waits for ever for a victim that a disruption budget protects."""
+    """tensor-fusion #716, #767: no pod waits for ever for a victim that a disruption budget protects."""
     start(empty, nodes=2)
     run(empty, low("guarded", WHOLE))
     run(empty, low("other", WHOLE, priority=1))
@@ -343,7 +343,7 @@ def test_a_blocked_eviction_is_given_up_and_others_go(empty):
 
 
 def test_a_source_that_says_nothing_holds_nobody_up(bench):
-    """An order that nobody answers is as good as one that is blocked."""
+    """An order without an answer is as good as one that is blocked."""
     run(bench, low("batch", WHOLE))
     promise = promise_for(bench, high("service", WHOLE))
     written = said(tick(bench, 121))
@@ -410,7 +410,7 @@ def ask(bench: Bench, **annotations: str):
 
 
 def test_a_simulated_pod_has_the_priority_of_its_spec_and_evicts_only_if_it_may(empty):
-    """Whoever asks beforehand would read that a pod waits, and it evicts somebody."""
+    """A simulation would show that a pod waits, and the real one evicts another."""
     start(empty, nodes=1)
     run(empty, low("batch", WHOLE, priority=1))
     said = {"sluice.dev/profile": "7g.40gb"}
@@ -425,7 +425,7 @@ def test_a_simulated_pod_has_the_priority_of_its_spec_and_evicts_only_if_it_may(
 
 
 def test_a_simulated_preemption_is_the_real_one(empty):
-    """The same function on the same facts: the place, and who goes for it; and asking evicts nobody."""
+    """The same function on the same facts: the place, and who goes for it; and asking evicts no pod."""
     start(empty, nodes=2)
     run(empty, low("important", WHOLE, priority=5))
     for number in range(4):
@@ -499,7 +499,7 @@ def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):
     assert pending.message == "its place on node-a is reserved and waits for default/batch to be evicted for it"
 
 
-# -- where nobody is evicted ------------------------------------------------------------------------------------------
+# -- where no pod is evicted ------------------------------------------------------------------------------------------
 
 
 def test_nobody_is_evicted_from_a_gpu_that_may_not_be_used(bench):
@@ -520,7 +520,7 @@ def test_nobody_is_evicted_for_a_member_of_a_group(bench):
 
 
 def test_a_pod_that_may_be_evicted_from_now_on_is_found(bench):
-    """An edit of the pod while somebody waits: nobody has to ask again."""
+    """An edit of the pod while another waits: that one need not be created again."""
     victim = run(bench, asked("batch", WHOLE))
     bench.land_all(bench.request(high("service", WHOLE)))
     bench.land_all(bench.request(low("batch", WHOLE, revision=2)))

@@ -29,7 +29,7 @@ TRIES = 6
 
 
 def unlike(number: int) -> Claim:
-    """A whole GPU, in words that nobody else uses: a group of its own."""
+    """A whole GPU, under a model name that no other pod uses: a group of its own."""
     return claim(profile="7g.40gb", only=DeviceFilter(not_models=(f"model-{number}",)))
 
 
@@ -161,7 +161,7 @@ def test_nobody_is_overlooked_when_a_pass_takes_many_events(hurried, searches):
 
 
 def test_the_last_is_reached_though_more_is_freed_all_the_time(hurried, searches):
-    """Each free begins the offer anew with the first turn; the rest of the pass goes on beside it."""
+    """Each release restarts the offer with the first turn; the rest of the pass goes on beside it."""
     seen = snapshot("node-b", tuple(gpu_report("node-b", index, model="a30-24gb") for index in range(2)))
     hurried.add_node(seen)
     small = claim(profile="1g.6gb")
@@ -184,7 +184,7 @@ def test_the_last_is_reached_though_more_is_freed_all_the_time(hurried, searches
 
 
 def test_everything_is_due_after_the_lease_was_won_and_in_order(hurried, searches):
-    """Whoever takes over tries everybody on the whole fleet, some per event, in the order of their turns."""
+    """A new active allocator tries all requests on the whole fleet, some per event, in the order of their turns."""
     first = hurried.bound("p1", WHOLE)
     for number in range(20):
         hurried.land_all(hurried.request(asked(f"w{number}", unlike(number))))
@@ -249,7 +249,7 @@ def test_a_pod_that_failed_on_a_gpu_does_not_keep_its_equals_from_it(bench):
 
 
 def test_an_inventory_that_shows_nothing_new_wakes_nobody(bench, searches):
-    """Each slice that is made has its node pulled anew; that is no reason to try everybody who waits."""
+    """Each slice that is made has its node pulled again; that is no reason to try every waiting request."""
     first = bench.bound("p1", WHOLE)
     bench.land_all(bench.request(asked("w", WHOLE)))
     searches.of.clear()

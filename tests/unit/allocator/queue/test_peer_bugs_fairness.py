@@ -173,14 +173,14 @@ def test_what_is_said_to_be_gone_twice_frees_nothing_twice(bench):
 
 
 def test_a_node_that_is_not_heard_of_keeps_its_pods(bench):
-    """tensor-fusion #656: when the agent of a node died its pods were made anew, again and again."""
+    """tensor-fusion #656: when the agent of a node died its pods were recreated again and again."""
     bound(bench, asked("one", HALF))
     said = report(bench, gpu_report("node-a", 0), stale=True)
     assert (said, passes(bench, 3600, step=60)) == ([], [])
 
 
 def test_a_restart_keeps_every_span_where_it_was(bench):
-    """tensor-fusion B1: at every start of the leader the slots were forgotten and guessed anew, by UID."""
+    """tensor-fusion B1: at every start of the leader the slots were forgotten and guessed from the UID."""
     grants = [bound(bench, asked(name, SMALL)) for name in ("z", "m", "a")]
     end(bench, grants[1])
     after = restarted(bench)
@@ -272,7 +272,7 @@ def test_a_tenant_may_be_kept_from_being_preempted_by_others(bench):
 
 
 def test_a_pod_that_is_made_anew_alone_waits_for_its_group_again(empty):
-    """tensor-fusion §1.7: once a group had reached its quorum, whoever of it was made anew began without the others."""
+    """tensor-fusion §1.7: once a group had reached its quorum, its recreated pods began without the others."""
     for number in range(2):
         empty.add_node(snapshot(f"node-{number}", (gpu_report(f"node-{number}", 0),)))
     group = PodGroup(name="train", size=2)
@@ -398,7 +398,7 @@ def test_who_may_be_moved_back_is_looked_at_a_few_at_a_time():
 
 
 def test_a_new_instance_touches_no_other(bench):
-    """mig-adapter 10: for one pod it had the whole node partitioned anew, and nobody asked who is on it."""
+    """mig-adapter 10: for one pod it had the whole node partitioned again, without a check for its users."""
     bound(bench, asked("runs", SMALL))
     (grant,) = all_of(bench, bench.request(asked("new", HALF)))
     assert isinstance(grant, Grant)

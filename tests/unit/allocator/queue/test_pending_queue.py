@@ -31,7 +31,7 @@ def wait(queue: WaitingQueue, name: str, shape: str = "s", *, rank: int = 0, seq
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), TURNS), max_size=60), TURNS)
 def test_turns_are_in_order_whatever_comes_and_goes(steps: list[tuple[bool, Turn]], asked_after: Turn):
-    """The next after any turn, there or not, is what a sorted list says: nobody is passed over."""
+    """The next after any turn, there or not, is what a sorted list says: no pod is passed over."""
     turns, known = Turns(), set()
     for comes, turn in steps:
         if comes and turn not in known:
@@ -131,7 +131,7 @@ def test_what_decides_on_the_place_tells_shapes_apart():
 
 
 def test_substitutes_tell_shapes_apart():
-    """Who takes a larger profile too may fit where his equals do not: one must not stand for the other."""
+    """A pod that accepts a larger profile may fit where its equals do not: one must not stand for the other."""
     plain = asked("p1")
     yielding = replace(plain, leeway=Leeway(substitute="stay"))
     assert shape_of(plain) != shape_of(yielding)
@@ -142,7 +142,7 @@ def test_substitutes_tell_shapes_apart():
 
 
 def test_beyond_the_limit_the_last_in_turn_stand_outside():
-    """Memory has an end: whoever comes last waits outside, an urgent one never behind those who are not."""
+    """Memory has an end: the last request waits outside, an urgent one never behind less urgent ones."""
     queue = WaitingQueue(most=2)
     assert wait(queue, "a", sequence=1)
     assert wait(queue, "b", "other", sequence=2)
@@ -157,7 +157,7 @@ def test_beyond_the_limit_the_last_in_turn_stand_outside():
 
 
 def test_who_stands_outside_comes_in_in_turn():
-    """A place in the queue goes to the earliest turn outside, not to whoever asks at that moment."""
+    """A place in the queue goes to the earliest turn outside, not to the one that asks at that moment."""
     queue = WaitingQueue(most=1)
     wait(queue, "first", sequence=1)
     for number in (5, 3, 4):
@@ -181,7 +181,7 @@ def test_who_stands_outside_comes_in_in_turn():
     steps=st.lists(st.tuples(st.sampled_from("arl"), st.integers(0, 11), st.integers(-2, 2)), max_size=60),
 )
 def test_the_first_in_turn_are_inside_whatever_comes_and_goes(most: int, steps: list[tuple[str, int, int]]):
-    """Nobody is lost between inside and outside, and nobody outside comes before anybody inside."""
+    """No pod is lost between inside and outside, and no pod outside comes before one inside."""
     queue, turns = WaitingQueue(most), {}
     for kind, number, rank in steps:
         name = RequestId(f"p{number:02}")

@@ -53,8 +53,8 @@ def test_who_comes_when_too_many_wait_is_told_so(narrow: Bench):
     (pending,) = (write.message for write in writes)
     assert pending.reasons[0].reason is WaitReason.QUEUE_FULL
     assert pending.message == (
-        "2 requests wait already, as many as may; this one is looked at in its turn when others have a place "
-        "or are withdrawn (1 in all stand outside; the limit is the allocator's waiting_max)"
+        "the queue is full: 2 requests wait, and 1 more outside of it; this one enters it in its turn when others "
+        "have a place or are withdrawn (the limit is the allocator's waiting_max)"
     )
     stands = how_it_stands(narrow.allocator.desk, RequestId("late"))
     assert stands is not None
@@ -62,14 +62,14 @@ def test_who_comes_when_too_many_wait_is_told_so(narrow: Bench):
 
 
 def test_a_job_that_is_kept_outside_is_told_so_and_goes_on_being_told(narrow: Bench):
-    """All of its pods would be told that places are looked for, and nobody looks."""
+    """All of its pods would show that places are searched, while none are."""
     narrow.land_all(narrow.request(member("j0", WHOLE)))
     writes = narrow.land_all(narrow.request(member("j1", WHOLE)))
     assert told(writes) == {"j0": WaitReason.QUEUE_FULL, "j1": WaitReason.QUEUE_FULL}
     for narrow.now in range(5, 60, 5):
         assert told(narrow.land_all(narrow.handle(Ticked()))) == {}
     stands = [how_it_stands(narrow.allocator.desk, RequestId(name)) for name in ("j0", "j1")]
-    assert all(each is not None and "as many as may" in each.message for each in stands)
+    assert all(each is not None and "the queue is full" in each.message for each in stands)
 
     writes = withdraw(narrow, "w1")
     for narrow.now in range(60, 90, 5):
@@ -78,16 +78,16 @@ def test_a_job_that_is_kept_outside_is_told_so_and_goes_on_being_told(narrow: Be
 
 
 def test_a_job_that_is_put_out_of_the_queue_is_told_so(narrow: Bench):
-    """It waited inside, and whoever is more important has come."""
+    """It waited inside, and a more important one has come."""
     withdraw(narrow, "w1")
     for name in ("j0", "j1"):
         narrow.land_all(narrow.request(member(name, WHOLE)))
     writes = narrow.land_all(narrow.request(asked("important", WHOLE, priority=5)))
-    assert told(writes)["j0"] is told(writes)["j1"] is WaitReason.QUEUE_FULL
+    assert [told(writes)[name] for name in ("j0", "j1")] == [WaitReason.QUEUE_FULL] * 2
 
 
 def test_a_place_is_offered_in_turn_over_inside_and_outside(narrow: Bench):
-    """Whoever stood outside gets a place in the order in which all asked."""
+    """Requests outside get places in the order in which all asked."""
     for name in ("late", "later"):
         narrow.land_all(narrow.request(asked(name, WHOLE)))
     served = []
@@ -117,7 +117,7 @@ def test_who_is_let_in_is_tried_and_told_why_it_waits(narrow: Bench):
 
 
 def test_an_urgent_pod_never_stands_outside_behind_those_who_are_not(narrow: Bench):
-    """It takes the place of the last in turn, who is told and comes in again in its turn."""
+    """It takes the place of the last in turn, which shows it and comes in again in its turn."""
     writes = narrow.land_all(narrow.request(asked("urgent", WHOLE, priority=5)))
     assert told(writes)["w1"] is WaitReason.QUEUE_FULL
     assert RequestId("urgent") in narrow.allocator.desk.queue
@@ -126,7 +126,7 @@ def test_an_urgent_pod_never_stands_outside_behind_those_who_are_not(narrow: Ben
 
 
 def test_who_leaves_while_it_stands_outside_is_forgotten(narrow: Bench):
-    """Its last word is said, and nobody is let in who is not there."""
+    """It is released, and no missing pod is let in."""
     narrow.land_all(narrow.request(asked("late", WHOLE)))
     writes = withdraw(narrow, "late")
     assert WaitOver in [type(write.message) for write in writes]
@@ -146,7 +146,7 @@ def test_what_fits_is_given_however_many_wait(narrow: Bench):
 
 
 def test_very_many_outside_cost_an_event_a_bounded_amount():
-    """A thousand come at once to a full queue: each event tells some, and all are told in the end."""
+    """A thousand come at once to a full queue: each event publishes some reasons, and all get one in the end."""
     bench = Bench(Allocator(RunId("r1"), replace(Rules(), waiting_max=1, new_tries=5)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
@@ -209,7 +209,7 @@ def test_who_came_while_nobody_worked_is_told_at_once_why_it_waits(narrow: Bench
 
 
 def test_a_word_without_reasons_about_one_who_stands_outside_ends_no_allocator(narrow: Bench):
-    """Whoever wrote it: it stays on the bus, and would end every allocator that reads it, one after the other."""
+    """Whatever wrote it: it stays on the bus, and would end every allocator that reads it, one after the other."""
     narrow.land_all(narrow.request(asked("late", WHOLE)))
     word = Pending(request=RequestId("late"), request_revision=1, message="it waits", reasons=())
     narrow.land_all(narrow.observe(subjects.waiting(RequestId("late")), word))

@@ -1,4 +1,4 @@
-"""Those who wait are looked at again with time: a bounded number of them, in turn, and nobody twice."""
+"""Waiting requests are looked at again with time: a bounded number of them, in turn, and none twice."""
 
 import pytest
 from factories.scheduling.allocator import asked, claim, working_allocator
@@ -39,7 +39,7 @@ def test_the_few_who_wait_are_each_looked_at_once_a_tick(monkeypatch: pytest.Mon
 
 
 def test_the_many_who_wait_are_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch):
-    """Whoever is never looked at again is told for ever why it could not be served yesterday."""
+    """A request that is never looked at again shows yesterday's reason."""
     first, second = looked_at(monkeypatch, BATCH + 6, 2)
     names = [f"pod-{number}" for number in range(BATCH + 6)]
     assert first == names[:BATCH]

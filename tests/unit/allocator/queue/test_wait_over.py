@@ -88,7 +88,7 @@ def test_whoever_does_not_know_it_does_not_answer_without_end_either(bench):
 
 
 def test_two_who_wait_for_others_differently_do_not_answer_each_other_without_end(bench):
-    """A pod whose place is booked is told for whom it waits, and one of two allocators has not read who is gone."""
+    """A pod with a booked place shows what it waits for, and one of two allocators has not read who is gone."""
     run(bench, low("batch", WHOLE))
     promise_for(bench, high("service", WHOLE))
     service = RequestId("service")

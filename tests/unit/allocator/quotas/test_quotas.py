@@ -1,4 +1,4 @@
-"""What namespaces may have: counted from the first moment, told in numbers, and in nobody else's way."""
+"""What namespaces may have: counted from the first moment, reported in numbers, and in no other namespace's way."""
 
 import msgspec
 import pytest
@@ -135,7 +135,7 @@ def test_other_namespaces_are_not_held_up(bench, searches):
     assert len(searches) == 1
     searches.clear()
     end(bench, other)
-    assert searches == []  # what was freed is offered to nobody who could not have it
+    assert searches == []  # what was freed is offered to no pod that could not have it
 
 
 def test_a_namespace_without_a_quota_has_all(bench):
@@ -211,7 +211,7 @@ def test_every_kind_of_ask_counts_what_its_place_takes(bench, shape, counts):
 
 
 def test_a_whole_gpu_without_mig_counts_its_memory_and_all_its_compute(empty):
-    """Whoever takes a GPU whole would pass a quota of compute slices."""
+    """A pod that takes a whole GPU would pass a quota of compute slices."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),)))
     granted(empty, "p1", claim(profile=None))
     assert used(empty) == Usage(1, 40960, 7000)
@@ -266,7 +266,7 @@ def test_a_raised_quota_serves_those_who_wait_for_it_in_their_turn(bench):
 
 @pytest.mark.parametrize("lifted", [False, True])
 def test_who_found_only_a_place_that_takes_too_much_is_served_when_the_limit_is_raised(empty, lifted):
-    """It is not set aside, for another place may take less; nobody would look at it again for long."""
+    """It is not set aside, for another place may take less; it would not be looked at again for long."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "fractional")))
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),), modes=("exclusive", "fractional")))
     for number in range(4):
@@ -284,7 +284,7 @@ def test_who_found_only_a_place_that_takes_too_much_is_served_when_the_limit_is_
 
 
 def test_different_sizes_that_wait_for_a_quota_are_tried_in_their_turn(bench):
-    """What came back would go to whoever happens to be looked at."""
+    """What came back would go to whichever is looked at first."""
     limit(bench, gpus=1)
     first = bound(bench, "p1", SMALL)
     for name, shape in (("p2", HALF), ("p3", SMALL), ("p4", claim(profile="2g.10gb"))):

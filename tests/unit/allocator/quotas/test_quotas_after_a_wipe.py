@@ -119,7 +119,7 @@ def test_a_group_that_waited_for_a_source_is_served_when_it_has_said_all(empty, 
 
 
 def test_namespaces_without_limits_wait_for_no_source(empty, grant):
-    """Nobody would be served while one pod-watcher is down."""
+    """No pod would be served while one pod-watcher is down."""
     opens(empty, "node-a")
     free = msgspec.structs.replace(asked("free", WHOLE), namespace="lab")
     assert grants(say(empty, free)) == ["free"]
@@ -148,7 +148,7 @@ def test_what_counts_twice_for_itself_holds_up_nobody(empty, grant):
 
 
 def test_a_share_is_not_made_larger_into_what_others_have_on_nodes_that_are_not_open(empty):
-    """Nobody takes a share back that is bound: its namespace would have more than it may, until a pod ends."""
+    """A bound share is not revoked: its namespace would have more than it may, until a pod ends."""
     shown = {name: snapshot(name, (gpu_report(name, 0, mig=False),), modes=MODES) for name in ("node-a", "node-b")}
     empty.add_node(shown["node-a"])
     here = empty.bound("here", mps(10_000))

@@ -14,7 +14,7 @@ from sluice_allocator.core.rules import Rules
 
 
 def test_of_two_grants_at_once_the_later_is_taken_back_also_beside_a_promise():
-    """The tenant whom a promise waits for stays where the promise is not needed any more: he would not be counted."""
+    """A tenant that a reservation waited for stays once that is not needed: it would not be counted."""
     bench = Bench(Allocator(RunId("r1"), Rules(promise_after_s=300.0)))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))

@@ -108,7 +108,7 @@ def test_nobody_is_bound_while_a_limit_that_came_before_its_grant_may_be_unread(
 
 
 def test_a_grant_that_lands_after_the_limit_of_one_pod_is_taken_back(bench):
-    """An operator limits what one pod may have; a grant whose write is said again seconds later would be bound."""
+    """An operator limits what one pod may have; a grant whose write is repeated seconds later would be bound."""
     limited_at = next(bench.sequence)
     mine = granted(bench, "p1", SMALL)
     assert all_of(bench, bench.ready(mine)) == []

@@ -27,7 +27,7 @@ def test_a_word_of_a_slice_whose_ticket_is_in_doubt_is_not_ended(empty, is_asked
 
 
 def test_whose_ticket_is_in_doubt_is_told_so_although_there_is_a_word_of_his_slice(empty):
-    """He would be told for ever that a node is not open which is."""
+    """The pod would show for ever that an open node is not open."""
     opened(empty, doubtful_tickets=(TICKET,))
     empty.observe(subjects.slice_(NODE, OLD), old_word())
     empty.said.clear()
@@ -36,7 +36,7 @@ def test_whose_ticket_is_in_doubt_is_told_so_although_there_is_a_word_of_his_sli
 
 
 def test_such_a_word_is_ended_when_its_pod_is_gone(empty):
-    """Nobody is there any more, and the word would stay for ever."""
+    """No agent is there any more, and the message would stay for ever."""
     opened(empty, doubtful_tickets=(TICKET,))
     empty.observe(subjects.slice_(NODE, OLD), old_word())
     withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)

@@ -120,7 +120,7 @@ def test_a_pod_of_a_silent_source_is_not_released_by_a_late_word(empty, says):
     empty.read_all(incarnation=LIFE)
     opened(empty, OTHER)
     word = bound(LATE, OTHER)
-    if says == "nothing":  # an older allocator's: nobody can tell whose it is
+    if says == "nothing":  # an older allocator's: its source is unknown
         word = msgspec.structs.replace(word, source="")
     heard = words(empty.observe(subjects.binding(P1), word))
     assert heard == []
@@ -241,7 +241,7 @@ def test_a_pod_that_is_bound_to_what_is_gone_is_released_when_nothing_else_is_th
 
 
 def test_a_pod_of_which_two_words_are_late_gets_no_slice_that_is_broken(empty):
-    """It would wait for ever for a slice that cannot be used, and nobody would be told."""
+    """It would wait for ever for a slice that cannot be used, without a reason."""
     two_late(empty, SliceDegraded(allocation=ITS, request=P1, revision=1, message="gone"))
     report = SliceReport(booking=grant(ITS, ITS_NODE).booking, revision=1, state="degraded", revoked=False)
 
@@ -251,7 +251,7 @@ def test_a_pod_of_which_two_words_are_late_gets_no_slice_that_is_broken(empty):
 
 
 def test_a_binding_that_a_lagging_reading_does_not_show_is_looked_at_again(empty: Bench):
-    """Its pod would wait until something else has the book read anew."""
+    """Its pod would wait until something else has the book reread."""
     empty.read_all((subjects.request(P1), asked("p1")), incarnation=LIFE)
     opened(empty, OTHER)
     head = empty.allocator.desk.world.heads[OTHER]
@@ -286,7 +286,7 @@ def test_who_waits_for_another_node_than_before_waits_for_that_alone():
 
 
 def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answer_waited(empty: Bench):
-    """It waits for one node, then for another one; the allocator would end, and nobody be served anywhere."""
+    """It waits for one node, then for another one; the allocator would end, and no pod be served anywhere."""
     empty.read_all(incarnation=LIFE)
     # A picture of node-a of the life before lands late, and a binding to a slice on node-b. p1 has gone meanwhile.
     report = SliceReport(booking=grant(ITS, ITS_NODE).booking, revision=1, state="ready", revoked=False)

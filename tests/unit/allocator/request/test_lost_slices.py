@@ -70,7 +70,7 @@ def opened(empty, **changes) -> None:
     empty.said.clear()
 
 
-# -- words that nobody is left to take back ---------------------------------------------------------------------------
+# -- statuses without an agent ---------------------------------------------------------------------------
 
 
 def test_a_word_of_a_slice_that_nobody_has_is_ended_and_its_request_released(empty):
@@ -151,7 +151,7 @@ def late_bound():
 
 @pytest.mark.parametrize("end", ["withdrawn", "still wanted"])
 def test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever(empty, end):
-    """Its slice is gone, and its node's journal too: nobody would ever speak of it, and its pod never be released."""
+    """Its slice is gone, and its node's journal too: it would never be reported, and its pod never released."""
     opened(empty)
     if end == "withdrawn":
         word = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone", held=HELD)
@@ -177,8 +177,8 @@ def test_a_binding_that_landed_after_a_wipe_is_released_only_after_its_slice(emp
     empty.observe(subjects.ledger(NODE, OLD), Grant(revision=3, incarnation=INCARNATION, booking=booking()))
     binding = (subjects.binding(RequestId("p1")), late_bound())
     withdrawn = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
-    anew = empty.read_all(binding, (subjects.request(RequestId("p1")), withdrawn), incarnation=Incarnation("900000"))
-    assert said(anew) == [], "its node is not open yet"
+    again = empty.read_all(binding, (subjects.request(RequestId("p1")), withdrawn), incarnation=Incarnation("900000"))
+    assert said(again) == [], "its node is not open yet"
     report = SliceReport(booking=booking(), revision=3, state="ready", revoked=False)
     found = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2))
     written = messages(found)
@@ -235,7 +235,7 @@ def test_a_pod_whose_slice_is_just_taken_back_is_given_no_other(empty, lost):
 
 
 def told_of_its_loss(request: str) -> list:
-    """What a pod is told whose slice is nowhere: nothing was said before, so it is waived first."""
+    """What a pod with a vanished slice reads: nothing was published before, so it is waived first."""
     cause = "slice lost: node-a no longer has it"
     waived = Waived(
         request=RequestId(request),
@@ -306,7 +306,7 @@ def test_a_pod_waits_while_its_node_is_not_open(empty):
 
 
 def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
-    """It may be running on an instance of which nobody knows whose it is: ended, or given a second one."""
+    """It may be running on an instance of an unknown owner: ended, or given a second one."""
     ticket = ticket_name(OLD, RunId("run-1"), 1)
     opened(empty, doubtful_tickets=(ticket,))
     message = (
@@ -326,7 +326,7 @@ def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
 
 
 def test_a_pod_that_goes_is_released_although_its_ticket_is_in_doubt(empty):
-    """Nobody runs there any more: what is left of it is for people, and its request would wait for ever."""
+    """No pod runs there any more: what is left of it is for people, and its request would wait for ever."""
     opened(empty, doubtful_tickets=(ticket_name(OLD, RunId("run-1"), 1),))
     withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
     assert said(empty.observe(subjects.request(RequestId("p1")), withdrawn)) == [
@@ -354,7 +354,7 @@ def test_whoever_opens_a_node_says_what_was_ready_there_and_is_not_reported(benc
 
 
 def test_what_a_source_remembers_that_its_pod_has_was_ready_although_a_wiped_bus_tells_nothing_of_it(empty):
-    """Its agent was making it anew when the broker was wiped, and lost its disk then: the pod would lose its place."""
+    """Its agent was making it again when the broker was wiped, and lost its disk then: the pod would lose its place."""
     report = SliceReport(booking=booking(), revision=3, state="making", revoked=False)
     opened(empty, slices=(report,))
     empty.request(replace(asked("p1"), held=HELD))

@@ -1,4 +1,4 @@
-"""Words that make no sense stop nobody: whatever one writer says, the next pod gets its slice."""
+"""Messages that make no sense stop no pod: whatever one writer publishes, the next pod gets its slice."""
 
 from collections.abc import Iterator
 
@@ -176,7 +176,7 @@ def test_pods_are_served_behind_a_word_that_makes_no_sense(address: Address, mes
 
 @pytest.mark.parametrize(("address", "message"), CASES, ids=lambda value: getattr(value, "kind", None))
 def test_pods_are_served_behind_a_word_that_was_set_aside(address: Address, message: AnyMessage):
-    """Bytes of a later version, or of nobody, hold up nothing, and taking their place they end no slice."""
+    """Bytes of a later version, or of an unknown writer, hold up nothing, and taking their place they end no slice."""
     bench = scene()
     before = dict(bench.allocator.desk.world.ledger)
     bench.land_all(bench.observe(address, message))

@@ -1,4 +1,4 @@
-"""Answers that nobody asks for end like grants: when their source has told all it has, and its time has passed."""
+"""Bindings without a request end like grants: once their source has synced and a grace period has passed."""
 
 import msgspec
 import pytest
@@ -149,7 +149,7 @@ def test_who_never_hears_that_all_is_over_is_not_told_at_the_speed_of_ticks(benc
 
 
 def test_a_request_that_the_bus_forgot_keeps_its_answer(bench):
-    """Its source says it again, late: a pod that was told why it is refused would be told that it is over."""
+    """Its source repeats it, late: a pod with a refusal would read that it is over."""
     quiet(bench)
     bench.request(asked("gone", claim(gpus=9)))
     bench.observe(subjects.binding(GONE), REFUSED)

@@ -87,7 +87,7 @@ def test_what_is_booked_on_a_gpu_that_is_not_listed_is_booked_when_it_is_there_a
 
 
 def test_a_refused_write_holds_up_nobody_behind_it(bench):
-    """HAMi #2214: the lock of a node leaked where a step failed, and the node took nobody until it expired."""
+    """HAMi #2214: the lock of a node leaked where a step failed, and the node took no pod until it expired."""
     (mine,) = [each for each in bench.request(asked("one", SMALL)) if isinstance(each, Write)]
     bench.request(asked("two", SMALL))
     foreign = msgspec.structs.replace(

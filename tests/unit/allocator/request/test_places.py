@@ -91,7 +91,7 @@ def test_who_asks_for_a_part_of_a_gpu_whose_memory_is_not_known_is_told_so(empty
     assert places(writes) == []
     (waits,) = [write.message for write in writes if isinstance(write.message, Pending)]
     assert WaitReason.GPU_MEMORY_UNKNOWN in {reason.reason for reason in waits.reasons}
-    assert "does not tell the memory of GB10" in waits.message
+    assert "does not report the memory of GB10" in waits.message
 
 
 def test_small_slices_leave_room_for_the_largest_that_can_still_fit(bench):

@@ -210,7 +210,7 @@ def test_a_pod_waits_for_the_pod_that_it_wants_beside_it() -> None:
 
 
 def test_the_first_of_pods_that_want_to_be_together_is_not_kept_waiting_for_itself() -> None:
-    """As the scheduler has it: nobody is there, and it is one of those that it names."""
+    """As the scheduler has it: no pod is there, and it is one of those that it names."""
     together = HostNeeds(beside=(PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
     bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
     assert ask(bench, *(pod(name, together) for name in "abc")) == ["gpu-1"] * 3

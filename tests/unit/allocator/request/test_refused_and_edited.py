@@ -1,4 +1,4 @@
-"""A pod that was refused, and edited since: what it is told of what it waits for now."""
+"""A pod that was refused, and edited since: the reason that it shows now."""
 
 from factories.scheduling.allocator import Bench, asked, claim
 from factories.scheduling.gangs import everything, fleet, member
@@ -14,7 +14,7 @@ IMPOSSIBLE = claim(gpus=57)
 
 
 def mended(bench: Bench, request: AllocationRequested) -> list:
-    """It asks for what nobody can have, is refused, and asks for something else; what is said of that."""
+    """It asks for what no pod can have, is refused, and asks for something else; what is published."""
     assert Refused in [type(each) for each in everything(bench, bench.request(replace(request, claims=(IMPOSSIBLE,))))]
     return everything(bench, bench.request(replace(request, revision=2)))
 

@@ -424,7 +424,7 @@ def test_a_pod_is_told_its_new_devices_at_once_where_the_bus_gives_its_numbers_o
 
 
 def test_a_pod_is_told_what_became_of_the_daemon_it_shares_and_when_that_is_over(bench):
-    """A restarted MPS daemon has ended the tenant's processes: unsaid, its user looks for the fault in his own code."""
+    """A restarted MPS daemon has ended the tenant's processes: unreported, users suspect their own code."""
     grant = bench.bound("p1")
     address = subjects.slice_(NODE, grant.booking.allocation)
     restarted = "its MPS daemon died and was started again"

@@ -1,4 +1,4 @@
-"""Shares as the allocator gives them: what their pods are told, and where nobody is put any more."""
+"""Shares as the allocator gives them: what their pods read, and where none is put any more."""
 
 import msgspec
 import pytest
@@ -61,7 +61,7 @@ def test_a_container_with_shares_of_two_devices_is_told_that_it_can_use_one():
 
 
 def test_containers_with_one_share_each_are_told_nothing():
-    """A warning that is always there is read by nobody."""
+    """A warning that is always there is read by no one."""
     bench = sharing(gpu_report("node-a", 0, mig=False))
     claims = (share(container="a"), share(container="b"))
     grant = bench.granted("p1", *claims)

@@ -92,7 +92,7 @@ def test_a_pod_that_ran_does_not_rest(pair: Bench):
 
 
 def test_what_an_earlier_run_granted_is_no_quarrel_with_this_one(pair: Bench):
-    """After a failover the new allocator puts right what the old one did; nobody waits for that."""
+    """After a failover the new allocator puts right what the old one did; no pod waits for that."""
     other = pair.granted("q")
     foreign = Grant(
         revision=1,

@@ -104,7 +104,7 @@ def test_who_has_waited_long_enough_is_promised_the_place_that_is_free_soonest(f
 
 
 def test_what_is_freed_of_a_promised_place_is_nobody_elses(full: Bench):
-    """Else whoever comes later takes it piece by piece, and the promise is never kept."""
+    """Else later requests take it piece by piece, and the promise is never kept."""
     pass_time(full, AFTER_S)
     full.said.clear()
     full.land_all(full.gone(entry(full, "p1"), revision=1))
@@ -166,7 +166,7 @@ def test_a_promise_that_another_allocator_has_bound_is_not_taken_back_for_words_
 
 
 def test_a_promised_pod_takes_whatever_is_free_earlier_and_gives_its_promise_back(full: Bench):
-    """A node comes up: nobody waits for tenants there. What was kept free for it is offered to the others again."""
+    """A node comes up: no pod waits for tenants there. What was kept free for it is offered to the others again."""
     pass_time(full, AFTER_S)
     full.land_all(full.gone(entry(full, "p1"), revision=1))
     full.land_all(full.request(asked("late", HALF)))
@@ -246,7 +246,7 @@ def test_a_young_pod_before_an_old_one_of_its_shape_is_waited_for():
 
 
 def test_at_most_a_part_of_a_models_gpus_is_promised_and_always_one():
-    """What is free of promised GPUs is nobody's: that must not become the whole fleet."""
+    """What is free of promised GPUs stays unused: that must not become the whole fleet."""
     bench = yard(gpus=20, promises_percent=10)
     for number in range(40):
         bench.bound(f"p{number}", HALF)
@@ -270,7 +270,7 @@ def test_nobody_is_promised_anything_where_that_is_switched_off():
 
 
 def test_an_edit_does_not_make_a_request_young_again():
-    """Somebody mends his pod after five minutes: he has still waited for five minutes."""
+    """A user edits the pod after five minutes: it has still waited for five minutes."""
     bench = yard()
     bench.bound("p1", HALF)
     bench.land_all(bench.request(asked("big", WHOLE)))
@@ -295,7 +295,7 @@ def test_members_of_a_group_are_not_promised_places_one_by_one():
 
 
 def test_who_is_over_his_quota_is_promised_nothing(full: Bench):
-    """He could not have it when it is free; meanwhile it would be nobody's."""
+    """It could not have it when it is free; meanwhile it would stay unused."""
     quota = QuotaSet(namespace="default", total=Amounts(gpus=2), request=Amounts(), guaranteed=Amounts())
     full.land_all(full.observe(subjects.quota("default"), quota))
     assert promises(pass_time(full, 10 * AFTER_S)) == {}
@@ -443,7 +443,7 @@ def test_people_are_told_what_a_promise_waits_for(full: Bench):
 
 
 def test_who_could_use_what_is_kept_is_told_that_it_is_kept(full: Bench):
-    """Half a GPU is free and nobody gets it: without a word people would take that for a fault."""
+    """Half a GPU is free and no pod gets it: without a word people would take that for a fault."""
     pass_time(full, AFTER_S)
     full.land_all(full.gone(entry(full, "p1"), revision=1))
     (write,) = full.land_all(full.request(asked("late", SMALL)))

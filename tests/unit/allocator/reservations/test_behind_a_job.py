@@ -29,7 +29,7 @@ def granted(writes: list[Write]) -> list[Grant]:
 
 @pytest.fixture
 def retried() -> Bench:
-    """Two GPUs: of a job of two one runs, and one is made anew and waits; a pod that may be evicted has its place."""
+    """Two GPUs: of a job of two one runs, and one is made again and waits; a pod that may be evicted has its place."""
     bench = Bench(Allocator(RunId("r1"), Rules(promise_after_s=AFTER_S)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))

@@ -15,7 +15,7 @@ AFTER_S = 300.0
 
 
 def test_a_promise_that_was_ended_before_its_write_was_answered_is_not_counted_any_more():
-    """Else the place that it had in the limit of promises is never free again, and nobody is promised anything."""
+    """Else the place that it had in the limit of promises is never free again, and no pod is promised anything."""
     bench = Bench(Allocator(RunId("r1"), Rules(promise_after_s=AFTER_S)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))

@@ -39,7 +39,7 @@ def test_a_pod_of_two_gpus_is_promised_them_where_only_tenants_are_in_its_way(us
 
 
 def test_nodes_with_slices_in_quarantine_hide_no_others():
-    """Nobody waits for a slice that cannot be given back: 'A slice in quarantine is no such tenant' (docs/queue.md)."""
+    """No pod waits for a slice that cannot be given back: 'A slice in quarantine is no such tenant' (docs/queue.md)."""
     bench = Bench(Allocator(RunId("r1"), Rules()))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
@@ -68,7 +68,7 @@ def test_nodes_with_slices_in_quarantine_hide_no_others():
 
 @pytest.mark.parametrize("useless", [3, 4, 5])
 def test_a_pod_is_promised_a_gpu_of_a_node_that_has_its_cpu(useless):
-    """GPUs of a node that has too little CPU with nobody on it hide those of a node that has enough."""
+    """GPUs of a node that has too little CPU with no pod on it hide those of a node that has enough."""
     bench = Bench(Allocator(RunId("r1"), Rules()))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))

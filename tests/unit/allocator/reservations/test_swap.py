@@ -231,7 +231,7 @@ def test_two_allocators_exchange_a_promise_once(half_there: Bench):
 
 
 def test_an_exchange_stays_within_the_limits_of_its_namespace(half_there: Bench):
-    """A promise counts without the tenant that goes for it; a place that leaves him there does not."""
+    """A promise counts without the tenant that goes for it; a place that leaves it there does not."""
     limits = QuotaSet(namespace="default", total=Amounts(gpus=2))
     half_there.land_all(half_there.observe(subjects.quota("default"), limits))
     writes = end(half_there, third(half_there))
@@ -252,7 +252,7 @@ def test_an_edited_request_gives_up_both(half_there: Bench):
 
 
 def test_what_a_promise_was_exchanged_for_is_not_exchanged_again():
-    """Each time that something is freed it would be booked anew, and never be made."""
+    """Each time that something is freed it would be booked again, and never be made."""
     bench = promised(WHOLE, claim(profile="7g.40gb", gpus=3), gpus=6)
     end(bench, waited_for(bench)[0])
     end(bench, waited_for(bench)[0])
@@ -265,7 +265,7 @@ def test_what_a_promise_was_exchanged_for_is_not_exchanged_again():
 
 
 def test_a_promise_that_is_made_after_it_was_waived_does_not_end_what_it_was_exchanged_for(half_there: Bench):
-    """The pod would lose both: the one because nobody may be bound to it, the other because that one is ready."""
+    """The pod would lose both: the one because no pod may be bound to it, the other because that one is ready."""
     promise = grants(half_there, "big")[0]
     tenant = grants(half_there, stays(half_there))[0]
     goes = grants(half_there, third(half_there))[0]
@@ -320,7 +320,7 @@ def test_a_promise_of_another_allocator_that_is_given_up_costs_the_request_nothi
 
 
 def test_what_it_left_elsewhere_keeps_no_promise_from_being_exchanged():
-    """A slice that failed and cannot be given back may be there for ever, and is in nobody's way on node-a."""
+    """A slice that failed and cannot be given back may be there for ever, and is in no one's way on node-a."""
     bench = fleet(WHOLE, a=3, b=2)
     end(bench, "b1")
     end(bench, "b2")

@@ -1,4 +1,4 @@
-"""Shares that are made larger or smaller: booked as one order, and nobody let in too early."""
+"""Shares that are made larger or smaller: booked as one order, and no share admitted too early."""
 
 import pytest
 from factories.scheduling.allocator import (
@@ -66,7 +66,7 @@ def bench(empty: Bench) -> Bench:
 
 
 def test_a_change_is_one_order_and_is_answered_when_the_ledger_has_it(bench):
-    """Whoever is told "done" before that may be told wrong."""
+    """A caller that reads "done" before that may read wrong."""
     before = bench.bound("p1", fractional(20, 4000))
 
     (write,) = bench.handle(
@@ -94,7 +94,7 @@ def test_a_change_is_one_order_and_is_answered_when_the_ledger_has_it(bench):
 
 
 def test_a_share_that_only_grows_counts_nothing_besides(bench):
-    """What nobody has to remember is not written."""
+    """What need not be remembered is not written."""
     bench.bound("p1", mps(4000))
     grant = adjusted(bench, memory_mib=9000)
     assert (shares_of(grant), grant.counts) == ([9000], ())
@@ -133,7 +133,7 @@ def test_every_device_of_the_container_gets_the_same_and_no_other_container_does
     ]
 
 
-# -- nobody is let in too early -----------------------------------------------------------------------------------
+# -- no share is admitted too early -----------------------------------------------------------------------------------
 
 
 def test_a_smaller_share_is_free_for_others_only_when_its_agent_says_so(bench):
@@ -210,7 +210,7 @@ def test_what_a_slice_counts_that_ails_is_what_its_agent_says_is_used(bench, shr
 
 
 def test_an_orphan_that_is_being_made_smaller_keeps_all_that_may_be_used_until_it_is_gone(bench):
-    """The bus forgets its request and its pod goes meanwhile: its processes may linger, and nobody asks for it."""
+    """The bus forgets its request and its pod goes meanwhile: its processes may linger, and no one asks for it."""
     bench.bound("p1", mps(30000))
     grant = adjusted(bench, memory_mib=10000)
     node, address = bench.allocator.desk.world.news[NODE], subjects.slice_(NODE, grant.booking.allocation)
@@ -278,18 +278,18 @@ def test_who_comes_second_to_the_ledger_decides_anew(bench):
     address = subjects.ledger(NODE, first.booking.allocation)
     bench.observe(address, other)
     bench.handle(WriteRefused(write.operation, bench.allocator.desk.world.sequences[address.subject]))
-    (anew,) = [each for each in bench.said if isinstance(each, Write) and each.operation != write.operation]
-    assert isinstance(anew.message, Grant)
-    assert anew.message.revision == 3
-    assert [device.share.memory_mib for device in anew.message.counts] == [35000]
-    everything(bench, [anew])
+    (later,) = [each for each in bench.said if isinstance(each, Write) and each.operation != write.operation]
+    assert isinstance(later.message, Grant)
+    assert later.message.revision == 3
+    assert [device.share.memory_mib for device in later.message.counts] == [35000]
+    everything(bench, [later])
     (answer,) = answers(bench)
     assert isinstance(answer, Adjusted)
     assert answer.revision == 3
 
 
 def test_what_another_allocator_has_made_larger_counts_before_the_own_change_is_answered(bench):
-    """Whoever asks meanwhile would be booked beside it on what it was: both together are more than the device has."""
+    """Another share would meanwhile be booked beside its old size: both together are more than the device has."""
     first = bench.bound("p1", mps(10000))
     (write,) = bench.handle(AdjustAsked(1, change(memory_mib=5000)))
     devices = tuple(replace(d, share=replace(d.share, memory_mib=35000)) for d in first.booking.devices)
@@ -336,7 +336,7 @@ def test_a_revoke_that_waits_for_its_turn_says_the_size_that_its_slice_has_by_no
 
 
 def test_a_revoke_that_says_the_larger_size_lets_nobody_in_beside_it(bench):
-    """Its slice is smaller by the time it lands, and the ledger books what it says: nobody may count on less."""
+    """Its slice is smaller by the time it lands, and the ledger books what it says: no share may count on less."""
     bench.bound("p1", mps(30000))
     smaller = adjusted(bench, memory_mib=5000)
     withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
@@ -385,7 +385,7 @@ def test_what_somebody_was_let_into_is_not_taken_back(bench):
 
 
 def test_a_process_that_works_no_longer_takes_back_what_it_has_not_sent(bench):
-    """Whoever asked is told to ask the other one; and what was booked for it is free again."""
+    """The caller is sent to the other one; and what was booked for it is free again."""
     bench.bound("p1", mps(10000))
     everything(bench, bench.request(asked("p2", mps(1000))))
     sent = bench.request(asked("p3", mps(1000)))  # its order is on its way: the next one under this guard waits
@@ -399,7 +399,7 @@ def test_a_process_that_works_no_longer_takes_back_what_it_has_not_sent(bench):
 
 
 def test_a_change_that_came_to_nothing_leaves_its_pod_to_be_evicted(bench):
-    """It was booked anew, and nobody of higher priority would get its place until something was said of it again."""
+    """It was booked again, and no pod of higher priority would get its place until something was said of it again."""
     preemptible = replace(asked("p1", mps(10000)), leeway=Leeway(preemptible=True))
     (granted,) = everything(bench, bench.request(preemptible))
     everything(bench, bench.ready(granted.message))
@@ -423,7 +423,7 @@ def test_a_change_that_came_to_nothing_leaves_its_pod_to_be_evicted(bench):
 
 
 def test_so_many_at_once_and_no_more(empty):
-    """A flood of questions would fill the memory of whoever decides for everybody."""
+    """A flood of questions would fill the memory of the active allocator."""
     gpus = tuple(gpu_report("node-a", index, mig=False) for index in range(8))
     bench = with_gpus(empty, *gpus)
     for number in range(ASKED_MAX + 1):

@@ -205,7 +205,7 @@ def test_a_share_on_a_gpu_of_which_only_the_name_is_known_does_not_grow(empty, m
 
 @pytest.mark.parametrize("mig", [True, False])
 def test_in_a_home_that_is_out_of_use_a_share_does_not_grow(empty, mig):
-    """Somebody may be there whom journal and ledger have forgotten: nobody counts what he uses."""
+    """A process may be there that journal and ledger have forgotten: what it uses is not counted."""
     known = gpu_report("node-a", 0, model="a30-24gb", mig=mig)
     bench = with_gpus(empty, known)
     bench.bound("p1", replace(fractional(10, 2400), profile="1g.6gb" if mig else None))
@@ -215,7 +215,7 @@ def test_in_a_home_that_is_out_of_use_a_share_does_not_grow(empty, mig):
 
     why = refused(bench, memory_mib=2500)
     assert why.reason is AdjustReason.NOT_NOW
-    assert "is out of use now" in why.message
+    assert "is unavailable" in why.message
     assert shares_of(adjusted(bench, memory_mib=2000)) == [2000]
 
 
@@ -231,7 +231,7 @@ def test_in_a_home_that_is_out_of_use_a_share_does_not_grow(empty, mig):
         ({"memory_mib": 2**62}, "memory_mib", "from 1 to"),
         ({"sm_partition": 101}, "sm_partition", "from 1 to 100"),
         ({"quota_limit_permille": 1001}, "quota_limit_permille", "from 1 to 1000"),
-        ({"quota_limit_permille": 500}, "quota_limit_permille", "cannot be more than the allowed part"),
+        ({"quota_limit_permille": 500}, "quota_limit_permille", "cannot exceed the quota limit of"),
     ],
 )
 def test_a_value_that_means_nothing_is_named(bench, values, field, words):
@@ -243,7 +243,7 @@ def test_a_value_that_means_nothing_is_named(bench, values, field, words):
 
 
 def test_a_share_of_memory_has_nothing_else(bench):
-    """An mps share would be given a bound of SMs that nobody counted."""
+    """An mps share would be given a bound of SMs that no one counted."""
     bench.bound("p1", mps())
     wrong = refused(bench, sm_partition=50)
     assert (wrong.reason, wrong.field) == (AdjustReason.INVALID_VALUE, "sm_partition")
@@ -272,7 +272,7 @@ def test_which_container_is_meant_must_be_clear(empty):
 
 def test_who_has_no_slice_is_told_so(bench):
     """An order for a slice that is not there, or is being taken away, would bring it back."""
-    assert refused(bench, "nobody", memory_mib=5).reason is AdjustReason.NOT_FOUND
+    assert refused(bench, "unknown", memory_mib=5).reason is AdjustReason.NOT_FOUND
     bench.granted("p1", mps())  # not made yet
     assert refused(bench, memory_mib=5000).reason is AdjustReason.NOT_BOUND
     bench.bound("p2", mps())
@@ -308,7 +308,7 @@ def test_a_node_that_is_not_open_is_changed_by_nobody(bench):
 
 @pytest.mark.parametrize("memory_mib", [9000, 1000], ids=["larger", "smaller"])
 def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
-    """A change would be told as booked that nobody carries out; and it would land on a node that is open for nobody."""
+    """A change would be reported as booked that no agent carries out; and it would land on a closed node."""
     bench.bound("p1", mps(4000))
     news = bench.allocator.desk.world.news[NODE]
     removed = NodeRemoved(node=NODE, cause="its Node object was deleted")
@@ -335,7 +335,7 @@ def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
 
 
 def test_on_a_node_whose_inventory_is_gone_nothing_is_changed(bench):
-    """A removal that is forgotten leaves slices on a node of which nobody speaks: no change is carried out there."""
+    """A removal that is forgotten leaves slices on a node that has no agent: no change is carried out there."""
     bench.bound("p1", mps(4000))
     allocation, grant = next(iter(bench.allocator.desk.world.ledger.items()))
     binding = bench.allocator.desk.world.bindings[RequestId("p1")]

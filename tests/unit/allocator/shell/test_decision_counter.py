@@ -68,7 +68,7 @@ def served(bench, name: str) -> Grant:
 
 
 def test_each_phase_of_the_way_there_and_back_is_told_apart(measured, counts):
-    """Nobody would know whether pods wait for a place, for the device, or for us."""
+    """It would be unknown whether pods wait for a place, for the device, or for us."""
     grant = served(measured, "first")
     assert phases(counts) == {"place": (1, 1.0), "make": (1, 2.0), "bind": (1, 4.0), "serve": (1, 7.0)}
     source = grant.booking.source
@@ -134,7 +134,7 @@ def said(monkeypatch):
 
 
 def test_a_pod_that_waits_longer_than_a_reading_lasts_is_counted(said, measured, counts):
-    """Streams are read anew every five minutes: of all waits only the short ones would be shown."""
+    """Streams are reread every five minutes: of all waits only the short ones would be shown."""
     measured.now += 100
     (write,) = measured.land_all(measured.request(asked("slow", claim(profile="1g.5gb"))))
     for _ in range(3):
@@ -164,7 +164,7 @@ def test_what_was_said_during_a_reading_is_timed_by_nobody(said, measured, count
 
 
 def test_what_another_life_of_the_bus_told_is_not_timed(said, measured, counts):
-    """After a wipe everybody says his words again, and none of them is new."""
+    """After a wipe every process publishes again, and none of it is new."""
     measured.now += 100
     (write,) = measured.land_all(measured.request(asked("slow", claim(profile="1g.5gb"))))
     read_anew(measured, tuple(said.values()))
@@ -215,7 +215,7 @@ def test_who_scales_the_fleet_sees_what_is_waited_for_by_model_and_profile(bench
 
 
 def test_a_slice_that_the_ledger_does_not_know_is_a_leak(bench):
-    """A slice that is on a device and in nobody's books is lost to all, and nobody would see it."""
+    """A slice that is on a device and in no ledger is lost to all, unnoticed."""
     grant = bench.bound("first", claim(profile="3g.20gb"))
     world = bench.allocator.desk.world
     snapshot = world.inventories[NODE].snapshot

@@ -159,7 +159,7 @@ def test_each_moment_of_a_requests_life_has_its_word(bench):
 
 
 def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench):
-    """Two of one shape wait, and a more important one of another: the second is told that both are before it."""
+    """Two of one shape wait, and a more important one of another: the second learns that both are before it."""
     bench.bound("p0", claim(profile="7g.40gb"))
     bench.land_all(bench.request(msgspec.structs.replace(asked("high", claim(profile="4g.20gb")), priority=9)))
     for name in ("p1", "p2"):

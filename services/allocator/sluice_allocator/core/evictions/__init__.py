@@ -1,1 +1,1 @@
-"""Pods that must go: for more important ones, and from drained places."""
+"""Evictions: for requests of higher priority, and from drained places."""

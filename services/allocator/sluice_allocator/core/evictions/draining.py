@@ -1,10 +1,9 @@
 """
-Nodes and GPUs that an operator has cordoned: whose pods are evicted where they are drained, and what a waiter is told.
+Cordoned nodes and GPUs: whose pods a drain evicts, and what waiting requests show about cordons.
 
-Whom a drain evicts follows from the operator's word, the grants and the bindings, so whoever takes the word back takes
-the orders back, and a restart orders the same. It must not end a grant: the pod goes through its source, as
-`kubectl drain` does it (https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/), and what is refused
-there stays.
+A drain's evictions follow from the cordon, the grants and the bindings, so that lifting the cordon lifts the orders,
+and a restart orders the same. A pod goes through its source, as `kubectl drain` does it
+(https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/), and stays where the eviction is refused.
 """
 
 from itertools import islice
@@ -18,17 +17,17 @@ from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.world import request_of
 
 NAMED_MAX = 3
-"""So many cordons are named to whoever waits."""
+"""Most cordons named in a waiting reason."""
 LOOKED_AT_MAX = 20
-"""Among so many cordons the ones that matter to a waiter are looked for: what it costs does not grow with the fleet."""
+"""Most cordons searched for those that matter to a request, so that the cost does not grow with the fleet."""
 
 
 def why_drained(desk: Desk, grant: Grant) -> str | None:
     """
-    Why the pod of a grant must leave its node; None when it need not.
+    Why the pod of a grant has to leave its node; None when it need not.
 
-    Only a pod that was told of its place: the eviction of one that has another would end that one too, and a slice
-    that is still being made is bound within a bounded time, or given up.
+    Only a pod that is bound to this place: evicting one with another place would end that one too, and a slice that
+    is still being made is bound within a bounded time, or given up.
     """
     booking = grant.booking
     cordon = desk.world.cordons.get(booking.node)
@@ -44,10 +43,10 @@ def why_drained(desk: Desk, grant: Grant) -> str | None:
 
 def look_at_drained(desk: Desk, node: NodeName) -> None:
     """
-    What an operator says of a node has changed: look again at whose pods are there.
+    A node's cordon changed: look again at the pods there.
 
-    What was decided before and waits for its turn under the node's guard is decided anew: no guard covers this word,
-    and a grant would follow a cordon that its writer knows.
+    Decisions queued under the node's guard are made again: no guard covers cordons, and a grant would follow one that
+    its writer knows.
     """
     desk.take_back(subjects.ledger_filter(node))
     known = desk.fleet.nodes.get(node)
@@ -58,7 +57,7 @@ def look_at_drained(desk: Desk, node: NodeName) -> None:
 
 
 def with_cordons(desk: Desk, why: NoPlace) -> NoPlace:
-    """Why somebody waits, and what operators said of the GPUs among it that are cordoned."""
+    """A waiting reason, with the cordons of GPUs of the models in it."""
     models = {each.of for each in why.reasons if each.reason is WaitReason.NODE_CORDONED}
     if not models:
         return why

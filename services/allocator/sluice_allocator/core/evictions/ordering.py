@@ -1,10 +1,9 @@
 """
-Whose eviction is ordered, and whose order is taken back.
+Decides which evictions are ordered, and which orders are lifted.
 
-Both follow from grants, bindings and operators' words, so a restart and a second allocator order the same. A pod goes
-for a grant that stands, and for no other: one that is just being taken back would be had by nobody, and its Revoke may
-be read later than the order. It goes only from what it has: where it is bound, if it is. It must not judge whether a
-grant stands (`standing` does), nor end one.
+Both follow from grants, bindings and cordons, so that a restart and a second allocator order the same. A pod is
+evicted only for a valid grant: the place of one that is being revoked would stay unused, and its Revoke may be read
+later than the order. A bound pod is evicted only from the place it is bound to.
 """
 
 from sluice.contracts.bus import subjects
@@ -28,7 +27,7 @@ from sluice_allocator.core.world import request_of
 
 
 def settle_eviction(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> None:
-    """Order the eviction of a pod that must go, and take the order back when it need not go any more."""
+    """Order the eviction of a pod that has to go, or lift the order."""
     concerns_some = desk.world.promises or desk.world.cordons or desk.world.evictions or desk.sparing.has_orders
     if not concerns_some and why_taken_back(desk, request) is None:
         return
@@ -47,9 +46,9 @@ def settle_eviction(desk: Desk, request: RequestId, entries: dict[AllocationId, 
 
 def _say(desk: Desk, word: EvictionOrdered | EvictionOver) -> None:
     """
-    Say whether a pod has to go. At a bounded rate where another allocator writes over it, for one has read less.
+    Publish whether a pod has to go. At a bounded rate while another allocator writes the opposite: one has read less.
 
-    What is on the bus already is not written again.
+    Nothing is written twice.
     """
     address = subjects.eviction(word.request)
     stands = desk.world.evictions.get(word.request) == word
@@ -59,7 +58,7 @@ def _say(desk: Desk, word: EvictionOrdered | EvictionOver) -> None:
 
 
 def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> str | None:
-    """Why the pod of a request must go; None when it need not."""
+    """Why the pod of a request has to go; None when it need not."""
     if not isinstance(desk.world.requests.get(request), AllocationRequested):
         return None
     for allocation, entry in entries.items():
@@ -76,9 +75,9 @@ def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, Ledger
 
 def _look_at_those_who_go_for(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> None:
     """
-    Whether a grant stands may have changed with its request: look again at whose eviction follows from it.
+    The validity of a grant may have changed with its request: look again at the evictions for it.
 
-    Not at who is gone: two requests may each have had a place that the other's was to come after, at different times.
+    Not of slices that are gone: two requests may each have had a place after the other's, at different times.
     """
     for entry in entries.values():
         for each in entry.after if isinstance(entry, Grant) and entry.evict else ():
@@ -88,16 +87,16 @@ def _look_at_those_who_go_for(desk: Desk, request: RequestId, entries: dict[Allo
 
 
 def _is_in_the_way(desk: Desk, entries: dict[AllocationId, LedgerEntry]) -> bool:
-    """Whether somebody waits for a slice to go, whose pod may have gone already: that may take too long as well."""
+    """Whether a grant waits for a slice to go whose pod may have gone already: that may take too long as well."""
     left = (allocation for allocation in entries if not is_gone(desk, allocation))
     return any(_evicting(desk, allocation) for allocation in left)
 
 
 def _goes_for(desk: Desk, request: RequestId, allocation: AllocationId) -> Grant | None:
     """
-    The grant for whose place a pod goes that has this allocation; None where there is none.
+    The grant for whose place the pod with this allocation goes; None where there is none.
 
-    Of a pod that is bound elsewhere this one is surplus and is taken back anyway: its eviction would end the other one.
+    For a pod bound elsewhere this allocation is surplus and revoked anyway: its eviction would end the other one.
     """
     binding = desk.world.bindings.get(request)
     if isinstance(binding, Bound) and binding.allocation != allocation:
@@ -109,7 +108,7 @@ def _evicting(desk: Desk, allocation: AllocationId) -> list[Grant]:
     """
     The grants for whose place the pod of an allocation has to go.
 
-    Not for who has not asked in this life of the bus: he may have gone meanwhile, and his place is given up then.
+    Only of requests seen in this incarnation of the bus: others may be gone, and their grants are given up then.
     """
     promises = (desk.world.ledger[promise] for promise in desk.world.promises.get(allocation, ()))
     return [each for each in promises if isinstance(each, Grant) and each.evict and _is_asked_for(desk, each)]
@@ -121,7 +120,7 @@ def _is_asked_for(desk: Desk, grant: Grant) -> bool:
 
 
 def _stands(desk: Desk, grant: Grant) -> bool:
-    """Whether a grant that is asked for is not just being taken back, nor about to be."""
+    """Whether a requested grant is neither being revoked nor about to be."""
     asked = desk.world.requests.get(grant.booking.request)
     if not isinstance(asked, AllocationRequested) or is_being_revoked(desk, grant):
         return False

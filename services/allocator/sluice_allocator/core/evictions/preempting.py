@@ -1,12 +1,10 @@
 """
-Who may be evicted for whom: a request that finds no place gets the place of tenants who are less important.
+Preemption: a request that finds no place gets the place of pods of lower priority.
 
-Opted into twice: by the allocator's rule `preemption` and by each victim's pod (`preemptible`). Only a lower priority
-ever goes, and nobody of another namespace whom that namespace's guarantee covers. The place is booked in the same step
-(a Grant with `after` and `evict`), so nobody else gets it while the victims leave; `ordering` orders their evictions
-and takes the orders back. docs/preemption.md has the whole story.
-
-It must not evict by itself: whether a pod goes follows from the grants that stand in the ledger.
+It needs two opt-ins: the allocator's rule `preemption`, and each victim's pod (`preemptible`). Only lower priorities
+ever go, and no victim that its own namespace's guarantee covers. The place is booked in the same step (a Grant with
+`after` and `evict`), so no other request gets it while the victims leave; `ordering` orders their evictions and lifts
+the orders, as the ledger's grants require. docs/preemption.md has the whole story.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,10 +44,10 @@ def find_victims(
     at_limit: bool = False,
 ) -> Displacing | None:
     """
-    A place that a request of this priority can have when others are evicted; None when that does not help.
+    A place that a request of this priority can have by evicting others; None when that does not help.
 
-    The one answer for those who ask for real and for those who only want to know (`request` is None for them). A
-    namespace that is `at_limit` can only have the places of its own.
+    Serves real requests and simulated ones (`request` is None for those). A namespace that is `at_limit` can only
+    have the places of its own.
     """
     if not desk.rules.preemption:
         return None
@@ -68,11 +66,11 @@ def find_victims(
 
 def _keeps_guarantees(desk: Desk, namespace: str, victims: Sequence[Victim], leaving: dict[str, Usage]) -> bool:
     """
-    Whether other namespaces keep what they are guaranteed, also when everybody has left who will anyway.
+    Whether other namespaces keep their guarantees, also when everything that is leaving has left.
 
-    Nor does a grant count that the ledger does not have yet: it may be refused, and the victims would be gone; nor a
-    place that others have yet. Shares that are being changed count as they are for sure. `leaving` is what all of that
-    comes to, by namespace: added up once for a search, which changes nothing.
+    A grant that the ledger does not have yet does not count: it may be refused, and the victims would be gone; nor
+    does a place that others still have. Shares that are being resized count their certain size. `leaving` is the sum
+    of all that, by namespace: added up once for a search, which changes nothing.
     """
     for other in {victim.namespace: None for victim in victims if victim.guarded and victim.namespace != namespace}:
         if other not in leaving:
@@ -84,7 +82,7 @@ def _keeps_guarantees(desk: Desk, namespace: str, victims: Sequence[Victim], lea
 
 
 def _leaving(desk: Desk, namespace: str) -> Usage:
-    """What is booked of a namespace and not sure to stay."""
+    """What is booked of a namespace and not certain to stay."""
     usage = desk.fleet.usage_of
     leaving = ((desk.fleet.booking(each), keeps) for each, keeps in desk.sparing.leaving(namespace).items())
     return total(usage(booking.devices) - usage(keeps) for booking, keeps in leaving if booking is not None)
@@ -103,10 +101,10 @@ def _lost_with(desk: Desk, namespace: str, allocations: Iterable[AllocationId]) 
 
 def note_victim(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) -> None:
     """
-    Something about an allocation has changed: it is to be looked at, where that can matter to anybody's eviction.
+    An allocation changed: look at it again if that can matter to an eviction.
 
-    That is where its pod may be evicted, or might be until now; and where it is going, or was, or waits for others, or
-    has shares that are being changed, and its namespace may be guaranteed something: that is counted without it.
+    That is so if its pod is evictable, or may have been; if it is moving, was, waits for others, or has shares that
+    are being resized, and its namespace may have a guarantee: then it does not count for that.
     """
     concerned = False
     if isinstance(entry, Grant):
@@ -125,7 +123,7 @@ def note_victim(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None)
 
 
 def look_at_victim(desk: Desk, allocation: AllocationId) -> None:
-    """Something about an allocation has changed: whether its pod may be evicted for others."""
+    """An allocation changed: update whether its pod may be evicted."""
     entry = desk.world.ledger.get(allocation)
     booking = desk.fleet.booking(allocation)
     if booking is None:
@@ -148,14 +146,14 @@ def look_at_victim(desk: Desk, allocation: AllocationId) -> None:
 
 
 def _may_never_be_had(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) -> bool:
-    """Whether the ledger does not have yet what this process has decided; or others have the place that is promised."""
+    """Whether this process's decision is not in the ledger yet, or others still have the reserved place."""
     if entry is None:
         return allocation in desk.assumed
     return isinstance(entry, Grant) and is_promise(desk, entry)
 
 
 def _sure_of(desk: Desk, grant: Grant) -> tuple[DeviceGrant, ...]:
-    """What a pod has for sure: of shares that are being changed the smaller size, be it that before or that after."""
+    """What a pod certainly has: of shares that are being resized the smaller size."""
     on_its_way = desk.adjustments.on_their_way.get(grant.booking.allocation)
     devices = grant.booking.devices
     if on_its_way is None or not same_places(devices, on_its_way.adjusted.booking.devices):
@@ -182,13 +180,13 @@ def _may_go_at(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) 
 
 
 def _is_evicted(desk: Desk, allocation: AllocationId) -> bool:
-    """Whether a grant stands for whose place its pod is evicted."""
+    """Whether a valid grant evicts its pod."""
     promises = (desk.world.ledger[promise] for promise in desk.world.promises.get(allocation, ()))
     return any(isinstance(promise, Grant) and promise.evict for promise in promises)
 
 
 def note_revoked(desk: Desk, grant: Grant) -> None:
-    """This process is about to revoke a grant: what is decided before the ledger has that counts without it."""
+    """This process is about to revoke a grant: decisions until the ledger has that count without it."""
     allocation = grant.booking.allocation
     namespace = grant.booking.namespace
     if namespace in desk.world.quotas or allocation in desk.fleet.stock.victims.known:
@@ -197,32 +195,32 @@ def note_revoked(desk: Desk, grant: Grant) -> None:
 
 
 def has_less(desk: Desk, namespace: str) -> None:
-    """A namespace is about to have less: an order to evict of it that is not sent is decided anew."""
+    """A namespace is about to have less: unsent orders to evict from it are decided again."""
     if desk.sparing.taken and guaranteed(desk, namespace) != NO_AMOUNTS:
         desk.take_back_grants(_evicting_from(desk, namespace))
 
 
 def _evicting_from(desk: Desk, namespace: str) -> dict[AllocationId, None]:
-    """The grants on their way that evict somebody of a namespace: it had enough when they were decided."""
+    """Grants on their way that evict from a namespace: its guarantee was met when they were decided."""
     taken = ((desk.fleet.booking(each), promise) for each, promise in desk.sparing.taken.items())
     return {promise: None for booking, promise in taken if booking is not None and booking.namespace == namespace}
 
 
 def look_at_victims_of(desk: Desk, request: RequestId) -> None:
-    """Something about a request has changed: what is booked for it is to be looked at."""
+    """A request changed: look at what is booked for it."""
     if desk.rules.preemption:
         for allocation in desk.world.allocations_of.get(request, ()):
             note_victim(desk, allocation, desk.world.ledger[allocation])
 
 
 def look_at_guarantee(desk: Desk, namespace: str) -> None:
-    """What a namespace is guaranteed may have changed: whoever of it may go, or is going, is to be looked at."""
+    """A namespace's guarantee may have changed: look at its evictable pods and at those that are going."""
     desk.sparing.look |= {victim.allocation: None for victim in desk.fleet.stock.victims.of(namespace)}
-    desk.sparing.look |= dict.fromkeys(desk.fleet.accounts.opened(namespace))  # what is taken away is among these
+    desk.sparing.look |= dict.fromkeys(desk.fleet.accounts.opened(namespace))  # what is being revoked is among these
 
 
 def look_at_evictions(desk: Desk) -> None:
-    """Time has passed: some evictions have taken too long, and some pods were left alone for long enough."""
+    """Time passed: some evictions have taken too long, and some pods were exempt for long enough."""
     for request in desk.sparing.due(desk.now):
         for allocation in desk.world.allocations_of.get(request, ()):
             desk.sparing.look[allocation] = None

@@ -1,7 +1,7 @@
 """
-What this process remembers of evictions: since when each is waited for, and whom to leave alone for a while.
+Remembers evictions: since when each is waited for, and which pods are exempt for a while.
 
-Losing it costs time, never a slice: an eviction that cannot be carried out is then waited for anew.
+Losing it costs time, never a slice: a blocked eviction is then waited for again.
 """
 
 import heapq
@@ -16,18 +16,18 @@ from sluice_allocator.core.rules import Rules
 
 @dataclass(slots=True)
 class Sparing:
-    """Evictions under way, and those that came to nothing."""
+    """Evictions under way, and failed ones."""
 
     rules: Rules
     look: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
-    """Allocations of which it may have changed whether they may be evicted."""
+    """Allocations for which it may have changed whether they may be evicted."""
     taken: dict[AllocationId, AllocationId] = field(default_factory=dict)
-    """Those for whose place a grant is decided and not settled, with that grant."""
+    """Those whose place goes to a grant that is decided and not settled, with that grant."""
     _leaving: dict[str, dict[AllocationId, tuple[DeviceGrant, ...]]] = field(default_factory=dict)
     """
-    By namespace, what is booked and fills no guarantee: being taken away, in the way of a promise that evicts, or not
-    in the ledger yet, or a place that others have yet, so that it may never be there. With what of it does: shares that
-    are being made smaller, or larger, have that for sure.
+    By namespace, bookings that fill no guarantee: being revoked, in the way of a reservation that evicts, not in the
+    ledger yet, or on a place that others still have. With their certain part: shares that are being resized keep the
+    smaller size.
     """
     leaving_of: dict[AllocationId, str] = field(default_factory=dict)
     """The same by allocation: its namespace."""
@@ -40,19 +40,19 @@ class Sparing:
     # -- who is in the way of a promise ---------------------------------------------------------------------------
 
     def take(self, promise: AllocationId, after: tuple[AllocationId, ...]) -> None:
-        """A grant is decided that is to come after these."""
+        """A grant is decided that comes after these."""
         for each in after:
             self.taken[each] = promise
             self.look[each] = None
 
     def let_go(self, promise: AllocationId) -> None:
-        """That grant is settled: what holds now is what the ledger says. A handful are unsettled at a time."""
+        """That grant is settled: the ledger decides from now on. A handful are unsettled at a time."""
         for each in [each for each, by in self.taken.items() if by == promise]:
             del self.taken[each]
             self.look[each] = None
 
     def leaves(self, namespace: str, allocation: AllocationId, keeps: tuple[DeviceGrant, ...] = ()) -> None:
-        """What is booked for an allocation will be gone but for this, or is not sure to be had, as far as is known."""
+        """A booking will be gone except for this part, or is not certain."""
         self._leaving.setdefault(namespace, {})[allocation] = keeps
         self.leaving_of[allocation] = namespace
 
@@ -65,13 +65,13 @@ class Sparing:
                 del self._leaving[namespace]
 
     def leaving(self, namespace: str) -> Mapping[AllocationId, tuple[DeviceGrant, ...]]:
-        """What is booked of a namespace and fills no guarantee but by these: it will be gone, or may never be had."""
+        """Bookings of a namespace that fill no guarantee except for these parts."""
         return self._leaving.get(namespace, {})
 
     # -- evictions that take time ---------------------------------------------------------------------------------
 
     def awaited(self, request: RequestId, now: float) -> None:
-        """A pod's eviction is ordered, or what it had is waited for when it has gone; said again and again."""
+        """A pod's eviction is ordered, or its slice is waited for; called repeatedly."""
         if request not in self._since:
             self._since[request] = now
             for patience_s in (self.rules.eviction_patience_s, self.rules.eviction_gone_s):
@@ -79,11 +79,11 @@ class Sparing:
 
     @property
     def has_orders(self) -> bool:
-        """Whether this process waits for any eviction that is not over."""
+        """Whether this process waits for any eviction."""
         return bool(self._since)
 
     def over(self, request: RequestId) -> None:
-        """It need not be evicted any more, or nothing that anybody waits for is left of it."""
+        """It need not be evicted any more, or nothing is left of it."""
         self._since.pop(request, None)
 
     def is_overdue(self, request: RequestId, now: float, *, done: bool) -> bool:
@@ -93,7 +93,7 @@ class Sparing:
         return since is not None and now - since >= patience_s
 
     def failed(self, request: RequestId, now: float) -> None:
-        """A pod could not be evicted: leave it alone for a while, longer each time."""
+        """A pod could not be evicted: exempt it for a while, longer each time."""
         failures = self._failures.get(request, 0)
         pause_s = min(self.rules.spare_first_s * 2 ** min(failures, 30), self.rules.spare_max_s)
         self._failures[request] = failures + 1
@@ -101,18 +101,18 @@ class Sparing:
         heapq.heappush(self._alarms, (now + pause_s, request))
 
     def is_spared(self, request: RequestId, now: float) -> bool:
-        """Whether a pod is to be left alone at the moment."""
+        """Whether a pod is exempt at the moment."""
         return self._until.get(request, now) > now
 
     def due(self, now: float) -> list[RequestId]:
-        """Requests to be looked at again, for something about their eviction was only a matter of time."""
+        """Requests to be looked at again because time passed."""
         requests: dict[RequestId, None] = {}
         while self._alarms and self._alarms[0][0] <= now and len(requests) < self.rules.settle_batch:
             requests[heapq.heappop(self._alarms)[1]] = None
         return list(requests)
 
     def forget(self, request: RequestId) -> None:
-        """A request will not be seen again."""
+        """A request is gone."""
         self._since.pop(request, None)
         self._failures.pop(request, None)
         self._until.pop(request, None)

@@ -1,8 +1,8 @@
 """
-What this process remembers of pods that are granted together: who is of which group, and how each group stands.
+Remembers groups of pods that are granted together: their members, and how far each group is.
 
-All of it follows from requests, ledger and bindings, and is worked out again when one of those changes (`groups`).
-Only the clocks and the trial are memory of their own: losing them costs time, never a slice. Nothing is decided here.
+All of it follows from requests, ledger and bindings, and is computed again when one of those changes (`groups`). Only
+the clocks and the trial are memory of their own: losing them costs time, never a slice.
 """
 
 from collections import OrderedDict, deque
@@ -18,18 +18,18 @@ GroupKey = tuple[str, str]
 
 
 class Stand(Enum):
-    """What the group of a pod means for it."""
+    """What its group means for a pod."""
 
     WAITS = "waits"
-    """For the others: it gets no place by itself, and is not bound."""
+    """Not the leader: it gets no place by itself, and is not bound."""
     JOINS = "joins"
-    """Others have places already: it looks for its own at once, and is not bound."""
+    """Others have places already: it searches for its own at once, and is not bound."""
     STARTS = "starts"
     """All have their slices: it may be bound."""
     ALONE = "alone"
-    """Somebody is bound: it is served like a pod without group."""
+    """A member is bound: it is served like a pod without group."""
     LEAVES = "leaves"
-    """There is no place for all: it gives back what it has."""
+    """There is no place for all: it releases its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """The member that had no place when its party was tried, and what was said of that."""
+    """The member that had no place when its party was tried, and the reason."""
 
     member: RequestId
     why: Why
@@ -56,30 +56,30 @@ NOT_GRANTED = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One living pod of a group, as the bus tells of it."""
+    """One live pod of a group, as the bus shows it."""
 
     request: RequestId
     name: str
     size: int
-    """Of its group, as it says itself."""
+    """The group's size, as this pod gives it."""
     priority: int
     sequence: int
     started: bool
-    """Bound, or bound to by its source's memory."""
+    """Bound, or remembered as bound by its source."""
     placed: bool
     """It has a place, or may have one on a node that is not open yet."""
     ready: bool
     adopted_for: SourceName | None
-    """Its source, where a grant of it was found to be carried out already: it may run there, as its source knows."""
+    """Its source, if a grant of it was found carried out already: it may run there."""
     granted_at: int
     """Where in BOOK the earliest of its grants stands; NOT_GRANTED while none does."""
     waived_at: int
-    """Where in BOOK it was said that its group gives back what it has; -1 where it was not."""
+    """The sequence in BOOK at which its group's release was published; -1 where it was not."""
 
 
 @dataclass(slots=True)
 class Clock:
-    """How far a party has come, and since when it came no further."""
+    """How far a party is, and since when it made no progress."""
 
     progress: int
     since: float
@@ -87,7 +87,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Party:
-    """So many members of a group as its size says, who are granted together; the last one may be incomplete."""
+    """As many members as the group's size, granted together; the last party may be incomplete."""
 
     number: int
     size: int
@@ -96,9 +96,9 @@ class Party:
     """The lowest priority among the members (negated), and the youngest of them: since then it could be served."""
     why: Why | None = None
     leader: RequestId | None = None
-    """Who waits in the queue on behalf of all."""
+    """The member that waits in the queue on behalf of all."""
     clock: Clock | None = None
-    """While it has places and nobody of it is bound."""
+    """While it has places and no member is bound."""
 
 
 @dataclass(slots=True)
@@ -108,20 +108,20 @@ class Gang:
     key: GroupKey
     members: dict[RequestId, None] = field(default_factory=dict)
     known: dict[RequestId, Member] = field(default_factory=dict)
-    """What was known of those who count when the group was looked at last."""
+    """The members when the group was last looked at."""
     touched: dict[RequestId, None] = field(default_factory=dict)
-    """About whom something has changed since."""
+    """Members that changed since."""
     held: dict[RequestId, None] = field(default_factory=dict)
-    """Who may have a slice on a node that is not open yet."""
+    """Members that may have a slice on a node that is not open yet."""
     is_due: bool = False
     """Whether a group that is too large to be looked at all the time is to be looked at now."""
     stands: dict[RequestId, Stand] = field(default_factory=dict)
     party_of: dict[RequestId, Party] = field(default_factory=dict)
     parties: tuple[Party, ...] = ()
     clocks: dict[RequestId, Clock] = field(default_factory=dict)
-    """Those of the parties, by each of their members: parties that move up have other numbers."""
+    """The parties' clocks, by each member: parties that move up have other numbers."""
     stuck: dict[int, Stuck] = field(default_factory=dict)
-    """Per party, what came of the trial that was in vain last."""
+    """Per party, the result of its last failed trial."""
     looked: dict[RequestId, None] = field(default_factory=dict)
     """Members that were looked at before the group was."""
 
@@ -139,7 +139,7 @@ class Trial:
     heard: int = 0
     """How often something had been freed when it began."""
     in_one_event: bool = True
-    """Whether nobody was tried beside it."""
+    """Whether no other request was tried meanwhile."""
 
 
 class Gangs:
@@ -150,21 +150,21 @@ class Gangs:
         self.of: dict[GroupKey, Gang] = {}
         self.member_of: dict[RequestId, GroupKey] = {}
         self.dirty: OrderedDict[GroupKey, None] = OrderedDict()
-        """About which something has changed: nobody of them acts before they were looked at."""
+        """Groups that changed: no member acts before its group was looked at."""
         self.put_off: OrderedDict[GroupKey, None] = OrderedDict()
-        """The same of groups that are looked at with the next tick."""
+        """The same for groups that are looked at with the next tick."""
         self.timed: OrderedDict[GroupKey, None] = OrderedDict()
         """Those with a clock."""
         self.waiting: OrderedDict[RequestId, None] = OrderedDict()
-        """Members who are told by their group why they wait, the one that was told longest ago first."""
+        """Members that show their group's waiting reason, the one updated longest ago first."""
         self.owed: OrderedDict[RequestId, None] = OrderedDict()
-        """Leaders to whom something was offered when they could not be tried."""
+        """Leaders that were offered something when they could not be tried."""
         self.trial: Trial | None = None
         self.rest_until = -1e9
-        """By then what was looked for in vain is made up for."""
+        """Until then failed searches delay the next trial."""
 
     def know(self, request: RequestId, key: GroupKey | None) -> None:
-        """A request is of this group; of none any more, or not there."""
+        """A request is of this group; of none any more, or gone."""
         before = self.member_of.get(request)
         if before == key:
             return
@@ -176,7 +176,7 @@ class Gangs:
             self.touch(request)
 
     def touch(self, request: RequestId) -> None:
-        """Something about a request has changed: its group is to be looked at before anybody of it acts."""
+        """A request changed: its group is looked at before any member acts."""
         key = self.member_of.get(request)
         if key is not None:
             self.of[key].touched[request] = None
@@ -194,7 +194,7 @@ class Gangs:
         self.touch(request)
 
     def unknown(self, request: RequestId) -> bool:
-        """Whether it is still to be found out what its group means for a member; then it is looked at again."""
+        """Whether a member's group is still to be looked at; then the member is looked at again."""
         gang = self.of[self.member_of[request]]
         if gang.key in self.dirty or gang.key in self.put_off:
             gang.looked[request] = None
@@ -202,7 +202,7 @@ class Gangs:
         return False
 
     def stand_of(self, request: RequestId) -> Stand:
-        """What its group means for a member now; while that is not known, it waits, and is looked at again."""
+        """What its group means for a member now; while that is unknown it waits, and is looked at again."""
         if self.unknown(request):
             return Stand.WAITS
         gang = self.of[self.member_of[request]]

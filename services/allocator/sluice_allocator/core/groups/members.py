@@ -1,4 +1,4 @@
-"""One pod of a group as the bus tells of it: whether it has a place, a slice, a binding. Decides nothing."""
+"""One pod of a group as the bus shows it: whether it has a place, a slice, a binding."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId
@@ -19,11 +19,11 @@ from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.groups.gangs import NOT_GRANTED, Member
 
 NOT_USABLE = (SliceFailed, SliceQuarantined, SliceDegraded, SliceGone)
-"""Words of an agent after which a place is not one to begin a job on."""
+"""Statuses of a slice on which no group should start."""
 
 
 def member_of_group(desk: Desk, request: RequestId) -> Member | None:
-    """What the bus tells of one pod; None when it is over, or refused, and so not to be counted."""
+    """The state of one pod; None when it is over or refused, and so not counted."""
     asked, binding = desk.world.requests.get(request), desk.world.answer_to(request)
     if not isinstance(asked, AllocationRequested) or asked.group is None or isinstance(binding, Refused | Released):
         return None

@@ -1,19 +1,19 @@
 """
-Pods that are granted together or not at all (`group`, `group-size`): how each group stands, and what follows for each.
+Pods that are granted together or not at all (`group`, `group-size`): how each group stands, and what follows.
 
-    fewer than its size have asked       -> all wait, and nothing is held for them
+    fewer than its size have asked       -> all wait, and no places are held
     all have asked, none has a place     -> one of them waits in the queue for all (`trials` finds the places)
-    some have a place, some have none    -> those who have none look for one at once
-    all have a place, and all are ready  -> all may be bound, and whoever is first begins the job
-    somebody is bound                    -> the rest is served as single pods
-    as many as its size are bound        -> whoever comes beside them, too
-    nothing comes of it for too long     -> all places that nobody is bound to are waived, and given back
+    some have a place, some have none    -> those without search at once
+    all have a place, and all are ready  -> all may be bound, and the first one starts the job
+    one is bound                         -> the rest is served as single pods
+    as many as its size are bound        -> further pods are, too
+    no progress for too long             -> all unbound places are waived, and released
 
-All of it is derived from the requests, the ledger and the bindings, so a restart in the middle and a second allocator
-come to the same. Waiving is a word under the binding's guard: either `Bound` or `Waived` is the last word about an
-allocation, so nobody's place is taken back while another process binds it.
+All of it is derived from the requests, the ledger and the bindings, so that a restart in the middle and a second
+allocator come to the same. Waiving is written under the binding's guard: either `Bound` or `Waived` is the last
+message about an allocation, so no place is revoked while another process binds it.
 
-It must not choose places; and it must not be asked of a pod without a group.
+Call it for pods with a group only.
 """
 
 from collections import OrderedDict
@@ -41,15 +41,14 @@ from sluice_allocator.core.world import RequestFact
 
 Key = TypeVar("Key", bound=Hashable)
 LARGEST = 1000
-"""A look at a group costs a look at each of its members. No job has more; where more pods have one name, they are
-looked at once in a tick."""
+"""A look at a group costs a look at each of its members. Larger groups are looked at once per tick."""
 
 
 # -- what others ask ----------------------------------------------------------------------------------------------
 
 
 def know_group(desk: Desk, request: RequestId, asked: RequestFact | None) -> None:
-    """Take in of which group a request is, if of any."""
+    """Note a request's group, if it has one."""
     group = asked.group if isinstance(asked, AllocationRequested) else None
     if group is None and request not in desk.gangs.member_of:
         return
@@ -58,26 +57,26 @@ def know_group(desk: Desk, request: RequestId, asked: RequestFact | None) -> Non
 
 
 def is_held_back(desk: Desk, request: RequestId) -> bool:
-    """Whether a pod may not be bound yet, for its group is not ready."""
+    """Whether a pod may not be bound yet because its group is not ready."""
     if request not in desk.gangs.member_of:
         return False
     return desk.gangs.stand_of(request) not in {Stand.STARTS, Stand.ALONE}
 
 
 def waits_with_group(desk: Desk, request: RequestId) -> bool:
-    """Whether a pod without a place looks for none by itself."""
+    """Whether a pod without a place does not search by itself."""
     if request not in desk.gangs.member_of:
         return False
     return desk.gangs.stand_of(request) not in {Stand.JOINS, Stand.ALONE}
 
 
 def joins_group(desk: Desk, request: RequestId) -> bool:
-    """Whether a pod looks for the place that its group still lacks."""
+    """Whether a pod searches for the place that its group still lacks."""
     return request in desk.gangs.member_of and desk.gangs.stand_of(request) is Stand.JOINS
 
 
 def turn_of(desk: Desk, request: RequestId, asked: AllocationRequested) -> tuple[int, int]:
-    """Rank and sequence by which a request waits: its own, or those of its group while that comes together."""
+    """Rank and sequence by which a request waits: its own, or its group's while that comes together."""
     key = desk.gangs.member_of.get(request)
     party = desk.gangs.of[key].party_of.get(request) if key is not None else None
     if party is None or desk.gangs.stand_of(request) is Stand.ALONE:
@@ -86,7 +85,7 @@ def turn_of(desk: Desk, request: RequestId, asked: AllocationRequested) -> tuple
 
 
 def shape_of_group(desk: Desk, leader: RequestId) -> bytes:
-    """Where others in the queue have their shape: a group fits where no other does."""
+    """The queue shape of a group's leader: a group fits where no other does."""
     namespace, name = desk.gangs.member_of[leader]
     return f"group\0{namespace}\0{name}\0{leader}".encode()
 
@@ -94,7 +93,7 @@ def shape_of_group(desk: Desk, leader: RequestId) -> bytes:
 def waiver(
     desk: Desk, request: RequestId, asked: AllocationRequested, grants: dict[AllocationId, Grant]
 ) -> Waived | None:
-    """The word that a member gives its places back; None where it does not, or has none."""
+    """The waiver by which a member releases its places; None where it does not, or has none."""
     if not grants or request not in desk.gangs.member_of or desk.gangs.stand_of(request) is not Stand.LEAVES:
         return None
     party = desk.gangs.of[desk.gangs.member_of[request]].party_of[request]
@@ -104,7 +103,7 @@ def waiver(
 
 
 def is_told_by_group(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
-    """Whether a pod waits for its group, and is told why: at once the first time, then at a bounded rate."""
+    """Whether a pod waits for its group; publishes why: at once the first time, then at a bounded rate."""
     key = desk.gangs.member_of.get(request)
     if key is None or isinstance(desk.world.answer_to(request), (Bound, Refused, Released)):
         return False
@@ -122,7 +121,7 @@ def is_told_by_group(desk: Desk, request: RequestId, asked: AllocationRequested)
 
 
 def tell_group(desk: Desk, leader: RequestId) -> bool:
-    """Who stands in the queue for a group has come to be outside: all of it is told. False where it is of none."""
+    """A group's leader is now outside the queue: all members get that reason. False where it leads no group."""
     key = desk.gangs.member_of.get(leader)
     party = desk.gangs.of[key].party_of.get(leader) if key is not None else None
     if party is None or party.leader != leader:
@@ -132,7 +131,7 @@ def tell_group(desk: Desk, leader: RequestId) -> bool:
 
 
 def _why_now(desk: Desk, party: Party, why: Why) -> Why:
-    """Why a party waits: nothing is looked for while who stands for it is kept outside the queue."""
+    """Why a party waits: nothing is searched while its leader is outside the queue."""
     if party.leader not in desk.queue.outside:
         return why
     outside = desk.queue.why_outside()
@@ -140,7 +139,7 @@ def _why_now(desk: Desk, party: Party, why: Why) -> Why:
 
 
 def why_group_waits(desk: Desk, request: RequestId) -> tuple[RequestId | None, Why] | None:
-    """Who stands in the queue for a pod, and why its group waits; None where it looks for a place by itself."""
+    """The leader in the queue for a pod, and why its group waits; None where it searches by itself."""
     key = desk.gangs.member_of.get(request)
     party = desk.gangs.of[key].party_of.get(request) if key is not None else None
     if key is None or party is None or party.why is None:
@@ -150,26 +149,26 @@ def why_group_waits(desk: Desk, request: RequestId) -> tuple[RequestId | None, W
 
 
 def why_not_begun(desk: Desk, request: RequestId) -> str:
-    """Why a pod that has a place is not bound, where that is for its group; empty where it is not."""
+    """Why a pod with a place is not bound because of its group; empty otherwise."""
     key = desk.gangs.member_of.get(request)
     party = desk.gangs.of[key].party_of.get(request) if key is not None else None
     return party.why.message if party is not None and party.why is not None else ""
 
 
 def say_why_group_waits(desk: Desk, request: RequestId, asked: AllocationRequested, why: Why) -> None:
-    """Tell one member why its group waits, at a bounded rate, for there are many and each changes it for all."""
+    """Publish why a member's group waits, at a bounded rate: there are many, and each changes it for all."""
     address = subjects.waiting(request)
     said = desk.outbox.kept(address) or desk.world.waiting.get(request)
     first = why.reasons[0].reason
-    # Another allocator may see the group otherwise: its word is no news, or the two would answer each other for ever.
-    anew = not isinstance(said, Pending) or desk.attempts.last_said(request) is not first
-    if desk.attempts.may_say_pending(request, desk.now, reason=first, anew=anew):
+    # Another allocator may see the group otherwise: its reason is no news, or the two would answer each other forever.
+    is_news = not isinstance(said, Pending) or desk.attempts.last_said(request) is not first
+    if desk.attempts.may_say_pending(request, desk.now, reason=first, is_news=is_news):
         pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
         desk.outbox.keep(address, pending, request=request)
 
 
 def time_passed_for_groups(desk: Desk) -> None:
-    """Clocks may have run out, and large groups are due: as many are looked at, in turn, as one event is worth."""
+    """Clocks may have run out, and large groups are due: some are looked at, in turn, within one event's budget."""
     gangs = desk.gangs
     for key in _some(gangs.timed, desk.rules.settle_batch // 3):
         gangs.dirty[key] = None
@@ -179,7 +178,7 @@ def time_passed_for_groups(desk: Desk) -> None:
 
 
 def refresh_groups(desk: Desk) -> None:
-    """Tell a few members again why their group waits, in turn: what they were told may be old."""
+    """Publish a few members' group reasons again, in turn, since they may be outdated."""
     for request in _some(desk.gangs.waiting, desk.rules.pending_refresh_batch):
         asked = desk.world.requests.get(request)
         if isinstance(asked, AllocationRequested):
@@ -187,7 +186,7 @@ def refresh_groups(desk: Desk) -> None:
 
 
 def _some(waiting: OrderedDict[Key, None], count: int) -> list[Key]:
-    """The first so many, at least one, which come last the next time."""
+    """The first so many, at least one; they come last the next time."""
     some = list(islice(waiting, max(1, count)))
     for each in some:
         waiting.move_to_end(each)
@@ -198,7 +197,7 @@ def _some(waiting: OrderedDict[Key, None], count: int) -> list[Key]:
 
 
 def settle_group(desk: Desk, key: GroupKey) -> None:
-    """Look at one group: what it means for each of its pods now."""
+    """Reconcile one group: what it means for each of its pods now."""
     gangs = desk.gangs
     gang = gangs.of.get(key)
     if gang is None:
@@ -238,7 +237,7 @@ def settle_group(desk: Desk, key: GroupKey) -> None:
 
 
 def _put_off(desk: Desk, key: GroupKey) -> None:
-    """A group is looked at with the next tick; until then nobody knows of whom a trial for it would be."""
+    """Look at a group with the next tick; a trial for it ends, since its members are unknown until then."""
     desk.gangs.put_off[key] = None
     if desk.gangs.trial is not None and desk.gangs.trial.key == key:
         desk.put_trial_off()
@@ -248,10 +247,10 @@ def _parties(desk: Desk, gang: Gang) -> Iterator[Party]:
     """
     The members as parties of the group's size, each with what it means for its members.
 
-    Whoever is bound comes first, then whoever has a place, then who asked first: so a job that runs is one party, and
-    whoever was made anew belongs to it. What is too many waits as the next party while the first comes together. When
-    that runs whole, the size is fulfilled and whoever comes beside it is a single pod: it takes the place of one that
-    is about to go, or is one more (ADR 0054).
+    Bound members come first, then those with a place, then by age: so a running job is one party, and its restarted
+    members belong to it. Surplus members wait as the next party while the first comes together. When that runs
+    completely, the size is fulfilled and further pods are single: they replace one that is about to go, or are extra
+    (ADR 0054).
     """
     members = sorted(gang.known.values(), key=_order)
     if not members:
@@ -271,7 +270,7 @@ def _parties(desk: Desk, gang: Gang) -> Iterator[Party]:
             number += 1
         members = []
     running = [member for member in others if member.started]
-    if running:  # whatever is said of sizes: who runs is not to lose its slice for it
+    if running:  # whatever the sizes say: a running member is not to lose its slice for it
         yield _party(desk, gang, number, running)
         number += 1
         others = [member for member in others if not member.started]
@@ -280,7 +279,7 @@ def _parties(desk: Desk, gang: Gang) -> Iterator[Party]:
 
 
 def _runs_whole(members: list[Member], size: int) -> bool:
-    """Whether as many members as the size says are bound; those that are bound come first."""
+    """Whether as many members as the size says are bound; bound ones come first."""
     return len(members) >= size and all(member.started for member in members[:size])
 
 
@@ -320,7 +319,7 @@ def _party(desk: Desk, gang: Gang, number: int, members: list[Member]) -> Party:
 
 
 def _clock_of(gang: Gang, party: Party) -> Clock | None:
-    """How far a party had come when the group was looked at last, whatever its number was; of several the youngest."""
+    """The clock of a party when the group was last looked at, whatever its number was; of several the youngest."""
     known = (gang.clocks[request] for request in party.members if request in gang.clocks)
     return max(known, key=lambda clock: clock.since, default=None)
 
@@ -333,7 +332,7 @@ def _new_party(gang: Gang, number: int, size: int, members: list[Member]) -> Par
 
 
 def _party_at_odds(desk: Desk, gang: Gang, number: int, sizes: tuple[int, int], members: list[Member]) -> Party:
-    """Those who do not agree on a size: they wait until somebody mends that, and hold nothing for long."""
+    """Members that disagree on a size: they wait until that is fixed, and hold nothing for long."""
     party = _new_party(gang, number, len(members), members)
     named = [next((each.name for each in gang.known.values() if each.size == size), "") for size in sizes]
     said = " and ".join(f"{name} says {size}" for name, size in zip(named, sizes, strict=True))
@@ -353,14 +352,14 @@ def _all(gang: Gang, party: Party, stand: Stand) -> Party:
 
 def _is_given_up(desk: Desk, gang: Gang, party: Party, clock: Clock, members: list[Member]) -> bool:
     """
-    Whether a party that has places gives them back: one of it has said so since, or nothing came of it for long.
+    Whether a party with places releases them: a member has published so since, or it made no progress for long.
 
-    Of several that are in each other's way the one whose turn is first has twice the time: what the others give back is
+    Of several blocking each other, the one with the earliest turn has twice the time: what the others release is
     offered to it first.
     """
     adopted_for = {member.adopted_for for member in members} - {None}
     if any(source not in desk.world.sources for source in adopted_for):
-        return False  # it may run: what was said of it last went with the broker, and its source says it again
+        return False  # it may run: the last message was lost with the broker, and its source publishes again
     waived_at = max(member.waived_at for member in members)
     if any(member.placed and member.granted_at < waived_at for member in members):
         return True
@@ -375,7 +374,7 @@ def _is_given_up(desk: Desk, gang: Gang, party: Party, clock: Clock, members: li
 
 
 def _let_one_wait_for_all(desk: Desk, party: Party) -> None:
-    """The first of a party stands in the queue, at the turn of the party, for all of them."""
+    """The first of a party waits in the queue, at the party's turn, for all of them."""
     party.leader = party.members[0]
     rank, sequence = party.turn
     if desk.queue.add(party.leader, shape_of_group(desk, party.leader), rank, sequence):
@@ -383,7 +382,7 @@ def _let_one_wait_for_all(desk: Desk, party: Party) -> None:
 
 
 def _drop_stale_trial(desk: Desk, gang: Gang) -> None:
-    """A trial is of a party as it was: whoever came, went or asks for something else ends it."""
+    """A trial is of a party as it was: a member that comes, goes or changes its request ends it."""
     trial = desk.gangs.trial
     if trial is None or trial.key != gang.key:
         return
@@ -416,13 +415,13 @@ def _incomplete(gang: Gang, party: Party, there: int) -> Why:
 
 
 def _not_tried(gang: Gang, party: Party) -> Why:
-    message = f"all {party.size} pods of group {gang.key[1]} have asked; places for all of them are looked for"
+    message = f"all {party.size} pods of group {gang.key[1]} have asked; searching for places for all of them"
     return Why(message, (_count(WaitReason.GROUP_INCOMPLETE, party.size, gang),))
 
 
 def _not_ready(gang: Gang, party: Party, placed: int, ready: int) -> Why:
     message = (
-        f"its place is reserved, and group {gang.key[1]} begins when all of its {party.size} pods have theirs: "
+        f"its place is reserved, and group {gang.key[1]} starts when all of its {party.size} pods have theirs: "
         f"{placed} have a place, {ready} a ready slice"
     )
     return Why(message, (_count(WaitReason.GROUP_INCOMPLETE, party.size - ready, gang),))

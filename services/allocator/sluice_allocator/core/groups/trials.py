@@ -1,11 +1,10 @@
 """
-Places for a whole group: booked one after the other in this process, and ordered when all are found, else undone.
+Finds places for a whole group: booked one after the other in this process, and ordered when all are found, else
+undone.
 
-A trial of many members takes several events, so that nobody else waits for it; what it has found is booked meanwhile,
-and what others take, or write, is respected. One trial is under way at a time. It begins at the turn of its group, or
-when something was freed that the member without a place could use; in vain, it rests in proportion to what it cost.
-
-It must not decide whether a group should be asking: `groups` does.
+A trial of many members takes several events, so that other requests are not delayed; its places are booked meanwhile,
+and other allocators' writes are respected. One trial runs at a time. It begins at the turn of its group, or when
+something was freed that the member without a place could use; after a failure it pauses in proportion to its cost.
 """
 
 from collections import deque
@@ -34,11 +33,11 @@ from sluice_allocator.core.waiting.queue import shape_of
 
 
 def offer_to_group(desk: Desk, leader: RequestId, node: NodeName) -> None:
-    """Something was freed on a node: a trial is worth it where the member that had no place would have one there."""
+    """Something was freed on a node: a trial is worth it if the member without a place would have one there."""
     gang, party = _of(desk, leader)
     stuck = gang.stuck.get(party.number)
     if stuck is not None and stuck.heard == desk.wakes.heard:
-        return  # it is what its own trial had found, and has given back
+        return  # it is what its own trial had found and released
     asked = desk.world.requests.get(stuck.member) if stuck is not None else None
     if stuck is not None and isinstance(asked, AllocationRequested):
         avoid = desk.attempts.avoided(stuck.member, desk.now)
@@ -48,7 +47,7 @@ def offer_to_group(desk: Desk, leader: RequestId, node: NodeName) -> None:
 
 
 def begin_trial(desk: Desk, leader: RequestId) -> None:
-    """Look for places for a whole group, now or as soon as that can be."""
+    """Search places for a whole group, now or as soon as possible."""
     gang, party = _of(desk, leader)
     tried_before = party.number in gang.stuck
     unsure = gang.key in desk.gangs.put_off or _is_busy(desk, party)
@@ -70,7 +69,7 @@ def begin_trial(desk: Desk, leader: RequestId) -> None:
 
 
 def go_on_with_trials(desk: Desk) -> None:
-    """Go on with the trial that is under way, as far as one event is worth; else begin one that is owed."""
+    """Continue the current trial within one event's budget; else begin one that is owed."""
     gangs = desk.gangs
     if gangs.trial is not None:
         gangs.trial.in_one_event = False
@@ -113,7 +112,7 @@ def _find(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place |
 
 
 def _forget_unusable(desk: Desk, trial: Trial) -> bool:
-    """Whether places found in earlier events may not be given any more: they are looked for again."""
+    """Whether places found in earlier events are no longer usable: they are searched again."""
     lost = [booking for booking in trial.found.values() if not _is_usable(desk, booking)]
     for booking in lost:
         desk.untry(booking)
@@ -136,7 +135,7 @@ def _grant_all(desk: Desk, trial: Trial) -> None:
 
 
 def _end_in_vain(desk: Desk, trial: Trial, request: RequestId, found: NoPlace) -> None:
-    """One has no place: nobody gets one, and all are told whose is missing, and why."""
+    """One member has no place: the group gets none, and all members show which one and why."""
     placed = len(trial.found)
     desk.drop_trial()
     gang, party = desk.gangs.of[trial.key], trial.party
@@ -159,17 +158,17 @@ def _end_in_vain(desk: Desk, trial: Trial, request: RequestId, found: NoPlace) -
 
 
 def _rests(desk: Desk) -> bool:
-    """Whether so many places were looked for in vain that no trial is repeated now."""
+    """Whether so many places were found in vain that no trial is repeated now."""
     return desk.gangs.rest_until - desk.now > desk.rules.group_burst_s
 
 
 def _is_busy(desk: Desk, party: Party) -> bool:
-    """Whether an answer to one of them is on its way: what it was is known first."""
+    """Whether a write about a member is pending: its result comes first."""
     return any(desk.outbox.busy(subjects.binding(request)) for request in party.members)
 
 
 def _in_order(desk: Desk, asked: dict[RequestId, AllocationRequested]) -> list[RequestId]:
-    """Those who may be on one node only come first, then the largest: what is small fits into what is left."""
+    """Members that fit one node only come first, then the largest: small ones fit into what is left."""
 
     def key(request: RequestId) -> tuple[bool, int, int]:
         each = asked[request]
@@ -189,7 +188,7 @@ def _of(desk: Desk, leader: RequestId) -> tuple[Gang, Party]:
 
 
 def _asked(desk: Desk, request: RequestId) -> AllocationRequested:
-    """What a member asks for. Whoever asks no longer has ended the trial before (`groups`)."""
+    """A member's request. A withdrawn one has ended the trial before (`groups`)."""
     asked = desk.world.requests[request]
     assert isinstance(asked, AllocationRequested)
     return asked
@@ -204,7 +203,7 @@ def _nth(number: int) -> str:
 
 
 def _never(desk: Desk, asked: list[AllocationRequested]) -> str:
-    """Why these pods could not start together even if nothing else were there; empty where that is not sure."""
+    """Why these pods could not start together even on an empty fleet; empty where that is uncertain."""
     over = never_allows(desk, asked[0].namespace, total(least_of(desk, each.claims) for each in asked))
     if over is not None:
         return f"they can run together only if the quota is raised: {over.sentence_of_all()}"

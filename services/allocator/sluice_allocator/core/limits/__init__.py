@@ -1,1 +1,1 @@
-"""What namespaces may have."""
+"""Quotas of namespaces."""

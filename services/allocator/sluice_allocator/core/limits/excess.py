@@ -1,12 +1,12 @@
 """
-Grants that are too much for their namespace, because several allocators granted at once (PROTOCOL §4).
+Revokes grants that exceed their namespace's limits because several allocators granted at once (PROTOCOL §4).
 
-Each of them is exact by itself; together they may exceed a limit by one request for each that does not know of the
-others' grants yet. The grant that is later in the ledger is then taken back, as long as it is not bound. Everybody who
-has read a grant has read what came before it, so all come to the same; and nobody binds a grant before that. So is one
-that landed after a limit of one pod that its writer did not know yet.
+Each allocator alone is exact; together they may exceed a limit by one request per allocator that has not read the
+others' grants yet. The grant that is later in the ledger is then revoked, unless it is bound. Every process that has
+read a grant has read what came before it, so all come to the same result; and none binds a grant before that. The
+same holds for a grant that landed after a limit that its writer did not know yet.
 
-It must not judge what is bound, adopted, or older than the limit: a limit ends nothing that runs.
+Bound or adopted grants, and those older than the limit, are never revoked: a limit ends nothing that runs.
 """
 
 from sluice.contracts.bus import subjects
@@ -20,16 +20,13 @@ from sluice_allocator.core.waiting.promised import is_exchange, is_promise
 
 
 def look_at_binding(desk: Desk, request: RequestId) -> None:
-    """The answer to a request is known anew: look at each of its entries."""
+    """A request's binding changed: look at each of its entries."""
     for allocation in desk.world.allocations_of.get(request, ()):
         look_at_booked(desk, allocation, desk.world.ledger[allocation])
 
 
 def look_at_booked(desk: Desk, allocation: AllocationId, entry: LedgerEntry) -> None:
-    """
-    Keep in mind which bookings are judged, or stand among them in the ledger: what is not bound; and what was adopted
-    since the limit, for nobody asked whether it fits.
-    """
+    """Track bookings for the overcommit check: unbound grants, and grants adopted after the limit was set."""
     if isinstance(entry, Closed):
         return  # nothing is booked any more
     booking, accounts = entry.booking, desk.fleet.accounts
@@ -47,7 +44,7 @@ def look_at_booked(desk: Desk, allocation: AllocationId, entry: LedgerEntry) -> 
 
 def look_at_excess(desk: Desk, allocation: AllocationId) -> None:
     """
-    A grant was read that may be too much beside others: look again at all of its namespace that are not bound.
+    A grant was read that may exceed a limit beside others: look again at all unbound ones of its namespace.
 
     This is only for speed: each of them is looked at once more before it is bound.
     """
@@ -65,10 +62,11 @@ def look_at_excess(desk: Desk, allocation: AllocationId) -> None:
 
 def excess(desk: Desk, grant: Grant) -> str | None:
     """
-    Why a grant that is not bound is taken back; None where it stays.
+    Why an unbound grant is revoked; None where it stays.
 
-    In the order of the ledger, those stay that fit beside what came before them: now, and when what is promised is had.
-    What comes later never counts: whoever reads a grant comes to the same, whether he has read on or not.
+    In the order of the ledger, grants stay that fit beside those before them: now, and when reserved places are
+    taken. Later ones never count, so every process that reads a grant comes to the same, whether it has read on or
+    not.
     """
     booking = grant.booking
     quota = desk.world.quotas.get(booking.namespace)
@@ -106,11 +104,10 @@ def _beyond(desk: Desk, quota: QuotaSet, grant: Grant, *, promised: bool) -> str
 
 def may_bind(desk: Desk, grant: Grant) -> bool:
     """
-    Whether everything is known that was written before a grant: otherwise it may still turn out to be too much.
+    Whether everything written before a grant is known: otherwise it may still turn out to be too much.
 
-    A process knows its own writes before it has read what others wrote before them: grants, and the very limit. And
-    where it has decided to take a grant back, that may land at any time: nobody is bound to it before that is settled,
-    whatever it thinks by then.
+    A process knows its own writes before it has read what others wrote before them: grants, and the limit itself. And
+    a decision to revoke a grant may land at any time: no pod is bound to it before that is settled.
     """
     booking = grant.booking
     if desk.outbox.busy(subjects.ledger(booking.node, booking.allocation)):
@@ -129,23 +126,23 @@ def was_read(desk: Desk) -> None:
 
 
 def _is_over(desk: Desk, quota: QuotaSet) -> bool:
-    """Whether a namespace has more than it may have, however it came to that."""
+    """Whether a namespace is over its limits, for whatever reason."""
     return bool(beyond(quota.total, usage(desk, quota.namespace)))
 
 
 def _is_too_much_for_one(desk: Desk, quota: QuotaSet, booking: Booking) -> str:
-    """In which dimension a booking is more than one pod may have; empty where it is not."""
+    """The dimension in which a booking exceeds the limit of one pod; empty where none."""
     return beyond(quota.request, desk.fleet.usage_of(booking.devices))
 
 
 def _is_limited_since(desk: Desk, booking: Booking) -> bool:
-    """Whether a booking was written to the ledger after the limits of its namespace were said."""
+    """Whether a booking was written to the ledger after its namespace's limits."""
     limits = subjects.quota(booking.namespace).subject
     return booking.namespace in desk.world.quotas and _written_at(desk, booking) > desk.world.sequences.get(limits, 0)
 
 
 def _is_judged(desk: Desk, grant: Grant) -> bool:
-    """Whether a grant may be taken back: it was decided under these limits, and its pod does not have it."""
+    """Whether a grant may be revoked: it was decided under these limits, and its pod does not have it."""
     booking = grant.booking
     if grant.adopted or not _is_limited_since(desk, booking):
         return False
@@ -154,10 +151,10 @@ def _is_judged(desk: Desk, grant: Grant) -> bool:
 
 def _standing(desk: Desk, quota: QuotaSet, *, promised: bool) -> tuple[Usage, list[Grant]]:
     """
-    What is bound of a namespace, and its other grants, in the order of the ledger.
+    The bound bookings of a namespace, and its other grants, in the order of the ledger.
 
-    Either as it is now, when whoever a promise comes after has his place and may keep it; or when all that is
-    `promised` is had, and they are gone.
+    Either as it is now, with predecessors of reservations in place; or (`promised`) when all reserved places are
+    taken, and the predecessors are gone.
     """
     opened: dict[AllocationId, Booking] = {}
     for allocation in desk.fleet.accounts.opened(quota.namespace):
@@ -173,7 +170,7 @@ def _standing(desk: Desk, quota: QuotaSet, *, promised: bool) -> tuple[Usage, li
     exchanges = [each for each in promises if is_exchange(each) and each.booking.allocation not in left_out]
     left_out |= {each: None for exchange in exchanges for each in exchange.after}
     kept = [promise for promise in promises if promise.booking.allocation not in left_out]
-    awaited = {each: None for promise in kept for each in promise.after}  # gone when what is promised is there
+    awaited = {each: None for promise in kept for each in promise.after}  # gone when the reserved place is taken
     for allocation in awaited:
         booking = desk.fleet.booking(allocation)
         if booking is not None and booking.namespace == quota.namespace and allocation not in opened:
@@ -188,7 +185,7 @@ def _in_order(desk: Desk, grants: list[Grant], but: dict[AllocationId, None]) ->
 
 
 def _has_another(desk: Desk, promise: Grant) -> bool:
-    """Whether the request of a promise has been granted a place besides: it will have one of them."""
+    """Whether the request of a reservation has another grant: it will have one of them."""
     entries = (desk.world.ledger[each] for each in desk.world.allocations_of.get(promise.booking.request, ()))
     return any(isinstance(entry, Grant) and not is_promise(desk, entry) for entry in entries)
 

@@ -1,7 +1,7 @@
 """
-What this process remembers for the limits of namespaces: whom to try again, and what its own writes still wait for.
+Remembers, for the limits of namespaces, which requests to try again, and what this process's writes still wait for.
 
-It must not decide; `quotas` does. Losing it costs time: all of it follows from facts that are looked at again.
+Losing it costs time: all of it follows from facts that are looked at again.
 """
 
 import heapq
@@ -15,23 +15,23 @@ from sluice.contracts.quotas.usage import NOTHING, Usage, total
 from sluice_allocator.core.waiting.turns import Turn
 
 LEAST_REMEMBERED = 4096
-"""Of so many different asks it is remembered what they count at least; then anew."""
+"""Most different requests whose least usage is remembered."""
 
 
 @dataclass(slots=True)
 class Unbooked:
-    """Requests of which a source remembers a slice that the ledger does not tell of."""
+    """Requests whose source remembers a slice without a ledger entry."""
 
     claims_of: dict[str, dict[RequestId, tuple[Claim, ...]]] = field(default_factory=dict)
     """By namespace; none is empty."""
     _namespace_of: dict[RequestId, str] = field(default_factory=dict)
     _totals: dict[str, tuple[int, Usage]] = field(default_factory=dict)
-    """What all of a namespace counted at least when that was worked out last, for so many models of GPUs."""
+    """The least usage of a namespace's requests when last computed, for so many models of GPUs."""
     _since: dict[str, list[tuple[tuple[Claim, ...], bool]]] = field(default_factory=dict)
-    """Who has come since (or gone: False), so that not all have to be added up for each of them."""
+    """Requests that came since (or went: False), so that the sum need not be computed for each of them."""
 
     def put(self, request: RequestId, namespace: str, claims: tuple[Claim, ...]) -> None:
-        """The ledger does not tell of its slice (yet)."""
+        """The ledger lacks its slice (yet)."""
         if self.claims_of.get(namespace, {}).get(request) == claims:
             return
         self.drop(request)
@@ -40,7 +40,7 @@ class Unbooked:
         self._note(namespace, claims, came=True)
 
     def drop(self, request: RequestId) -> str | None:
-        """It does, or there is none. Returns the namespace, if that is new."""
+        """The ledger has it, or there is none. Returns the namespace, if that is new."""
         namespace = self._namespace_of.pop(request, None)
         if namespace is not None:
             claims = self.claims_of[namespace].pop(request)
@@ -50,7 +50,7 @@ class Unbooked:
         return namespace
 
     def total(self, namespace: str, models: int, least: Callable[[tuple[Claim, ...]], Usage]) -> Usage:
-        """What all of a namespace count at least, on so many models, where `least` says it of the claims of one."""
+        """The least usage of a namespace's requests, on so many models; `least` computes that of one."""
         of_models, used = self._totals.get(namespace, (-1, NOTHING))
         since = self._since.pop(namespace, [])
         if of_models != models:
@@ -61,7 +61,7 @@ class Unbooked:
         return used
 
     def _note(self, namespace: str, claims: tuple[Claim, ...], *, came: bool) -> None:
-        """A total that is known follows, unless it is as well added up anew."""
+        """Update a known total, unless adding it up is as cheap."""
         if namespace not in self._totals:
             return
         since = self._since.setdefault(namespace, [])
@@ -72,31 +72,31 @@ class Unbooked:
 
 @dataclass(slots=True)
 class OverQuota:
-    """Whom to offer what namespaces have given back, and who waits until this process has read its own grant."""
+    """Namespaces to offer what they released, and requests that wait until this process has read its own grant."""
 
     woken: OrderedDict[str, Turn | None] = field(default_factory=OrderedDict)
     """Namespaces whose waiting groups are being tried again, with the last turn that was."""
     again: dict[str, None] = field(default_factory=dict)
-    """Those of them that gave back more meanwhile: tried once more from the first turn on."""
+    """Those of them that released more meanwhile: tried once more from the first turn on."""
     unread: list[tuple[int, RequestId]] = field(default_factory=list)
     """A heap of grants of limited namespaces that were not read back yet, by their sequence."""
     unbooked: Unbooked = field(default_factory=Unbooked)
-    """What counts although no ledger tells of it."""
+    """What counts without a ledger entry."""
     silent: dict[SourceName, None] = field(default_factory=dict)
-    """Sources that somebody of a limited namespace waits for: they have not said all of their requests."""
+    """Sources that requests of limited namespaces wait for: they have not published all of their requests."""
     _awaiting: dict[tuple[int, RequestId], None] = field(default_factory=dict)
     """The same, each once."""
     _least: dict[tuple[tuple[Claim, ...], int], Usage] = field(default_factory=dict)
 
     def wake(self, namespace: str) -> None:
-        """A namespace has more room, or other limits: those of it who wait for that are tried again, in turn."""
+        """A namespace has more room, or other limits: its waiting requests are tried again, in turn."""
         if namespace in self.woken:
             self.again[namespace] = None
         else:
             self.woken[namespace] = None
 
     def end(self, namespace: str) -> None:
-        """Everybody was tried. If more was given back meanwhile, once more."""
+        """All were tried. If more was released meanwhile, once more."""
         del self.woken[namespace]
         if self.again.pop(namespace, False) is not False:
             self.woken[namespace] = None
@@ -108,7 +108,7 @@ class OverQuota:
             heapq.heappush(self.unread, (sequence, request))
 
     def read(self, sequence: int) -> list[RequestId]:
-        """Everything up to a sequence is known: who waited for that."""
+        """Everything up to a sequence is known: the requests that waited for that."""
         waited = []
         while self.unread and self.unread[0][0] <= sequence:
             found = heapq.heappop(self.unread)
@@ -117,11 +117,11 @@ class OverQuota:
         return waited
 
     def known_least(self, claims: tuple[Claim, ...], models: int) -> Usage | None:
-        """What such claims count at least on any of so many models, if it was worked out."""
+        """The least usage of such claims on so many models, if it was computed."""
         return self._least.get((claims, models))
 
     def remember_least(self, claims: tuple[Claim, ...], models: int, least: Usage) -> Usage:
-        """It was worked out."""
+        """It was computed."""
         if len(self._least) >= LEAST_REMEMBERED:
             self._least.clear()
         self._least[claims, models] = least

@@ -1,11 +1,9 @@
 """
-What namespaces may have (`sluice.quota.<namespace>`), checked where a place is found and never anywhere else.
+Checks namespaces' quotas (`sluice.quota.<namespace>`) wherever a place is found.
 
-A limit is policy and may change, so nobody is refused by it: who would exceed it waits, says why, and costs nothing
-meanwhile. What is booked counts, from the grant until its agent says that the slice is gone; so a limit that comes
-late counts what runs, and a revoke frees nothing yet. That is exact where one allocator works; `excess` has the rest.
-
-It must not choose places, nor victims.
+A limit is policy and may change, so it refuses no request: one that would exceed it waits with a reason, and costs
+nothing meanwhile. Bookings count from the grant until the agent reports the slice gone; so a limit set later counts
+what runs, and a revoke frees nothing yet. That is exact with one active allocator; `excess` covers the rest.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -46,12 +44,12 @@ class Exceeded:
     of_one: bool
     limit: int
     used: int
-    """By others of the namespace."""
+    """By the namespace's other requests."""
     asked: int
     most: int
 
     def sentence(self) -> str:
-        """What is exceeded, by whom, and what would fit."""
+        """What is exceeded, by which namespace, and what would fit."""
         used, asked, most = (_number(self.dimension, n) for n in (self.used, self.asked, self.most))
         limit = amount_text(self.dimension, self.limit)
         fits = f"at most {most}" if self.most else "nothing more"
@@ -69,12 +67,12 @@ class Exceeded:
         )
 
     def sentence_of_all(self) -> str:
-        """The same of several pods that come together."""
+        """The same for several pods that start together."""
         limit, asked = amount_text(self.dimension, self.limit), _number(self.dimension, self.asked)
         return f"namespace {self.namespace} may have {limit} in all, and they take {asked} at least"
 
     def reason(self) -> ReasonCount:
-        """The same as data: by how much it is too much."""
+        """The same as data: by how much it is exceeded."""
         over = self.asked - self.limit if self.of_one else self.used + self.asked - self.limit
         return ReasonCount(
             reason=WaitReason.QUOTA_EXCEEDED,
@@ -85,7 +83,7 @@ class Exceeded:
 
 
 def amount_text(dimension: str, number: int) -> str:
-    """So much of a dimension, as a person reads it."""
+    """An amount of a dimension, for users."""
     words = _WORDS[dimension]
     one = PERMILLE if dimension == COMPUTE else 1
     return f"{_number(dimension, number)} {words.removesuffix('s') if number == one else words}"
@@ -99,23 +97,23 @@ def _number(dimension: str, number: int) -> str:
 
 
 def usage_of(desk: Desk, devices: Iterable[DeviceGrant]) -> Usage:
-    """What such devices would count against the limits of a namespace."""
+    """The usage of such devices."""
     return desk.fleet.usage_of(devices)
 
 
 def usage(desk: Desk, namespace: str) -> Usage:
-    """What is booked of a namespace: granted, promised, or being taken away."""
+    """The usage of a namespace: granted, reserved, or being revoked."""
     return desk.fleet.accounts.used(namespace)
 
 
 def guaranteed(desk: Desk, namespace: str) -> Amounts:
-    """What a namespace keeps whatever others want. None says nothing of a dimension."""
+    """A namespace's guarantee. None: no guarantee in a dimension."""
     quota = desk.world.quotas.get(namespace)
     return quota.guaranteed if quota is not None else NO_AMOUNTS
 
 
 def keeps_guarantee(desk: Desk, namespace: str, lost: Usage) -> bool:
-    """Whether a namespace that loses so much still has all that it is guaranteed of what it loses."""
+    """Whether a namespace that loses so much still has its guarantee in the dimensions that it loses."""
     left = usage(desk, namespace) - lost
     sure = guaranteed(desk, namespace)
     return all(
@@ -130,8 +128,8 @@ def forbids(
     """
     Whether a booking that `counts` so much may not become `after`: the first limit that this would exceed.
 
-    `granted` is what it was to become before, where it counts more than that yet. What does not grow is never
-    forbidden, also where a namespace has more than it may have by now.
+    `granted` is the target of an earlier change, where it counts more than that yet. Shrinking is never forbidden,
+    even if a namespace is over its limits.
     """
     quota = desk.world.quotas.get(namespace)
     if quota is None:
@@ -152,8 +150,8 @@ def forbids_place(
     """
     The limits that a namespace would exceed with these devices too; empty where it may have them.
 
-    With `after` the devices are had when those are gone, so what of them is of the same namespace does not count; what
-    is of another gives this one nothing. Nor does what `request` was promised and has not got: it has one or the other.
+    With `after` the devices are had when those are gone, so their usage does not count if they are of the same
+    namespace. Nor does what is reserved for `request`: it has one or the other.
     """
     quota = desk.world.quotas.get(namespace)
     if quota is None:
@@ -166,7 +164,7 @@ def forbids_place(
 
 
 def why_waits(desk: Desk, request: RequestId | None, asking: Asking) -> NoPlace | None:
-    """Why a namespace's limits let nobody with these claims have a place now; None where they are not in the way."""
+    """Why a namespace's limits allow no place for these claims now; None where they do not forbid it."""
     over = forbids_asking(desk, request, asking.namespace, asking.claims)
     if over is not None or asking.namespace not in desk.world.quotas:
         return over
@@ -175,7 +173,7 @@ def why_waits(desk: Desk, request: RequestId | None, asking: Asking) -> NoPlace 
 
 
 def forbids_asking(desk: Desk, request: RequestId | None, namespace: str, claims: tuple[Claim, ...]) -> NoPlace | None:
-    """What is sure without a search: limits that any place for these claims would exceed. None where one may do."""
+    """The limits that any place for these claims would certainly exceed; None where one may fit."""
     quota = desk.world.quotas.get(namespace)
     if quota is None:
         return None
@@ -189,14 +187,14 @@ def forbids_asking(desk: Desk, request: RequestId | None, namespace: str, claims
 
 
 def why_unknown(desk: Desk, request: RequestId | None, namespace: str) -> NoPlace | None:
-    """Why nobody can tell yet what a namespace with limits in all has; None where that is known."""
+    """Why the usage of a namespace with limits is unknown; None where it is known."""
     quota = desk.world.quotas.get(namespace)
     silent = silent_source(desk, request) if quota is not None and quota.total != NO_AMOUNTS else None
     return _nobody_knows(namespace, silent) if silent is not None else None
 
 
 def never_allows(desk: Desk, namespace: str, least: Usage) -> Exceeded | None:
-    """The first limit that would not let a namespace have so much even if it had nothing else."""
+    """The first limit that would exclude so much even if the namespace had nothing else."""
     quota = desk.world.quotas.get(namespace)
     if quota is None:
         return None
@@ -206,14 +204,14 @@ def never_allows(desk: Desk, namespace: str, least: Usage) -> Exceeded | None:
 
 
 def no_place(over: tuple[Exceeded, ...]) -> NoPlace | None:
-    """The same as an answer to somebody who waits."""
+    """The same as a waiting reason."""
     if not over:
         return None
     return NoPlace(over[0].sentence(), tuple(each.reason() for each in over))
 
 
 def beyond(limits: Amounts, used: Usage) -> str:
-    """The first dimension in which so much is more than these limits let; empty where it is not."""
+    """The first dimension in which a usage exceeds these limits; empty where none."""
     rows = _by_dimension(limits, used)
     return next((_WORDS[name] for name, limit, has in rows if limit is not None and has > limit), "")
 
@@ -245,7 +243,7 @@ def _pairs(one: Usage, other: Usage) -> Iterator[tuple[tuple[str, int | None, in
 
 
 def _booked(desk: Desk, namespace: str, allocations: Iterable[AllocationId]) -> Iterator[Usage]:
-    """What those of some allocations count that are booked, and of a namespace."""
+    """The usage of those allocations that are booked, and of a namespace."""
     for allocation in allocations:
         booking = desk.fleet.booking(allocation)
         if booking is not None and booking.namespace == namespace:
@@ -268,13 +266,13 @@ def _nobody_knows(namespace: str, source: SourceName) -> NoPlace:
 
 
 def limits_changed(desk: Desk, namespace: str) -> None:
-    """A namespace has other limits, or none any more: whoever of it waits is looked at again."""
+    """A namespace's limits changed or are gone: its waiting requests are looked at again."""
     _try_again(desk, lambda asked: asked.namespace == namespace)
     desk.over_quota.wake(namespace)
 
 
 def source_has_spoken(desk: Desk, source: SourceName) -> None:
-    """A source has said all of its requests: who waited for that in namespaces with limits is looked at again."""
+    """A source published all of its requests: look again at those that waited for that."""
     if source not in desk.world.sources or desk.over_quota.silent.pop(source, False) is False:
         return
     _try_again(desk, lambda asked: asked.source == source and asked.namespace in desk.world.quotas)
@@ -283,7 +281,7 @@ def source_has_spoken(desk: Desk, source: SourceName) -> None:
 
 
 def _try_again(desk: Desk, concerns: Callable[[AllocationRequested], bool]) -> None:
-    """Not only who is set aside: of others a place was found that takes too much, and groups are tried as one."""
+    """Not only requests set aside: others had a place that takes too much, and groups are tried as one."""
 
     def is_concerned(request: RequestId) -> bool:
         asked = desk.world.requests.get(request)
@@ -295,7 +293,7 @@ def _try_again(desk: Desk, concerns: Callable[[AllocationRequested], bool]) -> N
 
 
 def look_at_given_back(desk: Desk) -> None:
-    """Namespaces have less than before: those of them who wait for that are tried again."""
+    """Namespaces have less than before: their requests that wait for that are tried again."""
     for namespace in desk.fleet.accounts.given_back:
         if desk.queue.aside_after(namespace, None) is not None:
             desk.over_quota.wake(namespace)

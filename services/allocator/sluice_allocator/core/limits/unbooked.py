@@ -1,11 +1,9 @@
 """
-What pods have, or may have, that no ledger tells of: after the broker was wiped, until their nodes are open.
+Usage of pods without a ledger entry: after the broker was wiped, until their nodes are open.
 
-A limit counts what is booked, and nodes are opened one after another: the first of them would be filled with pods of
-namespaces that have all they may have on the others. So what sources remember of their pods counts too, by what such
-claims take at least. And before a source has said all of its requests, nobody knows what its namespaces have.
-
-It must not judge; `quotas` does.
+A limit counts bookings, and nodes are opened one after another: the first of them would be filled with pods of
+namespaces that already have all they may on the others. So what sources remember counts too, by the least usage of
+their claims. Before a source has published all of its requests, its namespaces' usage is unknown.
 """
 
 from sluice.contracts.ids import RequestId, SourceName
@@ -16,7 +14,7 @@ from sluice_allocator.core.placement import least_usage
 
 
 def look_at_held(desk: Desk, request: RequestId) -> None:
-    """A request or the ledger's entry of its slice is known anew: does its source remember one beside the ledger?"""
+    """A request or the ledger entry of its slice changed: does its source remember a slice without an entry?"""
     asked = desk.world.requests.get(request)
     unbooked = desk.over_quota.unbooked
     held = asked.held if isinstance(asked, AllocationRequested) else None
@@ -29,7 +27,7 @@ def look_at_held(desk: Desk, request: RequestId) -> None:
 
 
 def usage_unbooked(desk: Desk, namespace: str, but: RequestId | None) -> Usage:
-    """What requests of a namespace have at least that is not booked, without `but`."""
+    """The least usage of a namespace's requests without a booking, except `but`."""
     claims_of = desk.over_quota.unbooked.claims_of.get(namespace)
     if claims_of is None:
         return NOTHING
@@ -39,7 +37,10 @@ def usage_unbooked(desk: Desk, namespace: str, but: RequestId | None) -> Usage:
 
 
 def silent_source(desk: Desk, request: RequestId | None) -> SourceName | None:
-    """The source of a request while it has not said all of its requests in this life of the broker; else None."""
+    """
+    The source of a request while it has not published all of its requests in this incarnation of the broker; else
+    None.
+    """
     asked = desk.world.requests.get(request) if request is not None else None
     if not isinstance(asked, AllocationRequested) or asked.source in desk.world.sources:
         return None
@@ -48,7 +49,7 @@ def silent_source(desk: Desk, request: RequestId | None) -> SourceName | None:
 
 
 def least_of(desk: Desk, claims: tuple[Claim, ...]) -> Usage:
-    """What such claims count at least, on whichever GPU of the fleet."""
+    """The least usage of such claims, on any GPU of the fleet."""
     models = len(desk.fleet.models())
     least = desk.over_quota.known_least(claims, models)
     if least is None:

@@ -1,1 +1,1 @@
-"""Pods that are moved: back to what they asked for, and to make room."""
+"""Moving pods: back to the requested profile, and to make room."""

@@ -1,13 +1,13 @@
 """
-Making room: movable pods are moved so that a request fits which has no place now. Proposed always, done where wanted.
+Defragmentation: moves movable pods so that a request fits that has no place now. Always proposed, done if enabled.
 
-It is done in two steps, each of which is a fact before the next: the request is promised the place that those pods are
-on (a Grant with `after`, as aging writes it), and each pod that a promise waits for is moved (`moving` books its new
-place first). So a promise of any origin is helped along, and a restart between the two finds what is left to be done.
+It takes two steps, each a fact before the next: the request gets a reservation on the place that those pods are on (a
+Grant with `after`, as aging writes it), and each pod that a reservation waits for is moved (`moving` books its new
+place first). So a reservation of any origin is helped along, and a restart between the two finds what is left to do.
 
-Pods are only ever moved for one who gains more than they are worth together, at most one for so many requests that
-came, and never one that was moved lately. A move evicts, so none is made for a request that does not preempt. It must
-not move a pod whose owner has not said that it may be.
+Pods are only moved for a request that gains more than they are worth together, at most one per so many arrived
+requests, never one that was moved lately, and only with their owner's permission. A move evicts, so none is made for
+a request that does not preempt.
 """
 
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ from sluice_allocator.core.placement.defragmenting import MayMove, MovePlan, pla
 from sluice_allocator.core.waiting.promised import is_promise, standing_promise, unfinished
 
 PROMISES_HELPED = 2
-"""One tick is worth a look at so many promises."""
+"""Most reservations looked at per tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One pod that would be moved: what it has, where, and where it would go. One restart."""
+    """A pod that would be moved: what it has, where, and its new place. One restart."""
 
     namespace: str
     name: str
@@ -39,12 +39,12 @@ class Moved:
     to_node: NodeName
     memory_mib: int
     rested: bool
-    """Whether it has stayed long enough where it is to be moved now."""
+    """Whether it has stayed long enough to be moved now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Where a request that waits would fit, and who would be moved for it. Memory in MiB."""
+    """Where a waiting request would fit, and the pods to move for it. Memory in MiB."""
 
     node: NodeName
     devices: tuple[GivenDevice, ...]
@@ -52,11 +52,11 @@ class Proposal:
     gains_mib: int
     moves_mib: int
     is_done: bool
-    """Whether this allocator does so by itself, as soon as it may; otherwise it only says so."""
+    """Whether this allocator carries it out by itself; otherwise it is only proposed."""
 
 
 def propose(desk: Desk, request: RequestId, asked: AllocationRequested) -> Proposal | None:
-    """Who could be moved where so that a request fits that waits now; None where nobody could. Changes nothing."""
+    """The pods to move so that a waiting request fits now; None where no move helps. Changes nothing."""
     if asked.group is not None or not asked.preempts:
         return None
     plan = _plan(desk, request, asked, lambda allocation: _asking_of_mover(desk, allocation))
@@ -76,7 +76,7 @@ def propose(desk: Desk, request: RequestId, asked: AllocationRequested) -> Propo
 
 
 def defragment(desk: Desk) -> None:
-    """Time has passed: help a few promises along, and promise one more place if enough has come to pay for it."""
+    """Time passed: help a few reservations along, and make one more if enough requests arrived to pay for it."""
     if not desk.rules.defragment:
         return
     for _ in range(min(PROMISES_HELPED, len(desk.moves.promises))):
@@ -90,7 +90,7 @@ def defragment(desk: Desk) -> None:
 
 
 def _promise_by_moving(desk: Desk) -> None:
-    """Try one of those who wait, in turn."""
+    """Try one waiting request, in turn."""
     turn = desk.moves.looked_at = desk.queue.head_after(desk.moves.looked_at)
     asked = desk.world.requests.get(turn[2]) if turn is not None else None
     if turn is None or not isinstance(asked, AllocationRequested) or asked.group is not None or not asked.preempts:
@@ -109,7 +109,7 @@ def _promise_by_moving(desk: Desk) -> None:
 
 
 def _help(desk: Desk, promise: Grant) -> None:
-    """Move one pod that a promise waits for, if all that it waits for go or may be moved, and that is worth it."""
+    """Move one pod that a reservation waits for, if all its predecessors go or may be moved, and that is worth it."""
     asked = desk.world.requests.get(promise.booking.request)
     if isinstance(asked, AllocationRequested) and not asked.preempts:
         return
@@ -133,7 +133,7 @@ def _help(desk: Desk, promise: Grant) -> None:
 
 
 def _is_moving(desk: Desk, allocation: AllocationId) -> bool:
-    """Whether a place is kept already for the pod that has an allocation."""
+    """Whether a place is already kept for the pod with an allocation."""
     return any(other in desk.moves.standing for other in desk.world.promises.get(allocation, ()))
 
 
@@ -149,7 +149,7 @@ def _plan(desk: Desk, request: RequestId, asked: AllocationRequested, may_move: 
 
 
 def _asking_of_mover(desk: Desk, allocation: AllocationId) -> Asking | None:
-    """What a pod would be looked for that may be moved for others."""
+    """What to search for a pod that may be moved for others."""
     mover = mover_of(desk, allocation)
     if mover is None or not mover.asked.leeway.movable:
         return None
@@ -157,6 +157,6 @@ def _asking_of_mover(desk: Desk, allocation: AllocationId) -> Asking | None:
 
 
 def _asking_of_rested(desk: Desk, allocation: AllocationId) -> Asking | None:
-    """The same of one that was not moved lately."""
+    """The same for one that was not moved lately."""
     asking = _asking_of_mover(desk, allocation)
     return asking if asking is not None and has_stayed(desk, allocation) else None

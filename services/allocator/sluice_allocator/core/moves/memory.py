@@ -1,8 +1,8 @@
 """
-What this process remembers for moving pods: which may be moved, since when they stay where they are, and how fast.
+Remembers for moves: which pods are movable, since when they stay where they are, and how many moves are allowed now.
 
-It keeps time and counts; it must not decide (`moving`, `defragmenting`). Losing it costs time only: whoever is seen
-anew counts as just moved, and whoever starts anew may move nobody for a while.
+Losing it costs time only: a pod seen for the first time counts as just moved, and a new process may move none for a
+while.
 """
 
 from collections import OrderedDict
@@ -12,34 +12,34 @@ from sluice.contracts.ids import AllocationId
 from sluice_allocator.core.waiting.turns import Turn
 
 KinKey = tuple[str, str, str]
-"""Source, namespace, and what the names of pods have in common that one controller makes."""
+"""Source, namespace, and the common part of the names of one controller's pods."""
 
 
 @dataclass(slots=True)
 class Moves:
-    """Who may be moved, who is being moved, and what may be spent on it."""
+    """Movable pods, moves under way, and the budget for more."""
 
     stays_since: dict[AllocationId, float] = field(default_factory=dict)
-    """Since when this process knows of a pod that may be moved where it is, or that moving it was in vain."""
+    """Since when this process has known a movable pod in its place, or a failed attempt to move it."""
     returning: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
-    """Bound pods that are served by larger profiles and want to be moved back; looked at longest ago first."""
+    """Bound pods with larger profiles that want to be moved back; looked at longest ago first."""
     standing: dict[AllocationId, KinKey] = field(default_factory=dict)
-    """Places that are booked for pods that are being moved."""
+    """Places booked for pods that are being moved."""
     kept_for: dict[KinKey, dict[AllocationId, None]] = field(default_factory=dict)
-    """The same by who may take them over."""
+    """The same by the pods that may take them over."""
     promises: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
-    """Places that are booked and wait for others to end; looked at longest ago first."""
+    """Places booked that wait for others to end; looked at longest ago first."""
     phases: dict[AllocationId, tuple[str, float]] = field(default_factory=dict)
-    """How far each move is, and since when."""
+    """The phase of each move, and since when."""
     looked_at: Turn | None = None
-    """Up to which turn of the queue it was tried to make room."""
+    """The last turn of the queue for which room was tried to be made."""
     may_move: float = 0.0
-    """So many moves may be begun now."""
+    """The number of moves that may begin now."""
     _filled_at: float | None = None
     _per_arrival: float = 0.0
 
     def stays(self, allocation: AllocationId, now: float, *, returns: bool) -> None:
-        """A pod that may be moved has this place; `returns`: it wants a smaller one."""
+        """A movable pod has this place; `returns`: it wants a smaller one."""
         self.stays_since.setdefault(allocation, now)
         if returns:
             self.returning.setdefault(allocation, None)
@@ -47,12 +47,12 @@ class Moves:
             self.returning.pop(allocation, None)
 
     def stays_anew(self, allocation: AllocationId, now: float) -> None:
-        """Moving it has begun and ended: if it is a pod's that may be moved, it stays from now on."""
+        """A move of it began and ended: if its pod is movable, it stays from now on."""
         if allocation in self.stays_since:
             self.stays_since[allocation] = now
 
     def leaves(self, allocation: AllocationId) -> None:
-        """It has no pod that may be moved (any more)."""
+        """It has no movable pod (any more)."""
         self.stays_since.pop(allocation, None)
         self.returning.pop(allocation, None)
 
@@ -62,7 +62,7 @@ class Moves:
         self.kept_for.setdefault(kin, {})[allocation] = None
 
     def end(self, allocation: AllocationId) -> bool:
-        """It is not any more. False when it was not before."""
+        """It no longer is. False when it was not before."""
         kin = self.standing.pop(allocation, None)
         self.phases.pop(allocation, None)
         if kin is None:
@@ -80,18 +80,18 @@ class Moves:
         return known[1]
 
     def fill(self, now: float, per_minute: int) -> None:
-        """Time has passed, so more may be moved: at most as many as in one minute. Begins with none."""
+        """Time passed, so more may be moved: at most as many as in one minute. Starts with none."""
         if self._filled_at is not None:
             self.may_move = min(per_minute, self.may_move + (now - self._filled_at) * per_minute / 60)
         self._filled_at = now
 
     def arrived(self, arrivals_per_move: int, most: int) -> None:
-        """A request came that looks for a place: so much more may be moved to make room. Begins with none."""
+        """A request arrived that needs a place: more may be moved to make room. Starts with none."""
         self._per_arrival = min(most, self._per_arrival + 1 / arrivals_per_move)
 
     @property
     def for_room(self) -> int:
-        """So many moves may be begun now to make room for others."""
+        """The number of moves that may begin now to make room for others."""
         return int(self._per_arrival + 1e-9)
 
     def moved_for_room(self) -> None:

@@ -1,17 +1,16 @@
 """
-Moving a pod: its new place is booked first, then it is evicted, and who comes in its stead is given that place.
+Moves a pod: books its new place, evicts it, and gives the place to its replacement.
 
     the new place is booked    -> a Grant of the old request, `after` its own allocation: `ordering` orders the eviction
-    its successor asks         -> a Grant of the new request at that place, `after` the kept one, which is then revoked
-    nobody comes for it        -> the place is given up
-    it cannot be evicted       -> the place is given up, and the order to evict is taken back
+    its replacement asks       -> a Grant of the new request at that place, `after` the kept one, which is then revoked
+    no replacement comes       -> the place is given up
+    it cannot be evicted       -> the place is given up, and the order to evict is lifted
 
-All of it is derived from the ledger and the requests: a place that is kept for a pod says so itself (`is_move`), so a
-restart in the middle and a second allocator come to the same. A pod is moved again only when it has stayed for
-`move_cooldown_s`, whoever and whatever it is moved for; nobody is moved while nothing is booked for him.
+All of it is derived from the ledger and the requests: the grant itself shows that it keeps a place (`is_move`), so a
+restart in the middle and a second allocator come to the same. A pod is moved again only after `move_cooldown_s`,
+whatever for, and never before a place is booked for it.
 
-Here is also why pods are moved back from larger profiles (`substitute: return`). It must not move for others
-(`defragmenting` does), and must not evict (`ordering` says who goes).
+Pods with larger profiles are moved back here too (`substitute: return`); moves for others are in `defragmenting`.
 """
 
 from dataclasses import dataclass
@@ -45,12 +44,12 @@ from sluice_allocator.core.waiting.promised import is_earlier, is_gone, is_promi
 from sluice_allocator.core.world import RequestFact
 
 UNUSABLE = (SliceFailed, SliceQuarantined, SliceDegraded)
-"""Words of an agent that a slice is not there to be used."""
+"""Statuses of a slice that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mover:
-    """A pod that may be moved, and what it has now."""
+    """A movable pod, and what it has now."""
 
     request: RequestId
     asked: AllocationRequested
@@ -61,13 +60,13 @@ class Mover:
 
 
 def count_move(desk: Desk, allocation: AllocationId) -> None:
-    """An entry has changed: whether it keeps a place for a pod that is moved, or is a place that waits for others."""
+    """An entry changed: update whether it keeps a place for a moved pod, or waits for others."""
     entry = desk.world.ledger.get(allocation)
     lives = isinstance(entry, Grant) and not is_gone(desk, allocation)
     if lives and isinstance(entry, Grant) and is_move(entry):
         booking = entry.booking
         desk.moves.stand(allocation, kin_of(booking.source, booking.namespace, booking.name))
-    elif desk.moves.end(allocation):  # whatever came of it: if the pod is still there, it is left alone for a while
+    elif desk.moves.end(allocation):  # whatever the outcome: if the pod still exists, it is left alone for a while
         for other in desk.world.allocations_of.get(request_named(allocation), ()):
             desk.moves.stays_anew(other, desk.now)
     if lives and isinstance(entry, Grant) and not entry.evict and entry.after:
@@ -79,7 +78,7 @@ def count_move(desk: Desk, allocation: AllocationId) -> None:
 def look_at_movable(
     desk: Desk, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
 ) -> None:
-    """A request has changed: which of its allocations is a pod's that may be moved, and since when it stays there."""
+    """A request changed: update which of its allocations is a movable pod's, and since when it stays there."""
     if not isinstance(asked, AllocationRequested) or not (asked.leeway.movable or asked.leeway.substitute == "return"):
         for allocation in entries if desk.moves.stays_since else ():
             desk.moves.leaves(allocation)
@@ -98,7 +97,7 @@ def look_at_movable(
 
 
 def mover_of(desk: Desk, allocation: AllocationId) -> Mover | None:
-    """The pod that has an allocation, if it may be moved at all: bound, ready, and nothing else is done with it."""
+    """The pod with an allocation, if it may be moved: bound, ready, and nothing else is done with it."""
     entry = desk.world.ledger.get(allocation)
     if allocation not in desk.moves.stays_since or not isinstance(entry, Grant) or is_gone(desk, allocation):
         return None
@@ -119,7 +118,7 @@ def mover_of(desk: Desk, allocation: AllocationId) -> Mover | None:
 
 
 def has_stayed(desk: Desk, allocation: AllocationId) -> bool:
-    """Whether a pod has been where it is for long enough to be moved (again)."""
+    """Whether a pod has stayed long enough to be moved (again)."""
     return desk.moves.stays_since[allocation] + desk.rules.move_cooldown_s <= desk.now
 
 
@@ -127,7 +126,7 @@ def has_stayed(desk: Desk, allocation: AllocationId) -> bool:
 
 
 def move_pods_back(desk: Desk) -> None:
-    """Time has passed: try a few of those that larger profiles serve, in turn. Nobody who waits is overtaken."""
+    """Time passed: try a few pods with larger profiles, in turn. No waiting request is overtaken."""
     for allocation in desk.moves.standing:
         desk.changed_requests[request_named(allocation)] = None  # their clocks may have run out
     desk.moves.fill(desk.now, desk.rules.moves_per_minute)
@@ -140,7 +139,7 @@ def move_pods_back(desk: Desk) -> None:
 
 
 def may_move_one(desk: Desk) -> bool:
-    """Whether one more pod may be moved now, for whatever reason."""
+    """Whether one more pod may be moved now."""
     return desk.moves.may_move >= 1 and len(desk.moves.standing) < desk.rules.moves_at_once
 
 
@@ -155,7 +154,7 @@ def book_move(desk: Desk, mover: Mover, place: Place) -> bool:
 
 
 def exact_place(desk: Desk, mover: Mover) -> Place | None:
-    """A place of the very size that a pod asked for, which is free now."""
+    """A free place of the size that a pod requested."""
     asking = replace(asking_of(mover.asked), substitute=False)
     found = find_place(desk.fleet, asking, desk.attempts.avoided(mover.request, desk.now))
     return found if isinstance(found, Place) else None
@@ -200,9 +199,9 @@ def why_end_move(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | N
 
 def take_over(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
     """
-    Give a request without a place the one that is kept for its like, if there is one that fits. True if so.
+    Give a request without a place the one that is kept for its predecessor, if one fits. True if so.
 
-    Who was promised a place has that before: this one would be taken back, and the one that is kept be lost with it.
+    A request with a reservation uses that first: otherwise this one would be revoked, and the kept one lost with it.
     """
     if asked.group is not None or not desk.moves.kept_for or standing_promise(desk, request) is not None:
         return False
@@ -219,7 +218,7 @@ def take_over(desk: Desk, request: RequestId, asked: AllocationRequested) -> boo
 
 
 def _place_there(desk: Desk, kept: Grant, request: RequestId, asked: AllocationRequested) -> Place | None:
-    """The place that a request can have on a node when what is kept there is gone: by the search for everybody."""
+    """The place that a request can have on a node without the kept booking, by the common search."""
     node = kept.booking.node
     snapshot = desk.shown.get(node)
     if snapshot is None or desk.fleet.booking(kept.booking.allocation) is None:
@@ -232,7 +231,7 @@ def _place_there(desk: Desk, kept: Grant, request: RequestId, asked: AllocationR
 
 
 def _why_not_any_longer(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
-    """What the pod's life says: it goes, or need not go, or has gone and nobody comes."""
+    """The phase of the pod: it is going, or need not go, or has gone without a replacement."""
     outcome = desk.world.evicted.get(grant.booking.request)
     evicted = isinstance(outcome, EvictionDone)
     if isinstance(asked, AllocationRequested):
@@ -245,7 +244,7 @@ def _why_not_any_longer(desk: Desk, grant: Grant, asked: RequestFact | None) -> 
         blocked = f": {outcome.why}" if isinstance(outcome, EvictionBlocked) else ""
         return _over(desk, grant, "ordered", desk.rules.move_patience_s, f"its pod could not be evicted{blocked}")
     if not isinstance(asked, RequestWithdrawn):
-        return None  # nobody asks for it (yet): orphans have a rule of their own
+        return None  # no request (yet): orphans have a rule of their own
     if not evicted and asked.cause == "containers ended":
         return "its pod ended by itself"
     return _over(desk, grant, "kept", desk.rules.move_kept_s, "no replacement of its pod came")
@@ -254,11 +253,11 @@ def _why_not_any_longer(desk: Desk, grant: Grant, asked: RequestFact | None) -> 
 def _over(desk: Desk, grant: Grant, phase: str, limit_s: float, why: str) -> str | None:
     """Why a move ends whose phase has lasted too long; None while it has not."""
     since = desk.moves.phase_since(grant.booking.allocation, phase, desk.now)
-    return f"{why}, for {limit_s:.0f} s" if desk.now - since >= limit_s else None
+    return f"{why} (after {limit_s:.0f} s)" if desk.now - since >= limit_s else None
 
 
 def _has_purpose(desk: Desk, grant: Grant, asked: AllocationRequested) -> bool:
-    """Whether somebody still gains by a move that has not happened: the pod itself, or who waits for its place."""
+    """Whether a pending move still helps: the pod itself, or a request that waits for its place."""
     for allocation in grant.after:
         entry = desk.world.ledger.get(allocation)
         served_by_larger = isinstance(entry, Grant) and entry.booking.instead_of and not grant.booking.instead_of
@@ -272,7 +271,7 @@ def _has_purpose(desk: Desk, grant: Grant, asked: AllocationRequested) -> bool:
 
 
 def _heir(desk: Desk, kept: Grant) -> Booking | None:
-    """Who has taken over a place that was kept."""
+    """The booking that took over a kept place."""
     for other in desk.world.promises.get(kept.booking.allocation, ()):
         entry = desk.world.ledger[other]
         if isinstance(entry, Grant) and entry.evict and entry.after == (kept.booking.allocation,):
@@ -286,7 +285,7 @@ def _moves_of(desk: Desk, request: RequestId) -> list[Grant]:
 
 
 def about_moving(desk: Desk, allocation: AllocationId) -> str:
-    """What a person should know of a bound pod that has more than it asked for, or is being moved; empty otherwise."""
+    """What a user should know about a bound pod with more than it requested, or being moved; else empty."""
     entry = desk.world.ledger.get(allocation)
     if not isinstance(entry, Grant):
         return ""
@@ -306,5 +305,5 @@ def about_moving(desk: Desk, allocation: AllocationId) -> str:
 
 
 def is_kept(desk: Desk, entry: Grant) -> bool:
-    """Whether a grant is a place that its own request is to be moved to: nothing to be bound while it has another."""
+    """Whether a grant is a place that its own request is to be moved to: not to be bound while it has another."""
     return is_move(entry) and is_promise(desk, entry)

@@ -1,7 +1,7 @@
 """
-Where: what every GPU can do, what is booked on it, and which place is best for a request or why there is none.
+Placement: what every GPU can do, what is booked on it, and the best place for a request or the reasons for none.
 
-Nobody outside this package looks behind this face.
+Other packages import this one only through the names below.
 """
 
 from sluice_allocator.core.placement.asking import Asking, Avoid, anywhere, asking_of

@@ -1,7 +1,7 @@
 """
-What is booked of each namespace, added up as it is booked and given back: never by looking at all bookings.
+Usage per namespace, kept up to date with every booking and release, without a walk over bookings.
 
-It counts; it must not know limits (`quotas` does).
+Limits are compared with it in `quotas`.
 """
 
 from collections.abc import Iterator
@@ -12,44 +12,43 @@ from sluice.contracts.quotas.usage import NOTHING, Usage
 
 class Accounts:
     """
-    Per namespace, what its bookings count, and those of them that may still be taken back.
+    Per namespace, the usage of its bookings, and the bookings that may still be taken back.
 
-    Every booking is counted from its first moment, whether anybody has set a limit or not: a limit that comes late
-    finds what already runs.
+    Every booking counts from its first moment, limit or not: a limit set later finds what already runs.
     """
 
     def __init__(self) -> None:
-        """Nothing is booked."""
+        """Start with nothing booked."""
         self._used: dict[str, Usage] = {}
         self._open: dict[str, dict[AllocationId, None]] = {}
         self.given_back: dict[str, None] = {}
-        """The namespaces that have had less at some time since somebody looked."""
+        """Namespaces whose usage went down since this was last taken."""
 
     def used(self, namespace: str) -> Usage:
-        """What is booked of a namespace."""
+        """The usage of a namespace."""
         return self._used.get(namespace, NOTHING)
 
     def opened(self, namespace: str) -> Iterator[AllocationId]:
-        """The bookings of a namespace that are not known to be bound, in the order of booking."""
+        """A namespace's bookings not known to be bound, in booking order."""
         return iter(tuple(self._open.get(namespace, ())))
 
     def is_open(self, namespace: str, allocation: AllocationId) -> bool:
-        """Whether a booking of a namespace is not known to be bound."""
+        """Whether a namespace's booking is not known to be bound."""
         return allocation in self._open.get(namespace, ())
 
     def book(self, namespace: str, allocation: AllocationId, usage: Usage, *, is_open: bool) -> None:
-        """An allocation is booked that was not; `is_open`: it may be taken back."""
+        """Count a new booking; `is_open`: it may still be taken back."""
         self.measured_anew(namespace, NOTHING, usage)
         if is_open:
             self.reopen(namespace, allocation)
 
     def unbook(self, namespace: str, allocation: AllocationId, usage: Usage) -> None:
-        """An allocation is booked no more."""
+        """Count a booking no longer."""
         self.measured_anew(namespace, usage, NOTHING)
         self.settle(namespace, allocation)
 
     def reopen(self, namespace: str, allocation: AllocationId) -> None:
-        """A booking is not bound, or not any more."""
+        """A booking is no longer bound."""
         self._open.setdefault(namespace, {})[allocation] = None
 
     def settle(self, namespace: str, allocation: AllocationId) -> None:
@@ -61,7 +60,7 @@ class Accounts:
                 del self._open[namespace]
 
     def measured_anew(self, namespace: str, before: Usage, after: Usage) -> None:
-        """What a booking counts has changed: its GPU was shown, or is shown otherwise, or not any more."""
+        """A booking's usage changed: its GPU appeared, changed or disappeared."""
         if before == after:
             return
         more = after - before

@@ -1,4 +1,4 @@
-"""An amount over several GPUs of one node: how much of each is left, and the parts that each would give."""
+"""An amount split over several GPUs of one node: what each has left, and the parts that each would give."""
 
 from sluice_allocator.core.placement.attempt import Option, TrialNode, Unit
 from sluice_allocator.core.placement.gpus import Gpu, HomeKey
@@ -9,7 +9,7 @@ from sluice_allocator.core.placement.wants import Want
 
 
 def free_percent(gpu: Gpu, want: Want) -> int:
-    """How much of a GPU is left for parts of the claim's trust domain: of a home that is all of it, or all of it."""
+    """How much of a GPU is left for the claim's trust domain: in a home that is all of it, or on an idle GPU."""
     full = full_profile(gpu)
     for at_home in gpu.homes.values():
         home = at_home.home
@@ -46,7 +46,7 @@ def parts_of(attempt: TrialNode, unit: Unit) -> list[Option]:
 
 
 def _free_now(attempt: TrialNode, gpu: Gpu, want: Want) -> int:
-    """As `free_percent`, with what was put down so far."""
+    """As `free_percent`, after the devices placed so far."""
     there = _home_of(attempt, gpu, want)
     if there is not None:
         return _left_in(gpu, there[1])
@@ -54,7 +54,7 @@ def _free_now(attempt: TrialNode, gpu: Gpu, want: Want) -> int:
 
 
 def _home_of(attempt: TrialNode, gpu: Gpu, want: Want) -> tuple[HomeKey, Home] | None:
-    """The home that is all of a GPU and may take parts of the claim's trust domain."""
+    """The home on a whole GPU that may take parts for the claim's trust domain."""
     full = full_profile(gpu)
     for span, home in attempt.homes_on(gpu).items():
         if (span[0], home.domain, home.mode) == (full, want.domain, "fractional"):

@@ -1,4 +1,4 @@
-"""A node as it would be with the devices put down so far, and the ways to put down one more. Books nothing."""
+"""A trial copy of a node with the devices placed so far, and the ways to place one more."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from sluice_allocator.core.placement.wants import Want, WholeGpu
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One device to be found, or one amount over several devices."""
+    """One device to place, or one amount over several devices."""
 
     claim: int
     want: Want
@@ -36,28 +36,28 @@ class Option:
     share: Share | None = None
     state_after: State | None = None
     home: Home | None = None
-    """The home that is there, or would be by now; None for a new one, or when it is no share."""
+    """The home it joins, existing or made on trial; None for a new one, or when it is no share."""
 
 
 @dataclass(slots=True)
 class TrialNode:
-    """The node as it would be with what was put down so far."""
+    """A node with the devices placed so far."""
 
     look: Look
     node: Node
     policy: Policy
     on_numa: dict[int, frozenset[Gpu]]
-    """Per claim that must stay on one NUMA node, the GPUs of that one."""
+    """Per claim that must stay on one NUMA node, the GPUs of that node."""
     states: dict[Gpu, State] = field(default_factory=dict)
     taken: dict[Gpu, None] = field(default_factory=dict)
-    """GPUs without MIG that are given whole, or have become a home."""
+    """GPUs without MIG that are given whole, or became a home."""
     homes: dict[tuple[Gpu, HomeKey], Home] = field(default_factory=dict)
-    """Homes that would be made, and copies of those that would have more tenants."""
+    """Homes made on trial, and copies of homes with trial tenants."""
     placed: list[tuple[Unit, Option]] = field(default_factory=list)
     preferred: dict[int, frozenset[Gpu]] = field(default_factory=dict)
-    """Per claim, the GPUs that are closest to each other, where that decides."""
+    """Per claim, the best linked GPUs, where the policy wants them."""
     evenly: bool = False
-    """Whether the emptiest GPU is the best one, whatever the policy says: so that each gets some of every size."""
+    """Whether the emptiest GPU is best whatever the policy, so that each GPU gets some of every size."""
     steps: int = 0
 
     def state(self, gpu: Gpu) -> State:
@@ -66,11 +66,11 @@ class TrialNode:
 
     @property
     def told_apart(self) -> bool:
-        """Whether GPUs in the same state are not as good as each other: links, NUMA nodes or a claim's list differ."""
+        """Whether GPUs in the same state still differ: by links, NUMA nodes or a claim's list."""
         return bool(self.preferred or self.on_numa) or any(want.picky for want in self.look.wants)
 
     def homes_on(self, gpu: Gpu) -> dict[HomeKey, Home]:
-        """The homes of a GPU that may take tenants, with whom was put there so far."""
+        """The homes of a GPU that may take tenants, with trial tenants."""
         there = {each.key: each.home for each in gpu.homes.values() if gpu.stands(each.key)}
         for (other, span), home in self.homes.items():
             if other is gpu:
@@ -78,7 +78,7 @@ class TrialNode:
         return there
 
     def is_free(self, gpu: Gpu) -> bool:
-        """Whether nothing is on a GPU without MIG."""
+        """Whether a GPU without MIG is empty."""
         return gpu.free_whole and gpu not in self.taken
 
 
@@ -86,7 +86,7 @@ class TrialNode:
 
 
 def options(attempt: TrialNode, unit: Unit) -> Iterator[Option]:
-    """Every way to serve the unit on this node. Modes come in their order; `auto` takes what is not snug last."""
+    """Every way to place the unit on this node. Modes come in their order; `auto` takes what is not snug last."""
     claim = unit.want.claim
     alike: set[tuple[object, ...]] = set()
     allowed = attempt.on_numa.get(unit.claim)
@@ -96,7 +96,7 @@ def options(attempt: TrialNode, unit: Unit) -> Iterator[Option]:
             continue
         for turn, mode in enumerate(claim.modes):
             if mode not in attempt.node.modes or begun not in {None, mode}:
-                continue  # all devices of a claim are had in one mode
+                continue  # all devices of a claim have one mode
             if mode != "exclusive":
                 yield from _shared(attempt, unit, gpu, mode, turn)
                 continue
@@ -126,10 +126,10 @@ def _exclusive(attempt: TrialNode, unit: Unit, gpu: Gpu, turn: int) -> Iterator[
 
 
 def _instances(attempt: TrialNode, gpu: Gpu, profile: Profile, before: tuple[int, ...]) -> Iterator[Option]:
-    """The best start first; the others only in case that the rest does not fit then."""
+    """The best start first; the others only if the rest does not fit then."""
     state = attempt.state(gpu)
     if attempt.policy.idle_only and gpu.state != gpu.table.empty:
-        return  # idle when the pod comes: its own devices do not keep each other out
+        return  # idle before this pod: its own devices do not exclude each other
     preference = preference_for(gpu, state, profile, attempt.policy, alone=True)
     if preference is None:
         return
@@ -142,7 +142,7 @@ def _instances(attempt: TrialNode, gpu: Gpu, profile: Profile, before: tuple[int
 
 
 def _shared(attempt: TrialNode, unit: Unit, gpu: Gpu, mode: str, turn: int) -> Iterator[Option]:
-    """A share in a home that is there (or would be), or in one that is made for it. Each device on another GPU."""
+    """A share in an existing home (or a trial one), or in a new one. Each device on another GPU."""
     if any(other.claim == unit.claim and option.gpu is gpu for other, option in attempt.placed):
         return
     share = unit.want.share_on(gpu, mode)

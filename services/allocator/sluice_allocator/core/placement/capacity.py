@@ -17,18 +17,18 @@ ShapeKey = tuple[tuple[str, int, int], ...]
 
 @dataclass(slots=True)
 class Most:
-    """The most of one amount over nodes that come and go. Only when the most goes are the other amounts looked at."""
+    """The largest of amounts that are added and removed. Only removing the largest looks at the others."""
 
     most: int = 0
     _times: dict[int, int] = field(default_factory=dict)
 
     def put(self, amount: int) -> None:
-        """One more node has this much."""
+        """Add a node's amount."""
         self._times[amount] = self._times.get(amount, 0) + 1
         self.most = max(self.most, amount)
 
     def take(self, amount: int) -> None:
-        """One node less has it."""
+        """Remove a node's amount."""
         left = self._times[amount] - 1
         if left:
             self._times[amount] = left
@@ -47,18 +47,16 @@ class NodeShape:
     """The nodes of one class with the same GPUs. The most of each amount is the most of any node, not all of one."""
 
     gpus: tuple[tuple[Gpu, int], ...]
-    """
-    One of each kind and NUMA node, and how many of those each node has, whatever is on them or the matter with them.
-    """
+    """One GPU of each kind and NUMA node, and how many of those each node has, usable or not."""
     nodes: int = 0
     untold: int = 0
-    """Nodes that do not tell what they offer."""
+    """Nodes that do not report their allocatable."""
     cpu_milli: Most = field(default_factory=Most)
     memory_mib: Most = field(default_factory=Most)
     resources: dict[str, Most] = field(default_factory=dict)
 
     def put(self, room: HostRoom | None) -> None:
-        """One more node, which offers pods this in all."""
+        """Add a node with this allocatable."""
         self.nodes += 1
         if room is None:
             self.untold += 1
@@ -69,7 +67,7 @@ class NodeShape:
             self.resources.setdefault(name, Most()).put(count)
 
     def take(self, room: HostRoom | None) -> None:
-        """One node less."""
+        """Remove a node."""
         self.nodes -= 1
         if room is None:
             self.untold -= 1

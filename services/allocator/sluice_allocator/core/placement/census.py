@@ -1,8 +1,8 @@
 """
-Keep the kinds of pods that are there and the crowds of them that terms of requests speak of.
+Keeps the kinds of pods, and the crowds of them that terms of requests match.
 
-A crowd, and the nodes over which it is spread, are counted when a request is first looked at, and kept until no request
-says these terms any more. Those of a question that no request asks (simulate) are kept until the next one.
+A crowd and its domains are counted when a request with these terms is first seen, and kept until no request has them.
+Those of a simulated pod are kept until the next question.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ class Census:
     """Kinds by their labels, and the crowds of each."""
 
     def __init__(self, spots: Mapping[NodeName, Spot]) -> None:
-        """No pod is known. `spots` are the nodes, as they are at any moment."""
+        """No pod is known. `spots` are the current nodes."""
         self._spots = spots
         self._kinds: dict[tuple[object, ...], Kind] = {}
         self._kinds_by: dict[tuple[str, str], dict[Kind, None]] = {}
@@ -23,9 +23,9 @@ class Census:
         self._crowds_by = ByLabel[Crowd]()
         self._domains: dict[tuple[object, ...], Domains] = {}
         self._asked: dict[Terms, int] = {}
-        """How many requests say each terms."""
+        """How many requests have each terms."""
         self._unasked: Terms = ()
-        """Those of the last question that no request asks."""
+        """The last question's terms, if no request has them."""
         self._crowds_of: dict[Terms, dict[Crowd, None]] = {}
 
     def __bool__(self) -> bool:
@@ -35,12 +35,12 @@ class Census:
     # -- terms ----------------------------------------------------------------------------------------------------
 
     def ask(self, terms: Terms) -> None:
-        """One more request says these terms."""
+        """Count one more request with these terms."""
         if terms:
             self._asked[terms] = self._asked.get(terms, 0) + 1
 
     def withdraw(self, terms: Terms) -> None:
-        """One request less does."""
+        """Count one request less."""
         if terms:
             self._asked[terms] -= 1
             if not self._asked[terms]:
@@ -48,7 +48,7 @@ class Census:
                 self._forget_terms(terms)
 
     def look_by(self, terms: Terms) -> bool:
-        """A place is looked for by these terms. True when what was counted for a question before is forgotten."""
+        """A search uses these terms. True when the crowds of an earlier question are dropped."""
         before, self._unasked = self._unasked, terms if terms not in self._asked else ()
         if before in (terms, ()) or before in self._asked:
             return False
@@ -58,7 +58,7 @@ class Census:
     def crowd(
         self, terms: Terms, source: SourceName, parts: tuple[Part, ...], key: str, domains: Domains | None = None
     ) -> Crowd:
-        """The pods that all parts match, by the values of a label, for who says these terms."""
+        """The pods that all parts match, by the values of a label."""
         name = (source, parts, key, domains)
         found = self._crowds.get(name)
         if found is None:
@@ -87,11 +87,11 @@ class Census:
         return found
 
     def all_domains(self) -> Iterable[Domains]:
-        """Of all crowds that are to be spread."""
+        """The domains of all crowds for spreading."""
         return self._domains.values()
 
     def spread_crowds(self) -> Iterator[Crowd]:
-        """The crowds that are to be spread."""
+        """The crowds for spreading."""
         return (each for each in self._crowds.values() if each.domains is not None)
 
     def has_crowd_by(self, key: str) -> bool:
@@ -101,7 +101,7 @@ class Census:
     # -- kinds ----------------------------------------------------------------------------------------------------
 
     def kind(self, peer: Peer) -> Kind:
-        """Of one pod."""
+        """The kind of one pod."""
         name = peer.kind_name
         kind = self._kinds.get(name)
         if kind is None:
@@ -114,7 +114,7 @@ class Census:
         return kind
 
     def forget_kind(self, kind: Kind) -> None:
-        """No pod of it is left."""
+        """No pod of this kind is left."""
         del self._kinds[kind.peer.kind_name]
         for pair in kind.peer.labels:
             del self._kinds_by[pair][kind]

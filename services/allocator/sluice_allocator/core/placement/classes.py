@@ -1,8 +1,8 @@
 """
-Nodes that are alike in everything that a request may ask of a node besides room, and the shelves of their devices.
+Groups nodes that are alike in everything a request may ask of a node besides room, with the shelves of their devices.
 
-The labels that tell classes apart are those that requests have selected by so far: labels nobody asks for (and those
-that differ on every node) would make every node a class of its own.
+Only labels that requests have selected by tell classes apart: using every label (some differ on every node) would
+make every node a class of its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,45 +33,45 @@ class NodeClass:
     number: int
     key: ClassKey
     words: str
-    """What people are told the class is; empty for nodes with nothing special."""
+    """The class in words for users; empty for nodes with nothing special."""
     pool: PoolRules
     modes: tuple[Mode, ...]
     time_quota: bool
     labels: Mapping[str, str]
-    """Those that requests have selected by."""
+    """Labels that requests have selected by."""
     taints: tuple[Taint, ...]
     nodes: dict[int, Node] = field(default_factory=dict)
-    """The members with GPUs that may be given, by number."""
+    """Members with usable GPUs, by number."""
     shapes: dict[ShapeKey, NodeShape] = field(default_factory=dict)
-    """All members, by the GPUs that they have: what they could serve if they were empty."""
+    """All members, by their GPUs: what they could serve when empty."""
     samples: dict[str, Gpu] = field(default_factory=dict)
-    """One GPU of each kind that was ever here: what it can do is what all of its kind can."""
+    """One GPU of each kind that was ever here; all of its kind can do the same."""
     states: dict[str, dict[State, Shelf]] = field(default_factory=dict)
-    """GPUs with MIG that may be given, by kind and layout state; no shelf is empty."""
+    """Usable GPUs with MIG, by kind and layout state; no shelf is empty."""
     whole: dict[str, Shelf] = field(default_factory=dict)
-    """GPUs without MIG on which nothing is, by kind."""
+    """Idle GPUs without MIG, by kind."""
     homes: dict[HomesKey, Ladder] = field(default_factory=dict)
-    """Homes of shares, by how much they have left (`rung_of`)."""
+    """Homes of shares, by what they have left (`rung_of`)."""
     booked_whole: dict[str, dict[Gpu, None]] = field(default_factory=dict)
-    """GPUs without MIG, that may be given, with something on them, by kind; those that are so for longest first."""
+    """Usable GPUs without MIG that are in use, by kind; those in use for longest first."""
     homes_of: dict[tuple[TrustDomain, str], dict[HomesKey, None]] = field(default_factory=dict)
     """The keys of `homes` by trust domain and mode."""
     home_sizes: dict[tuple[str, str | None], HomeSize] = field(default_factory=dict)
-    """How large homes are, by kind of GPU and profile."""
+    """The size of homes, by kind of GPU and profile."""
     home_count: dict[tuple[str, str | None], int] = field(default_factory=dict)
-    """How many homes there are, whosever, by kind of GPU and profile."""
+    """How many homes exist, of any tenant, by kind of GPU and profile."""
 
     def in_use(self, kind: str) -> int:
-        """How many GPUs of a kind may be given, whatever is on them. Walks over layout states, never over GPUs."""
+        """How many GPUs of a kind are usable. Walks over layout states, never over GPUs."""
         idle = self.whole.get(kind)
         with_mig = sum(shelf.devices for shelf in self.states.get(kind, {}).values())
         return with_mig + (idle.devices if idle is not None else 0) + len(self.booked_whole.get(kind, ()))
 
     def why_not(self, needs: HostNeeds) -> WaitReason | None:
         """
-        Why a pod with these needs may not be on such nodes; None when it may. Labels of single nodes aside.
+        Why a pod with these needs cannot be on such nodes; None when it can. Labels of single nodes aside.
 
-        A taint that somebody has put there for a purpose comes before those that pass by themselves.
+        A taint set on purpose comes before taints that pass by themselves.
         """
         if not self.taints:
             return None
@@ -80,7 +80,7 @@ class NodeClass:
 
 
 MEMORY_PARTS = 16
-"""The memory of a home is told in sixteenths where its level tells something else."""
+"""A rung holds the memory of a home in sixteenths where its level is of something else."""
 
 
 def rung_of(home: Home) -> int:
@@ -95,7 +95,7 @@ def rung_of(home: Home) -> int:
 
 
 def rungs_for(ladder: Ladder, share: Share, size: HomeSize) -> Iterator[int]:
-    """The rungs on which a home of this size may have room for the share, those with least left first."""
+    """The rungs on which a home of this size may have room for the share, fullest first."""
     if share.mode == "mps":
         yield from ladder.at_least(share.memory_mib)
         return
@@ -106,7 +106,7 @@ def rungs_for(ladder: Ladder, share: Share, size: HomeSize) -> Iterator[int]:
 
 
 def memory_part(memory_mib: int, size: HomeSize) -> int:
-    """An amount of a home's memory in sixteenths, rounded up; more than all of it (over-subscription) is all of it."""
+    """A home's memory in sixteenths, rounded up; more than all of it (overcommit) counts as all."""
     return min(MEMORY_PARTS, -(-MEMORY_PARTS * max(0, memory_mib) // max(1, size.memory_mib)))
 
 

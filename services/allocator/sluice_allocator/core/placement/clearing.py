@@ -1,8 +1,8 @@
 """
-What it would cost to make room on one GPU: for each profile the place whose tenants are missed least, and who they are.
+The cost of making room on one GPU: for each profile the place whose tenants cost least to evict, and those tenants.
 
-Pure and of one GPU: it knows neither nodes nor whose tenants they are, only which of them may go, at which priority
-and how much each would lose. GPUs with equal tenants have equal answers, so they are worked out once.
+Pure and of one GPU: its input is which tenants may go, at which priority, and what each would lose. GPUs with equal
+tenants have equal answers, so each is computed once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,22 +16,21 @@ from sluice.mig.transition_table import State, TransitionTable
 from sluice_allocator.core.placement.gpus import HomeKey
 
 Loss = tuple[int, int, int]
-"""What is lost when some pods go: the highest priority among them, how many they are, their memory in MiB. Of two
-losses the smaller is the better one."""
+"""The loss when some pods go: the highest priority among them, their number, their memory in MiB. Smaller is better."""
 NO_LOSS: Loss = (-(1 << 62), 0, 0)
-"""Nobody has to go. Below every loss."""
+"""No eviction. Below every loss."""
 WHOLE_GPU = ""
 """Stands for the profile of a GPU without MIG."""
 
 Who = tuple[int, int]
-"""One who may go: priority, and the memory that the whole pod loses, in MiB."""
+"""A tenant that may go: its priority, and the memory that its whole pod loses, in MiB."""
 
 
 class Occupant(msgspec.Struct, frozen=True):
     """
-    One span of a GPU. It is free when all of `who` (numbers) have gone; nobody named means that it stays.
+    One span of a GPU. It is free when all of `who` (numbers) have gone; an empty `who` stays.
 
-    A home of shares is one span with several.
+    A home of shares is one span with several tenants.
     """
 
     span: HomeKey
@@ -39,7 +38,7 @@ class Occupant(msgspec.Struct, frozen=True):
 
 
 class Way(msgspec.Struct, frozen=True):
-    """One way to make room: where, and the numbers of those who have to go. Nobody, where there is room."""
+    """One way to make room: where, and the numbers of the tenants to evict; none where there is room."""
 
     loss: Loss
     start: int
@@ -48,7 +47,7 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Tenancy(msgspec.Struct, frozen=True):
-    """What decides on the cost of room on a GPU: equal for GPUs with equal tenants."""
+    """What decides the cost of room on a GPU: equal for GPUs with equal tenants."""
 
     kind: str
     blocked: tuple[Placement, ...]
@@ -58,7 +57,7 @@ class Tenancy(msgspec.Struct, frozen=True):
 
 
 def loss_of(who: Iterable[Who]) -> Loss:
-    """What is lost when these go."""
+    """The loss when these tenants go."""
     parts = list(who)
     if not parts:
         return NO_LOSS
@@ -67,7 +66,7 @@ def loss_of(who: Iterable[Who]) -> Loss:
 
 @dataclass(slots=True, eq=False)
 class Clearing:
-    """The ways of one tenancy, each worked out when it is first asked for."""
+    """The ways of one tenancy, each computed when first asked for."""
 
     tenancy: Tenancy
     table: TransitionTable
@@ -75,7 +74,7 @@ class Clearing:
     ways: dict[str, Way | None] = field(init=False)
     """For each profile (WHOLE_GPU on a GPU without MIG) the way with the least loss; None where nothing helps."""
     losses: tuple[Loss | None, ...] = field(init=False)
-    """What room costs, in the order of the profiles."""
+    """The cost of room, in the order of the profiles."""
     _states: dict[int, State] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,7 +86,7 @@ class Clearing:
         self.losses = tuple(way.loss if way is not None else None for way in self.ways.values())
 
     def count_without(self, level: int, profile: str) -> int:
-        """How many devices of a profile fit when everybody up to this priority has gone."""
+        """How many devices of a profile fit when every tenant up to this priority has gone."""
         goes = [number for number, (priority, _) in enumerate(self.tenancy.who) if priority <= level]
         if not self.mig:
             return int(not self._left(goes) and not self.tenancy.blocked and not self.tenancy.foreign)
@@ -106,7 +105,7 @@ class Clearing:
         return Way(loss_of(tenancy.who), 0, 0, goes)
 
     def _least(self, profile: Profile) -> Way | None:
-        """Of the places of a profile the one that costs least; of equal ones the one that keeps most possible."""
+        """The cheapest place of a profile; of equal ones the one that keeps most placements possible."""
         best: tuple[Loss, tuple[int, ...], Way] | None = None
         for placement in profile.placements:
             goes = self._in_the_way(placement)
@@ -124,7 +123,7 @@ class Clearing:
         return best[2] if best is not None else None
 
     def _in_the_way(self, placement: Placement) -> list[int] | None:
-        """Who is where an instance would go; None where somebody is who stays."""
+        """The tenants where an instance would go; None if one of them stays."""
         mask = placement.mask
         blocked, foreign = self.tenancy.blocked, self.tenancy.foreign
         if any(mask & each.mask for each in blocked) or any(mask & each.mask for each in foreign):
@@ -141,7 +140,7 @@ class Clearing:
     def _with_engines(
         self, profile: Profile, placement: Placement, goes: list[int]
     ) -> tuple[list[int], tuple[int, ...]] | None:
-        """The same, and who else has to go because slices are not all that an instance needs (media engines)."""
+        """The same, and further tenants whose media engines the instance needs."""
         rank = self._rank(profile, placement, goes)
         if rank is not None:
             return goes, rank
@@ -162,7 +161,7 @@ class Clearing:
         return [*goes, *more], rank
 
     def _rank(self, profile: Profile, placement: Placement, goes: Sequence[int]) -> tuple[int, ...] | None:
-        """How good the place is when these have gone; None when it is not there then."""
+        """How good the place is when these have gone; None if it is still not free."""
         choices = self.table.choices(self._state(goes), profile.name)
         return next((choice.rank for choice in choices if choice.start == placement.start), None)
 

@@ -1,5 +1,5 @@
 """
-Suggest the nearest available thing to one that a request asks for and no node has: a profile, a label, a resource.
+Suggests the nearest available profile, label or resource to one that no node has.
 
 For messages only; no decision depends on it.
 """
@@ -14,7 +14,7 @@ from sluice.mig.catalog import catalog, find_model
 from sluice.mig.profile_name import ProfileName, ProfileNameError
 
 NAMED_MAX = 3
-"""So many models, labels or taints are named in a sentence."""
+"""Most models, labels or taints named in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,7 @@ class Closest:
 
 
 def closest_profile(asked: str, there: Iterable[tuple[str, str]]) -> Closest | None:
-    """
-    Of the profiles that are there, each with its model's short name, the one most like the `asked` name.
-
-    By compute slices first, the larger of two as far away; then by attributes, then by memory.
-    """
+    """Of the available profiles, each with its model's short name, the one most like the `asked` name."""
     wanted = _parsed(asked)
     models: dict[str, dict[str, None]] = {}
     for model, profile in there:
@@ -63,29 +59,29 @@ def _parsed(name: str) -> ProfileName | None:
 
 
 def models_that_have(profile: str) -> tuple[str, ...]:
-    """The models with such a profile, wherever there may be any: by the catalog."""
+    """The catalog's models with such a profile."""
     return tuple(model.key.upper() for model in catalog() if model.profile(profile) is not None)
 
 
 def profiles_of_the_catalog() -> list[tuple[str, str]]:
-    """Every profile that is known without asking a GPU, each with its model's short name."""
+    """Every profile of the catalog, each with its model's short name."""
     return [(model.key.upper(), profile.name) for model in catalog() for profile in model.profiles]
 
 
 def short_name(product: str) -> str:
-    """A product as people call it."""
+    """A product's short name."""
     known = find_model(product)
     return known.key.upper() if known is not None else product.removeprefix("NVIDIA ")
 
 
 def no_such_resource(name: str, there: Sequence[str]) -> str:
-    """That no node has a resource, and the one that may be meant: of a node, or one that asks for GPUs."""
+    """Say that no node has a resource, and which one may be meant."""
     known = [*there, *HAMI.resources, *VOLCANO.resources]
     return f"no node here has the resource {shorten(name)}{did_you_mean(name, known)}"
 
 
 def no_such_label(key: str, value: str, values: Sequence[str], keys: Sequence[str]) -> str:
-    """That no node has a label, and what there is instead: another value, or a key that is like it."""
+    """Say that no node has a label, and suggest another value or a similar key."""
     if values:
         others = listed([f"{key}={each}" for each in values])
         return f"no node here has the label {key}={value}; there {'is' if len(values) == 1 else 'are'} {others}"
@@ -93,6 +89,6 @@ def no_such_label(key: str, value: str, values: Sequence[str], keys: Sequence[st
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first few, and that there are more."""
+    """The first few names, and the number of the others."""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return ", ".join(shorten(each) for each in names[:NAMED_MAX]) + more

@@ -1,8 +1,7 @@
 """
-Which nodes could hold how many devices of one shape: how several devices of one node are found without a scan.
+Counts how many devices of one shape each node could hold, so that several devices are found without a scan.
 
-A shape is counted from the first time somebody asks for several of it. Then each change on a node counts that node
-anew, and no other.
+A shape is counted from its first multi-device request on. Each change on a node then recounts that node only.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.shelf import Ladder
 
 SHAPES_MAX = 32
-"""At most so many shapes are counted in one class of nodes; whichever was asked for longest ago makes room."""
+"""Most shapes counted per class of nodes; the least recently used one makes room."""
 Count = Callable[[Node], int]
 
 
@@ -20,14 +19,14 @@ class Counted:
     """The nodes of one class by how many devices of one shape each could hold."""
 
     def __init__(self, count: Count, nodes: Sequence[Node]) -> None:
-        """Count nothing yet."""
+        """Start with no counts."""
         self._count = count
         self._of: dict[int, int] = {}
-        """The count of each node, by its number."""
+        """Each node's count, by its number."""
         self.ladder = Ladder(nodes)
 
     def put(self, node: Node) -> None:
-        """Count a node anew."""
+        """Recount a node."""
         now, before = self._count(node), self._of.get(node.number)
         if now == before:
             self.ladder.rungs[now].look_again(node)
@@ -37,7 +36,7 @@ class Counted:
         self.ladder.rung(now).add(node)
 
     def take(self, node: Node) -> None:
-        """Count a node no longer."""
+        """Drop a node's count."""
         before = self._of.pop(node.number, None)
         if before is not None:
             shelf = self.ladder.rungs[before]
@@ -46,22 +45,22 @@ class Counted:
                 self.ladder.drop(before)
 
     def move(self, node: Node, wealth_before: int) -> None:
-        """The wealth of a node has changed."""
+        """A node's CPU per GPU changed."""
         count = self._of.get(node.number)
         if count is not None:
             self.ladder.rungs[count].move(node, wealth_before)
 
 
 class CountedNodes:
-    """All counts that are kept."""
+    """All kept counts."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        """Count nothing yet. `nodes` are all nodes by number; the list is shared and grows."""
+        """Start with no counts. `nodes` are all nodes by number; the list is shared and grows."""
         self._nodes = nodes
         self._kept: dict[int, dict[str, Counted]] = {}
 
     def of(self, group: NodeClass, shape: str, count: Count) -> Counted:
-        """The nodes of a class by how many of `shape` they hold. `count` must depend on the node and on it alone."""
+        """A class's nodes by how many of `shape` they hold. `count` must depend on the node alone."""
         kept = self._kept.setdefault(group.number, {})
         found = kept.pop(shape, None)
         if found is None:
@@ -74,17 +73,17 @@ class CountedNodes:
         return found
 
     def touch(self, node: Node, group: NodeClass) -> None:
-        """Something on a node has changed."""
+        """A node changed."""
         if group.number in self._kept and node.number in group.nodes:
             for counted in self._kept[group.number].values():
                 counted.put(node)
 
     def move(self, node: Node, group: NodeClass, wealth_before: int) -> None:
-        """The wealth of a node has changed."""
+        """A node's CPU per GPU changed."""
         for counted in self._kept.get(group.number, {}).values():
             counted.move(node, wealth_before)
 
     def forget(self, node: Node, group: NodeClass) -> None:
-        """A node is not of this class any more, or has nothing to give."""
+        """A node left this class, or has nothing usable."""
         for counted in self._kept.get(group.number, {}).values():
             counted.take(node)

@@ -1,8 +1,8 @@
 """
-Count pods of a kind in each domain of a node label, updated with every pod that comes and goes.
+Counts pods of a kind in each domain of a node label, updated with every pod that comes and goes.
 
-A pod updates only its own crowds, and a domain's count is one lookup: neither cost grows with the fleet.
-`pod_terms` judges by these counts.
+A pod updates only its own crowds, and a domain's count is one lookup: neither cost grows with the fleet. `pod_terms`
+filters by these counts.
 """
 
 from collections import Counter
@@ -19,14 +19,14 @@ from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, PodT
 from sluice_allocator.core.placement.classes import selects
 
 Part = tuple[tuple[str, ...], Selector]
-"""Namespaces, and what is asked of labels there."""
+"""Namespaces, and a selector of labels there."""
 Terms = tuple[object, ...]
-"""What a pod says of others, as one value; empty where it says nothing."""
+"""A pod's terms about others, as one value; empty if it has none."""
 T = TypeVar("T")
 
 
 def terms_of(source: SourceName, namespace: str, host: HostNeeds) -> Terms:
-    """The terms of a pod: they decide of which crowds it asks, and over which nodes those are counted."""
+    """A pod's terms: they decide which crowds it reads, and over which nodes those are counted."""
     if not (host.apart or host.beside or host.spread):
         return ()
     over = (_selected(host), host.tolerations) if host.spread else ()
@@ -38,7 +38,7 @@ def _selected(host: HostNeeds) -> tuple[object, ...]:
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """A pod, as far as terms of other pods and of its own speak of it."""
+    """A pod, as far as other pods' terms and its own matter."""
 
     source: SourceName
     namespace: str
@@ -46,29 +46,29 @@ class Peer(msgspec.Struct, frozen=True):
     apart: tuple[PodTerm, ...] = ()
     ports: tuple[HostPort, ...] = ()
     leaving: bool = False
-    """It is being deleted; spreading does not count it any more."""
+    """It is being deleted, so spreading no longer counts it."""
     terms: Terms = ()
-    """What it says itself of others, where it is a request's pod."""
+    """Its own terms about others, if it is a request's pod."""
 
     @property
     def kind_name(self) -> tuple[object, ...]:
-        """What terms can tell of it."""
+        """The part of it that terms can match."""
         return (self.source, self.namespace, self.labels, self.leaving)
 
 
 @dataclass(slots=True, eq=False)
 class Spot:
-    """A node, and who is there."""
+    """A node, and its pods."""
 
     name: NodeName
     source: SourceName
     is_known: bool = False
-    """Whether anybody speaks of it: only such a node is a domain that counts for spreading."""
+    """Whether the node is known: only then it is a domain for spreading."""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     kinds: "dict[Kind, int]" = field(default_factory=dict)
     held: "dict[Crowd, int]" = field(default_factory=dict)
-    """Terms of pods there that want others apart."""
+    """Anti-affinity terms of pods there."""
     ports: dict[HostPort, int] = field(default_factory=dict)
 
 
@@ -84,15 +84,15 @@ class Kind:
 
 @dataclass(slots=True, eq=False)
 class Domains:
-    """The nodes over which a pod is to be spread, by their values of one label."""
+    """The nodes over which a pod is spread, by their values of one label."""
 
     key: str
     keys: tuple[str, ...]
-    """Of all its constraints: a node that lacks one does not count."""
+    """The topology keys of all its constraints: a node that lacks one does not count."""
     source: SourceName
     needs: HostNeeds
     by_affinity: bool
-    """Whether what the pod says of labels and names of nodes counts."""
+    """Whether the pod's node affinity and node name restrict the domains."""
     by_taints: bool
     spots: dict[Spot, None] = field(default_factory=dict)
     values: Counter[str] = field(default_factory=Counter)
@@ -101,19 +101,19 @@ class Domains:
 
     @property
     def name(self) -> tuple[object, ...]:
-        """Domains of one name are the same."""
+        """Equal domains have equal names."""
         selected = _selected(self.needs) if self.by_affinity else None
         return (self.key, self.keys, self.source, selected, self.needs.tolerations if self.by_taints else None)
 
     def look_at(self, spot: Spot) -> None:
-        """A node is, or has become, this."""
+        """Count a node that appeared or changed."""
         self.forget(spot)
         if self._has(spot):
             self.spots[spot] = None
             self.values[spot.labels[self.key]] += 1
 
     def forget(self, spot: Spot) -> None:
-        """A node does not count, or is about to be another one."""
+        """Drop a node that is about to change or no longer counts."""
         if spot in self.spots:
             del self.spots[spot]
             value = spot.labels[self.key]
@@ -141,20 +141,20 @@ class Crowd:
     source: SourceName
     parts: tuple[Part, ...]
     domains: Domains | None = None
-    """Only pods on these nodes count; None: on all that have the label."""
+    """Only pods on these nodes count; None: on all with the label."""
     counts: dict[str, int] = field(default_factory=dict)
     levels: Counter[int] = field(default_factory=Counter)
-    """How many domains have so many."""
+    """How many domains have each count."""
     kinds: dict[Kind, None] = field(default_factory=dict)
     holders: int = 0
-    """Of a term that wants others apart: how many pods have it, also where their node has no such label."""
+    """Of an anti-affinity term: how many pods have it, also on nodes without the label."""
     users: int = 0
-    """So many different terms ask for it; one without any is forgotten."""
+    """How many different terms use it; unused ones are dropped."""
     interested: dict[RequestId, None] = field(default_factory=dict)
-    """Who found no place because of it."""
+    """Requests that found no place because of it."""
 
     def has(self, kind: Kind) -> bool:
-        """Whether pods of a kind are of it. Spreading does not count those that are being deleted."""
+        """Whether pods of a kind belong to it. Spreading does not count those being deleted."""
         peer = kind.peer
         if self.source != peer.source or (peer.leaving and self.domains is not None):
             return False
@@ -165,7 +165,7 @@ class Crowd:
         return self.source == source and all(_speaks_of(part, namespace, labels) for part in self.parts)
 
     def add(self, spot: Spot, more: int) -> bool:
-        """More of it, or fewer, are on a node. True when that may let somebody in who was kept out."""
+        """Add pods to a node, or remove some. True when that may admit a pod that was kept out."""
         value = spot.labels.get(self.key)
         if value is None or not more or (self.domains is not None and spot not in self.domains.spots):
             return False
@@ -183,7 +183,7 @@ class Crowd:
         return self.domains is not None or not before or not after
 
     def least(self) -> int:
-        """How many are in the domain that has fewest."""
+        """The count of the domain with fewest."""
         if self.domains is None or len(self.counts) < len(self.domains.values):
             return 0
         return min(self.levels, default=0)
@@ -195,28 +195,28 @@ def _speaks_of(part: Part, namespace: str, labels: Mapping[str, str]) -> bool:
 
 
 class ByLabel(Generic[T]):
-    """Crowds by a label that their pods must have, so that a pod looks only at those that may be its own."""
+    """Indexes crowds by a label that their pods must have, so that a pod checks only those that may match."""
 
     __slots__ = ("_by_pair", "_rest")
 
     def __init__(self) -> None:
-        """None is known."""
+        """Start empty."""
         self._by_pair: dict[tuple[str, str], dict[T, None]] = {}
         self._rest: dict[T, None] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether it holds any."""
         return bool(self._by_pair or self._rest)
 
     def add(self, item: T, parts: tuple[Part, ...]) -> None:
-        """One more."""
+        """Add an item."""
         for pair in _pairs(parts):
             self._by_pair.setdefault(pair, {})[item] = None
         if not _pairs(parts):
             self._rest[item] = None
 
     def remove(self, item: T, parts: tuple[Part, ...]) -> None:
-        """One less."""
+        """Remove an item."""
         for pair in _pairs(parts):
             of_pair = self._by_pair[pair]
             of_pair.pop(item, None)
@@ -225,7 +225,7 @@ class ByLabel(Generic[T]):
         self._rest.pop(item, None)
 
     def near(self, labels: Mapping[str, str]) -> Iterator[T]:
-        """Those that may match a pod with these labels, each once: by its first label that is asked for."""
+        """Items that may match a pod with these labels, each once."""
         if not self:
             return
         found: dict[T, None] = {}
@@ -236,7 +236,7 @@ class ByLabel(Generic[T]):
 
 
 def _pairs(parts: tuple[Part, ...]) -> list[tuple[str, str]]:
-    """The pairs of label and value of which a matching pod has one; none where it need not have any."""
+    """Label and value pairs of which a matching pod has one; none if it need not have any."""
     for _, selector in parts:
         for each in selector:
             if each.operator == "In":

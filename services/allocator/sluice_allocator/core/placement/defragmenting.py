@@ -1,9 +1,9 @@
 """
-Which pods to move where, so that a request fits that has no place now: a plan, with what it gains and what it costs.
+Plans which pods to move where so that a request fits that has no place now, with the plan's gain and cost.
 
-The place is found by the search for promises, told to wait only for pods that may be moved and have somewhere to go;
-each of them is then given a place by the search that serves everybody, on trial fleets of single nodes, the new places
-of the others and of the request taken. So the cost is bounded as theirs is. Nothing is booked here.
+The search for reservations finds the place, waiting only for movable pods with somewhere to go. The common search
+then finds each of them a new place, on trial copies of single nodes with all new places taken. So the cost is bounded
+as theirs is.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,18 +24,18 @@ from sluice_allocator.core.placement.promising import find_promise
 from sluice_allocator.core.placement.search import find_place, find_place_on
 
 MayMove = Callable[[AllocationId], Asking | None]
-"""What to look for on behalf of a pod that may be moved; None: it may not."""
+"""What to search for a movable pod; None if it may not be moved."""
 SHAPES_LOOKED_UP_MAX = 64
-"""Of so many different shapes of pods in the way it is looked up whether they have somewhere to go."""
+"""Most different shapes of pods in the way for which a destination is looked up."""
 _TRIED = "\0plan"
-"""Whose places are taken on trial; no allocation has this name."""
+"""Owner of places taken on trial; no allocation has this name."""
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One pod, and where it would go."""
+    """One pod, and its new place."""
 
     allocation: AllocationId
     to: Place
@@ -44,9 +44,9 @@ class Move:
 @dataclass(frozen=True, slots=True)
 class MovePlan:
     """
-    The place that a request would have, and who would be moved for it.
+    The place that a request would have, and the pods to move for it.
 
-    Memory in MiB: `gains_mib` of the request's devices, `moves_mib` of those that are moved. Each move is one restart.
+    Memory in MiB: `gains_mib` of the request's devices, `moves_mib` of the moved ones. Each move is one restart.
     """
 
     place: Place
@@ -65,9 +65,9 @@ def plan_moves(
     moves_max: int,
 ) -> MovePlan | None:
     """
-    The plan that moves fewest; None where there is room, where others are in the way too, or they have nowhere to go.
+    The plan that moves fewest pods; None if there is room, or no set of movable pods with destinations makes room.
 
-    `shown` is what the fleet was told of each node.
+    `shown` is the snapshot of each node.
     """
     if isinstance(find_place(fleet, asking, avoid), Place):
         return None
@@ -99,7 +99,7 @@ def plan_moves(
 
 
 def _largest_first(fleet: Fleet, allocations: tuple[AllocationId, ...]) -> list[AllocationId]:
-    """Who needs most is given a place first: the others fit beside him more easily than he beside them."""
+    """The largest pods are placed first: smaller ones fit beside them more easily than the reverse."""
 
     def size(allocation: AllocationId) -> int:
         booking = fleet.booking(allocation)
@@ -110,7 +110,7 @@ def _largest_first(fleet: Fleet, allocations: tuple[AllocationId, ...]) -> list[
 
 @dataclass(slots=True)
 class _Destinations:
-    """Whether pods have somewhere to go at all, looked up once for all that ask for the same."""
+    """Whether pods have any destination, looked up once per shape."""
 
     fleet: Fleet
     may_move: MayMove
@@ -131,7 +131,7 @@ class _Destinations:
 
 @dataclass(slots=True)
 class _MoveTrial:
-    """The nodes of a plan as they would be: everybody where he is, and the new places taken besides."""
+    """The nodes of a plan as they would be, with the new places taken as well."""
 
     fleet: Fleet
     shown: Mapping[NodeName, NodeSnapshot]
@@ -139,22 +139,22 @@ class _MoveTrial:
     _nodes: dict[NodeName, Fleet] = field(default_factory=dict)
     _gpus: dict[GpuUuid, None] = field(default_factory=dict)
     _idle: dict[GpuUuid, None] = field(default_factory=dict)
-    """Taken for pods that want idle GPUs: who is moved there would be in the way again."""
+    """GPUs taken for pods that want idle ones: no other pod moves there."""
     _taken: int = 0
 
     def __enter__(self) -> Self:
-        """What pods want of each other is looked up where everybody is known: there the new ones count meanwhile."""
+        """Terms between pods are evaluated in the real fleet: there the new places count meanwhile."""
         self.fleet.peers.quiet = True
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take them back."""
+        """Undo the trial places."""
         for number in range(1, self._taken + 1):
             self.fleet.peers.take(AllocationId(f"{_TRIED}{number}"))
         self.fleet.peers.quiet = False
 
     def move(self, allocation: AllocationId) -> Move | None:
-        """A place for one of them: where nothing was taken yet if there is one, else beside what was."""
+        """A place for one pod: on untouched GPUs if possible, else beside trial places."""
         asking = self.destinations.may_move(allocation)
         assert asking is not None, "only movable pods are in the way"
         found = find_place(self.fleet, asking, frozenset(self._gpus))
@@ -168,7 +168,7 @@ class _MoveTrial:
         return None
 
     def take(self, place: Place, asking: Asking) -> bool:
-        """Take a place on trial. False when nobody has shown its node."""
+        """Take a place on trial. False when its node has no snapshot."""
         trial = self._nodes.get(place.node)
         if trial is None:
             snapshot = self.shown.get(place.node)

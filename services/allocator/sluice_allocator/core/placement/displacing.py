@@ -1,10 +1,9 @@
 """
-Find a place for somebody by evicting others of lower priority: where those who have to go are missed least.
+Finds a place by evicting pods of lower priority, at the least loss.
 
-Of all places looked at it is the one whose most important victim is least important, then the one with the fewest
-victims, then the one where least is lost; ties go to the node known first. The victims are minimal: without any of them
-having to go the place would not do. Nothing is booked, and nobody is evicted; who may go is said by whoever fills
-`Victims`, and what may go together by `allows`.
+The best place is the one whose most important victim is least important, then the one with fewest victims, then the
+one with the least loss; ties go to the node known first. The victims are minimal: the place needs each of them.
+`Victims` holds the candidates, and `allows` decides which of them may go together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,42 +31,44 @@ from sluice_allocator.core.placement.victims import NO_LEVEL, Victim
 from sluice_allocator.core.placement.wants import Want, WholeGpu
 
 GPUS_TRIED_MAX = 256
-"""So many GPUs are looked at for one device. The cheapest nearly always does; only its node's CPU and memory, what its
-victims' namespaces keep, and the request's own lists can stand against it."""
+"""
+Most GPUs tried for one device. The cheapest nearly always fits; only its node's CPU and memory, the guarantees of its
+victims' namespaces and the request's own lists can exclude it.
+"""
 GPUS_PER_BUCKET_MAX = 64
-"""Of those so many among GPUs on which room costs the same."""
+"""Most of those among GPUs with equal cost."""
 NODES_TRIED_MAX = 64
-"""So many nodes are looked at for several devices or for a named node, ..."""
+"""Most nodes looked at for several devices or for a named node."""
 NODES_FILLED_MAX = 4
-"""... and so many of them tried out: as many shares or instances as they hold, each a look at all of it."""
+"""Most of those nodes tried out, each a full fill of the node."""
 OWN_TRIED_MAX = 64
-"""So many tenants of a namespace at its limits are looked at."""
+"""Most tenants looked at of a namespace at its limits."""
 HOMES_COMPARED_MAX = 3
-"""Of homes in which a share can have somebody's place so many are compared: those that would have least to spare."""
+"""Most homes compared in which a share can replace another: those that would have least to spare."""
 LOSSES_PER_LEVEL = 1 << 12
-"""What several devices cost on a node is told by a priority times this, and how many go."""
+"""The cost of several devices on a node is a priority times this, plus the number of victims."""
 
 Allows = Callable[[Sequence[DeviceGrant], Sequence[Victim]], bool]
-"""Whether a request may have these devices, and these go together for it: quotas and guarantees."""
+"""Whether a request may have these devices while these victims go: quotas and guarantees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Displacing:
-    """A place, and who has to go first: the least important first."""
+    """A place, and its victims, the least important first."""
 
     place: Place
     victims: tuple[Victim, ...]
 
     @property
     def loss(self) -> Loss:
-        """What is lost by it."""
+        """The loss of its victims."""
         return loss_of(victim.who for victim in self.victims)
 
 
 def find_displacing(
     fleet: Fleet, asking: Asking, priority: int, allows: Allows, avoid: Avoid = frozenset()
 ) -> Displacing | None:
-    """The place for all claims that costs least, for a request of this priority; None when evictions do not help."""
+    """The cheapest place for all claims at this priority; None when evictions do not help."""
     if not fleet.stock.victims:
         return None
     look = look_for(fleet, asking, avoid)
@@ -88,9 +89,9 @@ def find_displacing_own(
     fleet: Fleet, asking: Asking, priority: int, allows: Allows, avoid: Avoid = frozenset()
 ) -> Displacing | None:
     """
-    The same where somebody of the request's own namespace has to go: for one that is at its limits.
+    The same with victims of the request's own namespace only, for a namespace at its limits.
 
-    Looks at the nodes of a bounded number of its tenants only, and evicts nobody else.
+    Looks at the nodes of a bounded number of its tenants.
     """
     own = islice(fleet.stock.victims.of(asking.namespace), OWN_TRIED_MAX)
     going = [victim for victim in own if victim.priority < priority]
@@ -111,7 +112,7 @@ class _VictimSearch:
     priority: int
     allows: Allows
     own: bool = False
-    """Whether only those of the request's own namespace may go."""
+    """Whether only victims of the request's own namespace count."""
     best: Displacing | None = None
     _best_key: tuple[int, ...] = ()
     _left: int = field(default=GPUS_TRIED_MAX)
@@ -119,7 +120,7 @@ class _VictimSearch:
     _looked_at: int = 0
 
     def _offer(self, found: Displacing, *tie: int) -> bool:
-        """Keep what is better than the best so far. Whether it is allowed at all."""
+        """Keep a find that is better than the best so far. Returns whether it is allowed."""
         if not found.victims or not self.allows(found.place.devices, found.victims):
             return False
         key = (*found.loss, *tie)
@@ -128,15 +129,15 @@ class _VictimSearch:
         return True
 
     def _is_no_better(self, loss: Loss) -> bool:
-        """Whether such a loss is not less than the best so far."""
+        """Whether a loss is not below the best so far."""
         return self.best is not None and loss >= self._best_key[:3]
 
     # -- one device -----------------------------------------------------------------------------------------------
 
     def one_device(self, want: Want) -> None:
-        """One device, on the GPU where room for it costs least."""
+        """One device, on the cheapest GPU."""
         idle_only = any(self.look.policy(group).idle_only for group in self.look.groups())
-        if idle_only:  # then the whole GPU has to be emptied, whatever is asked for
+        if idle_only:  # then the whole GPU has to be emptied
             self.several_devices()
             return
         for mode in want.claim.modes:
@@ -147,11 +148,11 @@ class _VictimSearch:
             if self._is_no_better(loss) or self._left <= 0:
                 return
             self._try_bucket(want, loss, bucket, source)
-        if self.best is None:  # the GPU may be free, and its node's CPU or memory had by others
+        if self.best is None:  # the GPU may be free while its node's CPU or memory is not
             self.try_nodes(self._nodes_with_victims())
 
     def _sources(self, want: Want) -> Iterator["_Source"]:
-        """What could be made for the claim, by kind of GPU: an instance, a whole GPU, or a home for a share."""
+        """What the claim could use, by kind of GPU: an instance, a whole GPU, or a home for a share."""
         for group in self.look.groups():
             for kind, sample in group.samples.items():
                 for turn, mode in enumerate(want.claim.modes):
@@ -187,7 +188,7 @@ class _VictimSearch:
             yield loss, bucket, source
 
     def _try_bucket(self, want: Want, loss: Loss, bucket: Bucket, source: "_Source") -> None:
-        """The first GPU of a bucket that will do; all of them cost the same."""
+        """The first GPU of a bucket that fits; all of them cost the same."""
         seat = bucket.seats.after(None)
         left = GPUS_PER_BUCKET_MAX
         while seat is not None and self._left > 0 and left > 0:
@@ -204,7 +205,7 @@ class _VictimSearch:
         if not self.look.admits(node) or not self.look.may_use(gpu, want):
             return None
         way = cleared.clearing.ways[source.profile]
-        assert way is not None  # it stands in a bucket where room can be made
+        assert way is not None  # it is in a bucket where room can be made
         goes = self._with_room(node, [cleared.who[number] for number in way.goes], strict=source.strict)
         if goes is None:
             return None
@@ -224,7 +225,7 @@ class _VictimSearch:
         return Displacing(Place(node.name, (device,)), _in_order(goes))
 
     def _with_room(self, node: Node, goes: Sequence[Victim], *, strict: bool) -> list[Victim] | None:
-        """Who has to go, also for the CPU, the memory and the rest that the pod needs; None where it never fits."""
+        """The victims including those for the pod's CPU, memory and other needs; None where it never fits."""
         if has_room(node, goes, self.look.need):
             return list(goes)
         others = self.look.fleet.stock.victims.on(node, self.priority)
@@ -270,7 +271,7 @@ class _VictimSearch:
     # -- several devices of one node ------------------------------------------------------------------------------
 
     def several_devices(self) -> None:
-        """All devices on the node where the most important of those who have to go is least important."""
+        """All devices on the node whose most important victim is least important."""
         for group in self.look.groups():
             claim, want = largest_claim(self.look, group)
             counted = self.look.fleet.stock.victims.counted.of(
@@ -289,10 +290,10 @@ class _VictimSearch:
 
     def _counting(self, want: Want, wanted: int) -> Callable[[Node], int]:
         """
-        What room for so many devices costs on a node, as one number: see LOSSES_PER_LEVEL.
+        The cost of room for so many devices on a node, as one number: see LOSSES_PER_LEVEL.
 
-        The priority up to which everybody has to go is exact for instances and whole GPUs; how many go is a guess from
-        what the cheapest GPUs cost. Of shares only who would go first is told.
+        The priority up to which all tenants go is exact for instances and whole GPUs; the number of victims is
+        estimated from the cheapest GPUs. For shares only the first victim counts.
         """
         fleet = self.look.fleet
         victims = fleet.stock.victims
@@ -325,7 +326,7 @@ class _VictimSearch:
         return (fleet.nodes[name] for name in fleet.stock.victims.nodes())
 
     def try_nodes(self, nodes: Iterator[Node], guess: Loss | None = None) -> None:
-        """The best of some nodes, each tried with all of its devices; or the first that costs no more than `guess`."""
+        """The best of some nodes, each filled with all devices; or the first that costs no more than `guess`."""
         for node in islice(nodes, NODES_TRIED_MAX - self._looked_at):
             self._looked_at += 1
             going = self.look.fleet.stock.victims.on(node, self.priority)
@@ -348,7 +349,7 @@ class _VictimSearch:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One kind of device that could be made room for. `turn`: the place of its mode in the claim's list."""
+    """One kind of device that room could be made for. `turn`: the position of its mode in the claim's list."""
 
     group: NodeClass
     kind: str

@@ -1,8 +1,8 @@
 """
-A node as it would be if some of its tenants had gone: to be searched like any node, and thrown away.
+Copies a node without some of its tenants, to be searched like any node and thrown away.
 
-GPUs on which nothing changes are the very ones of the fleet, for a search changes none. Costs what the GPUs cost from
-which somebody goes.
+GPUs without a leaving tenant are shared with the fleet, since a search changes none. The cost is that of the changed
+GPUs.
 """
 
 from collections.abc import Set as AbstractSet
@@ -14,7 +14,7 @@ from sluice_allocator.core.placement.hosts import Node
 
 
 def emptied(node: Node, gone: AbstractSet[AllocationId]) -> Node:
-    """The node without the tenants of these allocations, wherever on it they are."""
+    """The node without the tenants of these allocations."""
     taken = {allocation: room for allocation, room in node.taken.items() if allocation not in gone}
     without = copy(node)
     without.taken, without.shelves = taken, {}

@@ -1,5 +1,5 @@
 """
-Decide what one empty GPU could serve: whether it fits a device of a claim, and how many.
+Decides what one empty GPU could serve: whether it fits a device of a claim, and how many.
 
 Uses kinds of GPUs and classes of nodes, and neither free capacity nor a pod's other needs.
 """
@@ -16,11 +16,11 @@ from sluice_allocator.core.placement.substitutes import has_substitutes
 from sluice_allocator.core.placement.wants import Want, WholeGpu
 
 _ANYTHING = 1 << 16
-"""Devices that a GPU may hold of which nothing is known."""
+"""Devices that a GPU may hold that its agent could not read."""
 
 
 def never_on(want: Want, group: NodeClass, gpu: Gpu, *, substitute: bool) -> WaitReason | None:
-    """Why such a GPU on such nodes could not serve the claim even with nothing on it; None when it could."""
+    """Why such a GPU on such nodes could not serve the claim even when empty; None when it could."""
     claim = want.claim
     if claim.shares_percent is not None:
         full = full_profile(gpu)
@@ -54,7 +54,7 @@ def _home_large_enough(want: Want, gpu: Gpu, mode: str) -> bool:
 
 
 def most_exclusive(want: Want, gpu: Gpu, *, substitute: bool) -> int:
-    """How many devices of one's own for a claim such a GPU holds at most, larger ones where those may serve."""
+    """The most exclusive devices of a claim on such a GPU, larger ones included where those may serve."""
     if isinstance(want.shape_on(gpu), WholeGpu):
         return 1
     profiles = {profile.name: None for profile in _serving(want, gpu, substitute=substitute)}
@@ -71,9 +71,9 @@ def _serving(want: Want, gpu: Gpu, *, substitute: bool) -> list[Profile]:
 
 def part_of_one(want: Want, gpu: Gpu, *, substitute: bool) -> tuple[Fraction, Fraction]:
     """
-    The least part of such a GPU that a device of one's own takes: of its memory slices, and of its compute slices.
+    The least part of such a GPU that an exclusive device takes, of memory slices and of compute slices.
 
-    How many devices a GPU holds tells neither: of `+me` it holds one, and others beside that.
+    The number of devices per GPU does not tell: a GPU holds one `+me` instance, and others beside it.
     """
     if is_unread(gpu) or isinstance(want.shape_on(gpu), WholeGpu):
         part = Fraction(not is_unread(gpu))
@@ -85,12 +85,12 @@ def part_of_one(want: Want, gpu: Gpu, *, substitute: bool) -> tuple[Fraction, Fr
 
 
 def is_unread(gpu: Gpu) -> bool:
-    """Whether its agent has not been able to read what it is: it may be anything."""
+    """Whether its agent could not read the GPU yet: it may be anything."""
     return gpu.report.lost and not gpu.report.memory_mib
 
 
 def most_on(want: Want, group: NodeClass, gpu: Gpu, *, substitute: bool) -> int:
-    """How many devices of a claim such a GPU holds at most. Shares of one claim are on as many GPUs."""
+    """The most devices of a claim on such a GPU. Shares of one claim are on as many GPUs."""
     if is_unread(gpu):
         return _ANYTHING
     if never_on(want, group, gpu, substitute=substitute) is not None:

@@ -1,10 +1,10 @@
 """
-Explain why no existing node could serve a request even when empty, to separate that case from "not now".
+Explains why no existing node could serve a request even when empty, to separate that case from "not now".
 
-Judges by classes of nodes and the shapes of the nodes in them, never node by node, and reports only what is certain.
-A request that is not reported may still never fit (the largest amounts need not be on one node). The result is not a
-refusal, because a later node may serve the request; it is one sentence with the nearest available thing. Conditions
-that pass by themselves, such as a cordon or an unready node, do not count.
+Judges by classes of nodes and the shapes of their nodes, never node by node, and reports only what is certain. A
+request that is not reported may still never fit (the largest amounts need not be on one node). The result is not a
+refusal, because a later node may serve the request; it is one sentence with the nearest available alternative.
+Conditions that pass by themselves, such as a cordon or an unready node, do not count.
 """
 
 from collections.abc import Mapping
@@ -35,13 +35,13 @@ from sluice_allocator.core.placement.taints import PASSING, meaning_of
 from sluice_allocator.core.placement.wants import Want
 
 SHAPES_MAX = 512
-"""Of more shapes of nodes nothing is concluded: a look at each would be one at the fleet."""
+"""With more shapes of nodes nothing is concluded: checking each would be a scan of the fleet."""
 NODES_LOOKED_AT = 16
-"""So many nodes are looked at, for keys of labels that are like one that no node has."""
+"""Most nodes looked at for label keys similar to a missing one."""
 
 
 def why_never(look: Look) -> Never | None:
-    """Why no node here could ever serve all of it; None where one could, or where that is not sure."""
+    """Why no node here could ever serve all of it; None where one could, or where that is uncertain."""
     shapes = _shapes(look)
     if isinstance(shapes, Never):
         return shapes
@@ -58,7 +58,7 @@ def why_never(look: Look) -> Never | None:
 
 
 def where_nothing_is(look: Look) -> str:
-    """Of a fleet without GPUs: which models have the profiles that are asked for."""
+    """In a fleet without GPUs: the models with the requested profiles."""
     words = []
     for profile in dict.fromkeys(claim.profile for claim in look.asking.claims if claim.profile is not None):
         models = models_that_have(profile)
@@ -72,7 +72,7 @@ def where_nothing_is(look: Look) -> str:
 
 
 def _shapes(look: Look) -> Shapes | Never:
-    """The shapes of the nodes on which the pod may be, some day; or why it may be on none."""
+    """The shapes of the nodes on which the pod could run; or why it could run on none."""
     host, stock = look.asking.host, look.fleet.stock
     if host.node_name:
         node = look.fleet.nodes.get(NodeName(host.node_name))
@@ -115,13 +115,13 @@ def _may_select(look: Look, labels: Mapping[str, str]) -> bool:
 
 
 def _is_selected_apart_from_volumes(look: Look) -> bool:
-    """Whether some node has what the pod itself selects by; sure only where no labels of single nodes are named."""
+    """Whether some node matches the pod's own selectors; certain only without labels of single nodes."""
     classes = look.fleet.stock.classes.values()
     return not look.one_by_one and any(each.shapes and selects(look.asking.host, each.labels) for each in classes)
 
 
 def _some_node_is_selected(look: Look) -> bool:
-    """Whether some node has labels of single nodes that the pod selects by; sure only where those name a few."""
+    """Whether some node has the selected labels of single nodes; certain only where those select a few."""
     named = look.fleet.stock.named_by(look.asking.host)
     return (
         named is None
@@ -152,7 +152,7 @@ def _not_selected(look: Look) -> str:
 
 
 def _most_together(look: Look, claim: Claim, want: Want, group: NodeClass, shape: NodeShape) -> int:
-    """How many devices of a claim an empty node of this shape holds: on one NUMA node, where they must be on one."""
+    """How many devices of a claim an empty node of this shape holds, on one NUMA node if required."""
     on_numa: dict[int | None, int] = {}
     for gpu, count in shape.gpus:
         most = count * most_on(want, group, gpu, substitute=look.asking.substitute)
@@ -163,7 +163,7 @@ def _most_together(look: Look, claim: Claim, want: Want, group: NodeClass, shape
 
 
 def _has_devices(look: Look, group: NodeClass, shape: NodeShape) -> bool:
-    """Whether an empty node of this shape may hold the devices of each claim, and those of one's own together."""
+    """Whether an empty node of this shape may hold the devices of each claim, and all exclusive ones together."""
     memory, compute = Fraction(0), Fraction(0)
     gpus: dict[int, int] = {}
     for claim, want in zip(look.asking.claims, look.wants, strict=True):

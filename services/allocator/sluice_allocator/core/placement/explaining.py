@@ -1,8 +1,8 @@
 """
-Why nothing fits: every reason counted per class of nodes and of GPUs, never per GPU.
+Explains why nothing fits: every reason counted per class of nodes and of GPUs, never per GPU.
 
-It looks at what searches look at (classes, shelves), so its cost and the size of its answer do not grow with the
-fleet. What it says of a shelf whose nodes lack room is what the first nodes on it lack.
+It reads the classes and shelves that searches read, so neither its cost nor the size of its answer grows with the
+fleet. For a shelf whose nodes lack room it reports what the first nodes on it lack.
 """
 
 from collections import Counter
@@ -25,16 +25,16 @@ from sluice_allocator.core.placement.taints import PASSING
 from sluice_allocator.core.placement.wants import Want, WholeGpu
 
 REASONS_MAX = 20
-"""So many reasons are told; the others are only counted."""
+"""Most reasons listed; the others are only counted."""
 RUNGS_MAX = 64
 _NODES_LOOKED_AT = 4
 _IN_SENTENCE = 5
 Tally = Counter[tuple[WaitReason, str, str]]
-"""How many of what: reason, the class counted (a product name, or `nodes`), and the class of nodes."""
+"""Counts by reason, the counted class (a product name, or `nodes`), and the class of nodes."""
 
 
 def explain_look(look: Look) -> NoPlace:
-    """Why what is looked for has no place now."""
+    """Why the search has no place now."""
     fleet = look.fleet
     if not fleet.gpus:
         words = f"{IN_WORDS[WaitReason.NO_NODES]}{where_nothing_is(look)}"
@@ -67,13 +67,13 @@ def explain_look(look: Look) -> NoPlace:
 
 
 def _led_by(first: WaitReason, reasons: tuple[ReasonCount, ...], nodes: int) -> tuple[ReasonCount, ...]:
-    """What nothing here has comes first, and then what else is in the way."""
+    """The reason that no node here can satisfy first, then the others."""
     its = tuple(each for each in reasons if each.reason is first) or (_reason(first, nodes, "nodes", ""),)
     return (*its, *(each for each in reasons if each.reason is not first))
 
 
 def _did_you_mean(look: Look) -> str:
-    """The nearest model, where a claim names one that is neither known nor here: a slip of the pen waits for ever."""
+    """The nearest model, if a claim names one that is neither known nor here: a typo would wait without end."""
     here = tuple(look.fleet.models())
     products = [name for model in here for name in model.product_names]
     for part in dict.fromkeys(part for claim in look.asking.claims for part in claim.only.models):
@@ -84,7 +84,7 @@ def _did_you_mean(look: Look) -> str:
 
 
 def _short_of_one(look: Look) -> bool:
-    """Whether even one device of some claim has no place: then that is the reason, and not that there are too few."""
+    """Whether some claim has no place for even one device: then that is the reason, not that there are too few."""
     return any(find_one(look, want) is None for want in dict.fromkeys(look.wants))
 
 
@@ -149,7 +149,7 @@ def _why_full(look: Look, want: Want, group: NodeClass, kind: str, sample: Gpu) 
 
 
 def _profiles(want: Want, group: NodeClass, sample: Gpu) -> list[str]:
-    """The profiles of which one would do."""
+    """The profiles that would serve."""
     names: dict[str, None] = {}
     if want.claim.shares_percent is not None:
         return [name for name in [full_profile(sample)] if name is not None]
@@ -168,7 +168,7 @@ def _profiles(want: Want, group: NodeClass, sample: Gpu) -> list[str]:
 
 
 def _why_no_node(look: Look, want: Want, shelf: Shelf) -> Iterator[tuple[WaitReason, int]]:
-    """The device would do; its nodes, or what the claim says of single GPUs, stand in the way."""
+    """The device would fit; its nodes, or the claim's lists of GPUs, exclude it."""
     for node in shelf.some(_NODES_LOOKED_AT):
         reason = _why_not_node(look, want, node, shelf)
         if reason is not None:
@@ -191,7 +191,7 @@ def _why_not_node(look: Look, want: Want, node: Node, shelf: Shelf) -> WaitReaso
 
 
 def _tally_homes(look: Look, want: Want, group: NodeClass, sample: Gpu, tally: Tally) -> None:
-    """Homes that are there: of the trust domain and too full, or of others. One GPU may have several instances."""
+    """Count existing homes: too full, or of another trust domain. One GPU may have several instances."""
     kind, model = sample.kind, sample.report.model
     own: Tally = Counter()
     for mode in _shared_modes(want):
@@ -210,7 +210,7 @@ def _tally_homes(look: Look, want: Want, group: NodeClass, sample: Gpu, tally: T
 
 
 def _why_no_home(look: Look, want: Want, ladder: Ladder, mode: str, sample: Gpu) -> Iterator[tuple[WaitReason, int]]:
-    """What the homes on each rung lack, as the first one does; beyond RUNGS_MAX rungs what such homes mostly lack."""
+    """What the homes on each rung lack, as the first one does; beyond RUNGS_MAX rungs what most such homes lack."""
     percent = want.claim.shares_percent
     share = want.share_on(sample, mode) if percent is None else want.part_of(sample, min(percent, 100))
     mostly = WaitReason.GPU_INSUFFICIENT_MEMORY if mode == "mps" else WaitReason.GPU_INSUFFICIENT_SMS
@@ -239,7 +239,7 @@ def _reason(reason: WaitReason, count: int, of: str, on: str) -> ReasonCount:
 
 
 def _bounded(reasons: tuple[ReasonCount, ...]) -> tuple[tuple[ReasonCount, ...], int]:
-    """The reasons that are told, and how many are not."""
+    """The listed reasons, and how many are left out."""
     return reasons[:REASONS_MAX], max(0, len(reasons) - REASONS_MAX)
 
 
@@ -292,7 +292,7 @@ IN_WORDS = {
     WaitReason.PLACE_PROMISED: "reserved for pods ahead in the queue",
     WaitReason.QUEUE_FULL: "the queue is full",
 }
-"""Every reason, as what is said of so many GPUs or nodes."""
+"""Every reason in words, as said of a number of GPUs or nodes."""
 
 
 def _sentence(reasons: tuple[ReasonCount, ...]) -> str:

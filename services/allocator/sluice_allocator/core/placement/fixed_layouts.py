@@ -1,8 +1,7 @@
 """
-GPUs whose layout an administrator fixed, as reports tell of them: what is there, and what of it nobody may have.
+GPUs with a layout fixed by the administrator: the instances of a report, and those out of use.
 
-Whatever is booked is taken away by whoever keeps the bookings; an agent's word of who has an instance is older than the
-ledger, and not looked at.
+The ledger decides which instances are taken; an agent's report of that is older, so it is ignored.
 """
 
 from sluice.contracts.messages import GpuReport
@@ -14,7 +13,7 @@ def layout_of(report: GpuReport, model: GpuModel) -> Layout | None:
     """
     The instances of a GPU with a fixed layout, by start; None for any other GPU.
 
-    An instance that the GPU's own profiles do not allow where it is cannot be named in a grant, so it is left out.
+    An instance that the GPU's own profiles do not allow at its place cannot be named in a grant, so it is left out.
     """
     if not report.fixed_layout or not report.mig_enabled:
         return None
@@ -23,7 +22,7 @@ def layout_of(report: GpuReport, model: GpuModel) -> Layout | None:
 
 
 def not_to_be_had(report: GpuReport) -> tuple[Placement, ...]:
-    """The spans of instances that their agent offers to nobody: without compute instance, or used by strangers."""
+    """The spans of instances that their agent does not offer: without compute instance, or used by other processes."""
     if not report.fixed_layout:
         return ()
     return tuple(Placement(each.start, each.size) for each in report.instances if each.unusable)

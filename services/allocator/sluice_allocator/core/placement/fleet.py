@@ -1,8 +1,8 @@
 """
-Where everything is: what nodes have, what is booked on it, and the shelves on which searches find what is free.
+The state of all nodes: what they have, what is booked on it, and the shelves on which searches find what is free.
 
-Each fact and each booking moves only what it changes. The fleet knows places, not requests' lives; it must not decide
-whether somebody should get one, nor where (that is `search`).
+Each fact and each booking updates only what it changes. Which request gets a place is decided elsewhere, and where by
+`search`.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class Fleet:
     """All nodes, all GPUs and all bookings."""
 
     def __init__(self, rules: PlacingRules = PlacingRules(), peers: Peers | None = None) -> None:  # noqa: B008  # frozen
-        """Begin with no node and nothing booked. `peers`: those of another fleet, which this one leaves as they are."""
+        """Begin with no node and nothing booked. `peers`: those of another fleet, which this one does not change."""
         self.rules = rules
         self.gpus: dict[GpuUuid, Gpu] = {}
         self.nodes: dict[NodeName, Node] = {}
@@ -48,11 +48,11 @@ class Fleet:
         self._is_trial = peers is not None
         self.wants = Wants(rules)
         self.shown: dict[NodeName, None] = {}
-        """The nodes whose inventory is there."""
+        """The nodes with an inventory."""
         self._hosts: dict[NodeName, HostFacts] = {}
         self._unusable: dict[NodeName, WaitReason] = {}
         self._cordoned: dict[NodeName, frozenset[GpuUuid]] = {}
-        """Single GPUs that an operator said not to use."""
+        """Single GPUs that an operator cordoned."""
         self._bookings: dict[AllocationId, Booking] = {}
         self._awaited: dict[GpuUuid, dict[SpanKey, DeviceGrant]] = {}
         """Bookings on GPUs that no inventory shows (yet)."""
@@ -64,7 +64,7 @@ class Fleet:
     # -- what nodes have ------------------------------------------------------------------------------------------
 
     def show(self, snapshot: NodeSnapshot) -> None:
-        """Take in what a node has. Bookings stay as they are."""
+        """Update a node's GPUs from its snapshot. Bookings stay."""
         node = self._node(snapshot.node)
         self.stock.withdraw(node)
         shown = {report.uuid: None for report in snapshot.gpus}
@@ -118,7 +118,7 @@ class Fleet:
                 self._lost[gpu.report.uuid] = gpu
 
     def forget_node(self, name: NodeName) -> None:
-        """The node's inventory is not there any more."""
+        """Remove a node's inventory."""
         node = self.nodes.get(name)
         if node is not None:
             self.stock.withdraw(node)
@@ -135,7 +135,7 @@ class Fleet:
         return self._hosts.get(name)
 
     def set_host(self, name: NodeName, facts: HostFacts | None) -> bool:
-        """What a node has besides GPUs; None when nothing is said of it. True when that changed."""
+        """Set a node's facts besides GPUs; None when there are none. True when that changed."""
         if self._hosts.get(name) == facts:
             return False
         if facts is None:
@@ -157,7 +157,7 @@ class Fleet:
             self.peers.see(name, self._hosts.get(name), is_shown=name in self.shown)
 
     def set_usable(self, name: NodeName, why_not: WaitReason | None) -> bool:
-        """Use a node's GPUs for new slices, or do not and say why. True when that changed."""
+        """Allow new slices on a node's GPUs, or forbid them for a reason. True when that changed."""
         if self._unusable.get(name) == why_not and name in self.nodes:
             return False
         if why_not is None:
@@ -168,7 +168,7 @@ class Fleet:
         return True
 
     def cordon(self, name: NodeName, gpus: frozenset[GpuUuid]) -> bool:
-        """Give nothing more on exactly these GPUs of a node. True when that changed."""
+        """Cordon exactly these GPUs of a node. True when that changed."""
         if self._cordoned.get(name, frozenset()) == gpus:
             return False
         self._cordoned[name] = gpus
@@ -182,7 +182,7 @@ class Fleet:
             self.stock.offer(node)
 
     def why_unusable(self, gpu: Gpu) -> WaitReason | None:
-        """Why a GPU may not be used for new slices; None when it may."""
+        """Why a GPU takes no new slices; None when it does."""
         reason = self._unusable.get(gpu.node)
         if reason is not None:
             return reason
@@ -192,7 +192,7 @@ class Fleet:
         return None if gpu.report.healthy else WaitReason.GPU_UNHEALTHY
 
     def gpus_of(self, model: str) -> int:
-        """How many GPUs of a product may be given, whatever is on them. Walks over kinds of GPUs, never over GPUs."""
+        """How many GPUs of a product are usable. Walks over kinds of GPUs, never over GPUs."""
         return sum(
             group.in_use(kind)
             for group in self.stock.classes.values()
@@ -201,32 +201,32 @@ class Fleet:
         )
 
     def models_of(self, booking: Booking) -> tuple[str, ...]:
-        """The product of each GPU that a booking is on, as far as they are shown."""
+        """The product of each GPU of a booking, as far as they are shown."""
         gpus = (self.gpus.get(uuid) for uuid in dict.fromkeys(device.gpu for device in booking.devices))
         return tuple(gpu.report.model for gpu in gpus if gpu is not None)
 
     def usable_nodes(self) -> int:
-        """How many nodes have a GPU that may be given."""
+        """How many nodes have a usable GPU."""
         return sum(len(each.nodes) for each in self.stock.classes.values())
 
     def models(self) -> list[GpuModel]:
-        """The models that live GPUs have reported."""
+        """The models that live GPUs reported."""
         return self._models.all()
 
     # -- pods, as terms of other pods speak of them ---------------------------------------------------------------
 
     def know(self, request: RequestId, peer: Peer | None) -> None:
-        """The pod of a request; None when nobody asks any more: what is booked for it keeps nobody out."""
+        """Set the pod of a request; None when the request is gone: its bookings then affect no other pod's terms."""
         self.peers.know(request, peer)
 
     def lose_sight(self, request: RequestId) -> None:
-        """The bus does not tell of a request: that says nothing of its pod."""
+        """The bus no longer has a request, which says nothing about its pod."""
         self.peers.lose_sight(request)
 
     # -- bookings -------------------------------------------------------------------------------------------------
 
     def book(self, booking: Booking) -> bool:
-        """These places are taken. Booking the same twice is once. True when others were, which are free by this."""
+        """Book these places; repeating it changes nothing. True when it replaced a booking of other places."""
         allocation = booking.allocation
         known = self._bookings.get(allocation)
         is_open = True
@@ -236,7 +236,7 @@ class Fleet:
             is_open = self.accounts.is_open(known.namespace, allocation)
             not_shown = {each.gpu: self._lost[each.gpu] for each in booking.devices if each.gpu in self._lost}
             self.unbook(allocation)
-            self._lost |= not_shown  # something is booked there still
+            self._lost |= not_shown  # something is still booked there
         self._bookings[allocation] = booking
         self.accounts.book(booking.namespace, allocation, self.usage_of(booking.devices), is_open=is_open)
         node = self._node(booking.node)
@@ -263,7 +263,7 @@ class Fleet:
         return known is not None and known.devices != booking.devices
 
     def unbook(self, allocation: AllocationId) -> bool:
-        """These places are free. False when they were not booked."""
+        """Free these places. False when they were not booked."""
         self.spare(allocation)
         booking = self._bookings.pop(allocation, None)
         if booking is None:
@@ -299,12 +299,12 @@ class Fleet:
         return True
 
     def _settle_elsewhere(self, node: Node, there: Node) -> None:
-        """A card was put into another machine while it is booked in the first one's ledger: it counts where it is."""
+        """A card that moved to another machine while booked in the first one's ledger counts where it is."""
         if there is not node:
             self.stock.settle(there, more_room=False)
 
     def offer_victim(self, allocation: AllocationId, priority: int, *, guarded: bool) -> None:
-        """What is booked for an allocation may be had by requests of higher priority; its pod is evicted for them."""
+        """Make an allocation a candidate for eviction by requests of higher priority."""
         booking = self._bookings.get(allocation)
         if booking is None:
             return
@@ -316,7 +316,7 @@ class Fleet:
             self._look_at_victims(booking)
 
     def spare(self, allocation: AllocationId) -> None:
-        """It may not (any more)."""
+        """Make an allocation no candidate for eviction."""
         if allocation in self.stock.victims.known:
             booking = self._bookings[allocation]
             self.stock.victims.withdraw(allocation, booking.node)
@@ -333,10 +333,10 @@ class Fleet:
 
     def alone(self, snapshot: NodeSnapshot) -> "Fleet":
         """
-        A fleet of one node as it is shown here, with all that is booked on it: to find out what would be if.
+        A trial fleet of one node as shown here, with all its bookings.
 
-        Costs what the node's bookings cost; nothing that is done to it is seen here. Pods that are taken away there go
-        on to be counted for what other pods want (`peers`).
+        Costs what the node's bookings cost; changes to it do not affect this fleet. Pods removed there still count
+        for other pods' terms (`peers`).
         """
         name = snapshot.node
         trial = Fleet(self.rules, self.peers)
@@ -354,7 +354,7 @@ class Fleet:
 
     def has_room_beside(self, booking: Booking) -> bool:
         """
-        Whether booked shares can live in their homes, and their pod on its node, with all who are booked there.
+        Whether booked shares fit in their homes, and their pod on its node, beside all other bookings there.
 
         False for what is no share.
         """
@@ -373,11 +373,11 @@ class Fleet:
         return dict(self._bookings)
 
     def booking(self, allocation: AllocationId) -> Booking | None:
-        """What is booked for one allocation."""
+        """The booking of one allocation."""
         return self._bookings.get(allocation)
 
     def usage_of(self, devices: Iterable[DeviceGrant]) -> Usage:
-        """What devices count against the limits of a namespace, on their GPUs as these were shown last."""
+        """What devices count against the limits of a namespace, on their GPUs as last shown."""
         parts = []
         for grant in devices:
             gpu = self.gpus.get(grant.gpu) or self._lost.get(grant.gpu)
@@ -387,7 +387,7 @@ class Fleet:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _measure_anew(self, spans: dict[SpanKey, DeviceGrant], before: GpuModel | None, after: GpuModel | None) -> None:
-        """A GPU is shown for the first time, or otherwise than before: so what is booked on it counts."""
+        """A GPU appeared or changed: recompute the usage of its bookings."""
         if before is after:
             return
         for (allocation, _), grant in spans.items():

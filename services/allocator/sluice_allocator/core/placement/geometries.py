@@ -1,8 +1,8 @@
 """
-Which MIG profiles HAMi's keys may choose on which model: its table as data, and how to read such a table.
+Which MIG profiles HAMi's keys may choose on which model: HAMi's table as data, and how to read such a table.
 
-Its users ask for memory and expect one of the profiles that HAMi makes, so that 8000 MiB on an A100-40GB is a 2g.10gb
-and never a 1g.10gb or a 4g.20gb. Only names are kept: sizes are those of the live GPU. Nothing is decided here.
+HAMi's users ask for memory and expect one of the profiles that HAMi makes, so that 8000 MiB on an A100-40GB is a
+2g.10gb and never a 1g.10gb or a 4g.20gb. Only names are kept: sizes are those of the live GPU.
 """
 
 from dataclasses import dataclass
@@ -49,9 +49,9 @@ def chosen_by_memory(model: GpuModel, geometries: tuple[Geometry, ...]) -> tuple
     """
     The names of the profiles of `model` that may be chosen, in the order of choice: memory, then compute slices.
 
-    The first geometry speaks that names the model and at least one profile that it has. Where none does: of each number
-    of compute slices the plain profile with the least memory, which is what the table has for every model in it (but
-    for 4g beside 3g, which has no more memory and so is never chosen).
+    The first geometry that names the model and at least one of its profiles decides. Where none does: for each number
+    of compute slices the plain profile with the least memory, as the table has for every model in it (except 4g
+    beside 3g, which has no more memory and is never chosen).
     """
     for geometry in geometries:
         if names_model(model, geometry.models):
@@ -94,7 +94,7 @@ def names_same(one: str, other: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _parsed(name: str) -> ProfileName:
-    """A profile's name taken apart; of a name that a driver invented and nobody can read, nothing is the same."""
+    """A profile's name taken apart; an unreadable name equals no other."""
     try:
         return ProfileName.parse(name)
     except ProfileNameError:

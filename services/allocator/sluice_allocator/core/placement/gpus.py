@@ -1,8 +1,8 @@
 """
-One GPU as the ledger and its agent's report have it: what is booked on it, its layout, and the homes of shares there.
+One GPU as the ledger and its agent's report have it: its bookings, its layout, and its homes of shares.
 
-Booked is what the ledger books (live or being revoked) and what this process has decided but not yet committed.
-Foreign instances and quarantined spans count as occupied. It knows nothing of nodes and other GPUs.
+Booked means in the ledger (live or being revoked), or decided by this process and not committed yet. Foreign
+instances and quarantined spans count as occupied.
 """
 
 from dataclasses import dataclass, field
@@ -40,45 +40,45 @@ class HomeOnGpu:
 
 @dataclass(slots=True, eq=False)
 class Gpu:
-    """What one GPU can do, and what is booked on it."""
+    """One GPU's capabilities and bookings."""
 
     node: NodeName
     report: GpuReport
     model: GpuModel
     table: TransitionTable
     kind: str
-    """Equal for GPUs of the same product with the same facts: MIG enabled or not, and MPS clients, among them."""
+    """Equal for GPUs of the same product with the same facts, such as MIG mode and MPS clients."""
     blocked: tuple[Placement, ...] = ()
     foreign: tuple[Instance, ...] = ()
-    """Instances that somebody else made: their slices and engines are not ours to give."""
+    """Instances that Sluice did not make: their slices and engines are not available."""
     spans: dict[SpanKey, DeviceGrant] = field(default_factory=dict)
     homes: dict[HomeKey, HomeOnGpu] = field(default_factory=dict)
     state: State = _NOTHING
     """The layout's state, on a GPU with MIG."""
     stepwise: bool = True
-    """Whether `state` is what its instances make it and nothing else, so that it can follow one by one."""
+    """Whether `state` results from its instances alone, so that it can be updated step by step."""
     layout: Layout | None = None
-    """The instances that are there to be had, where an administrator fixed that; None where they are made."""
+    """The available instances of a fixed layout; None where instances are made."""
     shelved_as: State = _NOTHING
     """The state of that shelf, on a GPU with MIG."""
     counted_percent: int = 0
-    """What of `free_percent` its node has counted."""
+    """The part of `free_percent` that its node has counted."""
     shelf: Shelf | None = None
-    """Where searches for an instance or for the whole GPU find it; None when it is not to be given, or full."""
+    """Where searches find it; None when it is not usable, or full."""
 
     @property
     def mig(self) -> bool:
-        """Whether instances can be made on it (else it is given whole, or shared whole)."""
+        """Whether instances can be made on it (else it is given or shared whole)."""
         return self.report.mig_enabled
 
     @property
     def free_whole(self) -> bool:
-        """Whether nothing at all is on it."""
+        """Whether it is empty."""
         return not self.spans and not self.blocked and not self.foreign
 
     @property
     def sms(self) -> int:
-        """What 100 % of the SMs are: all of them; with MIG those of the largest profile, for the rest cannot be had."""
+        """What 100 % of the SMs are: all of them; with MIG those of the largest profile, the most that is usable."""
         return self.model.largest.multiprocessors if self.mig and self.model.profiles else self.report.multiprocessors
 
     @property
@@ -87,12 +87,12 @@ class Gpu:
         return self.model.largest.memory_mib if self.mig and self.model.profiles else self.report.memory_mib
 
     def stands(self, span: HomeKey) -> bool:
-        """Whether a home may take tenants: not where somebody else is, or where something is out of use."""
+        """Whether a home may take tenants: not where another booking overlaps, or a span is out of use."""
         profile, start, size = span
         if (profile is not None) != self.mig:
-            return False  # MIG was enabled or disabled beneath it
+            return False  # MIG was enabled or disabled under it
         if self.layout is not None and (profile is None or Instance(profile, start, size) not in self.layout):
-            return False  # its instance was taken away
+            return False  # its instance was removed
         if not self.blocked and not self.foreign:
             return True
         mask = ((1 << size) - 1) << start
@@ -100,7 +100,7 @@ class Gpu:
 
     @property
     def free_percent(self) -> int:
-        """How much of it is given to nobody, roughly: for comparing nodes, not for deciding what fits."""
+        """Roughly how much of it is free: for comparing nodes, not for deciding what fits."""
         if self.mig:
             return 100 * self.table.free_slices(self.state) // max(1, self.model.memory_slices)
         if self.homes:
@@ -108,7 +108,7 @@ class Gpu:
         return 100 if self.free_whole else 0
 
     def recompute(self) -> None:
-        """Derive the state from what is booked. A span that several shares name is one instance."""
+        """Derive the state from the bookings. A span that several shares name is one instance."""
         if not self.mig:
             return
         instances: list[Instance] = list(self.foreign)
@@ -133,7 +133,7 @@ class Gpu:
         return state
 
     def step(self, grant: DeviceGrant, *, booked: bool) -> None:
-        """An instance was booked or freed: where nothing overlaps, that is one step from the state before."""
+        """An instance was booked or freed: if nothing overlaps, that is one step from the previous state."""
         if not self.mig:
             return
         if self.stepwise and grant.profile is not None:
@@ -163,7 +163,7 @@ class Gpu:
         )
 
     def knows(self, profile: str | None) -> bool:
-        """Whether it is known how large a home is, the whole GPU or an instance of `profile`: not of what is unread."""
+        """Whether the size of a home is known, the whole GPU or an instance of `profile`: false for an unread GPU."""
         return self.report.memory_mib > 0 if profile is None else self.model.profile(profile) is not None
 
     def used(self) -> tuple[int, int]:
@@ -186,7 +186,7 @@ class Models:
     """Equal reports share one model, and so one transition table."""
 
     def __init__(self) -> None:
-        """Know none yet."""
+        """Start empty."""
         self._known: dict[str, list[tuple[tuple[object, ...], GpuModel]]] = {}
         self._all: list[GpuModel] = []
 
@@ -208,15 +208,15 @@ class Models:
         return variants[-1][1]
 
     def all(self) -> list[GpuModel]:
-        """Every model that was reported."""
+        """Every reported model."""
         return self._all
 
 
 def as_known_last(report: GpuReport, last: GpuReport) -> GpuReport:
     """
-    A report of a GPU that its agent could not read yet (it does not say how large that is), and what it was shown as.
+    The last known facts for the report of a GPU that its agent could not read yet.
 
-    What is booked on it counts as before: a home without a size would be one with room for anybody.
+    Its bookings count as before: a home of unknown size would seem to have room for any share.
     """
     return replace(
         report,
@@ -232,12 +232,12 @@ def as_known_last(report: GpuReport, last: GpuReport) -> GpuReport:
 
 
 def instances_of_others(report: GpuReport) -> tuple[Instance, ...]:
-    """What is on the device and not ours. In a fixed layout everything is there to be had."""
+    """Foreign instances on the device. In a fixed layout every instance is available."""
     if report.fixed_layout:
         return ()
     return tuple(Instance(i.profile, i.start, i.size) for i in report.instances if i.allocation is None)
 
 
 def out_of_use(report: GpuReport) -> tuple[Placement, ...]:
-    """The spans that are quarantined, and instances that nobody may have."""
+    """Quarantined spans, and instances that are not available."""
     return (*(Placement(span.start, span.size) for span in report.quarantined), *not_to_be_had(report))

@@ -1,8 +1,8 @@
 """
 The account of one home of shares: a whole GPU or a MIG instance that tenants of one trust domain share.
 
-It says whether one more share fits and what is left, and knows nothing of where the home is. What is booked is counted
-even where it does not fit (the ledger is right, not this account): only `why_not` judges, and nothing here raises.
+It tells whether one more share fits and what is left. Bookings count even where they do not fit (the ledger is
+authoritative); only `why_not` refuses, and nothing here raises.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from sluice_allocator.core.placement.lanes import Lanes, ShareKey
 
 ShareMode = Literal["mps", "fractional"]
 TrustDomain = tuple[str, int]
-"""A namespace and a uid: whose processes may share one MPS server."""
+"""A namespace and a uid: the processes that may share one MPS server."""
 
 
 @dataclass(frozen=True, slots=True)
 class HomeSize:
-    """What a home has to give. Homes of one kind should share one object, for there may be very many."""
+    """The capacity of a home. Homes of one kind should share one object, for there may be very many."""
 
     memory_mib: int
     sms: int
@@ -33,7 +33,7 @@ class HomeSize:
     taking_turns: bool
     """Whether the node's agent enforces time quotas, so that fractional shares may use the same SMs in turn."""
     overcommit_percent: int = 100
-    """How much memory may be promised to `mps` shares, in percent of what there is."""
+    """How much memory `mps` shares may reserve, in percent of the actual memory."""
 
 
 def level_needed(share: Share, size: HomeSize) -> int:
@@ -45,9 +45,9 @@ def level_needed(share: Share, size: HomeSize) -> int:
 
 class Home:
     """
-    The shares of one home and what is left beside them. One mode and one trust domain at a time.
+    The shares of one home and what is left. One mode and one trust domain at a time.
 
-    That a share is of the home's mode and domain is for the caller to see to.
+    The caller checks that a share has the home's mode and domain.
     """
 
     __slots__ = ("_lanes", "_shares", "_width_booked", "domain", "free_memory_mib", "mixed", "mode", "size")
@@ -59,18 +59,18 @@ class Home:
         self.domain = domain
         self.mixed = False
         """
-        Something else is booked here: a share of another mode or domain, or an instance that overlaps. Two allocators
+        Another booking conflicts here: a share of another mode or domain, or an overlapping instance. Two allocators
         decided at once, and one of them will take its booking back.
         """
         self.free_memory_mib = _memory_to_promise(size, mode)
-        """What may still be promised; below zero when more is booked than may be."""
+        """Memory left to reserve; below zero when overbooked."""
         self._shares: dict[ShareKey, Share] = {}
         self._width_booked = 0
-        """The sum of all widths where nobody takes turns; not counted where lanes are."""
+        """The sum of all widths without time sharing; unused with lanes."""
         self._lanes = Lanes() if mode == "fractional" and size.taking_turns else None
 
     def copy(self) -> "Home":
-        """The same account, to try something on: lanes do not forget quite all that was in them."""
+        """A copy for trials; lanes keep some history of former shares."""
         copied = Home(self.size, self.mode, self.domain)
         copied.mixed = self.mixed
         copied.free_memory_mib = self.free_memory_mib
@@ -80,14 +80,14 @@ class Home:
         return copied
 
     def without(self, gone: AbstractSet[AllocationId]) -> "Home":
-        """The account as it would be when all shares of these allocations have left."""
+        """The account without the shares of these allocations."""
         left = self.copy()
         for key in [key for key in self._shares if key[0] in gone]:
             left.remove(key)
         return left
 
     def why_not(self, share: Share) -> WaitReason | None:
-        """What is short for one more share; None when it fits. Memory is looked at first, then SMs, time, tenants."""
+        """What is short for one more share; None when it fits. Memory is checked first, then SMs, time, tenants."""
         size = self.size
         if self.mixed:
             return WaitReason.GPU_OTHER_TRUST_DOMAIN
@@ -98,7 +98,7 @@ class Home:
         return WaitReason.GPU_TENANTS_USED_UP if len(self._shares) >= size.tenants_max else None
 
     def why_too_wide(self, share: Share) -> WaitReason | None:
-        """Whether SMs or time are short for one more share; never in `mps` mode, which promises neither."""
+        """Whether SMs or time are short for one more share; never in `mps` mode, which reserves neither."""
         if self.mode == "mps":
             return None
         if self._lanes is not None:
@@ -106,7 +106,7 @@ class Home:
         return WaitReason.GPU_INSUFFICIENT_SMS if self._width(share) > self.free_width_percent else None
 
     def why_not_become(self, key: ShareKey, share: Share) -> WaitReason | None:
-        """What is short for a share that lives here to become another; None when it can. What shrinks always can."""
+        """What is short for a share here to become another; None when it can. Shrinking always can."""
         before, left = self._shares[key], self.copy()
         left.remove(key)
         if share.memory_mib > before.memory_mib and share.memory_mib > min(left.free_memory_mib, self.size.memory_mib):
@@ -122,7 +122,7 @@ class Home:
         return width_percent(share.sm_partition, self.size.sms, self.size.gpu_sms)
 
     def add(self, key: ShareKey, share: Share) -> None:
-        """Count a booked share, whether it fits or not; one that is already counted under `key` is replaced."""
+        """Count a booked share, fitting or not; replaces one already counted under `key`."""
         if key in self._shares:
             self.remove(key)
         self._shares[key] = share
@@ -148,12 +148,12 @@ class Home:
 
     @property
     def shares(self) -> Mapping[ShareKey, Share]:
-        """Whose shares are booked here."""
+        """The shares booked here, by key."""
         return self._shares
 
     @property
     def empty(self) -> bool:
-        """Whether nobody lives here."""
+        """Whether it has no tenant."""
         return not self._shares
 
     @property
@@ -163,12 +163,12 @@ class Home:
 
     @property
     def full(self) -> bool:
-        """Whether no share fits, however small: no memory is left, no client of the MPS server, or it is mixed."""
+        """Whether no share fits, however small: no memory or MPS client is left, or it is mixed."""
         return self.mixed or self.free_memory_mib <= 0 or len(self._shares) >= self.size.tenants_max
 
     @property
     def overbooked(self) -> bool:
-        """Whether somebody has to leave before everybody who is booked here can live here."""
+        """Whether a tenant has to leave before all booked shares fit."""
         short = min(self.free_memory_mib, self.free_width_percent, self.size.tenants_max - len(self._shares)) < 0
         return self.mixed or short
 
@@ -183,7 +183,7 @@ class Home:
         """
         The class by which searches find the home: no share that needs a higher level (`level_needed`) fits.
 
-        Of 100: the widest share that may still fit (where nobody takes turns that is the free width), or in `mps` mode
+        Of 100: the widest share that may still fit (the free width, without time sharing), or in `mps` mode
         the free memory, rounded up, so that 0 is a home with nothing left.
         """
         if self.full:
@@ -195,7 +195,7 @@ class Home:
 
 
 def _memory_to_promise(size: HomeSize, mode: ShareMode) -> int:
-    """The memory of a home that shares may be promised, in MiB: only `mps` shares more than there is."""
+    """A home's memory that shares may reserve, in MiB: only `mps` allows more than there is."""
     return size.memory_mib * size.overcommit_percent // 100 if mode == "mps" else size.memory_mib
 
 
@@ -205,5 +205,5 @@ def _percent_of(memory_mib: int, whole_mib: int) -> int:
 
 
 def _time_permille(share: Share) -> int:
-    """The sure part of a window. Even a share that asks for none has its turn, and counts as one permille."""
+    """The guaranteed part of a time window. A share that asks for none counts as one permille."""
     return max(1, share.quota_request_permille)

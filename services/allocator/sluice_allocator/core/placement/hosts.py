@@ -1,8 +1,7 @@
 """
-What a node has besides GPUs: CPU, memory, pods and the user's own resources, and what our pods take of it.
+What a node has besides GPUs (CPU, memory, pods, extended resources), and what our pods take of it.
 
-A node of which nobody has said anything is taken to have room for everything and to carry no label but its
-name as that of its host.
+A node without reported facts is assumed to have room for everything, and only its host name as a label.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,75 +20,75 @@ if TYPE_CHECKING:
     from sluice_allocator.core.placement.shelf import Shelf
 
 NO_WEALTH = -1
-"""Of pods that ask for no CPU: for them nodes do not differ by it."""
+"""The value for pods that request no CPU: nodes do not differ for them."""
 PLENTY = 1 << 62
-"""Room on a node that nobody has described."""
+"""Room on a node without reported facts."""
 
 
 def wealth_of(cpu_milli: int, gpu_percent: int) -> int:
     """
-    How much CPU there is for each GPU, in half octaves: 10 % more or less is no difference that matters.
+    CPU per GPU, in half octaves: 10 % more or less does not matter.
 
-    Pods are put where this comes nearest to what they ask, so that neither CPU nor GPUs are left over without the
-    other. On real traces that decides more than how GPUs are packed (docs/performance.md).
+    Pods are placed where this is nearest to their own ratio, so that neither CPU nor GPUs are stranded. On real
+    traces that decides more than how GPUs are packed (docs/performance.md).
     """
     each = max(1, max(0, cpu_milli) * 100 // max(1, gpu_percent))
     return (each * each).bit_length()
 
 
 def tell_of_labels(node: NodeName, facts: HostFacts | None) -> Mapping[str, str]:
-    """The labels of a node. Where nobody says its host name, as a kubelet does, it is the node's name."""
+    """A node's labels. Without a host name label, as a kubelet sets it, the node's name serves."""
     labels = facts.labels if facts is not None else {}
     return labels if LABEL_HOSTNAME in labels else {**labels, LABEL_HOSTNAME: node}
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One node: its GPUs, what it is like, and the room that is left. Numbered in the order of appearance."""
+    """One node: its GPUs, its facts, and its free room. Numbered in order of appearance."""
 
     number: int
     name: NodeName
     gpus: tuple["Gpu", ...] = ()
-    """Those that may be given, in index order; empty while the node may not be used."""
+    """Usable GPUs, in index order; empty while the node may not be used."""
     all_gpus: tuple["Gpu", ...] = ()
     modes: tuple[Mode, ...] = ("exclusive",)
     time_quota: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cpu_milli: int = PLENTY
-    """Free now; below zero when more is booked than the node says it has."""
+    """Free now; below zero when overbooked."""
     memory_mib: int = PLENTY
     pods: int = PLENTY
-    """How many more pods it takes: by what is said of it, and by `pods_max`."""
+    """How many more pods it takes, by its allocatable and by `pods_max`."""
     pods_max: int = PLENTY
-    """So many pods with slices the operator allows on one node."""
+    """Most pods with slices that the operator allows on one node."""
     resources: Mapping[str, int] | None = None
     facts: HostFacts | None = None
     taken: dict[AllocationId, HostRoom] = field(default_factory=dict)
     """What our pods take."""
     shelves: dict["Shelf", int] = field(default_factory=dict)
-    """Where searches find it, and for how many of its devices each."""
+    """Its shelves, and the number of its devices on each."""
     shape: "NodeShape | None" = None
-    """Where it counts with all that it has when empty, ..."""
+    """The shape of its class under which its full capacity counts."""
     shape_key: "ShapeKey" = ()
     offers: HostRoom | None = None
-    """... and what it counts with besides GPUs; None when it does not tell."""
+    """The allocatable counted there; None when it reports none."""
     gpu_percent: int = 0
     """The sum of what is free of each GPU (`Gpu.free_percent`)."""
     wealth: int = 0
-    """Free CPU per free GPU (`wealth_of`); 0 where nothing is said of the node, and until a pod asks for CPU."""
+    """Free CPU per free GPU (`wealth_of`); 0 without reported facts, and until a pod asks for CPU."""
     usage: int = 0
-    """In permille, by the pool's weights; kept only while somebody chooses by it."""
+    """In permille, by the pool's weights; kept only while a policy uses it."""
 
     def learn(self, facts: HostFacts | None) -> None:
-        """Take in what is said of the node; None when nothing is said any more."""
+        """Set the reported facts; None when there are none any more."""
         self.facts = facts
         self.labels = tell_of_labels(self.name, facts)
         self.taints = facts.taints if facts is not None else ()
         self._count()
 
     def take(self, allocation: AllocationId, room: HostRoom) -> None:
-        """A pod of ours takes this."""
+        """One of our pods takes this."""
         self.taken[allocation] = room
         self.pods -= 1
         if self.facts is not None:
@@ -99,7 +98,7 @@ class Node:
                 self._count()
 
     def give_back(self, allocation: AllocationId) -> None:
-        """A pod of ours has ended."""
+        """One of our pods ended."""
         room = self.taken.pop(allocation, None)
         if room is None:
             return
@@ -133,7 +132,7 @@ class Node:
         return wealth_of(self.cpu_milli, self.gpu_percent)
 
     def weigh(self, weights: Weights) -> int:
-        """How full the node is, in permille; what nobody has said of it does not count."""
+        """How full the node is, in permille; resources without facts do not count."""
         memory_mib = sms = memory_used_mib = sms_used = 0
         for gpu in self.all_gpus:
             memory_mib += gpu.memory_mib
@@ -157,19 +156,19 @@ class Node:
 
     @property
     def overbooked(self) -> bool:
-        """Whether more is booked besides the GPUs than there is: a promise is booked beside those it comes after."""
+        """Whether more is booked besides GPUs than there is: a reservation is booked beside its predecessors."""
         if self.cpu_milli < 0 or self.memory_mib < 0 or self.pods < 0:
             return True
         return any(left < 0 for left in (self.resources or {}).values())
 
     def has_room(self, need: HostRoom) -> bool:
-        """Whether one more pod with this need fits besides the GPUs."""
+        """Whether a pod with this need fits, GPUs aside."""
         if self.cpu_milli < need.cpu_milli or self.memory_mib < need.memory_mib or self.pods < 1:
             return False
         return not need.resources or self.why_no_room(need) is None
 
     def would_have_room(self, need: HostRoom, given_back: Sequence[HostRoom]) -> bool:
-        """Whether one more pod with this need fits besides the GPUs once pods that take so much have ended."""
+        """Whether a pod with this need fits, GPUs aside, once pods that take so much have ended."""
         if self.facts is None:
             return self.pods + len(given_back) >= 1
         cpu_milli = self.cpu_milli + sum(room.cpu_milli for room in given_back)
@@ -183,7 +182,7 @@ class Node:
         )
 
     def why_no_room(self, need: HostRoom) -> WaitReason | None:
-        """What the node lacks for one more pod; None when it lacks nothing."""
+        """What the node lacks for a pod with this need; None when nothing."""
         if self.cpu_milli < need.cpu_milli:
             return WaitReason.NODE_INSUFFICIENT_CPU
         if self.memory_mib < need.memory_mib:

@@ -1,8 +1,8 @@
 """
-Who lives in which home of shares: what of the bookings is a share moves in, and out again.
+Keeps the homes of shares up to date: a booked share moves into its home, and out when it is released.
 
-A home is there from its first tenant on and goes with its last. Where what is booked contradicts itself (strangers in
-one home, or something across it), the home is mixed and takes nobody. It must not decide who gets a share.
+A home exists from its first tenant to its last. If bookings contradict each other (two trust domains in one home, or
+an overlapping instance), the home is mixed and takes no more tenants.
 """
 
 from collections.abc import Mapping
@@ -26,16 +26,16 @@ class Households:
         bookings: Mapping[AllocationId, Booking],
         stock: Stock,
     ) -> None:
-        """Begin with no home. What is handed in stays the fleet's, which fills it."""
+        """Begin with no home. The arguments stay the fleet's, which fills them."""
         self._rules = rules
         self._nodes = nodes
         self._bookings = bookings
         self._stock = stock
         self.sizes: dict[tuple[object, ...], HomeSize] = {}
-        """How large homes are, by what that depends on: true of any fleet with the same rules."""
+        """Home sizes by what they depend on: equal for all fleets with the same rules."""
 
     def move_in(self, gpu: Gpu, key: SpanKey, grant: DeviceGrant) -> HomeOnGpu | None:
-        """A share gets its place in its home, which is there from its first tenant on."""
+        """Put a share into its home, which its first tenant creates."""
         share = grant.share
         if share is None:
             return None
@@ -52,7 +52,7 @@ class Households:
         return at_home
 
     def contest(self, node: Node, gpu: Gpu, grant: DeviceGrant) -> None:
-        """Something was booked that is no share of a home that is there: those that it overlaps take nobody."""
+        """A booking that is no share of an existing home: homes that it overlaps take no tenants."""
         for at_home in gpu.homes.values():
             tenants = (
                 other for other in gpu.spans.values() if other.share is not None and span_of(other) == at_home.key
@@ -62,10 +62,10 @@ class Households:
                 self._stock.home_changed(node, at_home)
 
     def draw_anew(self, node: Node, gpu: Gpu, at_home: HomeOnGpu) -> None:
-        """Something went from a GPU with a mixed home: it may be clear now whose it is, and what overlaps it."""
+        """A booking left a GPU with a mixed home: work out again which domain has it, and what overlaps."""
         left = [(k, g) for k, g in gpu.spans.items() if g.share is not None and span_of(g) == at_home.key]
         if any(allocation not in self._bookings for (allocation, _), _ in left):
-            return  # of the same pod, and going too
+            return  # of the same pod, leaving too
         home = at_home.home
         at_home.home = Home(home.size, home.mode, home.domain)
         del gpu.homes[at_home.key]
@@ -75,14 +75,14 @@ class Households:
         self._stock.home_changed(node, gpu.homes[at_home.key])
 
     def resize(self, gpu: Gpu) -> None:
-        """What a pool allows may differ from what the pool before allowed."""
+        """Apply the pool's changed limits."""
         if gpu.homes:
             gpu.homes = {}
             for key, grant in gpu.spans.items():
                 self.move_in(gpu, key, grant)
 
     def move_out(self, gpu: Gpu, key: SpanKey, grant: DeviceGrant) -> HomeOnGpu | None:
-        """A share leaves its home, which goes with its last tenant. The home, empty or not."""
+        """Take a share out of its home, which ends with its last tenant. Returns the home, empty or not."""
         at_home = gpu.homes.get(span_of(grant)) if grant.share is not None else None
         if at_home is not None:
             at_home.home.remove(key)
@@ -91,7 +91,7 @@ class Households:
         return at_home
 
     def size(self, gpu: Gpu, profile: str | None) -> HomeSize:
-        """How large a home of this profile (None: the whole GPU) would be on this GPU; equal sizes are one object."""
+        """The size of a home of this profile (None: the whole GPU) on this GPU; equal sizes are one object."""
         node = self._nodes[gpu.node]
         pool = node.labels.get(self._rules.pool_label, DEFAULT_POOL)
         key = (gpu.kind, profile, pool, node.time_quota)
@@ -104,7 +104,7 @@ class Households:
 
 
 def span_of(grant: DeviceGrant) -> HomeKey:
-    """Where on its GPU the device of a booking is; of a share, which home it is in."""
+    """The span of a booked device on its GPU, which for a share identifies its home."""
     return grant.profile, grant.start, grant.size
 
 

@@ -1,8 +1,8 @@
 """
-What the fleet could hold if nothing were on it: whether pods that start together ever can, by counting devices.
+What the whole fleet could hold when empty: whether pods that start together ever can, by counting devices.
 
-What is said to be too much is so for sure; what is not may be too much all the same, for nodes and their CPU are not
-looked at, nor are shares. Costs a look at each class of nodes for each different asking, never at single GPUs.
+A reported shortage is certain; one that is not reported may exist, because nodes, their CPU and shares are not looked
+at. Costs one look at each class of nodes per different request, never at single GPUs.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,14 +22,14 @@ from sluice_allocator.core.placement.wants import Want
 Kind = tuple[int, str]
 """A kind of GPUs in a class of nodes, by its number."""
 Held = tuple[tuple[Kind, int], ...]
-"""How many devices each kind of GPUs holds at most. Demands with the same compete for the same."""
+"""The most devices on each kind of GPUs. Demands with the same kinds compete for them."""
 COMPARED_MAX = 64
-"""So many sets of kinds are looked at apart: more than any fleet has models."""
+"""Most sets of kinds compared: more than any fleet has models."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooFew:
-    """So many pods take so many GPUs, or devices, at least, and there are that many for them, whatever is on them."""
+    """So many pods take at least so many GPUs, or devices, and the fleet has only so many for them, free or not."""
 
     pods: int
     takes: int
@@ -44,17 +44,17 @@ class TooFew:
 
 @dataclass(slots=True)
 class _Demand:
-    """What is wanted of the same GPUs: so many devices, which are so many GPUs at least."""
+    """The demand on one set of GPUs: devices, and the least GPUs for them."""
 
     memory: Fraction = Fraction(0)
     compute: Fraction = Fraction(0)
     """Of whole GPUs, their memory slices and their compute slices."""
     devices: int = 0
     pods: dict[int, int] = field(default_factory=dict)
-    """How many, by the number of what they ask for."""
+    """Number of pods, by the number of their request."""
 
     def add(self, claim: Claim, part: tuple[Fraction, Fraction], number: int, pods: int) -> None:
-        """So many pods more, of which a device takes such parts of a GPU at least."""
+        """Add pods whose devices each take at least these parts of a GPU."""
         self.memory += claim.gpus * pods * part[0]
         self.compute += claim.gpus * pods * part[1]
         self.devices += claim.gpus * pods
@@ -63,10 +63,10 @@ class _Demand:
 
 def too_few_gpus(fleet: Fleet, together: Iterable[tuple[Asking, int]]) -> TooFew | None:
     """
-    Whether even an idle fleet has too little for all of them together: each asking, and how many pods it is of.
+    Whether even an idle fleet is too small for all of these together: each request, and its number of pods.
 
-    None where that is not sure. GPUs that cannot be used just now count, too, for they come back. The largest shortage
-    is told, of the fewest pods.
+    None where that is uncertain. Unusable GPUs count too, since they come back. Returns the largest shortage, of the
+    fewest pods.
     """
     there = _there(fleet)
     of_kinds: dict[frozenset[Kind], _Demand] = {}
@@ -89,7 +89,7 @@ def too_few_gpus(fleet: Fleet, together: Iterable[tuple[Asking, int]]) -> TooFew
 
 
 def _there(fleet: Fleet) -> dict[Kind, int]:
-    """How many GPUs of each kind there are, also where they cannot be given just now."""
+    """The number of GPUs of each kind, usable or not."""
     counted: dict[Kind, int] = {}
     for group in fleet.stock.classes.values():
         for shape in group.shapes.values():
@@ -100,7 +100,7 @@ def _there(fleet: Fleet) -> dict[Kind, int]:
 
 
 def _short_of_gpus(demands: dict[frozenset[Kind], _Demand], there: Mapping[Kind, int]) -> Iterable[TooFew]:
-    """For each set of kinds: what can be served by nothing else must fit there."""
+    """For each set of kinds: what nothing else can serve has to fit there."""
     everything: frozenset[Kind] = frozenset().union(*demands)
     for kinds in dict.fromkeys([everything, *list(demands)[:COMPARED_MAX]]):
         inside = [demand for of, demand in demands.items() if of <= kinds]
@@ -115,7 +115,7 @@ def _short_of_gpus(demands: dict[frozenset[Kind], _Demand], there: Mapping[Kind,
 def _short_of_devices(
     demands: dict[tuple[tuple[Kind, int], ...], _Demand], there: Mapping[Kind, int]
 ) -> Iterable[TooFew]:
-    """For each want: so many devices must fit on all GPUs that could serve it."""
+    """For each want: its devices have to fit on all GPUs that could serve it."""
     for most, demand in demands.items():
         room = sum(there[kind] * held for kind, held in most)
         found = TooFew(sum(demand.pods.values()), demand.devices, room, "devices")
@@ -128,7 +128,7 @@ def _is_counted(claim: Claim) -> bool:
 
 
 def _samples(look: Look) -> dict[Kind, Gpu]:
-    """A GPU of each kind on which a pod's own devices may be."""
+    """A GPU of each kind on which the pod's exclusive devices could be."""
     return {
         (group.number, gpu.kind): gpu
         for group in look.fleet.stock.classes.values()
@@ -139,6 +139,6 @@ def _samples(look: Look) -> dict[Kind, Gpu]:
 
 
 def _most(look: Look, want: Want, samples: Mapping[Kind, Gpu]) -> dict[Kind, int]:
-    """How many devices for a want each kind of GPU holds at most, of those that hold any."""
+    """The most devices for a want on each kind of GPU, of those that hold any."""
     found = {kind: most_exclusive(want, gpu, substitute=look.asking.substitute) for kind, gpu in samples.items()}
     return {kind: most for kind, most in found.items() if most}

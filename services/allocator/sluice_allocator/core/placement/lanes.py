@@ -1,10 +1,9 @@
 """
-Who takes turns with whom: fractional shares of one home, put into lanes that divide its SMs.
+Puts the fractional shares of one home into lanes that divide its SMs; the shares of a lane use them in turn.
 
-Shares of one lane use the same SMs one after the other, so a lane is as wide as its widest share, and their sure parts
-of a time window add up to at most the whole window. Lanes are bookkeeping only: they prove that every share of a home
-can have what it was promised at the same time. No agent is told of them, so they may be drawn anew. What is booked is
-counted even where it does not fit; this module refuses nothing.
+A lane is as wide as its widest share, and the guaranteed parts of a time window of its shares add up to at most the
+whole window. Lanes are bookkeeping: they prove that every share can have its guarantee at the same time. Agents do
+not know them, so they may be redrawn. Bookings count even where they do not fit.
 """
 
 from sluice.contracts.ids import AllocationId
@@ -25,15 +24,15 @@ class Lanes:
     def __init__(self) -> None:
         """Begin without a lane."""
         self._members: dict[ShareKey, tuple[int, int, int]] = {}
-        """Per share its lane, width and time."""
+        """Each share's lane, width and time."""
         self._widths: list[int] = []
-        """Per lane. A lane that nobody is in any more has no width, and so is as good as a new one."""
+        """Width per lane. An empty lane has no width and is as good as a new one."""
         self._times: list[int] = []
         self.width_percent = 0
-        """What all lanes take together; more than 100 when more is booked than fits."""
+        """The width of all lanes together; above 100 when overbooked."""
 
     def copy(self) -> "Lanes":
-        """The same lanes, to try something on."""
+        """A copy for trials."""
         copied = Lanes()
         copied._members, copied._widths, copied._times = dict(self._members), list(self._widths), list(self._times)
         copied.width_percent = self.width_percent
@@ -41,10 +40,10 @@ class Lanes:
 
     def why_not(self, width_percent: int, time_permille: int) -> WaitReason | None:
         """
-        What is short for one more share: SMs, or (where it could join a lane but for its time) time.
+        What is short for one more share: SMs, or time where only that keeps it out of a lane.
 
-        While more is booked than fits (a share was promised beside one that is still there), nobody joins: what is one
-        lane of too many now may be needed to put the promised one in.
+        While a home is overbooked (a share is reserved beside one that still runs), no share joins: its lane may be
+        needed for the reserved one.
         """
         free = FULL_WIDTH_PERCENT - self.width_percent
         if width_percent <= free:
@@ -60,20 +59,20 @@ class Lanes:
         return reason
 
     def widest_percent(self) -> int:
-        """No share wider than this fits, however little time it wants."""
+        """The widest share that fits, however little time it wants."""
         if self.width_percent > FULL_WIDTH_PERCENT:
             return 0
         open_lanes = (w for w, t in zip(self._widths, self._times, strict=True) if t < WINDOW_PERMILLE)
         return max(open_lanes, default=0) + FULL_WIDTH_PERCENT - self.width_percent
 
     def add(self, key: ShareKey, width_percent: int, time_permille: int) -> None:
-        """Put a share where it costs least; where that is too much, draw all lanes anew if this helps."""
+        """Put a share where it costs least; if that is too wide, redraw all lanes if this helps."""
         self._put(key, width_percent, time_permille)
         if self.width_percent > FULL_WIDTH_PERCENT:
-            self._draw_anew()
+            self._redraw()
 
     def remove(self, key: ShareKey) -> None:
-        """Take a share away, if it is there: its lane shrinks to the widest that is left."""
+        """Remove a share, if present: its lane shrinks to the widest left."""
         gone = self._members.pop(key, None)
         if gone is None:
             return
@@ -86,10 +85,10 @@ class Lanes:
 
     def _put(self, key: ShareKey, width: int, time: int) -> None:
         """
-        Choose the lane that wastes least SMs times time, then the one that has least time left.
+        Choose the lane that wastes least SMs times time, then the one with the least time left.
 
-        A narrower share wastes the rest of its lane's width for its own time; a wider one widens the lane for the time
-        of all who are in it. A lane of its own wastes nothing. What would take more width than there is comes last.
+        A narrower share wastes the rest of its lane's width for its own time; a wider one widens the lane for the
+        time of all its shares. A new lane wastes nothing. A lane beyond the available width comes last.
         """
         free = FULL_WIDTH_PERCENT - self.width_percent
         chosen, best = len(self._widths), (max(0, width - free), 0, WINDOW_PERMILLE - time)
@@ -113,19 +112,19 @@ class Lanes:
             self._widths[lane] = width
             self.width_percent += grows
 
-    def _draw_anew(self) -> None:
+    def _redraw(self) -> None:
         """
-        Put shares from the widest to the narrowest each into the first lane with time, and keep that if it is narrower.
+        Put shares from widest to narrowest into the first lane with time, and keep the result if it is narrower.
 
-        So done, lanes are never wider than 1.7 times the least possible and one widest share (first-fit decreasing
-        height: Coffman, Garey, Johnson and Tarjan, "Performance bounds for level-oriented two-dimensional packing
-        algorithms", 1980). Only shares that were admitted in another order, or beyond what fits, come here.
+        The result is at most 1.7 times the least possible width plus one widest share (first-fit decreasing height:
+        Coffman, Garey, Johnson and Tarjan, "Performance bounds for level-oriented two-dimensional packing
+        algorithms", 1980). Only shares admitted in another order, or beyond what fits, need this.
         """
-        anew = Lanes()
+        redrawn = Lanes()
         widest_first = sorted(self._members.items(), key=lambda member: (-member[1][1], -member[1][2], member[0]))
         for key, (_, width, time) in widest_first:
-            room = (lane for lane, its_time in enumerate(anew._times) if its_time + time <= WINDOW_PERMILLE)
-            anew._join(key, next(room, len(anew._times)), width, time)
-        if anew.width_percent < self.width_percent:
-            self._members, self._widths, self._times = anew._members, anew._widths, anew._times
-            self.width_percent = anew.width_percent
+            room = (lane for lane, its_time in enumerate(redrawn._times) if its_time + time <= WINDOW_PERMILLE)
+            redrawn._join(key, next(room, len(redrawn._times)), width, time)
+        if redrawn.width_percent < self.width_percent:
+            self._members, self._widths, self._times = redrawn._members, redrawn._widths, redrawn._times
+            self.width_percent = redrawn.width_percent

@@ -1,8 +1,4 @@
-"""
-What claims count at least, on the best of all models: what is sure of a place before one is looked for.
-
-It must not look for places, and says nothing of what is free.
-"""
+"""The least usage of claims, on the best of all models: a lower bound that is certain before a place is searched."""
 
 from collections.abc import Iterator
 
@@ -16,12 +12,12 @@ from sluice_allocator.core.placement.wants import shape_for
 
 
 def least_usage(fleet: Fleet, claims: tuple[Claim, ...]) -> Usage:
-    """What these claims count at least, on whatever models that were seen. Costs a look at each model."""
+    """The least usage of these claims on any model seen. Costs a look at each model."""
     return total(_least_of(fleet, claim) for claim in claims)
 
 
 def _least_of(fleet: Fleet, claim: Claim) -> Usage:
-    """Of each dimension the least, which no single place may have: a bound from below."""
+    """The least of each dimension, a lower bound that no single place need reach."""
     ways = list(_ways(fleet, claim))
     gpus = devices_of(claim)
     if not ways:
@@ -33,7 +29,7 @@ def _least_of(fleet: Fleet, claim: Claim) -> Usage:
 
 
 def _ways(fleet: Fleet, claim: Claim) -> Iterator[Usage]:
-    """What one device of a claim counts, on each model and in each mode; of shares, what is sure."""
+    """The usage of one device of a claim, on each model and in each mode; for shares, the certain part."""
     if claim.shares_percent is not None or claim.modes != ("exclusive",):
         yield Usage(1, claim.memory_mib or 1, 1)
     if claim.shares_percent is not None or "exclusive" not in claim.modes:

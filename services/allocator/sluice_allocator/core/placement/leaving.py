@@ -1,7 +1,7 @@
 """
-The fewest who have to leave: a node so that a pod's CPU and memory fit there, a home so that one more share fits.
+Picks the fewest tenants to evict so that a pod's CPU and memory fit on a node, or one more share in a home.
 
-It is about amounts that add up; who is where on a GPU is told by `clearing`.
+For amounts that add up; `clearing` handles positions on a GPU.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +15,9 @@ from sluice_allocator.core.placement.victims import Victim
 
 def least_of(order: Sequence[Victim], fits: Callable[[Sequence[Victim]], bool]) -> list[Victim] | None:
     """
-    Of those who may go, in this order, as many as it takes; then whoever need not go after all, the last ones first.
+    The shortest prefix of this order that makes room, minus those that can stay after all, the last ones first.
 
-    None where it does not fit when all have gone. Nobody in the answer could stay.
+    None where it does not fit even without all of them. No victim in the answer could stay.
     """
     goes: list[Victim] = []
     if fits(goes):
@@ -36,7 +36,7 @@ def least_of(order: Sequence[Victim], fits: Callable[[Sequence[Victim]], bool]) 
 
 
 def leave_node(node: Node, goes: Sequence[Victim], others: Sequence[Victim], need: HostRoom) -> list[Victim] | None:
-    """Who of the others has to go besides those who go anyway before the pod has room on the node; all of them."""
+    """All victims, including those of the others that have to go before the pod has room on the node."""
     if has_room(node, goes, need):
         return list(goes)
     order = sorted(others, key=lambda each: (*each.who, each.allocation))
@@ -60,7 +60,7 @@ def has_room(node: Node, goes: Sequence[Victim], need: HostRoom) -> bool:
 
 
 def leave_home(home: Home, share: Share, going: Sequence[Victim]) -> list[Victim] | None:
-    """Who has to leave a home before a share fits there: those with most memory first, or those with least."""
+    """The victims so that a share fits in a home: largest memory first, or smallest."""
     memory_mib = {victim.allocation: 0 for victim in going}
     for (allocation, _), there in home.shares.items():
         if allocation in memory_mib:

@@ -1,7 +1,7 @@
 """
-What GPUs would still allow if some devices were booked on them: for people who ask, never for a decision.
+What GPUs would still allow with some more devices booked: for `sluice simulate`, never for a decision.
 
-It books nothing; the state afterwards comes out of the same table that searches read.
+The state afterwards comes from the same table that searches read.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ Span = tuple[str | None, int, int]
 @dataclass(frozen=True, slots=True)
 class HomeLeft:
     """
-    A home of shares with everybody in it. Memory in MiB; SMs in percent of what the GPU can give.
+    A home of shares with all its tenants. Memory in MiB; SMs in percent of what the GPU can give.
 
-    `sm_percent_free` is what is promised to nobody: all of it where shares are of memory only (`mps`).
+    `sm_percent_free` is the unreserved part: all of it where shares are of memory only (`mps`).
     """
 
     profile: str | None
@@ -39,7 +39,7 @@ class HomeLeft:
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """One GPU before and after: per profile how many more fit (alternatives), and the homes that get a new share."""
+    """One GPU before and after: per profile how many more fit (alternatives), and the homes with a new share."""
 
     gpu: GpuUuid
     creatable_before: dict[str, int]
@@ -48,7 +48,7 @@ class LeftOver:
 
 
 def left_over(fleet: Fleet, devices: tuple[DeviceGrant, ...]) -> tuple[LeftOver, ...]:
-    """What each GPU of `devices` would have left, in their order. Devices on a GPU that is not shown are left out."""
+    """What each GPU of `devices` would have left, in their order. Devices on unknown GPUs are left out."""
     by_gpu: dict[GpuUuid, list[DeviceGrant]] = {}
     for device in devices:
         by_gpu.setdefault(device.gpu, []).append(device)
@@ -75,7 +75,7 @@ def _span(device: DeviceGrant) -> Span:
 
 
 def _state_after(gpu: Gpu, new: list[DeviceGrant]) -> State:
-    """A home is made once, with its first share."""
+    """The state after the new devices; a home is made once, with its first share."""
     state = gpu.state
     made = {_span(device) for device in gpu.spans.values() if device.share is not None}
     for device in new:

@@ -1,4 +1,4 @@
-"""One look for a place: what is asked, worked out once, and which classes of nodes may serve it at all."""
+"""The context of one search: the request prepared once, and the classes of nodes that may serve it."""
 
 import msgspec
 
@@ -22,7 +22,7 @@ class Place(msgspec.Struct, frozen=True):
     node: NodeName
     devices: tuple[DeviceGrant, ...]
     instead_of: str = ""
-    """The profiles that were asked for, where larger ones serve."""
+    """The requested profiles, where larger ones serve."""
 
 
 class NoPlace(msgspec.Struct, frozen=True):
@@ -31,11 +31,11 @@ class NoPlace(msgspec.Struct, frozen=True):
     message: str
     reasons: tuple[ReasonCount, ...]
     more: int = 0
-    """Reasons that are not listed: the least counted ones."""
+    """Number of reasons left out, those counted least."""
 
 
 class Look(msgspec.Struct, eq=False):
-    """What is looked for, in which fleet."""
+    """A request and the fleet it is searched in."""
 
     fleet: Fleet
     asking: Asking
@@ -44,13 +44,13 @@ class Look(msgspec.Struct, eq=False):
     wants: list[Want] = msgspec.field(default_factory=list)
     """One for each claim."""
     one_by_one: bool = False
-    """Whether each node has to be asked for its labels: the pod selects by labels that tell no classes apart."""
+    """Whether labels are checked on each node: the pod selects by labels that tell no classes apart."""
     bars: tuple[Bar, ...] = ()
-    """What other pods that are there make of nodes."""
+    """Filters from other pods' terms."""
     picky: bool = False
-    """Whether each node has to be asked for the pods on it, or their ports."""
+    """Whether pods or ports are checked on each node."""
     steps: int = 0
-    """Devices put down so far to see whether the rest fits, on all nodes."""
+    """Devices placed on trial so far, over all nodes."""
 
     def groups(self) -> list[NodeClass]:
         """The classes of nodes that may serve it."""
@@ -76,7 +76,7 @@ class Look(msgspec.Struct, eq=False):
         return group.why_not(self.asking.host)
 
     def kept_out(self, group: NodeClass) -> WaitReason | None:
-        """Why no node of a class may serve it now, for the pods that are there; None when some may."""
+        """Why other pods keep it off every node of a class now; None when they do not."""
         if not self.bars:
             return None
         told = (bar for bar in self.bars if self.fleet.stock.tells_apart(bar.key))
@@ -104,20 +104,20 @@ class Look(msgspec.Struct, eq=False):
         return None
 
     def may_use(self, gpu: Gpu, want: Want) -> bool:
-        """Whether this very GPU may serve a claim, whatever is on it."""
+        """Whether this GPU may serve a claim, whatever is booked on it."""
         if self.avoid and gpu.report.uuid in self.avoid:
             return False
         return not want.picky or not want.excludes(gpu)
 
     def wealth(self, gpu_percent: int) -> int:
-        """The CPU that the pod asks for with so much GPU, as nodes are compared by it; NO_WEALTH when it asks none."""
+        """The pod's CPU per GPU, as nodes are compared by it; NO_WEALTH when it requests no CPU."""
         if self.need.cpu_milli <= 0:
             return NO_WEALTH
         self.fleet.stock.measure_wealth()
         return wealth_of(self.need.cpu_milli, gpu_percent)
 
     def policy(self, group: NodeClass) -> Policy:
-        """How to choose in a class of nodes."""
+        """The policy in a class of nodes."""
         policy = policy_for(self.asking.node_policy, self.asking.gpu_policy, group.pool)
         if policy.nodes in {"fullest", "emptiest"}:
             self.fleet.stock.weigh_all()
@@ -125,7 +125,7 @@ class Look(msgspec.Struct, eq=False):
 
 
 def look_for(fleet: Fleet, asking: Asking, avoid: Avoid) -> Look:
-    """Begin to look."""
+    """Prepare a search."""
     look = Look(fleet, asking, avoid, asking.host.room)
     if asking.steps:
         claims = zip(asking.claims, asking.steps, strict=True)

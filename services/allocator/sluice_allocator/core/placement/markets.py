@@ -1,7 +1,7 @@
 """
-GPUs of one kind in the order of what it would cost to make room on them, for every profile at once.
+Orders GPUs of one kind by the cost of making room on them, for every profile at once.
 
-GPUs on which room costs the same, whatever the profile, stand together, so that a change on one moves one entry.
+GPUs with the same costs for all profiles share a bucket, so a change on one moves one entry.
 """
 
 import bisect
@@ -13,14 +13,14 @@ from sluice_allocator.core.placement.clearing import Loss
 from sluice_allocator.core.waiting.turns import Ordered
 
 Seat = tuple[int, int, GpuUuid]
-"""A GPU in the order of nodes: number of its node, its index there."""
+"""A GPU in node order: number of its node, its index there."""
 Losses = tuple[Loss | None, ...]
-"""What room costs, in the order of the columns; None where it cannot be made."""
+"""The cost of room, in the order of the columns; None where it cannot be made."""
 
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """GPUs on which room costs the same."""
+    """GPUs with equal costs."""
 
     losses: Losses
     seats: Ordered[Seat] = field(default_factory=Ordered)
@@ -33,11 +33,11 @@ class Market:
     columns: tuple[str, ...]
     _buckets: dict[Losses, Bucket] = field(default_factory=dict)
     _orders: dict[str, list[tuple[Loss, int, Bucket]]] = field(default_factory=dict)
-    """Per profile that was asked for, the buckets in the order of what room for it costs."""
+    """Per requested profile, the buckets in order of cost."""
     _numbered: int = 0
 
     def put(self, losses: Losses, seat: Seat) -> Bucket:
-        """A GPU on which room costs this."""
+        """Add a GPU with these costs."""
         bucket = self._buckets.get(losses)
         if bucket is None:
             bucket = self._buckets[losses] = Bucket(losses)
@@ -47,7 +47,7 @@ class Market:
         return bucket
 
     def take(self, bucket: Bucket, seat: Seat) -> None:
-        """A GPU is not there any more."""
+        """Remove a GPU."""
         bucket.seats.remove(seat)
         if bucket.seats:
             return

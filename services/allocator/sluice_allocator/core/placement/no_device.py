@@ -1,5 +1,5 @@
 """
-Explain why no existing GPU could serve even one device of a claim, and name the nearest available thing.
+Explains why no existing GPU could serve even one device of a claim, and names the nearest available alternative.
 
 Ignores bookings: `explaining` covers whether a device is free.
 """
@@ -24,7 +24,7 @@ _NO_PROFILE = frozenset({WaitReason.GPU_NO_SUCH_PROFILE, WaitReason.GPU_NOT_IN_L
 
 
 class Never(NamedTuple):
-    """The first thing that is not there, and one sentence about it; empty where the counted reasons say it best."""
+    """The first missing thing, and one sentence about it; empty where the counted reasons say it best."""
 
     reason: WaitReason
     words: str
@@ -59,7 +59,7 @@ def no_device(look: Look, want: Want, shapes: Shapes) -> Never | None:
 
 
 def _here(look: Look, shapes: Shapes) -> str:
-    """Of which GPUs a sentence speaks: where the pod keeps off some nodes, what it lacks may be on those."""
+    """The GPUs that a sentence is about: where some nodes are excluded, those may have what is missing."""
     numbers = {group.number for group, _ in shapes}
     with_gpus = [
         group for group in look.fleet.stock.classes.values() if any(each.gpus for each in group.shapes.values())
@@ -93,7 +93,7 @@ def _reason_of(found: list[tuple[WaitReason, NodeClass, Gpu]], among: frozenset[
 
 
 def _to_be_had(look: Look, gpu: Gpu) -> Iterator[Profile]:
-    """The profiles of which there may be an instance on such a GPU."""
+    """The profiles with a possible instance on such a GPU."""
     for profile in gpu.model.profiles if gpu.mig else ():
         in_layout = gpu.layout is None or any(each.profile == profile.name for each in gpu.layout)
         if in_layout and look.fleet.rules.allows(gpu.model, profile.name):

@@ -1,8 +1,8 @@
 """
-The fewest tenants of one node that have to go before all devices of a request fit there.
+The fewest tenants of one node to evict so that all devices of a request fit there.
 
-Tried out on the node as it would be (`emptied`): the more have gone, the more fits, so the number is found by halving,
-and then everybody stays for whom there is room. Nothing is booked.
+Tried on a copy of the node (`emptied`): the more tenants have gone, the more fits, so the number is found by halving;
+then every tenant with room stays.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,19 @@ from sluice_allocator.core.placement.victims import Victim
 from sluice_allocator.core.placement.wants import WholeGpu
 
 FILLS_MAX = 96
-"""So often a node is filled at most before it is given up; a node full of instances takes less than 20."""
+"""Most fills of a node before it is given up; a node full of instances takes fewer than 20."""
 
 TRIED_ELSEWHERE_MAX = 4
-"""So few victims are also tried without at other places of the node; of more, only that this place needs them all."""
+"""
+Up to so many victims are also tried one by one at other places of the node; beyond, only that this place needs them.
+"""
 
 Devices = tuple[DeviceGrant, ...]
 
 
 @dataclass(slots=True)
 class OneNode:
-    """One node, and who may go from it."""
+    """One node, and its tenants that may go."""
 
     look: Look
     node: Node
@@ -37,7 +39,7 @@ class OneNode:
     _fills: int = field(default=FILLS_MAX)
 
     def may_do(self) -> bool:
-        """Whether it may serve the request at all, room aside."""
+        """Whether it may serve the request, room aside."""
         look, node = self.look, self.node
         if not self.going or not node.gpus or not look.admits(node):
             return False
@@ -46,13 +48,13 @@ class OneNode:
         return look.why_not(look.fleet.stock.class_of(node)) is None
 
     def least(self, *, guarded: bool) -> tuple[Devices, list[Victim]] | None:
-        """Devices, and who has to go; `guarded`: also from namespaces that are guaranteed something."""
+        """Devices and victims; `guarded`: also victims of namespaces with a guarantee."""
         order = [each for each in self.going if guarded or not each.guarded]
         if not guarded and len(order) == len(self.going):
             return None  # the same as with them
         ranks = self._ranks()
         order.sort(key=lambda each: (each.priority, *ranks.get(each, _LAST), *each.who, each.allocation))
-        low, high = 0, len(order)  # with `high` gone it fits, with fewer than `low` it does not
+        low, high = 0, len(order)  # it fits with `high` gone, and does not with fewer than `low`
         middle = min(high, sum(claim.gpus for claim in self.look.asking.claims))  # often each device takes one
         devices = self._without(order[:middle])
         if devices is not None:
@@ -78,7 +80,7 @@ class OneNode:
         return fill(self.look, node) if node.has_room(self.look.need) else None
 
     def _minimal(self, devices: Devices, gone: list[Victim]) -> tuple[Devices, list[Victim]] | None:
-        """Let everybody stay for whom there is room, the most important first. None when that cannot be found out."""
+        """Let every tenant stay that has room, the most important first. None when the fills run out."""
         has_to_go: dict[Victim, None] = {}
         while True:
             there = self._where(devices, gone)
@@ -89,7 +91,7 @@ class OneNode:
             has_to_go |= {each: None for each in doubtful if each not in stayed}
             gone = [each for each in gone if each not in stayed]
             if found != devices:
-                devices = found  # elsewhere on the node: whoever was where the devices were before is in doubt now
+                devices = found  # elsewhere on the node: tenants of the former devices' places may stay
                 continue
             in_doubt = [each for each in gone if each not in has_to_go]
             if not in_doubt or len(gone) > TRIED_ELSEWHERE_MAX:
@@ -101,7 +103,7 @@ class OneNode:
     def _keep(
         self, devices: Devices, gone: Sequence[Victim], doubtful: list[Victim]
     ) -> tuple[Devices, dict[Victim, None]]:
-        """Of those in doubt, who may stay after all: all of them, or found by halves."""
+        """Of those in doubt, the ones that may stay after all: all of them, or found by halves."""
         stayed: dict[Victim, None] = {}
         parts = [doubtful] if doubtful else []
         while parts and self._fills > 0:
@@ -116,7 +118,7 @@ class OneNode:
         return devices, stayed
 
     def _where(self, devices: Devices, gone: Sequence[Victim]) -> dict[Victim, None]:
-        """Those who are where the devices would be: for this place they have to go, whatever else is tried."""
+        """The tenants in the place of these devices: this place needs them to go."""
         booked = {victim: self.look.fleet.booking(victim.allocation) for victim in gone}
         exclusive = [device for device in devices if device.share is None]
         return {
@@ -126,7 +128,7 @@ class OneNode:
         }
 
     def _ranks(self) -> dict[Victim, tuple[int, ...]]:
-        """For each who may go, how cheap its cheapest GPU is for the first claim: so GPUs are emptied one by one."""
+        """Per tenant, how cheap its cheapest GPU is for the first claim, so that GPUs are emptied one by one."""
         victims, want = self.look.fleet.stock.victims, self.look.wants[0]
         ranks: dict[Victim, tuple[int, ...]] = {}
         for gpu in self.node.gpus:
@@ -149,4 +151,4 @@ def _overlap(one: DeviceGrant, other: DeviceGrant) -> bool:
 
 _NEVER: Loss = (0, 1 << 30, 0)
 _LAST = (1 << 31, 0, 0)
-"""Of those who are on no GPU that may be given."""
+"""The rank of tenants on no usable GPU."""

@@ -1,4 +1,4 @@
-"""One device for one claim, in the first of its modes that has one. Nothing is booked."""
+"""Finds one device for one claim, in the first of its modes that has one."""
 
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement.looking import Look

@@ -1,8 +1,8 @@
 """
-One device with nothing on it: a place for a MIG instance, or a whole GPU; to be had alone, or to become a home.
+Finds one empty device: a place for a MIG instance, or a whole GPU; given exclusively, or made a home.
 
-Shelves are walked in the order of preference until one has a node with room. There are as many as layout states,
-however many GPUs are on each, so the cost does not grow with the fleet.
+Shelves are walked in order of preference until one has a node with room. There is one per layout state, however many
+GPUs are on it, so the cost does not grow with the fleet.
 """
 
 import msgspec
@@ -46,11 +46,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def better(found: Found | None, best: Found | None) -> Found | None:
-    """
-    The better one of two; the order in which they were found decides nothing.
-
-    Keys are compared within one policy. Between policies the smaller device is better, then the node known first.
-    """
+    """The better of two, whatever the order in which they were found."""
     if found is None or best is None:
         return found or best
     if found.policy is best.policy:
@@ -59,7 +55,7 @@ def better(found: Found | None, best: Found | None) -> Found | None:
 
 
 def find_whole(look: Look, want: Want, group: NodeClass, kind: str, share: Share | None = None) -> Found | None:
-    """A GPU without MIG on which nothing is: to be given whole, or to become the home of a share."""
+    """An idle GPU without MIG: to be given whole, or to become the home of a share."""
     shelf = group.whole.get(kind)
     if not shelf:
         return None
@@ -102,7 +98,7 @@ def find_instance(  # noqa: PLR0917  # one step of two searches
         if found is None:
             continue
         node, gpu = found
-        near = nearness(policy, node, wealth) if want.whole else 0  # a size that is asked for goes before it
+        near = nearness(policy, node, wealth) if want.whole else 0  # a requested size goes before it
         size = _memory_of_home(sample, profile, share)
         key = (near, size, *node_key(policy, node), *rank, *tail(wealth, node, gpu))
         answer = better(Found(key, policy, node, gpu, (profile.name, choice.start, choice.size), share), answer)
@@ -112,7 +108,7 @@ def find_instance(  # noqa: PLR0917  # one step of two searches
 
 
 def _memory_of_home(gpu: Gpu, profile: Profile, share: Share | None) -> int:
-    """What an instance takes; as the home of a share one that is all of its GPU comes after a GPU without MIG."""
+    """The memory of an instance; as the home of a share, one that is all of its GPU comes after a GPU without MIG."""
     full = share is not None and profile.name == full_profile(gpu)
     return max(profile.memory_mib, gpu.report.memory_mib) + 1 if full else profile.memory_mib
 

@@ -1,7 +1,7 @@
 """
-All devices of a request on one given node: largest first, best place first, and back again where that leads nowhere.
+Places all devices of a request on one given node: largest first, best place first, with backtracking.
 
-What is tried is tried on an account of its own: nothing is booked, and homes are as they were.
+Trials change neither bookings nor homes.
 """
 
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ from sluice_allocator.core.placement.wants import Want, WholeGpu
 NUMA_CHOICES_MAX = 64
 STEPS_MAX = 600
 """
-So many devices are put down at most before a node is given up. Few nodes need more than one step per device: 64 GPUs
-hold 448 instances. Who needs more is tried once more, with the sizes spread over the GPUs.
+Most devices placed on trial before a node is given up. Few nodes need more than one step per device: 64 GPUs hold 448
+instances. A node that needs more is tried once more, with the sizes spread over the GPUs.
 """
 STEPS_IN_ALL_MAX = 5000
 """On all nodes, for one look: some 80 ms."""
 _TRIED = AllocationId("")
-"""Whose shares are put down only to see whether the rest fits; no allocation has this name."""
+"""Owner of shares placed on trial; no allocation has this name."""
 
 
 def fill(look: Look, node: Node) -> tuple[DeviceGrant, ...] | None:
@@ -47,7 +47,7 @@ def fill(look: Look, node: Node) -> tuple[DeviceGrant, ...] | None:
             if done:
                 return _devices(attempt)
             if attempt.steps <= STEPS_MAX or look.steps > STEPS_IN_ALL_MAX:
-                break  # every way was tried, or enough of them
+                break  # every way was tried, or the steps are used up
     return None
 
 
@@ -86,7 +86,7 @@ def _numa_choices(look: Look, node: Node) -> Iterator[dict[int, frozenset[Gpu]]]
 
 
 def _devices(attempt: TrialNode) -> tuple[DeviceGrant, ...]:
-    """What was put down, in the order of the claims."""
+    """The placed devices, in the order of the claims."""
     devices: list[tuple[int, DeviceGrant]] = []
     for unit, option in attempt.placed:
         profile, start, size = option.span
@@ -134,7 +134,7 @@ def _size(want: Want, gpu: Gpu) -> int:
 
 
 def _place(attempt: TrialNode, units: list[Unit], at: int) -> bool:
-    """Put down all units from `at` on. What was put down stays when it succeeds, and is undone when it does not."""
+    """Place all units from `at` on. They stay on success, and are undone otherwise."""
     if at == len(units):
         return True
     unit = units[at]
@@ -197,7 +197,7 @@ def _undo(attempt: TrialNode) -> None:
 
 
 def _prefer_linked(attempt: TrialNode) -> None:
-    """Per claim, the set of idle GPUs that are closest to each other; one claim's set is not another's."""
+    """Per claim, the best linked set of idle GPUs; the sets of two claims do not overlap."""
     taken: set[Gpu] = set()
     for number, (claim, want) in enumerate(zip(attempt.look.asking.claims, attempt.look.wants, strict=True)):
         idle = [

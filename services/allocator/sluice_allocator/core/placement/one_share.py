@@ -1,5 +1,5 @@
 """
-One share for one claim: in a home of its trust domain that has room, else in a new one.
+Finds one share for one claim: in a home of its trust domain with room, else in a new one.
 
 Homes are on shelves by what they have left, so the best one is found without a look at the others.
 """
@@ -18,11 +18,11 @@ from sluice_allocator.core.placement.shelf import GivenUp, Shelf
 from sluice_allocator.core.placement.wants import Want
 
 HOMES_TRIED_MAX = 64
-"""Homes whose level is high enough may still lack time or memory; more than this many are not tried on one shelf."""
+"""Most homes tried on one shelf: a high enough level may still lack time or memory."""
 
 
 def find_share(look: Look, want: Want, mode: str) -> Found | None:
-    """In a home that is there; in a new one where none has room, or where the policy likes an idle GPU better."""
+    """In an existing home; in a new one where none has room, or where the policy prefers an idle GPU."""
     there = new = None
     groups = [group for group in look.groups() if mode in group.modes]
     for group in groups:
@@ -47,7 +47,7 @@ def find_share(look: Look, want: Want, mode: str) -> Found | None:
 
 
 def _in_home(look: Look, want: Want, group: NodeClass, key: HomesKey, share: Share) -> Found | None:
-    """A home of the trust domain that is there: the one that has least to spare, unless the policy says otherwise."""
+    """An existing home of the trust domain: the one with least to spare, unless the policy says otherwise."""
     _, _, kind, profile = key
     sample, ladder, policy = group.samples[kind], group.homes[key], look.policy(group)
     size = group.home_sizes[kind, profile]
@@ -94,7 +94,7 @@ class _HomeOn:
 
 
 def _in_new_home(look: Look, want: Want, group: NodeClass, sample: Gpu, share: Share) -> Found | None:
-    """A home that is made for the share: a whole GPU, or an instance of the profile that makes the better home."""
+    """A new home for the share: a whole GPU, or an instance of the profile that makes the better home."""
     if not sample.mig:
         size = look.fleet.households.size(sample, None)
         if Home(size, share.mode, want.domain).why_not(share) is not None:
@@ -112,7 +112,7 @@ def _in_new_home(look: Look, want: Want, group: NodeClass, sample: Gpu, share: S
 
 
 def find_part(look: Look, want: Want, percent: int) -> Found | None:
-    """So many percent of one GPU: of one of which enough is left, else of one on which nothing is."""
+    """A percentage of one GPU: one with enough left, else an idle one."""
     if percent > 100 or percent % look.fleet.rules.shares_quantum_percent:
         return None
     best: Found | None = None
@@ -132,7 +132,7 @@ def find_part(look: Look, want: Want, percent: int) -> Found | None:
 
 
 def _on_idle(look: Look, want: Want, group: NodeClass, sample: Gpu, share: Share) -> Found | None:
-    """A GPU on which nothing is, to become a home that is all of it."""
+    """An idle GPU, to become a home that is all of it."""
     if not sample.mig:
         return find_whole(look, want, group, sample.kind, share)
     largest = sample.model.profile(full_profile(sample) or "")

@@ -1,9 +1,9 @@
 """
-Track where pods are that terms of other pods match: ours by their bookings, others' as the pod-watcher reports them.
+Tracks where pods are that terms of other pods match: ours by their bookings, others' as the pod-watcher reports them.
 
 Ours count from their booking, which the API server learns of later, until their request is gone. This module
-maintains the crowds; `pod_terms` judges by them.
-Source of the rules: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity.
+maintains the crowds; `pod_terms` filters by them. Source of the rules:
+https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ def peer_of(asked: AllocationRequested) -> Peer:
 
 
 def peer_of_asking(asking: Asking) -> Peer:
-    """A pod that may come."""
+    """A pod to be placed."""
     labels = tuple(sorted(asking.labels.items()))
     return Peer(asking.source, asking.namespace, labels, asking.host.apart, asking.host.ports)
 
@@ -38,32 +38,32 @@ class Peers:
     """All pods on all nodes."""
 
     def __init__(self) -> None:
-        """No pod, no node."""
+        """Start with no pods and nodes."""
         self.woken: dict[RequestId, None] = {}
-        """Who may find a place now that found none before. Taken by who serves them."""
+        """Requests without a place that may find one now. The scheduling cycle takes them."""
         self.quiet = False
-        """Whether nobody is woken: what is put down now is taken back in a moment."""
+        """Whether waking is off: what is booked now is undone at once."""
         self._known: dict[RequestId, Peer] = {}
         self._unheard: dict[RequestId, None] = {}
-        """Of whose requests the bus does not tell (any more), and for which something is booked."""
+        """Requests with a booking that the bus does not (or no longer) have."""
         self._booked: dict[AllocationId, tuple[RequestId, NodeName]] = {}
         self._of_request: dict[RequestId, dict[AllocationId, None]] = {}
         self._put: dict[AllocationId, tuple[Peer, Spot]] = {}
         self._interests: dict[RequestId, tuple[Crowd, ...]] = {}
-        """Among which each request has found no place."""
+        """The crowds because of which each request found no place."""
         self._others: dict[NodeName, list[Peer]] = {}
         self._spots: dict[NodeName, Spot] = {}
         self.census = Census(self._spots)
         self._held: dict[tuple[SourceName, PodTerm], Crowd] = {}
-        """Who is kept out by pods that are there, by the term that they have in common."""
+        """Anti-affinity crowds of existing pods, by their term."""
         self._held_by = ByLabel[Crowd]()
         self._by_value: dict[str, dict[str, dict[NodeName, None]]] = {}
-        """The nodes by a label's values, of labels by which nodes were looked for and a crowd is counted."""
+        """Nodes by label value, for labels that searches and crowds use."""
 
     # -- who is there ---------------------------------------------------------------------------------------------
 
     def know(self, request: RequestId, peer: Peer | None) -> None:
-        """What a request's pod is; None when nobody asks any more: what is still booked keeps nobody out."""
+        """Set a request's pod; None when the request is gone: its bookings then keep no pod out."""
         self._unheard.pop(request, None)
         before = self._known.get(request)
         if before == peer:
@@ -83,7 +83,7 @@ class Peers:
                 self.put(allocation, self._booked[allocation][1], peer)
 
     def lose_sight(self, request: RequestId) -> None:
-        """The bus does not tell of a request: that says nothing of its pod, which counts while something is booked."""
+        """The bus no longer has a request, whose pod still counts while a booking exists."""
         if request in self._of_request:
             self._unheard[request] = None
         else:
@@ -99,7 +99,7 @@ class Peers:
             self.put(allocation, node, peer)
 
     def unbook(self, allocation: AllocationId) -> None:
-        """It is free."""
+        """A place is freed."""
         found = self._booked.pop(allocation, None)
         if found is None:
             return
@@ -118,7 +118,7 @@ class Peers:
         self._count(peer, spot, 1)
 
     def take(self, allocation: AllocationId) -> None:
-        """It is not there any more."""
+        """Remove a pod from its node."""
         found = self._put.pop(allocation, None)
         if found is not None:
             self._count(*found, -1)
@@ -126,7 +126,7 @@ class Peers:
 
     @contextmanager
     def without(self, allocations: Iterable[AllocationId]) -> Iterator[None]:
-        """These places keep nobody out meanwhile: they are kept for the very pod that is looked for."""
+        """Within this context these places keep no pod out: they are reserved for the very pod being placed."""
         kept = [(each, *self._put[each]) for each in allocations if each in self._put]
         before, self.quiet = self.quiet, self.quiet or bool(kept)
         for allocation, _, _ in kept:
@@ -139,13 +139,13 @@ class Peers:
             self.quiet = before
 
     def booked_for(self, request: RequestId) -> Iterable[AllocationId]:
-        """What is booked for a request: no pod keeps itself out."""
+        """A request's own bookings: no pod keeps itself out."""
         return tuple(self._of_request.get(request, ()))
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
     def see(self, node: NodeName, facts: HostFacts | None, *, is_shown: bool) -> None:
-        """What is said of a node; `is_shown`: whether it has an inventory."""
+        """Set a node's facts; `is_shown`: whether it has an inventory."""
         others = [each for pods in facts.others for each in _peers_of(pods, facts.source)] if facts is not None else []
         if facts is not None and facts.ports:
             others.append(Peer(facts.source, "", ports=facts.ports))
@@ -199,7 +199,7 @@ class Peers:
         *,
         is_known: bool,
     ) -> None:
-        """The node is another one: whoever is on it is in other domains."""
+        """A node changed, so its pods are in other domains."""
         self._count_all(spot, -1)
         for domains in self.census.all_domains():
             domains.forget(spot)
@@ -224,18 +224,18 @@ class Peers:
     # -- what pods ask for ----------------------------------------------------------------------------------------
 
     def look_by(self, terms: Terms) -> None:
-        """A place is looked for by these terms: call before any crowd is asked for."""
+        """Search by these terms: call before reading any crowd."""
         if self.census.look_by(terms):
             self._forget_labels()
 
     def keeping_out(self, source: SourceName, namespace: str, labels: Mapping[str, str]) -> Iterator[Crowd]:
-        """Where pods are that want such a pod apart from them."""
+        """Nodes with pods whose anti-affinity matches such a pod."""
         for crowd in self._held_by.near(labels):
             if crowd.speaks_of(source, namespace, labels):
                 yield crowd
 
     def keep_out(self, asked: AllocationRequested) -> bool:
-        """Whether pods that are there keep out this one, and not all that ask for the same: its equals may fit."""
+        """Whether existing pods keep out this one, but not every pod with the same request."""
         own = {(each.topology_key, ((each.namespaces, each.selector),)) for each in asked.host.apart}
         found = self.keeping_out(asked.source, asked.namespace, asked.labels)
         return any((crowd.key, crowd.parts) not in own for crowd in found)
@@ -246,14 +246,14 @@ class Peers:
         return bool(self._held or host.apart or host.spread or host.beside)
 
     def is_taken(self, node: NodeName, ports: Iterable[HostPort]) -> bool:
-        """Whether a pod on a node binds one of these ports."""
+        """Whether a pod on a node uses one of these ports."""
         spot = self._spots.get(node)
         if spot is None or not spot.ports:
             return False
         return any(host_ports_conflict(each, other) for each in ports for other in spot.ports)
 
     def nodes_with(self, key: str, values: Iterable[str]) -> list[NodeName]:
-        """The nodes that have one of these values of a label. Walks over them, and not over the others."""
+        """The nodes with one of these values of a label. Walks over them only."""
         by_value = self._by_value.get(key)
         if by_value is None:
             by_value = self._by_value[key] = {}
@@ -262,7 +262,7 @@ class Peers:
         return [name for value in values for name in by_value.get(value, ())]
 
     def register(self, request: RequestId, crowds: Iterable[Crowd]) -> None:
-        """A request has found no place among these, and no others: it is woken when that may be over."""
+        """A request found no place because of these crowds only: it is woken when they change in its favour."""
         for crowd in self._interests.pop(request, ()):
             crowd.interested.pop(request, None)
         found = tuple(crowds)
@@ -274,7 +274,7 @@ class Peers:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _no_more_says(self, peer: Peer) -> None:
-        """A request says other terms than this pod's, or is gone."""
+        """A request's terms changed, or it is gone."""
         if peer.terms:
             self.census.withdraw(peer.terms)
             self._forget_labels()
@@ -324,7 +324,7 @@ class Peers:
 
 
 def _is_missing(facts: HostFacts | None) -> bool:
-    """Whether a source says that its node is not there (any more): nothing is known of it, and nothing fits there."""
+    """Whether a source reports that its node does not exist: nothing fits there."""
     return facts is not None and facts.cordoned and not facts.labels and not facts.pods_free
 
 

@@ -23,34 +23,34 @@ from sluice_allocator.core.placement.peers import Peers
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """No domain in which a pod of the crowd is: it wants them apart, or they it."""
+    """Excludes domains with a pod of the crowd, because of its anti-affinity or theirs."""
 
     crowd: Crowd
 
     @property
     def key(self) -> str:
-        """The label that it looks at."""
+        """The label that it reads."""
         return self.crowd.key
 
     def why_not(self, value: str | None) -> WaitReason | None:
-        """Why no node with this value of the label (None: without it) may be taken now; None when one may."""
+        """Why no node with this value of the label (None: without it) fits now; None when one does."""
         return WaitReason.NODE_POD_ANTI_AFFINITY if value is not None and value in self.crowd.counts else None
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Only a domain in which a pod of the crowd is; any that is one at all for the first pod of those it names."""
+    """Only domains with a pod of the crowd; any domain for the first pod of those it matches."""
 
     crowd: Crowd
     is_first: bool
 
     @property
     def key(self) -> str:
-        """The label that it looks at."""
+        """The label that it reads."""
         return self.crowd.key
 
     def why_not(self, value: str | None) -> WaitReason | None:
-        """Why no node with this value of the label (None: without it) may be taken now; None when one may."""
+        """Why no node with this value of the label (None: without it) fits now; None when one does."""
         if value is None:
             return WaitReason.NODE_TOPOLOGY_LABEL_MISSING
         return None if self.is_first or value in self.crowd.counts else WaitReason.NODE_POD_AFFINITY
@@ -58,19 +58,19 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Only a domain that would not have more than `max_skew` more of the crowd than the one that has least."""
+    """Only domains that would stay within `max_skew` of the one with fewest."""
 
     crowd: Crowd
     most: int
-    """So many may be there before this pod comes."""
+    """Most pods there before this one comes."""
 
     @property
     def key(self) -> str:
-        """The label that it looks at."""
+        """The label that it reads."""
         return self.crowd.key
 
     def why_not(self, value: str | None) -> WaitReason | None:
-        """Why no node with this value of the label (None: without it) may be taken now; None when one may."""
+        """Why no node with this value of the label (None: without it) fits now; None when one does."""
         if value is None:
             return WaitReason.NODE_TOPOLOGY_LABEL_MISSING
         return WaitReason.NODE_TOPOLOGY_SPREAD if self.crowd.counts.get(value, 0) > self.most else None
@@ -80,7 +80,7 @@ Bar = Apart | Beside | Spread
 
 
 def bars_for(peers: Peers, asking: Asking) -> tuple[Bar, ...]:
-    """What keeps a pod from being everywhere; nothing for one without terms that no other's terms speak of."""
+    """The filters for a pod; empty for one without terms that no other pod's terms match."""
     host = asking.host
     terms = terms_of(asking.source, asking.namespace, host)
     peers.look_by(terms)
@@ -97,7 +97,10 @@ def bars_for(peers: Peers, asking: Asking) -> tuple[Bar, ...]:
 
 
 def named_by(peers: Peers, bars: Iterable[Bar], tells_apart: Callable[[str], bool]) -> list[NodeName] | None:
-    """The only nodes where pods are that a pod wants beside it; None where classes of nodes tell that, or none."""
+    """
+    The only nodes with pods that a pod's affinity requires; None where classes of nodes tell that, or without
+    affinity.
+    """
     for bar in bars:
         if isinstance(bar, Beside) and not bar.is_first and not tells_apart(bar.key):
             return peers.nodes_with(bar.key, bar.crowd.counts)
@@ -105,7 +108,7 @@ def named_by(peers: Peers, bars: Iterable[Bar], tells_apart: Callable[[str], boo
 
 
 def _beside(census: Census, asking: Asking, said: Terms) -> Iterator[Beside]:
-    """A pod counts that all terms match; where there is none and all match the pod itself, it is the first."""
+    """Affinity counts pods that match all terms; if there is none and the pod matches itself, it is the first."""
     terms = asking.host.beside
     parts = tuple((each.namespaces, each.selector) for each in terms)
     crowds = [census.crowd(said, asking.source, parts, each.topology_key) for each in terms]
@@ -116,7 +119,7 @@ def _beside(census: Census, asking: Asking, said: Terms) -> Iterator[Beside]:
 
 
 def _spread(census: Census, asking: Asking, said: Terms) -> Iterator[Spread]:
-    """By the pod's own node affinity, as it was before a pin was added: a pinned pod has one domain only."""
+    """Spreading uses the pod's node affinity before any pin was added: a pinned pod has one domain only."""
     terms = asking.host.spread
     keys = tuple(sorted({each.topology_key for each in terms}))
     for each in terms:

@@ -1,8 +1,8 @@
 """
-In which order the layout states of one kind of GPU are tried for a profile: worked out once, walked ever after.
+The order in which the layout states of one kind of GPU are tried for a profile, computed once.
 
-Every state that was ever seen is on the list, so a decision walks it until it meets a state that some GPU is in. The
-list is as long as a model has states (some hundreds), however many GPUs there are.
+Every state ever seen is on the list, and a decision walks it until it meets a state that some GPU is in. The list is
+as long as a model has states (some hundreds), however many GPUs there are.
 """
 
 import bisect
@@ -14,13 +14,13 @@ from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.policies import DeviceUse, Policy
 
 Preference = tuple[tuple[int, ...], State, PlacementChoice]
-"""How good it is (the smallest is best), a state in which a GPU may be, and where the instance would go."""
+"""A rank (the smallest is best), a state, and where the instance would go."""
 
 
 @dataclass(slots=True)
 class _Order:
     known: int = 0
-    """How many of the states seen are on the list or were left out of it."""
+    """How many of the seen states were considered."""
     preferences: list[Preference] = field(default_factory=list)
 
 
@@ -28,7 +28,7 @@ class Preferences:
     """The lists of all kinds, profiles and policies that were asked for."""
 
     def __init__(self) -> None:
-        """Have seen nothing."""
+        """Start with no state."""
         self._seen: dict[str, dict[State, None]] = {}
         self._orders: dict[tuple[str, str, str], _Order] = {}
 
@@ -57,9 +57,9 @@ def preference_for(
     gpu: Gpu, state: State, profile: Profile, policy: Policy, *, alone: bool = False
 ) -> Preference | None:
     """
-    How good a GPU of this kind in `state` is for one more instance; None when it has no place for it.
+    The rank of a GPU of this kind in `state` for one more instance; None when it has no place for it.
 
-    `alone`: this very GPU is meant, and where it is on its node counts too.
+    `alone`: this very GPU is meant, so its position on its node counts too.
     """
     choices = gpu.table.choices(state, profile.name)
     if not choices:

@@ -1,10 +1,9 @@
 """
-A place for later: the devices that a request will have when some who are there now are gone, and who those are.
+Finds a place to reserve: devices that a request gets when some current tenants are gone, and those tenants.
 
-Full GPUs are found on the shelves of their layout states, those with least in the way first, and a bounded number of
-them is looked at, however large the fleet. What looks best is tried on a trial fleet of that one node, by the search
-that serves everybody, so a promised place is as right as any other. Nothing is booked here, and who may be waited for
-is for the caller to say.
+Full GPUs are found on the shelves of their layout states, those with least in the way first; a bounded number is
+looked at, however large the fleet. The best is tried on a trial fleet of that one node by the common search, so a
+reserved place is as valid as any other. The caller says which tenants may be waited for.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,25 +25,24 @@ from sluice_allocator.core.placement.search import counted_for, find_place_on, l
 from sluice_allocator.core.placement.wants import Want, WholeGpu
 
 GPUS_LOOKED_AT_MAX = 256
-"""So many GPUs are looked at for one promise: those with least in the way come first, more would hardly be better."""
+"""Most GPUs looked at for one reservation: those with least in the way come first."""
 SPOTS_TRIED_MAX = 4
-"""So many of the best spots are tried out: one that looked right may not be, for the sake of CPU, NUMA or links."""
+"""Most of the best spots tried out: CPU, NUMA or links may still exclude one."""
 NODES_TRIED_MAX = 2
-"""The same for several devices and for shares, where a whole node is tried out."""
+"""The same for several devices and for shares, where a whole node is tried."""
 NODES_IN_VAIN_MAX = 6
-"""So many more where it turns out not to fit: for shares a glance does not tell."""
+"""Most further tries that fail: for shares a quick look is not conclusive."""
 NODES_LOOKED_AT_MAX = 64
 
 WaitFor = Callable[[AllocationId], int | None]
-"""How much it is to wait for an allocation: 0 for one that is being taken away, 1 for one that lives; None: nobody may
-wait for it."""
+"""The cost of waiting for an allocation: 0 for one being revoked, 1 for a live one; None: it may not be waited for."""
 OpenTo = Callable[[str], bool]
-"""Whether GPUs of a model may be promised."""
+"""Whether GPUs of a model may be reserved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A place, and who must be gone before it can be had. Without any of them it could not be had."""
+    """A place, and the tenants that have to go before; it needs each of them."""
 
     place: Place
     after: tuple[AllocationId, ...]
@@ -52,7 +50,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _ReservationSpot:
-    """A span of one GPU with who is in its way: fewest to wait for first, then most free already."""
+    """A span of one GPU and the tenants in its way: fewest to wait for first, then most free already."""
 
     weight: int
     occupied: int
@@ -73,10 +71,9 @@ def find_promise(
     open_to: OpenTo,
 ) -> Promise | None:
     """
-    The place that is free soonest as far as anybody can know: fewest to wait for, then most of it free already.
+    The place with fewest tenants to wait for, then with most of it free already.
 
-    `shown` is what the fleet was told of each node. None when no place may be promised, or none was among those that
-    were looked at.
+    `shown` is the snapshot of each node. None when no place may be reserved, or none was found among those looked at.
     """
     look = look_for(fleet, asking, avoid)
     search = _ReservationSearch(look, shown, wait_for, open_to)
@@ -90,7 +87,7 @@ def find_promise(
 
 @dataclass(slots=True)
 class _ReservationSearch:
-    """One search for a promise."""
+    """One search for a reservation."""
 
     look: Look
     shown: Mapping[NodeName, NodeSnapshot]
@@ -118,7 +115,7 @@ class _ReservationSearch:
         best = 1 << 30
         for gpu, profile, least in self._gpus(want):
             if least > best:
-                return  # one with a single tenant was found, and has more free than any that follows
+                return  # one with a single tenant was found, and it has more free than any that follows
             spot = self._spot_on(gpu, profile)
             if spot is not None:
                 if spot.weight <= 1:
@@ -154,7 +151,7 @@ class _ReservationSearch:
         return [group for group in self.look.groups() if "exclusive" in group.modes]
 
     def _spot_on(self, gpu: Gpu, profile: Profile | None) -> _ReservationSpot | None:
-        """The best span on a GPU; None when everywhere somebody is in the way who may not be waited for."""
+        """The best span on a GPU; None when every span has a tenant that may not be waited for."""
         spans = profile.placements if profile is not None else (Placement(0, max(1, gpu.report.memory_slices)),)
         found = (self._spot_at(gpu, profile, span) for span in spans)
         return min((each for each in found if each is not None), default=None)
@@ -190,7 +187,7 @@ class _ReservationSearch:
         return min(found, key=lambda each: each[:2])[2] if found else None
 
     def _nodes(self) -> Iterator[Node]:
-        """Nodes that would hold it if nobody were there, those that hold most of it now first."""
+        """Nodes that would hold it when empty, those that hold most of it now first."""
         named = named_nodes(self.look)
         for node in islice(self._near(), NODES_LOOKED_AT_MAX) if named is None else named:
             group = self.look.fleet.stock.class_of(node) if node.gpus else None
@@ -200,7 +197,7 @@ class _ReservationSearch:
                 yield node
 
     def _would_hold(self, node: Node, group: NodeClass) -> bool:
-        """Whether it might fit if all were gone who may be waited for: a glance, as most nodes are like one another."""
+        """Whether it might fit without all tenants that may be waited for: a quick look, as most nodes are alike."""
         claim, want = largest_claim(self.look, group)
         gpus = [gpu for gpu in node.gpus if self.open_to(gpu.report.model) and self.look.may_use(gpu, want)]
         held = sum(self._held_at_most(gpu, want) for gpu in gpus)
@@ -210,7 +207,7 @@ class _ReservationSearch:
         return node.would_have_room(self.look.need, leaving)
 
     def _held_at_most(self, gpu: Gpu, want: Want) -> int:
-        """How many devices of a claim a GPU holds when nobody is on it but those for whom nobody may wait."""
+        """The most devices of a claim on a GPU beside the tenants that may not be waited for."""
         if want.claim.shares_percent is not None or want.claim.modes != ("exclusive",):
             return 1
         shape = want.shape_on(gpu)
@@ -221,7 +218,7 @@ class _ReservationSearch:
         return int(isinstance(shape, WholeGpu) and not stay)
 
     def _is_large_enough(self, node: Node) -> bool:
-        """Whether a node has room for the pod when nobody is there: else no GPU of it helps."""
+        """Whether an empty node has room for the pod: else none of its GPUs helps."""
         known = self._large_enough.get(node.name)
         if known is None:
             known = node.would_have_room(self.look.need, list(node.taken.values()))
@@ -237,7 +234,7 @@ class _ReservationSearch:
     # -- trying ---------------------------------------------------------------------------------------------------
 
     def _with_room(self, node: Node, gone: tuple[AllocationId, ...]) -> tuple[AllocationId, ...] | None:
-        """Who must be gone so that the node has room for the pod besides; None when that is not enough."""
+        """The tenants to go so that the node has room for the pod besides; None when that is not enough."""
         have = [node.taken[each] for each in gone if each in node.taken]  # a card that was moved has others'
         others = [each for each in node.taken if each not in gone and self.wait_for(each) is not None]
         others.sort(key=lambda each: (self.wait_for(each), -node.taken[each].cpu_milli, -node.taken[each].memory_mib))
@@ -251,9 +248,9 @@ class _ReservationSearch:
 
     def _try(self, node: Node, gone: tuple[AllocationId, ...]) -> Promise | None:
         """
-        The place that can be had when those are gone, and who of them really must be.
+        The place without these tenants, and those of them that it needs gone.
 
-        One after the other they are put back, those with most neighbours first; who is in the way is waited for.
+        They are put back one by one, those with most neighbours first; the ones in the way are waited for.
         """
         fleet, asking, avoid = self.look.fleet, self.look.asking, self.look.avoid
         snapshot = self.shown.get(node.name)
@@ -282,7 +279,7 @@ class _ReservationSearch:
         return Promise(place, tuple(after))
 
     def _in_order(self, gone: tuple[AllocationId, ...]) -> list[AllocationId]:
-        """Who is put back first: whoever is to live, where most others are."""
+        """The order of putting back: live ones first, where most others are."""
 
         def key(allocation: AllocationId) -> tuple[int, int]:
             booking = self.look.fleet.booking(allocation)
@@ -294,12 +291,12 @@ class _ReservationSearch:
 
 
 def _least_in_the_way(state: int, profile: Profile) -> int:
-    """So many slices are occupied of the freest span for a profile."""
+    """How many slices are occupied in the freest span for a profile."""
     return min(((state & span.mask).bit_count() for span in profile.placements), default=1 << 30)
 
 
 def _on_shelf(group: NodeClass, kind: str, state: int) -> Iterable[Gpu]:
-    """GPUs of a kind in a layout state, or (-1) those without MIG that are not idle."""
+    """GPUs of a kind in a layout state, or (-1) those without MIG that are in use."""
     if state < 0:
         return islice(group.booked_whole.get(kind, {}), GPUS_LOOKED_AT_MAX)
     shelf = group.states.get(kind, {}).get(State(state))

@@ -1,4 +1,4 @@
-"""How devices that would all do are compared: by node, by how full they are, and by what they fragment."""
+"""Compares devices that would all fit: by node, by how full they are, and by what they fragment."""
 
 from sluice.contracts.messages import Share
 from sluice_allocator.core.placement.gpus import Gpu, HomeKey
@@ -17,7 +17,7 @@ def whole_span(gpu: Gpu) -> HomeKey:
 
 
 def whole_use(gpu: Gpu) -> DeviceUse:
-    """A GPU on which nothing is."""
+    """An empty GPU."""
     return DeviceUse(0, gpu.model.memory_slices, (), gpu.report.numa_node, gpu.report.index)
 
 
@@ -27,13 +27,13 @@ def percent_of(gpu: Gpu, share: Share) -> int:
 
 
 def nearness(policy: Policy, node: Node, wealth: int) -> int:
-    """How far a node's CPU per GPU is from the pod's, where that decides: between kinds of GPUs as between nodes."""
+    """How far a node's CPU per GPU is from the pod's, where the policy uses it."""
     known = node.facts is not None and wealth != NO_WEALTH
     return abs(node.wealth - wealth) if policy.nodes == "any" and known else 0
 
 
 def node_key(policy: Policy, node: Node) -> tuple[int, ...]:
-    """What a policy that orders nodes puts before everything about devices; () where devices decide."""
+    """The part of a policy's key that orders nodes before devices; () where devices decide."""
     match policy.nodes:
         case "fullest":
             return -node.usage, node.number
@@ -46,7 +46,7 @@ def node_key(policy: Policy, node: Node) -> tuple[int, ...]:
 
 
 def tail(wealth: int, node: Node, gpu: Gpu) -> tuple[int, ...]:
-    """What ends every comparison: the node nearest in wealth, the poorer, the one known first, its first GPU."""
+    """The tie-breaker: the node nearest in CPU per GPU, the poorer, the one known first, its first GPU."""
     if node.facts is None or wealth == NO_WEALTH:
         return 0, 0, node.number, gpu.report.index
     return abs(node.wealth - wealth), node.wealth, node.number, gpu.report.index

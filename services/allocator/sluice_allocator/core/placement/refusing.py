@@ -1,7 +1,7 @@
 """
-What is wrong in itself, or beyond what the operator's settings allow: refused at once, with the field at fault.
+Refuses requests that are invalid, or beyond the operator's settings, at once, with the field at fault.
 
-Never for what there is now: what no GPU that is known could serve waits, for tomorrow's node may (`ever` says why).
+A request that no current GPU could serve is not refused: it waits, for a later node may serve it (`ever` says why).
 """
 
 from sluice.contracts.messages import Claim
@@ -13,7 +13,7 @@ from sluice_allocator.core.placement.rules import PlacingRules
 
 
 def refuse(rules: PlacingRules, asking: Asking, *, max_gpus_per_node: int) -> Refusal | None:
-    """Why this is not to be served under these settings, whatever nodes there may be; None when it may wait."""
+    """Why these settings never allow the request, whatever nodes exist; None when it may wait."""
     many = too_many(asking.claims, max_gpus_per_node)
     if many is not None:
         return Refusal(

@@ -1,7 +1,7 @@
 """
-What an operator may configure about places: pools, weights, what may be made where. Reads nothing; plain values.
+The operator's configuration of placement, as plain values: pools, weights, and allowed profiles.
 
-The defaults are what a fleet gets that configures nothing.
+The defaults are those of a fleet without configuration.
 """
 
 import re
@@ -24,16 +24,16 @@ DEFAULT_POOL = "default"
 """The pool of nodes without the pool label."""
 
 Amount = tuple[int, int]
-"""How much is used, of how much in all; a total of 0 is something that is not there."""
+"""Used, and total; a total of 0 means the node has none of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
     """
-    How much each resource counts in a usage: whole numbers, at least 0, compared with each other only.
+    The weight of each resource in a node's usage: whole numbers, at least 0, relative to each other.
 
-    usage = sum(weight * used / total) / sum(weight) over what is there, in permille, rounded down. By default all
-    that every node has counts alike; `resources` are countable resources of the user's own, by name.
+    usage = sum(weight * used / total) / sum(weight) over what the node has, in permille, rounded down. By default all
+    that every node has counts alike; `resources` are extended resources, by name.
     """
 
     gpu_memory: int = 1
@@ -45,7 +45,7 @@ class Weights:
     def node_usage(
         self, *, gpu_memory: Amount, gpu_sms: Amount, cpu: Amount, memory: Amount, resources: Mapping[str, Amount]
     ) -> int:
-        """A node's usage, 0 to 1000; 0 where nothing that counts is there."""
+        """A node's usage, 0 to 1000; 0 where it has nothing that counts."""
         parts = [
             (self.gpu_memory, *gpu_memory),
             (self.gpu_sms, *gpu_sms),
@@ -57,7 +57,7 @@ class Weights:
 
 
 def _usage_permille(parts: list[tuple[int, int, int]]) -> int:
-    """Exact, in whole numbers: one fraction over the product of the totals. Over-committed counts as full."""
+    """Exact, in whole numbers: one fraction over the product of the totals. Overcommitted counts as full."""
     top, bottom, weights = 0, 1, 0
     for weight, used, total in parts:
         if weight and total > 0:
@@ -69,10 +69,10 @@ def _usage_permille(parts: list[tuple[int, int, int]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PoolRules:
-    """What holds for the nodes of one pool."""
+    """The rules of one pool's nodes."""
 
     overcommit_percent: int = 100
-    """Of a home's memory, how much may be promised to MPS shares in all. Never to other modes."""
+    """How much of a home's memory MPS shares may reserve in all. Other modes never exceed 100."""
     node_policy: str = "fragmentation"
     gpu_policy: str = "fragmentation"
     weights: Weights = field(default_factory=Weights)
@@ -88,7 +88,7 @@ class NodeModes:
 
 @dataclass(frozen=True, slots=True)
 class AllowedProfiles:
-    """The only profiles that are made on models with one of these parts in their product name, whoever asks."""
+    """The only profiles made on models with one of these parts in their product name."""
 
     models: tuple[str, ...]
     profiles: tuple[str, ...]
@@ -96,7 +96,7 @@ class AllowedProfiles:
 
 @dataclass(frozen=True, slots=True)
 class PlacingRules:
-    """All that an operator may say about places."""
+    """All rules of placement."""
 
     pool_label: str = "sluice.dev/pool"
     """The node label whose value is the node's pool."""
@@ -104,30 +104,31 @@ class PlacingRules:
     """For every pool that `pools` does not name."""
     pools: Mapping[str, PoolRules] = field(default_factory=dict)
     pods_per_node_max: int | None = None
-    """So many pods with slices are put on one node at most; None for as many as there is room for."""
+    """Most pods with slices on one node; None for no limit but the room there is."""
     auto_waste_percent: int = 10
-    """`auto` takes an instance only when it gives at most this much more than was asked, of what it gives."""
+    """`auto` takes an instance only when at most this part of it exceeds the request."""
     shares_quantum_percent: int = 1
     """The smallest part of a GPU into which an amount over several GPUs is split."""
     assumed_uid: int | None = 0
-    """The user of containers that do not say theirs; None refuses them where a share is asked for. The default is what
-    most images run as, root."""
+    """
+    The user of containers that name none; None refuses shares for them. The default is what most images run as, root.
+    """
     geometries: tuple[Geometry, ...] = KNOWN_GEOMETRIES
-    """What HAMi's keys may choose, per model; the first that names a model speaks for it."""
+    """What HAMi's keys may choose, per model; the first that names a model decides."""
     allowed_profiles: tuple[AllowedProfiles, ...] = ()
-    """The first that names a model speaks for it; a model that none names may have every profile."""
+    """The first that names a model decides; a model that none names may have every profile."""
     node_modes: tuple[NodeModes, ...] = ()
-    """The first that matches a node speaks for it; a node that none matches may serve what its agent can."""
+    """The first that matches a node decides; a node that none matches may serve what its agent can."""
     _geometry_of: dict[GpuModel, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _allowed_on: dict[GpuModel, frozenset[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What was worked out once per model."""
+    """Computed once per model."""
 
     def pool(self, name: str) -> PoolRules:
-        """What holds in a pool."""
+        """The rules of a pool."""
         return self.pools.get(name, self.default)
 
     def modes_of(self, node: NodeName) -> tuple[Mode, ...] | None:
-        """The only modes that a node may serve; None when nothing was said about it."""
+        """The only modes that a node may serve; None when no rule names it."""
         return next((rule.modes for rule in self.node_modes if _pattern(rule.pattern).fullmatch(node)), None)
 
     def geometry_of(self, model: GpuModel) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """
-Choose where: from what is asked and the fleet to devices on one node, or to the reasons why there are none.
+Chooses a place: devices on one node for a request in a fleet, or the reasons why there are none.
 
-One device is found by walking shelves; several devices of one node among the nodes that are counted to have enough of
-them. Neither looks at the fleet. Nothing is booked here.
+One device is found by walking shelves; several devices of one node among the nodes counted to have enough of them.
+Neither scans the fleet.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ from sluice_allocator.core.placement.substitutes import ways
 from sluice_allocator.core.placement.wants import Want, WholeGpu
 
 NODES_TRIED_MAX = 32
-"""Nodes that are counted to have enough are nearly always enough; after so many that are not, the request waits."""
+"""Most nodes tried of those counted to have enough; nearly always the first fits."""
 
 
 def find_place(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> Place | NoPlace:
@@ -42,7 +42,7 @@ def find_place(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> Plac
 
 
 def find_free(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> Place | None:
-    """The best place for all claims on one node; None when there is none. To say why costs more than to look."""
+    """The best place for all claims on one node; None when there is none. Cheaper than `find_place`, which explains."""
     look = look_for(fleet, asking, avoid)
     place = _find(look)
     if place is None and asking.substitute:
@@ -65,7 +65,7 @@ def find_place_on(fleet: Fleet, asking: Asking, node: NodeName, avoid: Avoid = f
 
 
 def wait_for_pods(fleet: Fleet, asking: Asking, request: RequestId) -> None:
-    """A request has found no place: it is woken when other pods, for which that may be so, have come or gone."""
+    """A request found no place: wake it when pods come or go that its terms depend on."""
     look = look_for(fleet, asking, frozenset())
     fleet.peers.register(request, (bar.crowd for bar in look.bars))
 
@@ -90,7 +90,7 @@ def _find(look: Look) -> Place | None:
 
 
 def _find_larger(look: Look, find: Callable[[Look], Place | None]) -> Place | None:
-    """A place for larger profiles than are asked for, those that waste least first. Where, `find` knows."""
+    """A place with larger profiles than requested, those that waste least first. `find` does the search."""
     samples = [sample for group in look.groups() if "exclusive" in group.modes for sample in group.samples.values()]
     most = [max((len(want.larger_on(sample)) for sample in samples), default=0) for want in look.wants]
     for steps in ways([_steps_alone(look, find, number, has) for number, has in enumerate(most)]):
@@ -102,9 +102,9 @@ def _find_larger(look: Look, find: Callable[[Look], Place | None]) -> Place | No
 
 def _steps_alone(look: Look, find: Callable[[Look], Place | None], number: int, most: int) -> Sequence[int]:
     """
-    In which steps one claim could be served if it were the only one: what is in vain so is in vain with the others.
+    The steps in which one claim alone could be served: one that fails alone fails with the others too.
 
-    For a pod of several claims that waits this is far less to try than all that they could have together.
+    For a pod with several claims this leaves far fewer combinations to try.
     """
     steps = range(most + 1)
     if len(look.wants) == 1:
@@ -114,7 +114,7 @@ def _steps_alone(look: Look, find: Callable[[Look], Place | None], number: int, 
 
 
 def _asked_instead(look: Look, steps: tuple[int, ...], place: Place) -> str:
-    """The profiles that were asked for and are not given."""
+    """The requested profiles that were replaced."""
     names: dict[str, None] = {}
     for claim, want, step in zip(look.asking.claims, look.wants, steps, strict=True):
         if step == 0:
@@ -128,7 +128,7 @@ def _asked_instead(look: Look, steps: tuple[int, ...], place: Place) -> str:
 def _place_of(look: Look, found: Found) -> Place:
     claim = look.asking.claims[0]
     policy = found.policy
-    if policy.nodes != "any" or policy.linked or "numa" in policy.name:  # then where a GPU is on its node decides, too
+    if policy.nodes != "any" or policy.linked or "numa" in policy.name:  # a GPU's position on its node decides, too
         devices = fill(look, found.node)
         if devices is not None:
             return Place(found.node.name, devices)
@@ -168,7 +168,7 @@ def _find_on(look: Look, node: Node) -> Place | None:
 
 
 def _surely_not(look: Look, node: Node) -> bool:
-    """Whether a glance tells that a node has not enough: most nodes that are looked at for one who waits have not."""
+    """Whether a quick look shows that a node has not enough, as is so for most nodes when a request waits."""
     for claim, want in zip(look.asking.claims, look.wants, strict=True):
         plain = claim.modes == ("exclusive",) and claim.shares_percent is None
         if plain and sum(_count_on(look.fleet, node, gpu, want) for gpu in node.gpus) < claim.gpus:
@@ -183,7 +183,7 @@ _Filled = tuple[Node, tuple[DeviceGrant, ...] | GivenUp] | None
 
 
 class _Fill:
-    """Fills a node with all devices of a request, a bounded number of times."""
+    """Fills nodes with all devices of a request, a bounded number of times."""
 
     __slots__ = ("_left", "_look")
 
@@ -201,7 +201,7 @@ class _Fill:
 
 
 def _find_several(look: Look) -> Place | None:
-    """With the first mode of every claim if there is such a node, else with any."""
+    """With the first mode of every claim if a node allows it, else with any."""
     if any(len(claim.modes) > 1 for claim in look.asking.claims):
         claims = tuple(replace(claim, modes=claim.modes[:1]) for claim in look.asking.claims)
         first = look_for(look.fleet, replace(look.asking, claims=claims), look.avoid)
@@ -221,7 +221,7 @@ def _find_anywhere(look: Look) -> Place | None:
 
 
 def _find_in(look: Look, group: NodeClass) -> tuple[tuple[int, ...], Place] | None:
-    """The best node of a class, among those counted to have enough of the claim that takes most."""
+    """The best node of a class, among those counted to have enough of the largest claim."""
     claim, want = largest_claim(look, group)
     wanted = claim.shares_percent if claim.shares_percent is not None else claim.gpus
     counted = _counted(look, group, want)
@@ -248,7 +248,7 @@ def _find_in(look: Look, group: NodeClass) -> tuple[tuple[int, ...], Place] | No
 
 
 def counted_for(look: Look, group: NodeClass) -> Counted:
-    """The nodes of a class by how many devices, or how many percent, they could hold of the claim that takes most."""
+    """The nodes of a class by how many devices, or how many percent, they could hold of the largest claim."""
     return _counted(look, group, largest_claim(look, group)[1])
 
 
@@ -276,7 +276,7 @@ def largest_claim(look: Look, group: NodeClass) -> tuple[Claim, Want]:
 
 
 def _memory_of(fleet: Fleet, devices: tuple[DeviceGrant, ...]) -> int:
-    """What the devices take in all, in MiB: of two classes of nodes the one that gives less is better."""
+    """The devices' total memory in MiB: of two classes of nodes the one that gives less is better."""
     total = 0
     for device in devices:
         gpu = fleet.gpus[device.gpu]
@@ -315,7 +315,7 @@ def _count_on(fleet: Fleet, node: Node, gpu: Gpu, want: Want) -> int:
 
 
 def _hosts_one(fleet: Fleet, gpu: Gpu, want: Want, mode: str) -> bool:
-    """Whether one share fits on a GPU: in a home of the trust domain, or in one that can be made."""
+    """Whether one share fits on a GPU: in a home of the trust domain, or in a new one."""
     share = want.share_on(gpu, mode)
     if isinstance(share, str):
         return False

@@ -1,11 +1,11 @@
 """
-Nodes that have a device of one and the same kind: asked for the best one that has room for the pod besides.
+Indexes nodes that have a device of one kind, to find the best one with room for a pod.
 
-All devices on a shelf are alike in everything that decides whether a claim fits on them, so a decision looks at
-shelves and never at the fleet. On a shelf the nodes stand in rows by their wealth (CPU per free GPU), and in a row in
-blocks. Which node still has CPU and memory is found through bounds per block: never too low, and made exact whenever a
-block was looked through in vain. A bound is raised when room grows and left alone when it shrinks, so that booking
-costs nothing here. A node that takes no more pods counts as one without CPU.
+All devices on a shelf are alike in everything that decides whether a claim fits, so a decision looks at shelves and
+never at the fleet. On a shelf the nodes stand in rows by CPU per free GPU, and in a row in blocks of 64. Bounds per
+block on CPU and memory skip nodes without room: they are never too low, and are made exact after a block was searched
+in vain. A bound is raised when room grows and left alone when it shrinks, so booking costs nothing here. A node that
+takes no more pods counts as one without CPU.
 """
 
 import bisect
@@ -18,14 +18,16 @@ from sluice.contracts.messages import HostRoom
 from sluice_allocator.core.placement.hosts import NO_WEALTH, PLENTY, Node
 
 Order = Literal["any", "first", "fullest", "emptiest"]
-"""`any`: whose wealth is nearest to that of the pod (if it has one), of those the one known first. `first`: the one
-known first. The others: whose usage is highest, or lowest."""
+"""
+`any`: nearest to the pod in CPU per GPU (if it requests CPU), then the one known first. `first`: the one known first.
+The others: highest or lowest usage.
+"""
 Found = TypeVar("Found")
 Accept = Callable[[Node], Found | None]
 
 
 class GivenUp:
-    """What an `accept` that has tried enough makes of a node, so that the search ends; it stands for nothing found."""
+    """The result of an `accept` that ends the search: nothing found."""
 
 
 _SHIFT = 6
@@ -34,7 +36,7 @@ _NODES_PER_BLOCK = 1 << _SHIFT
 
 @dataclass(slots=True)
 class _Block:
-    """Up to 64 nodes with neighbouring numbers, as bits, and bounds on what any of them has."""
+    """Up to 64 nodes with neighbouring numbers, as bits, and upper bounds of their room."""
 
     members: int = 0
     cpu_milli: int = -PLENTY
@@ -58,7 +60,7 @@ class _Block:
 
 
 class _Row:
-    """Nodes of one wealth, in the order of their numbers."""
+    """Nodes with the same CPU per GPU, in the order of their numbers."""
 
     __slots__ = ("_blocks", "_nodes", "ids")
 
@@ -94,7 +96,7 @@ class _Row:
         self._blocks[node.number >> _SHIFT].raise_to(node)
 
     def first(self, need: HostRoom, accept: Accept[Found]) -> tuple[Node, Found] | None:
-        """The node with the lowest number that has room and of which `accept` makes something."""
+        """The node with the lowest number that has room and that `accept` turns into a result."""
         nodes, cpu_milli, memory_mib = self._nodes, need.cpu_milli, need.memory_mib
         for at in self.ids:
             block = self._blocks[at]
@@ -112,7 +114,7 @@ class _Row:
         return None
 
     def by_usage(self, need: HostRoom, accept: Accept[Found], sign: int) -> tuple[Node, Found] | None:
-        """The node with the least `sign` times usage that has room and of which `accept` makes something."""
+        """The node with the least `sign` times usage that has room and that `accept` turns into a result."""
         bounds = [
             (sign * (block.fullest if sign < 0 else block.emptiest), at)
             for at, block in self._blocks.items()
@@ -144,7 +146,7 @@ class _Row:
             yield self._nodes[first + lowest.bit_length()]
 
     def _tighten(self, at: int, block: _Block) -> None:
-        """Make the bounds what they are."""
+        """Make a block's bounds exact."""
         members = list(self._members(at, block))
         block.cpu_milli = max(node.cpu_milli if node.pods > 0 else -PLENTY for node in members)
         block.memory_mib = max(node.memory_mib for node in members)
@@ -153,7 +155,7 @@ class _Row:
 
 
 def _nearest(rows: Iterable[int], wealth: int) -> int:
-    """The row that is nearest to a wealth; of two the poorer. Rows are few and there is at least one."""
+    """The nearest row; of two the poorer. Rows are few and there is at least one."""
     best, distance = 0, 1 << 30
     for have in rows:
         away = have - wealth if have >= wealth else wealth - have
@@ -163,7 +165,7 @@ def _nearest(rows: Iterable[int], wealth: int) -> int:
 
 
 class Shelf:
-    """Some nodes of a fleet."""
+    """Nodes with a device of one kind."""
 
     __slots__ = ("_nodes", "_rows", "devices")
 
@@ -172,14 +174,14 @@ class Shelf:
         self._nodes = nodes
         self._rows: dict[int, _Row] = {}
         self.devices = 0
-        """How many devices are on it, where each is put there by itself."""
+        """The number of devices on it, where each is added by itself."""
 
     def __bool__(self) -> bool:
         """Whether any node is on it."""
         return bool(self._rows)
 
     def put(self, node: Node) -> None:
-        """One more device of the node is of this kind."""
+        """The node has one more such device."""
         self.devices += 1
         there = node.shelves.get(self, 0)
         node.shelves[self] = there + 1
@@ -187,7 +189,7 @@ class Shelf:
             self.add(node)
 
     def take(self, node: Node) -> None:
-        """One device of the node less is of this kind."""
+        """The node has one such device less."""
         self.devices -= 1
         left = node.shelves[self] - 1
         if left:
@@ -208,7 +210,7 @@ class Shelf:
         self.move(node, node.wealth, stays=False)
 
     def move(self, node: Node, wealth_before: int, *, stays: bool = True) -> None:
-        """The wealth of a node on this shelf has changed."""
+        """A node on this shelf changed its CPU per GPU."""
         row = self._rows.get(wealth_before)
         if row is not None:
             row.remove(node)
@@ -218,17 +220,17 @@ class Shelf:
             self.add(node)
 
     def look_again(self, node: Node) -> None:
-        """A node on this shelf has more room than before, or another usage."""
+        """A node on this shelf has more room, or another usage."""
         self._rows[node.wealth].look_again(node)
 
     def some(self, most: int) -> list[Node]:
-        """Up to so many of its nodes, for telling people about all of them."""
+        """Up to `most` of its nodes, for explanations."""
         return list(islice((node for row in self._rows.values() for node in row), most))
 
     def find(
         self, need: HostRoom, order: Order, accept: Accept[Found], wealth: int = NO_WEALTH
     ) -> tuple[Node, Found] | None:
-        """The best node in this order that has room and of which `accept` makes something."""
+        """The best node in this order that has room and that `accept` turns into a result."""
         rows = self._rows
         if order == "any" and wealth != NO_WEALTH:
             nearest = _nearest(rows, wealth)
@@ -251,23 +253,23 @@ class Shelf:
 
 
 class Ladder:
-    """Shelves by a whole number each, of which those from some number on are looked at, lowest first."""
+    """Shelves by number; searches take those from some number on, lowest first."""
 
     __slots__ = ("_nodes", "order", "rungs")
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        """Begin without any. `nodes` as for a shelf."""
+        """Start without shelves. `nodes` as for a shelf."""
         self._nodes = nodes
         self.rungs: dict[int, Shelf] = {}
         self.order: list[int] = []
-        """The numbers of the shelves that are there."""
+        """The numbers of its shelves, sorted."""
 
     def __bool__(self) -> bool:
-        """Whether any shelf is there."""
+        """Whether it has any shelf."""
         return bool(self.order)
 
     def rung(self, number: int) -> Shelf:
-        """The shelf of this number, made when there is none."""
+        """The shelf of this number, created if missing."""
         shelf = self.rungs.get(number)
         if shelf is None:
             shelf = self.rungs[number] = Shelf(self._nodes)
@@ -275,12 +277,12 @@ class Ladder:
         return shelf
 
     def drop(self, number: int) -> None:
-        """Take a shelf away that has become empty."""
+        """Remove an empty shelf."""
         del self.rungs[number]
         del self.order[bisect.bisect_left(self.order, number)]
 
     def at_least(self, number: int) -> Iterator[int]:
-        """The numbers from this one on. Nothing may be put on it meanwhile."""
+        """The numbers from this one on. Do not add shelves while iterating."""
         return (self.order[at] for at in range(bisect.bisect_left(self.order, number), len(self.order)))
 
     def devices(self) -> int:

@@ -1,8 +1,8 @@
 """
-An amount of GPU over several GPUs: as even as whole quanta allow, never a quantum lost, on as few GPUs as that takes.
+Splits an amount of GPU over several GPUs: as evenly as whole quanta allow, on as few GPUs as that takes.
 
-It knows numbers only: what is free on each device of one node, and what is wanted. Whether the devices may serve the
-request at all is decided before.
+Works on numbers only: the free amount on each device of one node, and the requested amount. The caller has filtered
+the devices.
 """
 
 from bisect import bisect_left
@@ -51,7 +51,7 @@ def _even(caps: list[int], quanta: int, fewest: int) -> list[tuple[int, int]] | 
         larger = bisect_left(caps, low + 1, first)
         only_low = min(n - more, larger - first)
         chosen = [*range(first, first + only_low), *range(larger, larger + n - only_low)]
-        # The larger parts are given by the devices that have most free, which leaves the chosen ones most alike.
+        # the larger parts come from the devices with most free, which leaves the chosen ones most alike
         chosen.sort(key=lambda at: -caps[at])
         return [(at, low + (place < more)) for place, at in enumerate(chosen)]
     return None

@@ -1,7 +1,7 @@
 """
-The shelves: every device that may be given, put where searches look for its kind.
+The index of free devices: every usable device on the shelf where searches look for its kind.
 
-It moves what it is told to move, and nothing else: a booking touches the shelves of one node. It must not choose.
+A booking updates the shelves of one node only.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,47 +23,47 @@ from sluice_allocator.core.placement.taints import PASSING, meaning_of
 from sluice_allocator.core.placement.victims import Victims
 
 OutClass = tuple[int, WaitReason, str]
-"""Of GPUs that cannot be given to anybody now: the number of their class of nodes, why, and their kind."""
+"""Unusable GPUs: the number of their class of nodes, the reason, and their kind."""
 SELECTED_KEYS_MAX = 32
-"""At most so many labels tell classes of nodes apart; what is selected by more is looked up node by node."""
+"""Most labels that tell classes of nodes apart; selections by others check node by node."""
 FEW_VALUES_MAX = 16
-"""A label by which pods are kept apart or spread tells classes apart while it has so few values: zones, not hosts."""
+"""A topology label tells classes apart while it has so few values: zones, not hosts."""
 VALUES_PER_KEY_MAX = 64
-"""A label with more values than this is one of single nodes (a host name), and tells no classes apart."""
+"""A label with more values than this belongs to single nodes (a host name), and tells no classes apart."""
 
 
 class Stock:
-    """All nodes by number and by class, and the shelves of their devices."""
+    """All nodes by number and class, and the shelves of their devices."""
 
     def __init__(self, rules: PlacingRules, why_unusable: Callable[[Gpu], WaitReason | None]) -> None:
-        """Begin empty. `why_unusable` says why a GPU may not be given to anybody; None when it may."""
+        """Begin empty. `why_unusable` says why a GPU is unusable; None when it is usable."""
         self.nodes: list[Node] = []
         self.classes: dict[ClassKey, NodeClass] = {}
         self.preferences = Preferences()
         self.counted = CountedNodes(self.nodes)
         self.victims = Victims(self.nodes)
         self.weighed = False
-        """Whether anybody chooses nodes by usage, so that usage is kept."""
+        """Whether usage is kept: some policy orders nodes by it."""
         self.measured = False
-        """Whether any pod asks for CPU, so that the wealth of nodes is kept."""
+        """Whether CPU per GPU is kept: some pod requests CPU."""
         self._rules = rules
         self._why_unusable = why_unusable
         self._class_of: dict[NodeName, NodeClass] = {}
         self._numbered = 0
-        """How many classes there were; no number is used twice."""
+        """How many classes were created; no number is used twice."""
         self._selected_by: dict[str, dict[str | None, None]] = {}
-        """The labels that tell classes apart, with all values that they were seen to have."""
+        """The labels that tell classes apart, with all values seen."""
         self._single: dict[str, dict[str, dict[Node, None]]] = {}
-        """The nodes by their values of labels that tell no classes apart, as far as anybody selected by them."""
+        """Nodes by value of labels that tell no classes apart, as far as requests selected by them."""
         self._of_hosts: dict[str, None] = {}
-        """Labels by which pods are kept apart, and each node is asked for."""
+        """Topology labels that are checked on each node."""
         self._out: dict[OutClass, dict[GpuUuid, Gpu]] = {}
         self._out_of: dict[GpuUuid, OutClass] = {}
 
     # -- whole nodes ----------------------------------------------------------------------------------------------
 
     def offer(self, node: Node) -> None:
-        """Put everything of a node that may be given where searches find it."""
+        """Add all usable devices of a node."""
         self._know_values(node)
         group = self._class_of[node.name] = self._sort(node)
         for key, values in self._single.items():
@@ -93,7 +93,7 @@ class Stock:
         self.victims.counted.touch(node, group)
 
     def withdraw(self, node: Node) -> None:
-        """Take everything of a node away."""
+        """Remove all devices of a node."""
         group = self._class_of.pop(node.name, None)
         if group is None:
             return
@@ -113,13 +113,13 @@ class Stock:
         self.victims.counted.forget(node, group)
 
     def class_of(self, node: Node) -> NodeClass:
-        """The class that a node belongs to."""
+        """The class of a node."""
         return self._class_of[node.name]
 
     # -- one device -----------------------------------------------------------------------------------------------
 
     def changed(self, node: Node, gpu: Gpu) -> None:
-        """What is booked on a GPU has changed: put it where it belongs now."""
+        """Bookings on a GPU changed: update its shelf."""
         if gpu in node.gpus:
             group = self._class_of[node.name]
             self._take(node, group, gpu)
@@ -127,7 +127,7 @@ class Stock:
             self._count(node, gpu)
 
     def home_changed(self, node: Node, at_home: HomeOnGpu) -> None:
-        """A home is new, has another tenant or one less, or nobody lives there any more."""
+        """A home is new, or its tenants changed, or it ended."""
         if at_home.gpu not in node.gpus:
             return
         group = self._class_of[node.name]
@@ -140,7 +140,7 @@ class Stock:
         self._count(node, at_home.gpu)
 
     def _move_home(self, node: Node, group: NodeClass, at_home: HomeOnGpu, shelf: Shelf) -> None:
-        """Another rung of the same ladder."""
+        """Move a home to another rung of the same ladder."""
         rung = rung_of(at_home.home)
         if rung == at_home.rung:
             return
@@ -153,7 +153,7 @@ class Stock:
         at_home.rung = rung
 
     def look_at_victims(self, node: Node, gpu: Gpu) -> None:
-        """Who is on a GPU, or who may be evicted from it, has changed."""
+        """The tenants of a GPU changed, or which of them may be evicted."""
         if self.victims.known and gpu in node.gpus:
             self.victims.look_at(node, self._class_of[node.name], gpu)
 
@@ -179,7 +179,7 @@ class Stock:
         self.victims.counted.touch(node, group)
 
     def _count(self, node: Node, gpu: Gpu) -> None:
-        """Keep what is free on a node in step with what is free on one of its GPUs, where anybody goes by it."""
+        """Keep a node's free GPU total in step with one of its GPUs, where it is used."""
         if self.measured:
             percent = gpu.free_percent
             node.gpu_percent += percent - gpu.counted_percent
@@ -238,12 +238,12 @@ class Stock:
             _forget_rung(group, _homes_key(at_home), at_home.rung)
 
     def weigh(self, node: Node) -> None:
-        """Keep a node's usage, where anybody goes by it."""
+        """Update a node's usage, where it is used."""
         if self.weighed and node.gpus:
             node.usage = node.weigh(self._class_of[node.name].pool.weights)
 
     def weigh_all(self) -> None:
-        """Somebody chooses nodes by usage for the first time."""
+        """Start keeping usage: some policy orders nodes by it."""
         if not self.weighed:
             self.weighed = True
             for node in self.nodes:
@@ -251,7 +251,7 @@ class Stock:
                     self.settle(node, more_room=True)
 
     def measure_wealth(self) -> None:
-        """A pod asks for CPU for the first time."""
+        """Start keeping CPU per GPU: a pod requests CPU."""
         if not self.measured:
             self.measured = True
             for node in self.nodes:
@@ -279,7 +279,7 @@ class Stock:
                 del self._out[key]
 
     def out_of_use(self) -> Iterator[tuple[NodeClass, WaitReason, Gpu, int]]:
-        """GPUs that cannot be given to anybody now: class of nodes, reason, one of them, and how many."""
+        """Unusable GPUs: class of nodes, reason, one of them, and how many."""
         numbered = {each.number: each for each in self.classes.values()}
         for (number, reason, _), members in self._out.items():
             yield numbered[number], reason, next(iter(members.values())), len(members)
@@ -288,10 +288,10 @@ class Stock:
 
     def tell_apart_by(self, needs: HostNeeds) -> bool:
         """
-        Tell classes apart by the labels that a pod selects by. True when every node has to be asked besides.
+        Tell classes apart by the labels that a pod selects by. True when nodes have to be checked one by one as well.
 
-        A label that nobody has selected by before sorts all nodes anew: once per label, and for at most
-        SELECTED_KEYS_MAX of them.
+        A label that no request selected by before regroups all nodes: once per label, for at most SELECTED_KEYS_MAX
+        of them.
         """
         if not needs.node_selector and not needs.affinity and not needs.volumes:
             return False
@@ -306,7 +306,7 @@ class Stock:
         return key in self._selected_by
 
     def tell_apart_few(self, key: str) -> None:
-        """Tell classes apart by a label of large domains: what one domain may not serve is passed over as a whole."""
+        """Tell classes apart by a label of large domains, so that a domain that does not fit is skipped as a whole."""
         if key in self._selected_by or key in self._single or key in self._of_hosts:
             return
         if key == LABEL_HOSTNAME or len({node.labels.get(key) for node in self.nodes}) > FEW_VALUES_MAX:
@@ -317,7 +317,7 @@ class Stock:
             self._select_by(key)
 
     def named_by(self, needs: HostNeeds) -> list[Node] | None:
-        """The only nodes that a pod's labels of single nodes leave; None when they leave more than a few."""
+        """The only nodes that match a pod's labels of single nodes; None when they are more than a few."""
         for key, value in needs.node_selector.items():
             if key in self._single:
                 return list(self._single[key].get(value, {}))
@@ -331,13 +331,13 @@ class Stock:
         return list(named) if needs.affinity else None
 
     def values_of(self, key: str) -> dict[str, None]:
-        """The values that nodes have of a label that somebody has selected by."""
+        """The values of a label that some request selected by."""
         if key in self._single:
             return {value: None for value, nodes in self._single[key].items() if nodes}
         return {group.labels[key]: None for group in self.classes.values() if group.shapes and key in group.labels}
 
     def has_label(self, key: str) -> bool:
-        """Whether a node has a label by which pods are kept apart, spread or brought together."""
+        """Whether a node has a topology label."""
         return key in self._of_hosts or bool(self.values_of(key))
 
     def _select_by(self, key: str) -> None:
@@ -350,7 +350,7 @@ class Stock:
             self._sort_anew()
 
     def _keep_single(self, key: str) -> None:
-        """A label is one of single nodes: they are looked up by it."""
+        """Index nodes by a label of single nodes."""
         if len(self._single) >= SELECTED_KEYS_MAX:
             del self._single[next(iter(self._single))]
         single = self._single[key] = {}
@@ -360,9 +360,9 @@ class Stock:
 
     def _know_values(self, node: Node) -> None:
         """
-        A label may come to have more values than tell classes apart: the fleet has grown, or nodes come and go.
+        Drop a label from those that tell classes apart once it has too many values.
 
-        Then every node would be a class of its own for ever, and each decision look at all of them.
+        Otherwise every node would become a class of its own, and each decision would look at all of them.
         """
         for key, values in list(self._selected_by.items()):
             values[node.labels.get(key)] = None
@@ -372,7 +372,7 @@ class Stock:
                 self._sort_anew()
 
     def _sort_anew(self) -> None:
-        """Other labels tell classes apart than before; those without any node are not kept."""
+        """Regroup nodes by the current labels; classes without nodes are dropped."""
         for node in self.nodes:
             if node.name in self._class_of:
                 self.withdraw(node)
@@ -405,7 +405,7 @@ class Stock:
 
 
 def _count_in(node: Node, group: NodeClass) -> None:
-    """A node belongs to this class, with all that it would have if it were empty."""
+    """Count a node into this class, with all that it would have when empty."""
     node.shape_key, gpus = shape_of_gpus(node.all_gpus)
     node.shape = group.shapes.get(node.shape_key)
     if node.shape is None:
@@ -415,7 +415,7 @@ def _count_in(node: Node, group: NodeClass) -> None:
 
 
 def _count_out(node: Node, group: NodeClass) -> None:
-    """It does not any more."""
+    """Count a node out of its class."""
     if node.shape is not None:
         node.shape.take(node.offers)
         if not node.shape.nodes:
@@ -428,7 +428,7 @@ def _homes_key(at_home: HomeOnGpu) -> HomesKey:
 
 
 def _forget_rung(group: NodeClass, key: HomesKey, rung: int) -> None:
-    """Trust domains come and go; none is remembered that has no home."""
+    """Drop a trust domain without homes."""
     ladder = group.homes[key]
     ladder.drop(rung)
     if not ladder:
@@ -439,7 +439,7 @@ def _forget_rung(group: NodeClass, key: HomesKey, rung: int) -> None:
 
 
 def _words(pool: str, labels: Mapping[str, str], taints: list[str]) -> str:
-    """What people are told a class of nodes is."""
+    """A class of nodes in words for users."""
     parts = [f"pool {pool}"] if pool != DEFAULT_POOL else []
     parts += [f"{key}={value}" for key, value in sorted(labels.items())]
     parts += [f"tainted {taint}" for taint in taints]

@@ -1,8 +1,8 @@
 """
-Larger profiles that may serve where the one that is asked for has no place, and in which order they are tried.
+Larger profiles that may serve when the requested one has no place, and the order in which they are tried.
 
-A substitute never has less memory, fewer SMs or fewer engines of any kind; of those that do, the one that wastes least
-is tried first, on each model by itself. Only MIG instances of one's own have substitutes. Nothing is booked here.
+A substitute never has less memory, fewer SMs or fewer engines of any kind; of those that do, the one that wastes
+least is tried first, on each model by itself. Only exclusive MIG instances have substitutes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,21 +18,21 @@ from sluice_allocator.core.placement.rules import PlacingRules
 
 TRIED_MAX = 48
 """
-So many ways to put larger profiles in place of the asked ones are tried for one pod. A claim has at most six, so these
-are all that there are for one and for two claims.
+Most combinations of larger profiles tried for one pod. A claim has at most six, so this covers all for one and two
+claims.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What a substitute must have at least: `memory_mib` in MiB, `multiprocessors` in SMs."""
+    """The least that a substitute has: `memory_mib` in MiB, `multiprocessors` in SMs."""
 
     memory_mib: int
     multiprocessors: int
     engines: Engines
 
     def is_met_by(self, profile: Profile) -> bool:
-        """Whether a profile has all of it. Compute before memory would not do: a 2g.10gb is no 1g.20gb."""
+        """Whether a profile has all of it. Compute alone is not enough: a 2g.10gb is no 1g.20gb."""
         return (
             profile.memory_mib >= self.memory_mib
             and profile.multiprocessors >= self.multiprocessors
@@ -41,7 +41,7 @@ class Floor:
 
 
 def has_substitutes(claim: Claim) -> bool:
-    """Whether larger profiles could serve a claim: a share has none, and a list of modes is served by its next mode."""
+    """Whether larger profiles could serve a claim: a share has none, and a list of modes uses its next mode."""
     return claim.modes == ("exclusive",) and claim.shares_percent is None and not claim.snug
 
 
@@ -49,8 +49,8 @@ def larger_profiles(model: GpuModel, claim: Claim, exact: Profile | None, rules:
     """
     The profiles of a model that may serve instead of `exact`, those that waste least first.
 
-    `exact` is None where the model has no profile for the claim. What the claim names is then as large as it is
-    anywhere, so that a name that means less on another model gives nobody less than he may have meant.
+    `exact` is None where the model has no profile for the claim. The claim's name then counts as large as on any
+    model, so that a name that means less elsewhere never yields less than was meant.
     """
     floor = _floor(model, claim, exact)
     if floor is None:
@@ -66,10 +66,10 @@ def larger_profiles(model: GpuModel, claim: Claim, exact: Profile | None, rules:
 
 def ways(steps: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
     """
-    In which steps the claims of a pod are served by larger profiles: 0 is the asked one, 1 the next larger, ...
+    The combinations in which a pod's claims use larger profiles: 0 is the requested one, 1 the next larger, ...
 
-    `steps` are those that may be tried for each claim, the smallest first. One claim larger comes before several, then
-    the smallest steps in all; at most TRIED_MAX.
+    `steps` are those that may be tried for each claim, the smallest first. One larger claim comes before several,
+    then the smallest total; at most TRIED_MAX.
     """
     if not all(steps):
         return
@@ -80,7 +80,7 @@ def ways(steps: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
 
     first = (0,) * len(steps)
     left, seen, given = [(turn(first), first)], {first}, 0
-    while left and given < TRIED_MAX:  # whatever follows one is behind it, so nothing has to be sorted as a whole
+    while left and given < TRIED_MAX:  # successors come later, so nothing has to be sorted as a whole
         (_, larger, way), at = heappop(left)
         if larger:
             given += 1
@@ -101,7 +101,7 @@ def _floor(model: GpuModel, claim: Claim, exact: Profile | None) -> Floor | None
 
 @lru_cache(maxsize=1024)
 def _largest_of_that_name(name: str) -> Floor | None:
-    """What a name means at most, over all models that are known; None when none has it."""
+    """The largest meaning of a name over all known models; None when none has it."""
     floor: Floor | None = None
     for model in catalog():
         profile = model.profile(name)
@@ -119,7 +119,7 @@ def _largest_of_that_name(name: str) -> Floor | None:
 
 
 def _least_waste_first(profile: Profile) -> tuple[int, int, int, int, str]:
-    """Memory slices and compute slices that others could have; then plain profiles before those with scarce engines."""
+    """The slices taken from others; then plain profiles before those with scarce engines."""
     size = min((placement.size for placement in profile.placements), default=0)
     attributes = len(ProfileName.parse(profile.name).attributes)
     return size, profile.compute_slices, profile.memory_mib, attributes, profile.name

@@ -1,10 +1,10 @@
 """
-Classify a taint: it reserves the node for certain pods, or the node cannot take any pods just now.
+Classifies taints: some reserve the node for certain pods, others mean that it cannot take any pods just now.
 
 Kubernetes and autoscalers set and remove taints of the second kind by themselves, so a pod waits and needs no
-toleration. Sources: https://kubernetes.io/docs/reference/labels-annotations-taints/ for
-`node.kubernetes.io/*` and `node.cloudprovider.kubernetes.io/*`, the FAQ of kubernetes/autoscaler for its startup and
-status taints and `ToBeDeletedByClusterAutoscaler`, https://karpenter.sh/docs/concepts/disruption/ for `karpenter.sh/*`.
+toleration. Sources: https://kubernetes.io/docs/reference/labels-annotations-taints/ for `node.kubernetes.io/*` and
+`node.cloudprovider.kubernetes.io/*`, the FAQ of kubernetes/autoscaler for its startup and status taints and
+`ToBeDeletedByClusterAutoscaler`, https://karpenter.sh/docs/concepts/disruption/ for `karpenter.sh/*`.
 """
 
 from sluice.contracts.messages import Taint
@@ -38,7 +38,7 @@ PASSING = frozenset(
         WaitReason.NODE_LEAVING,
     }
 )
-"""What such taints mean: reasons that keep a pod away now, and say nothing of whether the node could ever serve it."""
+"""The reasons of such taints: they keep a pod away now, and say nothing about whether the node could ever serve it."""
 
 
 def meaning_of(taint: Taint) -> WaitReason:

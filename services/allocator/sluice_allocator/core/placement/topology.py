@@ -1,9 +1,9 @@
 """
-Which GPUs of a node are closest to each other, and which share a NUMA node. Arithmetic over what agents report.
+Finds the GPUs of a node that are closest to each other, and those that share a NUMA node, from agents' reports.
 
 Pair scores are those of HAMi (https://github.com/Project-HAMi/HAMi, docs): 10 across CPUs, 20 on one CPU, 30 over a
-host bridge, 40 and 50 over PCIe switches, 60 on one board, 100 per NVLink. What is not known is 0, and so is a pair
-whose two ends report different scores: one of them is wrong, and no set should be chosen for it.
+host bridge, 40 and 50 over PCIe switches, 60 on one board, 100 per NVLink. An unknown score is 0, and so is that of a
+pair whose two ends report different scores: one of them is wrong.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,16 @@ from itertools import combinations
 from sluice.contracts.ids import GpuUuid
 
 EXACT_UP_TO = 10
-"""Candidates: at most 252 sets are compared. HAMi compares all sets at any size: 12,870 for 8 of 16 GPUs."""
+"""
+Up to this many candidates the search is exact (252 sets). HAMi compares all sets at any size: 12,870 for 8 of 16
+GPUs.
+"""
 
 SEEDS = 16
-"""Of more candidates than this the best linked are tried as the beginning of a set, so that no node takes long."""
+"""Of more candidates only this many, the best linked, start a set, which bounds the time per node."""
 
 Links = Mapping[GpuUuid, Mapping[GpuUuid, int]]
-"""Per GPU what it reports of the others (`GpuReport.links`)."""
+"""Per GPU its reported links (`GpuReport.links`)."""
 
 
 def pair_score(links: Links, one: GpuUuid, other: GpuUuid) -> int:
@@ -29,11 +32,11 @@ def pair_score(links: Links, one: GpuUuid, other: GpuUuid) -> int:
 
 def closest(links: Links, candidates: Sequence[GpuUuid], count: int) -> tuple[GpuUuid, ...]:
     """
-    The `count` candidates with the largest sum of pair scores, in the order in which they were given.
+    The `count` candidates with the largest sum of pair scores, in the given order.
 
-    A single one is the worst linked: the well linked are kept for those who ask for several. Of equal sets the first
-    in the order given. Exact up to EXACT_UP_TO candidates; above, a set is grown from each (of many: from the SEEDS
-    best linked) by whoever adds most, single members are exchanged while that helps, and the best of these is taken.
+    A single one is the worst linked: the well linked are kept for requests for several. Of equal sets the first in
+    the order given. Exact up to EXACT_UP_TO candidates; above, a set is grown from each candidate (or the SEEDS best
+    linked) by the one that adds most, single members are exchanged while that helps, and the best of these is taken.
 
     Raises ValueError when there are fewer candidates than asked for.
     """
@@ -79,7 +82,7 @@ def _grown(scores: list[list[int]], seed: int, count: int) -> tuple[int, ...]:
 
 
 def _exchanged(scores: list[list[int]], members: tuple[int, ...]) -> tuple[int, ...]:
-    """While exchanging one member for one outsider makes the sum larger, do the best exchange. Every round gains."""
+    """Exchange one member for one outsider while that raises the sum, the best exchange first."""
     while True:
         ties = [sum(row[member] for member in members) for row in scores]
         swaps = (

@@ -1,8 +1,8 @@
 """
-Who may be evicted for somebody of higher priority, and in which order the GPUs that they are on are looked at.
+Indexes the tenants that may be evicted for requests of higher priority, and orders their GPUs by cost.
 
-Each GPU with such tenants stands where room on it costs what it costs (`clearing`, `markets`), so the cheapest one for
-a profile is found without a look at the others. It is told who may go; it must not decide that, nor choose.
+Each GPU with such tenants is kept by the cost of room on it (`clearing`, `markets`), so the cheapest one for a
+profile is found without a look at the others. The caller decides which tenants may go.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from sluice_allocator.core.placement.markets import Bucket, Market, Seat
 from sluice_allocator.core.waiting.turns import Ordered
 
 CLEARINGS_REMEMBERED = 20_000
-"""So many different tenancies are remembered, a few kB each; then they are worked out again."""
+"""Most different tenancies remembered, a few kB each; older ones are computed again."""
 NO_LEVEL = 1 << 62
 """Above every priority."""
 
@@ -32,21 +32,21 @@ class Victim:
     priority: int
     namespace: str
     memory_mib: int
-    """What the whole pod has."""
+    """The memory of the whole pod, in MiB."""
     room: HostRoom
-    """What its node has more when it is gone."""
+    """What its node gains when it is gone."""
     guarded: bool = False
-    """Its namespace is guaranteed something: whether it may go depends on what else its namespace has."""
+    """Its namespace has a guarantee: whether it may go depends on the namespace's other tenants."""
 
     @property
     def who(self) -> Who:
-        """What of it decides on the loss."""
+        """Its part of the loss."""
         return self.priority, self.memory_mib
 
 
 @dataclass(slots=True, eq=False)
 class Cleared:
-    """One GPU with tenants who may go: what room costs there, and whose the numbers are."""
+    """One GPU with tenants that may go: the cost of room there, and the tenants by number."""
 
     seat: Seat
     gpu: Gpu
@@ -58,19 +58,19 @@ class Cleared:
 
 
 HomeSeat = tuple[int, int, int, GpuUuid, str]
-"""The memory in MiB that a home would have left; then where it is: number of the node, index there, GPU, span."""
+"""The memory in MiB that a home would have left; then its position: number of the node, index there, GPU, span."""
 HomeLevels = tuple[tuple[int, HomesKey], int]
-"""Number of the class of nodes and the home's key; the priority up to which everybody would go."""
+"""Number of the class of nodes and the home's key; the priority up to which all tenants would go."""
 
 
 class Victims:
-    """All who may go, by where they are."""
+    """All tenants that may go, by position."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        """Nobody may go. `nodes` are all nodes by number; the list is shared and grows."""
+        """Start with none. `nodes` are all nodes by number; the list is shared and grows."""
         self.known: dict[AllocationId, Victim] = {}
         self.counted = CountedNodes(nodes)
-        """The nodes by the priority up to which everybody has to go before so many devices fit."""
+        """The nodes by the priority up to which all tenants have to go before so many devices fit."""
         self._nodes = nodes
         self._on: dict[NodeName, dict[AllocationId, None]] = {}
         self._of: dict[str, dict[AllocationId, None]] = {}
@@ -83,19 +83,19 @@ class Victims:
         self._home_seats: dict[GpuUuid, list[tuple[HomeLevels, HomeSeat]]] = {}
 
     def __bool__(self) -> bool:
-        """Whether anybody may go."""
+        """Whether any tenant may go."""
         return bool(self.known)
 
     # -- who ------------------------------------------------------------------------------------------------------
 
     def offer(self, victim: Victim, node: NodeName) -> None:
-        """A tenant of a node may go. Its GPUs are to be looked at afterwards (`look_at`)."""
+        """A tenant of a node may go. Call `look_at` for its GPUs afterwards."""
         self.known[victim.allocation] = victim
         self._on.setdefault(node, {})[victim.allocation] = None
         self._of.setdefault(victim.namespace, {})[victim.allocation] = None
 
     def withdraw(self, allocation: AllocationId, node: NodeName) -> None:
-        """A tenant may not go any more, or has gone. Its GPUs are to be looked at afterwards (`look_at`)."""
+        """A tenant may not go any more, or has gone. Call `look_at` for its GPUs afterwards."""
         namespace = self.known.pop(allocation).namespace
         del self._on[node][allocation]
         if not self._on[node]:
@@ -105,22 +105,22 @@ class Victims:
             del self._of[namespace]
 
     def on(self, node: Node, below: int) -> list[Victim]:
-        """Who on a node may go for a request of priority `below`."""
+        """Tenants of a node that may go for a request of priority `below`."""
         there = (self.known[allocation] for allocation in self._on.get(node.name, ()))
         return [victim for victim in there if victim.priority < below]
 
     def of(self, namespace: str) -> Iterator[Victim]:
-        """Who of a namespace may go, those who have been able to for longest first."""
+        """Tenants of a namespace that may go, those eligible for longest first."""
         return (self.known[allocation] for allocation in self._of.get(namespace, ()))
 
     def nodes(self) -> Iterator[NodeName]:
-        """The nodes on which anybody may go, in the order in which that came to be."""
+        """The nodes with a tenant that may go, the longest known first."""
         return iter(self._on)
 
     # -- where ----------------------------------------------------------------------------------------------------
 
     def look_at(self, node: Node, group: NodeClass, gpu: Gpu) -> None:
-        """Who is on a GPU that may be given, or who may go from there, has changed."""
+        """The tenants of a usable GPU changed, or which of them may go."""
         self.forget(gpu)
         allowed = {key[0]: victim for key in gpu.spans if (victim := self.known.get(key[0])) is not None}
         if not allowed:
@@ -135,7 +135,7 @@ class Victims:
                 self._seat_home(group, at_home, seat)
 
     def forget(self, gpu: Gpu) -> None:
-        """A GPU may not be given any more, or is to be looked at anew."""
+        """A GPU became unusable, or is about to be updated."""
         uuid = gpu.report.uuid
         for strict in (False, True):
             cleared = self._cleared.pop((uuid, strict), None)
@@ -152,9 +152,9 @@ class Victims:
 
     def cheapest(self, group: NodeClass, kind: str, profile: str, *, strict: bool) -> Iterator[tuple[Loss, Bucket]]:
         """
-        The buckets of one kind of GPU, in the order of what room for a profile costs.
+        The buckets of one kind of GPU, in order of cost for a profile.
 
-        `strict`: those of guarded namespaces are taken to stay.
+        `strict`: tenants of guarded namespaces stay.
         """
         market = self._markets.get((group.number, kind, strict))
         if market is not None:
@@ -162,16 +162,16 @@ class Victims:
                 yield loss, bucket
 
     def cleared(self, uuid: GpuUuid, *, strict: bool) -> Cleared:
-        """What room costs on one GPU of a bucket."""
+        """The cost of room on one GPU of a bucket."""
         return self._cleared[uuid, strict]
 
     def find(self, uuid: GpuUuid) -> Cleared | None:
-        """What room costs on any GPU; None where nobody may go."""
+        """The cost of room on any GPU; None where no tenant may go."""
         return self._cleared.get((uuid, False))
 
     def homes(self, group: NodeClass, key: HomesKey, least_mib: int, below: int) -> Iterator[tuple[int, HomeOnGpu]]:
         """
-        Homes that would have so much memory left when everybody up to a priority (the number) has gone.
+        Homes that would have so much memory left when every tenant up to a priority (the number) has gone.
 
         Only priorities below this one; lowest first, then those with least to spare.
         """
@@ -183,14 +183,14 @@ class Victims:
                 seat = levels[level].after(seat)
 
     def count_on(self, gpu: Gpu, profile: str, level: int) -> int:
-        """How many devices of a profile fit on a GPU when everybody there up to a priority has gone."""
+        """How many devices of a profile fit on a GPU when every tenant there up to a priority has gone."""
         cleared = self._cleared.get((gpu.report.uuid, False))
         if cleared is not None:
             return cleared.clearing.count_without(level, profile)
         return gpu.table.count(gpu.state, profile) if gpu.mig else int(gpu.free_whole)
 
     def guess(self, node: Node, profile_on: Callable[[Gpu], str | None], wanted: int) -> int:
-        """How many go for so many devices on a node, if each device costs what the first on its GPU does."""
+        """How many victims so many devices on a node take, if each device costs what the first on its GPU does."""
         costs: list[int] = []
         for gpu in node.gpus:
             profile = profile_on(gpu)

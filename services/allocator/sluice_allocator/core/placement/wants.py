@@ -1,5 +1,5 @@
 """
-What one device of a claim must be, worked out once per kind of GPU: the profile, or the share, or why neither.
+What one device of a claim has to be, computed once per kind of GPU: the profile, or the share, or why neither.
 
 Never gives less than asked: sizes round up to the next profile, percents of SMs to the next SM. A GPU without MIG is
 given whole or shared. Percents are of what the GPU can give: with MIG of its largest profile, those of memory of its
@@ -25,8 +25,10 @@ from sluice_allocator.core.placement.substitutes import has_substitutes, larger_
 
 _REMEMBERED_MAX = 4096
 _HOME_MAY_LOSE_PERCENT = 20
-"""A smaller instance is the better home when it loses at most this part of the shares that the whole GPU could hold:
-the rest of the GPU stays free for others."""
+"""
+A smaller instance is the better home when it loses at most this part of the shares that the whole GPU could hold,
+since the rest of the GPU stays free.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Want:
 
     claim: Claim
     domain: TrustDomain
-    """Namespace and uid: whose shares may live together."""
+    """Namespace and uid: the trust domain whose shares may live together."""
     rules: PlacingRules
     number: int
     """Tells wants apart where they are keys."""
@@ -53,7 +55,7 @@ class Want:
     picky: bool
     """Whether the claim names GPUs that may or may not serve it."""
     step: int = 0
-    """Of the larger profiles that may serve instead, the how-manieth of each model serves; 0: the asked one."""
+    """Which of the larger profiles of each model serves instead, counted from 1; 0: the asked one."""
     _shapes: dict[str, Shape] = field(default_factory=dict)
     _larger: dict[str, tuple[Profile, ...]] = field(default_factory=dict)
     _shares: dict[tuple[str, str], Share | WaitReason] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class Want:
     _snug: dict[str, bool] = field(default_factory=dict)
 
     def admits(self, gpu: Gpu) -> WaitReason | None:
-        """Why the claim does not want this product, or cannot; None when it does. UUIDs are not looked at."""
+        """Why the claim excludes this product, or cannot use it; None when it can. UUIDs are not checked."""
         if self.claim.shares_percent is not None and has_unknown_memory(gpu.model, mig=gpu.mig):
             return WaitReason.GPU_MEMORY_UNKNOWN
         only = self.claim.only
@@ -75,7 +77,7 @@ class Want:
         return None
 
     def excludes(self, gpu: Gpu) -> bool:
-        """Whether the claim's lists of UUIDs leave this very GPU out."""
+        """Whether the claim's lists of UUIDs exclude this GPU."""
         only = self.claim.only
         uuid = gpu.report.uuid
         return bool(only.uuids and uuid not in only.uuids) or uuid in only.not_uuids
@@ -98,7 +100,7 @@ class Want:
         return larger[self.step - 1] if self.step <= len(larger) else WaitReason.GPU_NO_SUCH_PROFILE
 
     def _in_layout(self, gpu: Gpu, shape: Shape) -> Shape:
-        """Of a fixed layout only what it has; a size is rounded up to the smallest instance that is there."""
+        """In a fixed layout only existing instances count; a size is rounded up to the smallest one."""
         if gpu.layout is None or not isinstance(shape, Profile):
             return shape
         there = {instance.profile for instance in gpu.layout}
@@ -119,7 +121,7 @@ class Want:
         return larger_for(gpu.model, self.claim, self.rules)
 
     def is_snug(self, gpu: Gpu) -> bool:
-        """Whether the exclusive shape wastes little of what it gives, in the size that is fitted best."""
+        """Whether the exclusive shape wastes little, in the size that is fitted best."""
         snug = self._snug.get(gpu.kind)
         if snug is None:
             snug = self._snug[gpu.kind] = self._waste_percent(gpu) <= self.rules.auto_waste_percent
@@ -219,17 +221,17 @@ def _home_profiles(gpu: Gpu, share: Share, overcommit_percent: int, rules: Placi
 
 
 class Wants:
-    """The wants that were worked out, so that equal claims share the work."""
+    """The computed wants, so that equal claims share the work."""
 
     def __init__(self, rules: PlacingRules) -> None:
-        """Know none yet."""
+        """Start empty."""
         self._rules = rules
         self._known: dict[tuple[Claim, TrustDomain, int], Want] = {}
         self._of: dict[tuple[Claim, str, int], Want] = {}
         self._numbered = 0
 
     def of(self, claim: Claim, namespace: str, step: int = 0) -> Want:
-        """What each device of the claim must be; with a step, which larger one serves instead."""
+        """What each device of the claim has to be; with a step, the larger one that serves instead."""
         want = self._of.get((claim, namespace, step))
         if want is None:
             if len(self._of) >= _REMEMBERED_MAX:
@@ -238,7 +240,7 @@ class Wants:
         return want
 
     def _plain(self, claim: Claim, namespace: str, step: int) -> Want:
-        """The same for claims that differ only in what says nothing about one device."""
+        """The same for claims that differ only in what does not concern one device."""
         plain = msgspec.structs.replace(claim, container="", gpus=1)
         shared = claim.modes != ("exclusive",) or claim.shares_percent is not None
         uid = claim.uid if claim.uid is not None else self._rules.assumed_uid
@@ -302,7 +304,7 @@ def shape_for(
 
 
 def has_unknown_memory(model: GpuModel, *, mig: bool) -> bool:
-    """Whether the driver does not tell the memory of such a GPU. Its name is known; of an unread one nothing is."""
+    """Whether the driver does not report the memory of such a GPU, whose name is known."""
     return not mig and model.memory_mib == 0 and bool(model.product_names[0])
 
 

@@ -1,1 +1,1 @@
-"""Shares that are made larger and smaller while they are used."""
+"""Resizing shares in place."""

@@ -1,12 +1,10 @@
 """
-Making the shares of a bound pod larger or smaller (docs/adjust.md).
+Resizes the shares of a bound pod in place (docs/adjust.md).
 
-One function says what a change comes to (`adjust`): a dry run shows it, the real thing books it. Booked is a Grant with
-the next revision: the agent carries it out, as it would any order. From the moment of the decision until the agent has
-said that it did, a share counts as the larger of what it was and what it becomes; so nobody is let into what is still
-used, and nobody into what is about to be. Places never move, and what the pod asked for stays what it asked for.
-
-It must not touch the request: the size that was adjusted is the allocation's, and ends with it.
+One function computes the outcome of a change (`adjust`): a dry run shows it, the real one books it, as a Grant with
+the next revision, which the agent carries out like any order. From the decision until the agent reports it done, a
+share counts as the larger of both sizes; so no other share gets what is still used, or what is about to be. Places
+never move, and the request keeps its size: the resized one is the allocation's, and ends with it.
 """
 
 from collections.abc import Iterator
@@ -43,8 +41,8 @@ from sluice_allocator.core.sizes.adjustments import (
 WORDS: dict[Field, str] = {
     "memory_mib": "memory (MiB)",
     "sm_partition": "SM partition (percent)",
-    "quota_request_permille": "sure part of time (thousandths)",
-    "quota_limit_permille": "allowed part of time (thousandths)",
+    "quota_request_permille": "quota request (thousandths)",
+    "quota_limit_permille": "quota limit (thousandths)",
 }
 _HIGHEST: dict[Field, int] = {
     "memory_mib": MEMORY_MIB_MAX,
@@ -52,10 +50,12 @@ _HIGHEST: dict[Field, int] = {
     "quota_request_permille": 1000,
     "quota_limit_permille": 1000,
 }
-"""Of memory only that it is a number that means something; what fits is for the home to say."""
+"""For memory only a sanity bound; what fits is decided by the home."""
 _OF_PROCESSES: tuple[Field, ...] = ("memory_mib", "sm_partition")
-"""What an MPS server gives a client when that connects, and never changes for it (NVIDIA MPS documentation,
-"nvidia-cuda-mps-control", `set_active_thread_percentage` and `set_device_pinned_mem_limit`)."""
+"""
+What an MPS server gives a client when it connects, and never changes for it (NVIDIA MPS documentation,
+"nvidia-cuda-mps-control", `set_active_thread_percentage` and `set_device_pinned_mem_limit`).
+"""
 _MEANS = {
     WaitReason.GPU_INSUFFICIENT_MEMORY: "its device has less memory left beside the other pods",
     WaitReason.GPU_INSUFFICIENT_SMS: "its device has fewer SMs left beside the other pods",
@@ -65,7 +65,7 @@ _MEANS = {
 
 
 def adjust(desk: Desk, change: Change) -> Outcome:
-    """What a change comes to now. Nothing is booked."""
+    """The outcome of a change now. Nothing is booked."""
     wrong = _why_wrong(change)
     if wrong is not None:
         return wrong
@@ -95,7 +95,7 @@ def adjust(desk: Desk, change: Change) -> Outcome:
 
 
 def ask(desk: Desk, number: int, change: Change) -> None:
-    """Change the shares, or say why not; the answer comes in `Adjustments.answers`, when the ledger has it."""
+    """Change the shares, or refuse; the answer comes in `Adjustments.answers`, when the ledger has it."""
     state = desk.adjustments
     if len(state.on_their_way) + len(state.again) >= ASKED_MAX:
         message = f"{ASKED_MAX} adjustments are being booked already; retry"
@@ -105,7 +105,7 @@ def ask(desk: Desk, number: int, change: Change) -> None:
 
 
 def ask_again(desk: Desk) -> None:
-    """Decide anew what others were faster than, on what is known now; or give it up."""
+    """Decide again, on current facts, where another write was first; or give up."""
     again, desk.adjustments.again = desk.adjustments.again, []
     for asked in again:
         if asked.tries >= TRIES_MAX:
@@ -116,7 +116,7 @@ def ask_again(desk: Desk) -> None:
 
 
 def landed(desk: Desk, grant: Grant) -> None:
-    """A Grant is in the ledger: if it is an adjustment, whoever asked is told."""
+    """A Grant is in the ledger: if it is a resize, answer its caller."""
     on_its_way = desk.adjustments.on_their_way.get(grant.booking.allocation)
     if on_its_way is not None and on_its_way.adjusted.revision == grant.revision:
         del desk.adjustments.on_their_way[grant.booking.allocation]
@@ -124,7 +124,7 @@ def landed(desk: Desk, grant: Grant) -> None:
 
 
 def about_adjusting(desk: Desk, allocation: AllocationId) -> str:
-    """What a person should know of a bound pod whose shares are being changed; empty otherwise."""
+    """What a user should know about a bound pod whose shares are being resized; empty otherwise."""
     grant = desk.world.ledger.get(allocation)
     slice_ = desk.world.slices.get(allocation)
     if not isinstance(grant, Grant) or grant.revision == 1 or is_resize_done(grant, slice_):
@@ -148,7 +148,7 @@ def _why_wrong(change: Change) -> AdjustRefused | None:
 
 
 def _grant_of(desk: Desk, change: Change) -> Grant | AdjustRefused:
-    """The standing grant that a request is bound to."""
+    """The valid grant that a request is bound to."""
     world, request = desk.world, change.request
     asked, binding = world.requests.get(request), world.bindings.get(request)
     if asked is None and binding is None and request not in world.allocations_of:
@@ -171,7 +171,7 @@ def _grant_of(desk: Desk, change: Change) -> Grant | AdjustRefused:
 
 
 def _container_of(booking: Booking, change: Change) -> str | AdjustRefused:
-    """The container whose shares are meant: the one that is named, or the only one that has any."""
+    """The container to resize: the named one, or the only one with shares."""
     sharing = dict.fromkeys(device.container for device in booking.devices if device.share is not None)
     known = dict.fromkeys(device.container for device in booking.devices)
     if not sharing:
@@ -193,7 +193,7 @@ def _container_of(booking: Booking, change: Change) -> str | AdjustRefused:
 def _with_values(
     devices: tuple[DeviceGrant, ...], container: str, values: dict[Field, int]
 ) -> tuple[DeviceGrant, ...] | AdjustRefused:
-    """The devices of a booking with other shares for one container; every one of them has these values."""
+    """The devices of a booking with other shares for one container."""
     found = []
     for device in devices:
         share = device.share
@@ -207,8 +207,8 @@ def _with_values(
         changed = _share_with(share, values)
         if changed.quota_request_permille > changed.quota_limit_permille:
             message = (
-                f"a sure part of time of {changed.quota_request_permille} thousandths cannot be more than the allowed "
-                f"part of {changed.quota_limit_permille}"
+                f"a quota request of {changed.quota_request_permille} thousandths cannot exceed the quota limit of "
+                f"{changed.quota_limit_permille}"
             )
             named = "quota_request_permille" if "quota_request_permille" in values else "quota_limit_permille"
             return AdjustRefused(AdjustReason.INVALID_VALUE, message, named)
@@ -244,7 +244,7 @@ def _values_of(name: Field, devices: tuple[DeviceGrant, ...], container: str) ->
 def _why_not(
     desk: Desk, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...]
 ) -> AdjustRefused | None:
-    """Why shares that count `now` may not become others; None when they may. What does not grow always may."""
+    """Why shares that count `now` may not become others; None when they may. Shrinking always may."""
     after = max_sizes(now, becomes)
     short = _short_of(desk, booking, becomes, after)
     if short is not None:
@@ -256,7 +256,7 @@ def _why_not(
     if unknown is not None:
         return AdjustRefused(AdjustReason.NOT_NOW, f"{unknown.message}; retry")
     exceeded = forbids(desk, booking.namespace, counts, will_count)
-    if exceeded is None:  # it may count more than it was granted last, and a limit be less than all of that by now
+    if exceeded is None:  # it may count more than it was last granted, and a limit be below all of that by now
         exceeded = forbids(desk, booking.namespace, counts, will_be_granted, granted=granted)
     return AdjustRefused(AdjustReason.QUOTA_EXCEEDED, exceeded.sentence()) if exceeded is not None else None
 
@@ -267,9 +267,9 @@ def _short_of(
     """
     What the homes lack for shares that grow, and then count as in `after`. Several of one home are tried together.
 
-    A share grows against what is booked, also where it counts more than that: somebody may have let others into what it
-    was, who has heard that it is smaller by now (two allocators at work). Not where nobody is let in: somebody may be
-    there of whom journal and ledger have forgotten what he uses.
+    A share grows against what is booked, also where it counts more than that: another allocator may have admitted
+    others into the larger size, having read that it shrank. Not in a home that is closed: a process may be there
+    whose use journal and ledger have forgotten.
     """
     trials: dict[tuple[object, ...], Home] = {}
     for number, (booked, wanted, counted) in enumerate(zip(booking.devices, becomes, after, strict=True)):
@@ -300,9 +300,9 @@ def _most(
     desk: Desk, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...], container: str
 ) -> Iterator[tuple[Field, int]]:
     """
-    Per field that grows, the most that it could be now, the others left as they are booked.
+    Per field that grows, the most that it could be now, with the others as booked.
 
-    By halving what lies between: more of a field never fits where less does not. A few dozen looks at one home.
+    By bisection: more of a field never fits where less does not. A few dozen looks at one home.
     """
     for name in FIELDS:
         fits = min(_values_of(name, booking.devices, container))
@@ -348,7 +348,7 @@ def _decide(desk: Desk, asked: Asked) -> None:
         revision=outcome.revision,
         incarnation=desk.world.incarnation,
         booking=outcome.booking,
-        after=before.after,  # who had the place may be gone, and not have been said to be
+        after=before.after,  # the former tenant may be gone, and not reported yet
         evict=before.evict,
         counts=counts,
     )

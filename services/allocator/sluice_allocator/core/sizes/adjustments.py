@@ -1,8 +1,7 @@
 """
-Adjustments that were asked for: what each says, what it comes to, and which are not answered yet.
+Pending resizes: what each asks for, its outcome, and which are not answered yet.
 
-It remembers who asked and what is on its way; it must not decide (`adjusting`). Losing it costs an answer, never a
-slice: whoever got none asks again, and gets what then holds.
+Losing it costs an answer, never a slice: the caller asks again and gets what then holds.
 """
 
 from dataclasses import dataclass, field
@@ -13,9 +12,9 @@ from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import Booking
 
 ASKED_MAX = 64
-"""So many adjustments may be without an answer at a time; whoever comes then is told to ask again."""
+"""Most resizes without an answer; further callers have to retry."""
 TRIES_MAX = 5
-"""So often one is decided anew because somebody else wrote to the ledger of its node first."""
+"""Most times that one is decided again because another write to its node's ledger was first."""
 
 Field = Literal["memory_mib", "sm_partition", "quota_request_permille", "quota_limit_permille"]
 FIELDS: tuple[Field, ...] = ("memory_mib", "sm_partition", "quota_request_permille", "quota_limit_permille")
@@ -26,7 +25,7 @@ Effect = Literal["unchanged", "now", "next process start"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What the shares of one container shall be, each; a field that is not named stays. No container: the only one."""
+    """The wanted shares of one container; a field that is not named stays. No container: the only one."""
 
     request: RequestId
     container: str
@@ -49,10 +48,10 @@ class AdjustReason(StrEnum):
 @dataclass(frozen=True, slots=True)
 class AdjustRefused:
     """
-    They stay as they are, and why in a sentence.
+    They stay as they are, with the reason in a sentence.
 
-    `most`: per field that was to grow, the most that it could be now while the others stay as they are. `under_way`:
-    they are booked so already, and the node agent has not carried it out yet.
+    `most`: per growing field, the most that it could be now with the others unchanged. `under_way`: they are booked
+    so already, and the node agent has not carried it out yet.
     """
 
     reason: AdjustReason
@@ -64,7 +63,7 @@ class AdjustRefused:
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """One field: what it is, what it becomes, and when that is felt. `before` is the largest of several devices'."""
+    """One field: its old and new value, and when that takes effect. `before` is the largest of several devices'."""
 
     field: Field
     before: int
@@ -74,7 +73,7 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class Adjusted:
-    """The shares as they become. `counted` is what is booked until the node agent has carried it out."""
+    """The new shares. `counted` is booked until the node agent has carried them out."""
 
     booking: Booking
     counted: Booking
@@ -84,7 +83,7 @@ class Adjusted:
 
     @property
     def node(self) -> NodeName:
-        """Where it is."""
+        """The node of the booking."""
         return self.booking.node
 
 
@@ -93,7 +92,7 @@ Outcome = Adjusted | AdjustRefused
 
 @dataclass(slots=True)
 class Asked:
-    """One adjustment without an answer. `number` is the shell's."""
+    """One resize without an answer. `number` is the shell's."""
 
     number: int
     change: Change
@@ -102,7 +101,7 @@ class Asked:
 
 @dataclass(slots=True)
 class OnItsWay:
-    """An adjustment that is being written: until the ledger has answered, the larger of both is booked."""
+    """A resize that is being written: until the ledger has answered, the larger of both is booked."""
 
     asked: Asked
     adjusted: Adjusted
@@ -110,21 +109,21 @@ class OnItsWay:
 
 @dataclass(slots=True)
 class Adjustments:
-    """Everything that was asked for and not answered, and the answers that are due."""
+    """Resizes without an answer, and the answers that are due."""
 
     on_their_way: dict[AllocationId, OnItsWay] = field(default_factory=dict)
     again: list[Asked] = field(default_factory=list)
-    """To be decided anew: somebody else wrote first."""
+    """To be decided again: another write was first."""
     answers: list[tuple[int, Outcome]] = field(default_factory=list)
 
     def undo(self, allocation: AllocationId) -> bool:
-        """What was on its way did not get into the ledger. False when nothing was."""
+        """A pending resize did not get into the ledger. False when there was none."""
         undone = self.on_their_way.pop(allocation, None)
         if undone is not None:
             self.again.append(undone.asked)
         return undone is not None
 
     def take_answers(self) -> list[tuple[int, Outcome]]:
-        """What has to be answered now."""
+        """The answers that are due."""
         answers, self.answers = self.answers, []
         return answers

@@ -1,1 +1,1 @@
-"""Who waits, whose turn it is, and who is promised a place."""
+"""The queue: waiting requests, their order, and reservations for those that waited long."""

@@ -1,8 +1,8 @@
 """
-When those who wait are old enough to be promised a place, and how many promises stand.
+Tracks when waiting requests are old enough for a reservation, and how many GPUs are reserved.
 
-It keeps time and counts; it must not decide who is promised what (`promise_making`). The times are memory of one
-process: lost with it, a request waits longer. What stands follows from the ledger.
+The times are memory of one process: if lost, a request waits longer. The count of reservations follows from the
+ledger.
 """
 
 import heapq
@@ -17,16 +17,16 @@ NEVER = 1e18
 
 @dataclass(slots=True)
 class Aging:
-    """The shapes for which somebody waits, by when their first is to be looked at; those that are due, by turn."""
+    """Shapes of waiting requests, by when their first is to be looked at; those that are due, by turn."""
 
     _at: dict[bytes, float] = field(default_factory=dict)
-    """When each shape is to be looked at: it has one entry that counts in `_times`. Those that are due have none."""
+    """When each shape is to be looked at: it has one valid entry in `_times`. Those that are due have none."""
     _times: list[tuple[float, bytes]] = field(default_factory=list)
     _due: list[tuple[Turn, bytes]] = field(default_factory=list)
     _claims: dict[str, Ordered[tuple[Turn, bytes]]] = field(default_factory=dict)
-    """Per model those who are due and were kept out by the promises of others."""
+    """Per model the due shapes that others' reservations kept out."""
     _claimed: dict[bytes, tuple[Turn, frozenset[str]]] = field(default_factory=dict)
-    """By shape, the claims that hold: whose turn it is, and on which models."""
+    """By shape, its standing claim: turn and models."""
 
     def look_at(self, shape: bytes, at: float) -> None:
         """Look at a shape at this time, or earlier if that was wanted before."""
@@ -44,15 +44,15 @@ class Aging:
         return None
 
     def is_due(self, shape: bytes, turn: Turn) -> None:
-        """The first of a shape has waited long enough: it has a promise in its turn."""
+        """The first of a shape has waited long enough: it gets a reservation in its turn."""
         heapq.heappush(self._due, (turn, shape))
 
     def next_due(self) -> tuple[Turn, bytes] | None:
-        """Whose turn it is among those who have waited long enough; who is told is taken off."""
+        """The earliest turn among those that have waited long enough, which is removed."""
         return heapq.heappop(self._due) if self._due else None
 
     def claim(self, shape: bytes, turn: Turn, models: frozenset[str]) -> None:
-        """The first of a shape is kept out by promises: what is promised next of these models is its, in its turn."""
+        """The first of a shape is kept out by reservations: the next one of these models is its, in its turn."""
         if self._claimed.get(shape) != (turn, models):
             self.no_claim(shape)
             self._claimed[shape] = (turn, models)
@@ -60,7 +60,7 @@ class Aging:
                 self._claims.setdefault(model, Ordered()).add((turn, shape))
 
     def no_claim(self, shape: bytes) -> None:
-        """The first of a shape has a promise, or could have none however few others had."""
+        """The first of a shape has a reservation, or could have none however few others had."""
         held = self._claimed.pop(shape, None)
         if held is None:
             return
@@ -71,18 +71,18 @@ class Aging:
                 del self._claims[model]
 
     def first_claim(self, model: str) -> tuple[Turn, bytes] | None:
-        """Whose turn it is to be promised a GPU of a model, of those who were kept out."""
+        """The earliest turn among those kept out of a model."""
         claims = self._claims.get(model)
         return claims.first() if claims is not None else None
 
 
 @dataclass(slots=True)
 class Promised:
-    """How many GPUs of each model are promised to somebody who waits for their tenants."""
+    """How many GPUs of each model are reserved while their tenants still run."""
 
     of_model: Counter[str] = field(default_factory=Counter)
     freed: dict[str, None] = field(default_factory=dict)
-    """Models of which a promise has ended since somebody looked."""
+    """Models whose reservations ended since this was last taken."""
     _models: dict[AllocationId, tuple[str, ...]] = field(default_factory=dict)
     """The models of an allocation's GPUs, one for each."""
 
@@ -91,14 +91,14 @@ class Promised:
         return allocation in self._models
 
     def count(self, allocation: AllocationId, models: tuple[str, ...]) -> None:
-        """A promise stands. Counting the same twice is once."""
+        """A reservation stands. Counting it twice is once."""
         if self._models.get(allocation) != models:
             self.forget(allocation)
             self._models[allocation] = models
             self.of_model.update(models)
 
     def forget(self, allocation: AllocationId) -> None:
-        """It does not stand any more: its place is there, or it was given up."""
+        """It ended: its place is free, or it was given up."""
         for model in self._models.pop(allocation, ()):
             self.freed[model] = None
             self.of_model[model] -= 1

@@ -1,14 +1,14 @@
 """
-A promise is exchanged for a place that its request can have now: part of it is what the promise keeps, part is free.
+Exchanges a reservation for a place that is free now together with a part of what it reserves.
 
-Who is promised several devices, or one that is several slices large, has some of them already and waits for the rest.
-What is freed beside that may be all that is missing, and nobody else's search counts what the promise keeps as free.
-Without this the pod waits on for a tenant that need not go; and where that one may be moved, he is moved to the very
-place that was missing, again and again.
+A request with a reservation of several devices, or of several slices, has some of them already and waits for the
+rest. Something freed beside them may be all that is missing, but no other search counts reserved parts as free.
+Without this the pod waits on for a tenant that need not go; and a movable tenant is moved to the very place that was
+missing, again and again.
 
-The promise is not given up first: what it keeps would be anybody's for a moment, and its request has waited long. The
-place is booked beside it, to be had when the promise is gone (a Grant with `after`), and that the promise goes follows
-from this grant (`promised`). It must not judge whether a promise stands, nor book on what others still have.
+The reservation is not given up first, since its place could be taken in that moment. The new place is booked beside
+it, to be had when the reservation is gone (a Grant with `after`), and that it goes follows from this grant
+(`promised`).
 """
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
@@ -24,9 +24,9 @@ def exchange_promise(
     desk: Desk, request: RequestId, asked: AllocationRequested, freed_on: NodeName | None = None
 ) -> bool:
     """
-    Book the place that a request can have now for what it was promised; False where there is none.
+    Book the place that a request can have now instead of its reservation; False where there is none.
 
-    `freed_on`: only where its promise is on this node, for nothing has changed elsewhere.
+    `freed_on`: only if the reservation is on this node, since nothing changed elsewhere.
     """
     promise = standing_promise(desk, request)
     if promise is None or freed_on not in {None, promise.booking.node} or not _is_all_it_has(desk, promise):
@@ -41,7 +41,7 @@ def exchange_promise(
 
 
 def _is_all_it_has(desk: Desk, promise: Grant) -> bool:
-    """Whether a promise is to be kept, as far as is known, and its request has nothing else that could come of it."""
+    """Whether a reservation is valid, as far as is known, and its request has no other grant."""
     if is_exchange(promise) or is_being_revoked(desk, promise):
         return False
     own, of_request = promise.booking.allocation, desk.world.allocations_of[promise.booking.request]
@@ -53,7 +53,7 @@ def _may_come_to_be(desk: Desk, allocation: AllocationId) -> bool:
 
 
 def _place_there(desk: Desk, promise: Grant, request: RequestId, asked: AllocationRequested) -> Place | None:
-    """The place that a request can have on the node of its promise if that is gone, and nobody else."""
+    """The place that a request can have on the reservation's node without the reservation."""
     allocation, node = promise.booking.allocation, promise.booking.node
     snapshot = desk.shown.get(node)
     if snapshot is None or desk.fleet.booking(allocation) is None:

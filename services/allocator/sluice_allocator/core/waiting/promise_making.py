@@ -1,13 +1,11 @@
 """
-Who has waited too long is promised a place: aging, so that many who ask for little do not starve one who asks for much.
+Aging: reserves a place for a request that waited too long, so that many small ones do not starve a large one.
 
-Turns are by priority, then by age. What is freed in pieces is taken by whoever fits a piece, whatever his turn; who
-needs more than a piece would wait for ever. So the first of its shape, when it has waited for `promise_after_s`, is
-booked a place although others are on it, to be had when those are gone (a Grant with `after`). A booked place is nobody
-else's, so the pieces that are freed there stay free for it. It keeps its turn meanwhile, and takes whatever is free
-earlier. docs/queue.md states the rule and its bound.
-
-It must not choose the place (`placement.promising`), nor evict anybody.
+Turns are by priority, then by age. A freed piece goes to any request that fits it, so one that needs more would wait
+without end. Therefore the first of a shape that waited for `promise_after_s` is booked a place that others still use,
+to be had when those are gone (a Grant with `after`). No other request gets a booked place, so the pieces freed there
+stay free for it. It keeps its turn meanwhile, and takes any place that is free earlier. docs/queue.md states the rule
+and its bound. `placement.promising` chooses the place; nothing is evicted for it.
 """
 
 from sluice.contracts.ids import AllocationId
@@ -28,7 +26,7 @@ from sluice_allocator.core.waiting.turns import Turn
 
 
 def promise_places(desk: Desk) -> None:
-    """Time has passed: promise places to the first of those who have waited long enough, in the order of turns."""
+    """Time passed: reserve places for the first of those that waited long enough, in the order of turns."""
     if desk.rules.promises_percent == 0:
         return
     _wake_those_kept_out(desk)
@@ -46,7 +44,7 @@ def promise_places(desk: Desk) -> None:
 
 
 def _wake_those_kept_out(desk: Desk) -> None:
-    """Promises have ended: of each model the first who was kept out by them has the next one."""
+    """Reservations ended: of each model the first that they kept out has the next one."""
     for model in desk.promised.freed:
         claim = _first_claim(desk, model)
         if claim is not None:
@@ -55,7 +53,7 @@ def _wake_those_kept_out(desk: Desk) -> None:
 
 
 def _first_claim(desk: Desk, model: str) -> tuple[Turn, bytes] | None:
-    """Whose turn it is, among those who still wait at that turn."""
+    """The earliest turn among those that still wait at that turn."""
     while (claim := desk.aging.first_claim(model)) is not None:
         turn, shape = claim
         group = desk.queue.shapes.get(shape)
@@ -75,7 +73,7 @@ def _see_who_is_due(desk: Desk) -> None:
 
 
 def _look_at(desk: Desk, shape: bytes) -> None:
-    """A shape is due if its first has waited long enough; otherwise it is looked at again when it will have."""
+    """A shape is due if its first has waited long enough; otherwise it is looked at when it will have."""
     group = desk.queue.shapes.get(shape)
     if group is None:
         return
@@ -88,7 +86,7 @@ def _look_at(desk: Desk, shape: bytes) -> None:
 
 
 def _next_group(desk: Desk) -> Group | None:
-    """The group whose turn it is; groups that have another first by now are looked at anew."""
+    """The group whose turn it is; groups with another first by now are looked at again."""
     for _ in range(desk.rules.settle_batch):
         due = desk.aging.next_due()
         if due is None:
@@ -102,7 +100,7 @@ def _next_group(desk: Desk) -> Group | None:
 
 
 def _try_to_promise(desk: Desk, group: Group) -> bool:
-    """Promise a place to the first of a group. False when it has none to wait for, or has one already."""
+    """Reserve a place for the first of a group. False when it has none to wait for, or has one already."""
     turn = group.members.first()
     request = turn[2]
     asked = desk.world.requests.get(request)
@@ -133,27 +131,26 @@ def _try_to_promise(desk: Desk, group: Group) -> bool:
 
 
 def _within_limits(desk: Desk, asked: AllocationRequested, place: Place, after: tuple[AllocationId, ...]) -> bool:
-    """Whether the limits of its namespace let it have such a place."""
+    """Whether its namespace's limits allow such a place."""
     return not forbids_place(desk, None, asked.namespace, place.devices, after)
 
 
 class _Limits:
-    """Whom one try may wait for, and what it may promise; what kept it out that will pass is remembered."""
+    """Which tenants one try may wait for, and which models it may reserve; remembers temporary obstacles."""
 
     def __init__(self, desk: Desk, turn: Turn) -> None:
         self._desk = desk
         self._turn = turn
         self._open: dict[str, bool] = {}
         self.kept_out: dict[str, None] = {}
-        """Models on which the promises of others were in its way."""
+        """Models on which others' reservations were in its way."""
 
     def wait_for(self, allocation: AllocationId) -> int | None:
         """
-        How much it is to wait for an allocation.
+        The cost of waiting for an allocation; None if it may not be waited for.
 
-        Nobody waits for one that is not in the ledger yet, nor for one that waits for others itself: promises would
-        come to stand upon promises, and nobody could say any more how long that lasts. Both will pass. Nobody waits for
-        one that is in quarantine either, and that may not pass.
+        Not for one that is not in the ledger yet, nor for one that waits for others itself: reservations would chain,
+        and the wait have no bound. Both will pass. Nor for one in quarantine, which may not pass.
         """
         desk = self._desk
         entry = desk.world.ledger.get(allocation)
@@ -169,7 +166,7 @@ class _Limits:
         return None
 
     def open_to(self, model: str) -> bool:
-        """Whether a GPU of a model may be promised now: there is room for one more, and nobody's turn is before."""
+        """Whether a GPU of a model may be reserved now: the limit allows one more, and no other claim is earlier."""
         known = self._open.get(model)
         if known is None:
             known = self._open[model] = self._has_room(model) and not self._is_before(model)
@@ -178,7 +175,7 @@ class _Limits:
         return known
 
     def _has_room(self, model: str) -> bool:
-        """One always may be promised, however few there are."""
+        """One is always allowed, however few there are."""
         desk = self._desk
         most = max(1, desk.fleet.gpus_of(model) * desk.rules.promises_percent // 100)
         return desk.promised.of_model[model] < most

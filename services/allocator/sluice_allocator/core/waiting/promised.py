@@ -1,8 +1,7 @@
 """
-Grants that are to be carried out when others are gone (`after`): whether they stand, and whom they wait for.
+Grants to be carried out when others are gone (`after`): whether they are valid, and what they wait for.
 
-A place that is promised is booked: nobody else is given it meanwhile (PROTOCOL §4). Who is promised what is decided
-elsewhere, and so is who has to go for it (`ordering`).
+A reserved place is booked: no other request gets it meanwhile (PROTOCOL §4).
 """
 
 from sluice.contracts.bus import subjects
@@ -30,22 +29,22 @@ from sluice_allocator.core.placement import Avoid, NoPlace
 from sluice_allocator.core.world import request_of
 
 NAMED_MAX = 3
-"""So many of the pods that are waited for are named."""
+"""Most of the awaited pods that are named."""
 
 
 def unfinished(desk: Desk, grant: Grant) -> tuple[AllocationId, ...]:
-    """Of what a grant is to come after, those that are not gone yet."""
+    """The predecessors of a grant that are not gone yet."""
     return tuple(each for each in grant.after if not is_gone(desk, each))
 
 
 def is_gone(desk: Desk, allocation: AllocationId) -> bool:
-    """Whether nothing of an allocation is left: closed, said to be gone by its agent, or never heard of."""
+    """Whether nothing of an allocation is left: closed, reported gone by its agent, or never reported."""
     entry = desk.world.ledger.get(allocation)
     return entry is None or isinstance(entry, Closed) or isinstance(desk.world.slices.get(allocation), SliceGone)
 
 
 def is_being_revoked(desk: Desk, grant: Grant) -> bool:
-    """Whether a Revoke of a standing grant is on its way: what else is written over one is a change of its shares."""
+    """Whether a Revoke of a valid grant is pending: other writes over one resize its shares."""
     allocation = grant.booking.allocation
     if allocation in desk.adjustments.on_their_way:
         return False
@@ -53,12 +52,12 @@ def is_being_revoked(desk: Desk, grant: Grant) -> bool:
 
 
 def is_promise(desk: Desk, grant: Grant) -> bool:
-    """Whether the place of a grant still has others who must be gone first."""
+    """Whether a grant's place still has predecessors."""
     return bool(grant.after) and bool(unfinished(desk, grant))
 
 
 def standing_promise(desk: Desk, request: RequestId) -> Grant | None:
-    """The promise of a request that waits for others to end (not to be evicted); None when it has none."""
+    """A request's reservation that waits for others to end (not to be evicted); None when it has none."""
     for allocation in desk.world.allocations_of.get(request, ()):
         entry = desk.world.ledger[allocation]
         if isinstance(entry, Grant) and not entry.evict and is_promise(desk, entry):
@@ -68,10 +67,10 @@ def standing_promise(desk: Desk, request: RequestId) -> Grant | None:
 
 def not_from_others(desk: Desk, request: RequestId) -> Avoid:
     """
-    GPUs on which nobody has to leave for a request: it failed there a short while ago, or has left something there.
+    GPUs where no pod has to leave for a request: it failed there recently, or has a slice being revoked there.
 
-    What is being taken back of it counts on its node until it is gone. Then there may be room beside those who live
-    there: they would have been evicted for nothing, and the promise be given up, and made again, without end.
+    Its revoked slice counts on its node until it is gone. Then there may be room beside the tenants: they would have
+    been evicted for nothing, and the reservation be given up and made again, without end.
     """
     avoid = desk.attempts.avoided(request, desk.now)
     for allocation in desk.world.allocations_of.get(request, ()):
@@ -86,10 +85,10 @@ def not_from_others(desk: Desk, request: RequestId) -> Avoid:
 
 def has_place_now(desk: Desk, promised: Grant) -> bool:
     """
-    Whether the request of a grant that still waits for others has another that waits for nobody, or for this one only.
+    Whether the request of a reservation has another grant that waits for nothing, or for this one only.
 
-    Where nobody is evicted for it the promise is kept until that other slice is there: making it may fail, and then a
-    promise would have been given up for nothing. What it is exchanged for cannot be made before it is gone.
+    If no pod is evicted for it, the reservation is kept until that other slice is there: making it may fail. Its
+    exchange cannot be made before it is gone.
     """
     own = promised.booking.allocation
     for allocation in desk.world.allocations_of.get(promised.booking.request, ()):
@@ -105,15 +104,15 @@ def has_place_now(desk: Desk, promised: Grant) -> bool:
 
 
 def is_exchange(grant: Grant) -> bool:
-    """Whether a grant comes after what its own request was promised: it has a part of that, and waits for nobody."""
+    """Whether a grant comes after its own request's reservation: it uses a part of that, and waits for no tenant."""
     return not grant.evict and comes_after_its_own(grant)
 
 
 def why_give_up(desk: Desk, promised: Grant, revision: int) -> str | None:
     """
-    Why a grant that still waits for others shall not stand; None when it shall.
+    Why a grant that still waits for others is invalid; None when it is valid.
 
-    `revision` is the request's by now, 0 when nobody asks at the moment.
+    `revision` is the request's current one, 0 while it is unknown.
     """
     if not is_promise(desk, promised) or _was_made(desk, promised):
         return None
@@ -138,22 +137,22 @@ def why_give_up(desk: Desk, promised: Grant, revision: int) -> str | None:
 
 
 def _takes_over(desk: Desk, promised: Grant) -> bool:
-    """Whether it comes after a place that was kept for it, and that goes now: its own, whatever is free beside it."""
+    """Whether it comes after a place that was kept for it and is ending now: its own, whatever is free beside it."""
     before = (desk.world.ledger.get(each) for each in unfinished(desk, promised))
     return promised.evict and all(_was_kept(each) for each in before)
 
 
 def _was_kept(entry: LedgerEntry | None) -> bool:
-    """Whether an entry keeps a place for a pod that is moved, or did until it was revoked."""
+    """Whether an entry keeps a place for a moved pod, or did until it was revoked."""
     return is_move(entry) if isinstance(entry, Grant) else isinstance(entry, Revoke) and comes_after_its_own(entry)
 
 
 def _was_made(desk: Desk, promised: Grant) -> bool:
     """
-    Whether its agent has made it, so that those before it are gone although their last words are not read yet.
+    Whether its agent has made it, so that its predecessors are gone although their last statuses are not read yet.
 
-    Its pod may run there, and is not to lose it as if it were only promised. A binding is read on another stream than
-    the agent's words, and says the same.
+    Its pod may run there, and is not to lose it. A binding is read on another stream than the agent's status, and
+    proves the same.
     """
     booking = promised.booking
     binding = desk.world.bindings.get(booking.request)
@@ -163,7 +162,7 @@ def _was_made(desk: Desk, promised: Grant) -> bool:
 
 
 def _stuck(desk: Desk, promised: Grant) -> tuple[AllocationId, ...]:
-    """Those that are still there although their pods should have been evicted by now; or that nobody may wait for."""
+    """Predecessors whose pods should have been evicted by now; or that may not be waited for."""
     left = unfinished(desk, promised)
     if not promised.evict:
         return tuple(each for each in left if is_in_quarantine(desk, each))
@@ -171,7 +170,7 @@ def _stuck(desk: Desk, promised: Grant) -> tuple[AllocationId, ...]:
 
 
 def is_in_quarantine(desk: Desk, allocation: AllocationId) -> bool:
-    """Whether a slice could not be given back in several attempts: it may never be gone, unless a person sees to it."""
+    """Whether a slice could not be destroyed in several attempts: it may stay until an operator acts."""
     return isinstance(desk.world.slices.get(allocation), SliceQuarantined)
 
 
@@ -182,14 +181,14 @@ def _is_overdue(desk: Desk, entry: LedgerEntry) -> bool:
 
 
 def give_up(desk: Desk, promised: Grant) -> None:
-    """A promise is taken back: whoever could not be evicted for it is left alone for a while."""
+    """A reservation is revoked: pods that could not be evicted for it are exempt for a while."""
     for each in _stuck(desk, promised) if promised.evict else ():
         desk.sparing.failed(request_of(desk.world.ledger[each]), desk.now)
         desk.sparing.look[each] = None
 
 
 def _promises_of(desk: Desk, request: RequestId) -> list[Grant]:
-    """The promises of a request that stand, as far as is known: none that was waived, or is being revoked."""
+    """The valid reservations of a request, as far as is known: none that was waived, or is being revoked."""
     binding = desk.world.bindings.get(request)
     waived = binding.allocations if isinstance(binding, Waived) else ()
     left = (each for each in desk.world.allocations_of.get(request, ()) if each not in waived)
@@ -199,7 +198,7 @@ def _promises_of(desk: Desk, request: RequestId) -> list[Grant]:
 
 
 def is_earlier(desk: Desk, one: Grant, other: Grant) -> bool:
-    """Two allocators may promise at once: the one that was written first stands, for every reader."""
+    """Two allocators may reserve at once: the grant that was written first stands, for every reader."""
     return _written(desk, one) < _written(desk, other)
 
 
@@ -210,7 +209,7 @@ def _written(desk: Desk, grant: Grant) -> tuple[int, AllocationId]:
 
 
 def look_at_promises_on(desk: Desk, node: NodeName) -> None:
-    """A node may be used otherwise than before: look again at whom a place on it was promised to."""
+    """A node's use changed: look again at the requests with reservations there."""
     known = desk.fleet.nodes.get(node)
     for allocation in known.taken if known is not None else ():
         entry = desk.world.ledger.get(allocation)
@@ -220,7 +219,7 @@ def look_at_promises_on(desk: Desk, node: NodeName) -> None:
 
 
 def is_about_promises(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) -> bool:
-    """Whether an entry waits for others, did so until now, or is waited for. Most never come into question."""
+    """Whether an entry waits for others, did so until now, or is waited for. Most never do."""
     world = desk.world
     waits = isinstance(entry, Grant) and bool(entry.after)
     counted = allocation in desk.promised  # its Grant may have been overwritten before its own write was answered
@@ -228,7 +227,7 @@ def is_about_promises(desk: Desk, allocation: AllocationId, entry: LedgerEntry |
 
 
 def count_promises(desk: Desk, allocation: AllocationId) -> None:
-    """An entry has changed: whether it still is one of the promises that are counted, and those that wait for it."""
+    """An entry changed: update whether it is a counted reservation, and those that wait for it."""
     entry = desk.world.ledger.get(allocation)
     if allocation in desk.promised or (isinstance(entry, Grant) and entry.after):
         _count(desk, allocation)
@@ -247,7 +246,7 @@ def _count(desk: Desk, allocation: AllocationId) -> None:
 
 
 def look_at_promises(desk: Desk, allocation: AllocationId) -> None:
-    """An entry has changed: look again at who waits for it, and at who it waits for."""
+    """An entry changed: look again at its predecessors and successors."""
     for promise in desk.world.promises.get(allocation, ()):
         desk.changed_requests[request_of(desk.world.ledger[promise])] = None
         desk.sparing.look[promise] = None
@@ -260,14 +259,14 @@ def look_at_promises(desk: Desk, allocation: AllocationId) -> None:
 
 
 def look_at_those_who_wait_for(desk: Desk, request: RequestId) -> None:
-    """What is said of a pod's eviction has changed, or time has passed: look again at who waits for its places."""
+    """A pod's eviction changed, or time passed: look again at the requests that wait for its places."""
     for allocation in desk.world.allocations_of.get(request, ()):
         for promise in desk.world.promises.get(allocation, ()):
             desk.changed_requests[request_of(desk.world.ledger[promise])] = None
 
 
 def say_for_whom_it_waits(desk: Desk, request: RequestId, asked: AllocationRequested, grant: Grant) -> bool:
-    """Tell why a request with a promised place is not bound yet. False when its place is there."""
+    """Publish why a request with a reserved place is not bound yet. False when its place is free."""
     message = for_whom_it_waits(desk, grant)
     if message is None:
         return False
@@ -277,7 +276,7 @@ def say_for_whom_it_waits(desk: Desk, request: RequestId, asked: AllocationReque
 
 
 def with_promises(desk: Desk, why: NoPlace) -> NoPlace:
-    """Why somebody waits, and that some of what is free on these GPUs is kept for those who have waited longer."""
+    """A waiting reason, with how much on these GPUs is reserved for requests that waited longer."""
     named = {each.of for each in why.reasons}
     kept = {model: count for model, count in sorted(desk.promised.of_model.items()) if model in named}
     if not kept:
@@ -288,7 +287,7 @@ def with_promises(desk: Desk, why: NoPlace) -> NoPlace:
 
 
 def for_whom_it_waits(desk: Desk, grant: Grant) -> str | None:
-    """Whose end the place of a grant waits for, in a sentence; None when it waits for nobody."""
+    """The pods that a grant's place waits for, in a sentence; None when there are none."""
     waited_for = unfinished(desk, grant)
     if not waited_for:
         return None
@@ -312,5 +311,5 @@ def _name_of(desk: Desk, allocation: AllocationId) -> str:
 
 
 def named(entry: Grant | Revoke) -> str:
-    """Whose place it is, as people call the pod."""
+    """The pod's name for users."""
     return f"{entry.booking.namespace}/{entry.booking.name}"

@@ -1,9 +1,9 @@
 """
-Who waits, in which order: priority first, then who asked first. Requests that ask for the same wait as one group.
+The queue: waiting requests by priority, then by age. Requests with equal needs wait as one group.
 
-Where the head of a group does not fit, nobody behind it in the group does; so only heads have to be tried. Nothing
-here grows with the number of those who wait, but the memory for them. That has a limit: beyond it requests are kept
-outside, as nothing but their turns, and come in, in turn, as others leave.
+If the head of a group does not fit, nothing behind it in the group does; so only heads have to be tried. Only memory
+grows with the number of waiting requests. That is limited: beyond it requests are kept outside, as their turns only,
+and come in, in turn, as others leave.
 """
 
 from collections import OrderedDict
@@ -23,12 +23,12 @@ _encoder = msgspec.msgpack.Encoder()
 
 def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
     """
-    What a request asks for, without who asks: requests of equal shapes fit the same places.
+    A request's needs: requests of equal shapes fit the same places.
 
-    Who asks is left in where it decides: shares live among those of the same namespace and user, and a namespace that
-    is `limited` may have to wait where others need not; terms about other pods speak of one namespace and of the labels
-    that they name. Who is of a group is promised nothing and evicts nobody: behind one such as its first, nobody else
-    of its shape would be, nor would. So it is with a request that does not preempt.
+    Its owner is included where it decides: shares live among those of the same namespace and user, a `limited`
+    namespace may have to wait where others need not, and terms about other pods name one namespace and labels. So is
+    being in a group, which gets no reservations and evicts no pods, and so is a request that does not preempt: behind
+    such a head the rest of its shape would get none either.
     """
     is_shared = any(claim.modes != ("exclusive",) or claim.shares_percent is not None for claim in request.claims)
     claims = [_anonymous(claim, keep_uid=is_shared) for claim in request.claims]
@@ -46,7 +46,7 @@ def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
 
 
 def alone(shape: bytes, request: RequestId) -> bytes:
-    """The shape of a request that may fail where its equals fit: it shall not stand for them, nor they for it."""
+    """The shape of a request that may fail where its equals fit: neither represents the other."""
     return shape + request.encode()
 
 
@@ -57,15 +57,15 @@ def _anonymous(claim: Claim, *, keep_uid: bool) -> Claim:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Requests of one shape that wait."""
+    """Waiting requests of one shape."""
 
     shape: bytes
     members: Turns = field(default_factory=Turns)
     why: NoPlace | None = None
-    """Why the whole fleet had no place for this shape when it was searched last; None before that."""
+    """Why the whole fleet had no place for this shape at the last search; None before that."""
     searched_at: float = -1e9
     promise_failures: int = 0
-    """How often it was tried in vain to promise a place to its first."""
+    """How often no reservation could be made for its first."""
     aside: str | None = None
     """The namespace whose limits it waits for, while places are of no use to it."""
 
@@ -74,14 +74,14 @@ class WaitingQueue:
     """Requests that want a place."""
 
     def __init__(self, most: int = 1 << 62) -> None:
-        """Nobody waits. `most` may wait inside."""
+        """Start empty. `most` may wait inside."""
         self._most = most
         self._turns = Turns()
-        """Of all who wait inside."""
+        """Of all that wait inside."""
         self._outside: dict[RequestId, Turn] = {}
         self._outside_turns = Turns()
         self._put_out: OrderedDict[RequestId, None] = OrderedDict()
-        """Who has come to be outside since that was asked last."""
+        """Requests that are newly outside."""
         self._waiting: OrderedDict[RequestId, tuple[Group, Turn]] = OrderedDict()
         """Ordered by when each was looked at last."""
         self._groups: dict[bytes, Group] = {}
@@ -95,19 +95,19 @@ class WaitingQueue:
 
     @property
     def shapes(self) -> Mapping[bytes, Group]:
-        """The shapes for which somebody waits."""
+        """The shapes of waiting requests."""
         return self._groups
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of waiting requests."""
         return len(self._waiting)
 
     def add(self, request: RequestId, shape: bytes, rank: int, sequence: int) -> bool:
         """
-        Let a request wait; lower ranks come first. False when it already did, in the same shape and rank, and when it
-        is kept outside: then everybody inside comes before it.
+        Add a request; lower ranks come first. False when it already waited, in the same shape and rank, and when it
+        is kept outside: then all inside come before it.
 
-        One that waits already keeps the sequence by which it came.
+        A request that already waits keeps its original sequence.
         """
         before = self._waiting.get(request)
         if before is not None and before[0].shape == shape and before[1][0] == rank:
@@ -135,7 +135,7 @@ class WaitingQueue:
         return True
 
     def remove(self, request: RequestId) -> None:
-        """A request waits no longer."""
+        """Remove a request."""
         outside = self._outside.pop(request, None) if self._outside else None
         if outside is not None:
             self._outside_turns.remove(outside)
@@ -159,15 +159,15 @@ class WaitingQueue:
 
     @property
     def outside(self) -> Mapping[RequestId, Turn]:
-        """Who is kept outside: too many wait."""
+        """Requests kept outside the full queue."""
         return self._outside
 
     def why_outside(self) -> NoPlace:
-        """Why somebody is kept outside."""
+        """Why a request is kept outside."""
         inside, outside = len(self), len(self._outside)
         message = (
-            f"{inside} requests wait already, as many as may; this one is looked at in its turn when others have a "
-            f"place or are withdrawn ({outside} in all stand outside; the limit is the allocator's waiting_max)"
+            f"the queue is full: {inside} requests wait, and {outside} more outside of it; this one enters it in "
+            "its turn when others have a place or are withdrawn (the limit is the allocator's waiting_max)"
         )
         return NoPlace(message, (ReasonCount(reason=WaitReason.QUEUE_FULL, count=outside, of="requests"),))
 
@@ -178,20 +178,20 @@ class WaitingQueue:
 
     @property
     def has_news(self) -> bool:
-        """Whether somebody is to be told that he is outside, or may come in."""
+        """Whether a request newly outside has no reason yet, or one may come in."""
         return bool(self._put_out) or (bool(self._outside) and self.has_room)
 
     def next_put_out(self) -> RequestId | None:
-        """Somebody who has come to be outside, each told once; None when there is none."""
+        """A request newly outside, each once; None when there is none."""
         return self._put_out.popitem(last=False)[0] if self._put_out else None
 
     def next_to_let_in(self) -> RequestId | None:
-        """Whose turn it is to come in; None when nobody is outside, or nobody may."""
+        """The next request to come in; None when none is outside, or none may."""
         return self._outside_turns.first()[2] if self._outside and self.has_room else None
 
     def _makes_room_for(self, turn: Turn) -> bool:
         """
-        Whether one with this turn may come in: there is room and nobody outside comes before it, or the last one inside
+        Whether one with this turn may come in: there is room and none outside comes before it, or the last one inside
         comes after it and goes out.
         """
         if self.has_room:
@@ -220,20 +220,20 @@ class WaitingQueue:
         return group.members.first() == turn
 
     def before(self, request: RequestId) -> int:
-        """How many of its group are tried before a request that waits."""
+        """How many of its group are tried before a waiting request."""
         group, turn = self._waiting[request]
         return group.members.before(turn)
 
     def ahead(self, request: RequestId) -> int:
-        """How many of all who wait inside have their turn before a request that waits, whatever they ask for."""
+        """How many of all that wait inside come before a waiting request, whatever their shape."""
         return self._turns.before(self._waiting[request][1])
 
     def set_aside(self, request: RequestId, namespace: str) -> None:
-        """The group of a request that waits is offered no places: the limits of its namespace are in its way."""
+        """Offer no places to a waiting request's group: its namespace's limits forbid them."""
         self._move(self.group_of(request), namespace)
 
     def offer_again(self, request: RequestId) -> None:
-        """The group of a request that waits is offered places like any other."""
+        """Offer places to a waiting request's group again."""
         self._move(self.group_of(request), None)
 
     def aside_after(self, namespace: str, turn: Turn | None) -> Turn | None:
@@ -242,7 +242,7 @@ class WaitingQueue:
         return heads.after(turn) if heads is not None else None
 
     def those(self, is_of: Callable[[RequestId], bool]) -> list[RequestId]:
-        """Those who wait and of whom this holds, in turn. Walks over all: for an operator's word, not for decisions."""
+        """Waiting requests for which this holds, in turn. Walks over all: not for decisions."""
         turns = sorted(turn for _, turn in self._waiting.values() if is_of(turn[2]))
         return [request for _, _, request in turns]
 
@@ -251,7 +251,7 @@ class WaitingQueue:
         return self._heads.after(turn)
 
     def next_to_refresh(self) -> RequestId:
-        """Round robin over all who wait. Somebody must."""
+        """Round robin over all that wait. There must be one."""
         request = next(iter(self._waiting))
         self._waiting.move_to_end(request)
         return request

@@ -1,10 +1,8 @@
 """
-A request whose place another allocator took back rests for a while, instead of being granted the next place at once.
+Backoff for a request whose place another allocator revoked, instead of granting the next place at once.
 
-Several allocators may work at the same time, and one of them may read late: what it grants, the others revoke, for they
-know that the pod is gone. Without this the two would go on as fast as the bus carries it.
-
-What is remembered of it is this process's own and costs time only. It must not judge who of the two is right.
+Several allocators may be active, and one of them may read late: its grants are revoked by the others, which know that
+the pod is gone. Without this the two would go on as fast as the bus carries it.
 """
 
 from collections.abc import Mapping
@@ -27,7 +25,7 @@ from sluice_allocator.core.standing import AILING
 
 
 def note_taken_back(desk: Desk, message: AnyMessage | None) -> None:
-    """Somebody else wrote this: whether it ends what this process granted and nobody was bound to."""
+    """Another process wrote this: note whether it ends an unbound grant of this process."""
     if not isinstance(message, Revoke):
         return
     booking = message.booking
@@ -41,10 +39,10 @@ def note_taken_back(desk: Desk, message: AnyMessage | None) -> None:
 
 
 def rests(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
-    """Whether a request is to be granted nothing now; it is told so."""
+    """Whether a request is in backoff now; publishes that."""
     if not desk.attempts.rests(request, desk.now):
         return False
-    if not desk.gangs.leads(request):  # who does keeps the turn of its group, which is not tried meanwhile (`trials`)
+    if not desk.gangs.leads(request):  # a member keeps the turn of its group, which is not tried meanwhile (`trials`)
         desk.queue.remove(request)
     count = sum(claim.gpus for claim in asked.claims)
     reason = ReasonCount(reason=WaitReason.GPU_AVOIDED, count=count, of="GPUs")
@@ -54,7 +52,7 @@ def rests(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
 
 
 def is_told_to_rest(desk: Desk, request: RequestId, entries: Mapping[AllocationId, LedgerEntry]) -> bool:
-    """Whether what a request was told of its rest still holds: nobody has granted or answered anything since."""
+    """Whether a request's backoff reason still holds: no grant or binding followed."""
     if not desk.attempts.rests(request, desk.now) or any(isinstance(entry, Grant) for entry in entries.values()):
         return False
     return not isinstance(desk.world.answer_to(request), Bound | Refused | Released)

@@ -1,17 +1,15 @@
 """
-Serving the queue: who is tried when, and what the others are told.
+The scheduling cycle: which request is tried when, and which reasons the others show.
 
-A new request is tried at once, on the whole fleet. One that waits fits nowhere, except where something changed since:
+A new request is tried at once, on the whole fleet. A waiting one fits nowhere, except where something changed since:
 so whatever is freed is offered, node by node, to the head of each group in the order of turns; behind a head that got
 a place the next of its group becomes head, at its own later turn.
 
-The rule of fairness: what was freed is offered to earlier turns before later ones, and every group is tried at least
-once on it. One event is worth a bounded number of tries: the node that was freed last first, then the passes that are
-under way, in turn; the rest goes on with the next event. Two may so overtake others: a new request of another shape,
-which is tried at once; and, where something is freed on a node whose pass is under way, whoever that pass comes to
-(every other try is its, else the last turns would never be reached).
-
-It must not decide whether somebody should be asking: `requests` does.
+Fairness: what was freed is offered to earlier turns before later ones, and every group is tried at least once on it.
+One event has a budget of tries: first the node that was freed last, then the passes under way, in turn; the rest
+follows with the next event. Two kinds may overtake others: a new request of another shape, which is tried at once;
+and, where something is freed on a node whose pass is under way, the groups which that pass reaches next (every other
+try is theirs, or the last turns would never be reached).
 """
 
 from sluice.contracts.bus import subjects
@@ -37,7 +35,7 @@ from sluice_allocator.core.waiting.queue import alone, shape_of
 
 
 def serve(desk: Desk) -> None:
-    """Offer what was freed to those who wait, then try who is new: as many as one event is worth."""
+    """Offer what was freed to waiting requests, then try new ones, within one event's budget."""
     if desk.wakes:
         if desk.queue:
             _offer(desk)
@@ -67,7 +65,7 @@ def _try_those_who_are_new(desk: Desk) -> None:
 
 
 def _try_where_pods_have_changed(desk: Desk) -> None:
-    """Try those again for whom other pods stood in the way, or were missing; some per event."""
+    """Try those again that other pods' terms kept out; some per event."""
     woken = desk.fleet.peers.woken
     for _ in range(min(desk.rules.new_tries, len(woken))):
         request = next(iter(woken))
@@ -77,7 +75,7 @@ def _try_where_pods_have_changed(desk: Desk) -> None:
 
 
 def _tell_those_behind(desk: Desk) -> None:
-    """Whoever came before a pass over the whole fleet and is not first of its shape is told what its first was told."""
+    """Copy the reasons of the first of a shape to those behind it, after a pass over the whole fleet."""
     for _ in range(min(desk.rules.settle_batch, len(desk.to_tell))):
         request, _ = desk.to_tell.popitem(last=False)
         why = desk.queue.group_of(request).why if request in desk.queue else None
@@ -86,7 +84,7 @@ def _tell_those_behind(desk: Desk) -> None:
 
 
 def _look_outside(desk: Desk) -> None:
-    """Let in whose turn it is, where others have left; tell those who have come to be outside. Some per event."""
+    """Let requests into the queue where others left; publish the reason of those newly outside. Some per event."""
     for _ in range(desk.rules.new_tries):
         request = desk.queue.next_to_let_in()
         if request is None:
@@ -104,9 +102,9 @@ def _look_outside(desk: Desk) -> None:
 
 def try_at_once(desk: Desk, request: RequestId, asked: AllocationRequested, shape: bytes) -> None:
     """
-    Try a new request before it comes to wait: most never wait, and are not put into the queue and out again.
+    Try a new request before it enters the queue: most never wait.
 
-    Only while nothing else is to be looked at, nothing freed is being offered and nobody waits for the same.
+    Only while nothing else is to be looked at, nothing freed is being offered and no other of its shape waits.
     """
     over = forbids_asking(desk, request, asked.namespace, asked.claims)
     found = _or_evict(desk, request, asked, over) if over is not None else _search(desk, request, asked)
@@ -126,9 +124,9 @@ def try_at_once(desk: Desk, request: RequestId, asked: AllocationRequested, shap
 
 def wait(desk: Desk, request: RequestId, asked: AllocationRequested, shape: bytes) -> bool:
     """
-    Let a request wait in its turn: the one way into the queue.
+    Add a request to the queue in its turn: the only way into it.
 
-    False when it waits already, and when it is kept outside, for too many wait (`serve` tells it).
+    False when it waits already, and when it is kept outside the full queue (`serve` publishes that).
     """
     since = desk.attempts.waits_since(request, desk.now)
     rank, sequence = turn_of(desk, request, asked)
@@ -142,7 +140,7 @@ def wait(desk: Desk, request: RequestId, asked: AllocationRequested, shape: byte
 
 
 def _take_back_word_of_promise(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
-    """Who stands outside was told once why; since then it may have been told that a place is booked, which is over."""
+    """A request outside the queue may still show a reservation's reason, which is over: replace it."""
     said = desk.outbox.kept(subjects.waiting(request)) or desk.world.waiting.get(request)
     reasons = said.reasons[:1] if isinstance(said, Pending) else ()
     if any(each.reason is WaitReason.PLACE_BEING_FREED for each in reasons) and standing_promise(desk, request) is None:
@@ -150,19 +148,19 @@ def _take_back_word_of_promise(desk: Desk, request: RequestId, asked: Allocation
 
 
 def stands_alone(desk: Desk, request: RequestId) -> bool:
-    """Whether a request waits apart from its equals: it may fail where they fit, has a promise, or a group's turn."""
+    """Whether a request waits apart from its equals: it may fail where they fit, is reserved for, or leads a group."""
     may_fail = bool(desk.attempts.avoided(request, desk.now)) or _is_kept_out(desk, request)
     return may_fail or joins_group(desk, request) or standing_promise(desk, request) is not None
 
 
 def _is_kept_out(desk: Desk, request: RequestId) -> bool:
-    """Whether pods that are there want this one apart from them, and perhaps not its equals."""
+    """Whether existing pods' anti-affinity keeps this one out, and perhaps not its equals."""
     asked = desk.world.requests.get(request)
     return isinstance(asked, AllocationRequested) and desk.fleet.peers.keep_out(asked)
 
 
 def shape_in_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -> bytes:
-    """With whom a request waits."""
+    """The queue shape of a request."""
     if desk.gangs.leads(request):
         return shape_of_group(desk, request)
     shape = shape_of(asked, limited=asked.namespace in desk.world.quotas)
@@ -170,7 +168,7 @@ def shape_in_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -
 
 
 def refresh_pending(desk: Desk) -> None:
-    """Look again at a few who wait, in turn, so that reasons do not grow old and none is overlooked."""
+    """Look again at a few waiting requests, in turn, so that reasons stay current and none is overlooked."""
     refresh_groups(desk)
     for _ in range(min(desk.rules.pending_refresh_batch, len(desk.queue))):  # each at most once
         if not desk.queue:
@@ -179,10 +177,10 @@ def refresh_pending(desk: Desk) -> None:
 
 
 def end_pauses(desk: Desk) -> None:
-    """Time has passed: requests try the GPUs again on which they failed, and wait with their equals again."""
+    """Time passed: requests try the GPUs again on which they failed, and wait with their equals again."""
     for request in desk.attempts.pauses_ended(desk.now):
         if request in desk.world.requests:
-            desk.changed_requests[request] = None  # who rested does not wait in the queue
+            desk.changed_requests[request] = None  # a request in backoff is not in the queue
         if request in desk.queue:
             asked = _asked(desk, request)
             wait(desk, request, asked, shape_in_queue(desk, request, asked))
@@ -193,7 +191,7 @@ def end_pauses(desk: Desk) -> None:
 
 
 def _offer(desk: Desk) -> None:
-    """Go on with the passes. A place that is found costs more than one that is not."""
+    """Continue the passes. A place that is found costs more than one that is not."""
     if desk.wakes.offers_everything_anew:
         desk.to_tell |= desk.to_try
         desk.to_try.clear()
@@ -215,7 +213,7 @@ def _offer(desk: Desk) -> None:
 
 
 def _offer_to_namespaces(desk: Desk) -> None:
-    """Try those again who wait for their namespace's limits, in their turn; the rest goes on with the next event."""
+    """Try requests again that wait for their namespace's limits, in turn; the rest follows with the next event."""
     for _ in range(desk.rules.new_tries):
         if not desk.over_quota.woken:
             return
@@ -229,7 +227,7 @@ def _offer_to_namespaces(desk: Desk) -> None:
 
 
 def _try_all_alike(desk: Desk, request: RequestId) -> None:
-    """Try one who waits; where it gets a place, the next of its group is tried after the others that are new."""
+    """Try a waiting request; if it gets a place, the next of its group is tried after the other new ones."""
     group = desk.queue.group_of(request)
     if _try_everywhere(desk, request) and group.members:
         desk.to_try[group.members.first()[2]] = None
@@ -237,9 +235,9 @@ def _try_all_alike(desk: Desk, request: RequestId) -> None:
 
 def _try_new(desk: Desk, request: RequestId) -> None:
     """
-    One who has just come to wait. Behind others of its shape it has no chance: it is only told what they know.
+    Try a newly queued request; if an identical one is ahead, copy its reasons instead of searching.
 
-    Even where a pass is under way that has not reached its group; for its head is reached, and then it.
+    Even where a pass is under way that has not reached its group: its head is reached, and then it.
     """
     if desk.queue.is_head(request):
         _try_everywhere(desk, request)
@@ -248,7 +246,7 @@ def _try_new(desk: Desk, request: RequestId) -> None:
 
 
 def _look_again(desk: Desk, request: RequestId) -> None:
-    """Tell one request why its group waits; search for the head of the group first, where that was long ago."""
+    """Publish why a request's group waits; search for the head of the group first, if that was long ago."""
     group = desk.queue.group_of(request)
     if desk.now - group.searched_at >= desk.rules.pending_refresh_s:
         served = _try_everywhere(desk, group.members.first()[2])
@@ -282,7 +280,7 @@ def _try_on(desk: Desk, request: RequestId, node: NodeName) -> bool:
 
 
 def _place_on(desk: Desk, request: RequestId, asked: AllocationRequested, node: NodeName) -> Place | None:
-    """A place on this node; on one that a pod goes to only if there is nothing else, where there is nothing else."""
+    """A place on this node; on a node that a pod uses only as a last resort, only if there is no other."""
     asking, avoid = asking_of(asked), desk.attempts.avoided(request, desk.now)
     if node in asking.host.shun:
         return find_free(desk.fleet, asking, avoid)
@@ -290,7 +288,7 @@ def _place_on(desk: Desk, request: RequestId, asked: AllocationRequested, node: 
 
 
 def _try_everywhere(desk: Desk, request: RequestId) -> bool:
-    """Try one request on the whole fleet, and tell why it waits. True when it has a place now."""
+    """Try one request on the whole fleet, and publish why it waits. True when it has a place now."""
     if desk.gangs.leads(request):
         begin_trial(desk, request)
         return False
@@ -316,7 +314,7 @@ def _try_everywhere(desk: Desk, request: RequestId) -> bool:
 
 
 def _stand_apart(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
-    """One that other pods have come to keep out waits by itself, and its equals are tried without it."""
+    """A request newly kept out by other pods waits by itself, and its equals are tried without it."""
     group = desk.queue.group_of(request)
     if not desk.fleet.peers.keep_out(asked) or len(shape := shape_in_queue(desk, request, asked)) == len(group.shape):
         return
@@ -328,7 +326,7 @@ def _stand_apart(desk: Desk, request: RequestId, asked: AllocationRequested) -> 
 
 
 def _search(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place | NoPlace | None:
-    """A place that is free, or why there is none; None when the request has been given somebody else's."""
+    """A free place, or why there is none; None when the request has been given one by eviction."""
     asking, avoid = asking_of(asked), desk.attempts.avoided(request, desk.now)
     with desk.fleet.peers.without(desk.fleet.peers.booked_for(request)):
         free = find_free(desk.fleet, asking, avoid)
@@ -344,14 +342,14 @@ def _search(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place
 
 
 def _or_evict(desk: Desk, request: RequestId, asked: AllocationRequested, over: NoPlace) -> NoPlace | None:
-    """None when evictions of its own namespace make room in its limits; else what stands in the way."""
+    """None when evictions of its own namespace make room in its limits; else the reason."""
     return None if _evict_for(desk, request, asked, at_limit=True) else over
 
 
 def _evict_for(desk: Desk, request: RequestId, asked: AllocationRequested, *, at_limit: bool = False) -> bool:
-    """Book the place of others who are less important, and have them evicted. False when that does not help."""
+    """Book the place of less important pods, and have them evicted. False when that does not help."""
     if not asked.preempts or asked.group is not None or standing_promise(desk, request) is not None:
-        return False  # members of a group are granted together or not at all; a promise is waited for
+        return False  # members of a group are granted together or not at all; a reservation is waited for
     avoid = not_from_others(desk, request)
     found = find_victims(desk, request, asking_of(asked), asked.priority, avoid, at_limit=at_limit)
     if found is None:
@@ -365,14 +363,14 @@ def _evict_for(desk: Desk, request: RequestId, asked: AllocationRequested, *, at
 def _within_limits(
     desk: Desk, request: RequestId, asked: AllocationRequested, found: Place | NoPlace
 ) -> Place | NoPlace:
-    """What was found; or the limits of the namespace that it would exceed with what this place really takes."""
+    """The found place; or the limits of the namespace that its actual size would exceed."""
     if not isinstance(found, Place) or asked.namespace not in desk.world.quotas:
         return found
     return no_place(forbids_place(desk, request, asked.namespace, found.devices)) or found
 
 
 def _wait_for_limits(desk: Desk, request: RequestId, asked: AllocationRequested, over: NoPlace) -> None:
-    """Let a group wait until its namespace has given something back or may have more: no place is of use to it."""
+    """Let a group wait until its namespace releases something or may have more: no place is of use to it."""
     desk.queue.set_aside(request, asked.namespace)
     group = desk.queue.group_of(request)
     group.why, group.searched_at = over, desk.now
@@ -385,26 +383,26 @@ def _grant(desk: Desk, request: RequestId, asked: AllocationRequested, place: Pl
 
 
 def _asked(desk: Desk, request: RequestId) -> AllocationRequested:
-    """What one who waits asks for. Whoever asks no longer was taken out of the queue before anybody was tried."""
+    """A waiting request. Withdrawn ones were removed from the queue before any was tried."""
     asked = desk.world.requests[request]
     assert isinstance(asked, AllocationRequested)
     return asked
 
 
 def _say_pending(desk: Desk, request: RequestId, asked: AllocationRequested, why: NoPlace) -> None:
-    """Tell why it waits: at once the first time and when the first reason changes, else at a bounded rate."""
+    """Publish why it waits: at once the first time and when the first reason changes, else at a bounded rate."""
     promise = standing_promise(desk, request)
     if promise is not None and say_for_whom_it_waits(desk, request, asked, promise):
         return
-    anew = _is_news(desk, request, why)
+    is_news = _is_news(desk, request, why)
     first = why.reasons[0].reason if why.reasons else None
-    if not desk.attempts.may_say_pending(request, desk.now, reason=first, anew=anew):
+    if not desk.attempts.may_say_pending(request, desk.now, reason=first, is_news=is_news):
         return
     pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
     desk.outbox.keep(subjects.waiting(request), pending, request=request)
 
 
 def _is_news(desk: Desk, request: RequestId, why: NoPlace) -> bool:
-    """Whether it was told nothing yet, or another first reason."""
+    """Whether it has no reason yet, or another first one."""
     said = desk.outbox.kept(subjects.waiting(request)) or desk.world.waiting.get(request)
     return not isinstance(said, Pending) or said.reasons[:1] != why.reasons[:1]

@@ -1,8 +1,4 @@
-"""
-Turns in order, when there are very many: in, out, the first, and the next after any, none of which walks over all.
-
-It must not know what a turn is the turn of.
-"""
+"""A sorted set for very many turns: add, remove, first, and next after any, none of which walks over all."""
 
 import bisect
 from typing import Generic, TypeVar
@@ -12,12 +8,12 @@ from sluice.contracts.ids import RequestId
 Turn = tuple[int, int, RequestId]
 """Priority (negated), sequence of the request's first word, id."""
 CHUNK_MAX = 512
-"""Turns are kept in sorted chunks of at most so many: one insertion moves that many at most."""
+"""Most turns per sorted chunk, which one insertion moves."""
 T = TypeVar("T", bound=tuple[object, ...])
 
 
 class Ordered(Generic[T]):
-    """A sorted set of tuples that can be compared with each other."""
+    """A sorted set of comparable tuples."""
 
     __slots__ = ("_chunks", "_lasts")
 
@@ -32,7 +28,7 @@ class Ordered(Generic[T]):
         return bool(self._chunks)
 
     def add(self, turn: T) -> None:
-        """Take in a turn that is not there yet."""
+        """Add a new turn."""
         if not self._chunks:
             self._chunks.append([turn])
             self._lasts.append(turn)
@@ -48,7 +44,7 @@ class Ordered(Generic[T]):
         self._lasts[at] = chunk[-1]
 
     def remove(self, turn: T) -> None:
-        """Take out a turn that is there."""
+        """Remove an existing turn."""
         at = bisect.bisect_left(self._lasts, turn)
         chunk = self._chunks[at]
         del chunk[bisect.bisect_left(chunk, turn)]

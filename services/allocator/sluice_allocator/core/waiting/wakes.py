@@ -1,9 +1,9 @@
 """
-Where something was freed, and how far those who wait have been offered it.
+Tracks where something was freed, and how far it was offered to waiting requests.
 
 A pass offers one node (or the whole fleet) to the head of each group, in the order of turns; it may take many events.
-When more is freed meanwhile, the offer begins anew with the first turn, and every other try goes on where the offer
-before had come to: else a node on which something is freed all the time would be offered to the first few for ever.
+When more is freed meanwhile, the offer restarts with the first turn, and every other try continues where the earlier
+offer was: otherwise a node that keeps being freed would be offered to the first few only.
 """
 
 from collections import OrderedDict
@@ -22,20 +22,20 @@ class Pass:
     offered_to: Turn | None = None
     """The last turn that had the offer, from the first turn on."""
     until: Turn | None = None
-    """Those after this turn are offered it by the rest of the pass before."""
+    """Later turns are offered it by the rest of the earlier pass."""
     rest: Turn | None = None
-    """The last turn that had the offer by the rest of the pass before; None when there is no rest."""
+    """The last turn that had the offer by the rest of the earlier pass; None when there is no rest."""
     rest_is_next: bool = False
 
     def begin_anew(self) -> None:
-        """More was freed: everybody must have the offer once more, or still."""
+        """More was freed: all groups get the offer once more, or still."""
         if self.offered_to is not None:
             self.rest = self.until = self.rest or self.offered_to
             self.offered_to = None
             self.rest_is_next = False
 
     def next_in(self, queue: WaitingQueue) -> Turn | None:
-        """Whose turn it is to have the offer; None when everybody had it."""
+        """The next turn to get the offer; None when all had it."""
         if self.rest is not None and self.rest_is_next:
             turn = self.rest = queue.head_after(self.rest)
             if turn is not None:
@@ -52,20 +52,20 @@ class Pass:
 
 
 class Wakes:
-    """The passes that are not at their end."""
+    """The unfinished passes."""
 
     def __init__(self) -> None:
         """Nothing was freed."""
         self._passes: OrderedDict[NodeName | None, Pass] = OrderedDict()
         self.heard = 0
-        """How often something was freed; what a trial in vain had found is only free as before."""
+        """How often something was freed; places released by a failed trial do not count."""
 
     def __bool__(self) -> bool:
-        """Whether anybody still has to have an offer."""
+        """Whether any pass is unfinished."""
         return bool(self._passes)
 
     def freed(self, node: NodeName, *, as_before: bool = False) -> None:
-        """Something was freed on a node, or became usable there, or is free `as_before`: that is offered next."""
+        """Something was freed on a node, became usable there, or is free `as_before`: that is offered next."""
         self.heard += not as_before
         if node in self._passes:
             self._passes[node].begin_anew()
@@ -74,23 +74,23 @@ class Wakes:
         self._passes.move_to_end(node, last=False)
 
     def everything(self) -> None:
-        """The whole view of the fleet is new: this pass takes the place of all others."""
+        """The whole fleet changed: this pass replaces all others."""
         self.heard += 1
         self._passes.clear()
         self._passes[None] = Pass(None)
 
     @property
     def offers_everything(self) -> bool:
-        """Whether a pass over the whole fleet is not at its end."""
+        """Whether a pass over the whole fleet is unfinished."""
         return None in self._passes
 
     @property
     def offers_everything_anew(self) -> bool:
-        """Whether a pass over the whole fleet is about to begin: whoever waits is tried by it."""
+        """Whether a pass over the whole fleet is about to begin, which tries all waiting requests."""
         return None in self._passes and self._passes[None].offered_to is None
 
     def first(self) -> Pass:
-        """The pass to go on with. There must be one."""
+        """The pass to continue. There must be one."""
         return next(iter(self._passes.values()))
 
     def let_others_go_first(self, offer: Pass) -> None:
@@ -98,9 +98,9 @@ class Wakes:
         self._passes.move_to_end(offer.node)
 
     def end_all(self) -> None:
-        """Nobody waits."""
+        """No request waits."""
         self._passes.clear()
 
     def end(self, offer: Pass) -> None:
-        """Nobody is left to be offered this."""
+        """A pass is finished."""
         del self._passes[offer.node]

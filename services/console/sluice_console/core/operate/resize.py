@@ -14,8 +14,8 @@ from sluice_console.core.documents import AdjustDocument, AdjustedFieldDocument,
 _WORDS = {
     "memory_mib": "memory",
     "sm_partition": "SM partition",
-    "quota_request_permille": "sure part of time",
-    "quota_limit_permille": "allowed part of time",
+    "quota_request_permille": "quota request",
+    "quota_limit_permille": "quota limit",
 }
 _WHEN = {
     "unchanged": "as it was",

@@ -1,7 +1,7 @@
 """
-How to choose where several places would do: one small module per policy, and which of them a search follows.
+How to choose among several fitting places: one small module per policy, and which of them a search follows.
 
-Nobody outside this package looks behind this face.
+Other packages import this one only through the names below.
 """
 
 from sluice_allocator.core.placement.policies.chains import check_names, policy_for

@@ -1,4 +1,4 @@
-"""Which policy a search follows: what the request says, else what the pool says; a chain as one policy."""
+"""Selects the policy of a search: the request's, else the pool's; combines a chain into one policy."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -49,10 +49,10 @@ def check_names(node_policy: str, gpu_policy: str) -> str | None:
 
 def policy_for(node_policy: str, gpu_policy: str, pool: PoolRules) -> Policy:
     """
-    What a request follows in a pool: its own words, and the pool's where it says nothing.
+    What a request follows in a pool: its own policies, and the pool's where it names none.
 
-    A name of both levels that is said of one alone holds for both. Names must have passed `check_names`; raises
-    KeyError on one that has not.
+    A name of both levels given for one only holds for both. Names must have passed `check_names`; raises KeyError on
+    one that has not.
     """
     if not node_policy and not gpu_policy:
         return _policy(pool.node_policy, pool.gpu_policy)

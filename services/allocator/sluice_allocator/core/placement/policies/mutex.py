@@ -3,8 +3,8 @@
 
     filter: nothing booked; ranks no device
 
-The pod that asks has the GPU to itself when it comes; it does not keep others from joining later.
-Source: HAMi, `hami.io/gpu-scheduler-policy: mutex` (https://github.com/Project-HAMi/HAMi, docs).
+The pod has the GPU to itself at first; others may join later. Source: HAMi, `hami.io/gpu-scheduler-policy: mutex`
+(https://github.com/Project-HAMi/HAMi, docs).
 """
 
 from sluice_allocator.core.placement.policies.policy import DeviceUse, GpuRule

@@ -1,7 +1,7 @@
 """
-What a policy is: how nodes are ordered, and how a free device is ranked. Says nothing about any single policy.
+The interface of a policy: how nodes are ordered, and how a free device is ranked.
 
-A policy orders; it never decides whether something fits. So no policy can give a slice where there is no room.
+A policy orders and never decides whether something fits, so no policy can give a slice where there is no room.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ Key = Callable[[DeviceUse], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class GpuRule:
-    """What one policy says about GPUs: how to rank them (`by`; () is no opinion), and which may be taken at all."""
+    """One policy's rule for GPUs: how to rank them (`by`; () is no opinion), and which may be taken."""
 
     by: Key
     idle_only: bool = False
@@ -58,12 +58,12 @@ class Policy:
     lowest_start: bool = False
     linked: bool = False
     packs: bool = field(init=False)
-    """Whether it does not like an idle GPU better than a full one: then shares fill the homes that are there."""
+    """Whether it does not prefer idle GPUs over full ones: then shares fill existing homes."""
     plain: bool = field(init=False)
-    """Whether it has no opinion on devices at all, so that only what fragments least counts."""
+    """Whether it has no opinion on devices, so that only fragmentation counts."""
 
     def __post_init__(self) -> None:
-        """Work out what is asked for with every share."""
+        """Precompute what is read for every share."""
         idle, full = (self.key(DeviceUse(used, free, (), None, 0)) for used, free in ((0, 8), (1000, 0)))
         object.__setattr__(self, "packs", full <= idle)
         object.__setattr__(self, "plain", idle == full == (0,))

@@ -3,9 +3,9 @@
 
     key = (used_permille, -free_slices)
 
-Gives every pod as much of a GPU's caches and bandwidth as can be had now, and leaves no whole GPU for those who come
-later: never a default. Source: HAMi (https://github.com/Project-HAMi/HAMi, pkg/scheduler/policy), the same score as
-binpack, the smallest is taken.
+Gives every pod as much of a GPU's caches and bandwidth as is free now, and leaves no whole GPU for later requests:
+never a default. Source: HAMi (https://github.com/Project-HAMi/HAMi, pkg/scheduler/policy), the same score as binpack,
+the smallest is taken.
 """
 
 from sluice_allocator.core.placement.policies.policy import DeviceUse, GpuRule, NodeOrder
