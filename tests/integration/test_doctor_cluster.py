@@ -92,7 +92,7 @@ async def test_an_installation_is_looked_through_and_its_trust_is_tried(tmp_path
         settings = {"ROLE": "webhook", "KUBECONFIG": str(tmp_path / "config"), "WEBHOOK_ADDRESS": "127.0.0.1:0"}
         async with watcher(tmp_path / "webhook.log", **settings) as process:
             kube.route_service(*SERVICE, host="127.0.0.1", port=await process.port("webhook"))
-            await process.line("the API servers are told whom to trust")
+            await process.line("the caBundle is published")
             _, document = await desk.doctor()
             ((level, what),) = said(document, "admission")
             assert level == "ok", what

@@ -202,7 +202,7 @@ async def test_credentials_that_turn_bad_cut_nobody_off_and_are_not_told(
         for _ in range(2):
             assert await api.call("GET", "/who") == b'["first.example", "Bearer first"]'
     (line,) = [each for each in logged if each["log_level"] == "error"]
-    assert line["event"] == "the new credentials are no good; the old ones stay in use"
+    assert line["event"] == "the new credentials are invalid; the old ones stay in use"
     assert SECRET not in str(logged)
     with pytest.raises(ServiceError) as caught:
         await KubeApi.connect(server.folder / "kubeconfig")
@@ -232,7 +232,7 @@ users:
       args: [-c, "echo $$ > {started}; exec sleep 60"]
 """
     )
-    with pytest.raises(ServiceError, match=f"{path} names for credentials .exec. has not answered for 0.5 s"):
+    with pytest.raises(ServiceError, match=f"{path} did not answer within 0.5 s"):
         await credentials.load(path)
     pid = int(started.read_text())
 

@@ -246,7 +246,7 @@ async def test_without_the_right_to_watch_it_says_so_and_keeps_asking_slowly(
         seen.start()
         await seen.until(lambda: len(seen.clock.pauses) >= 12, "some tries")
     refused = [each for each in logs if each["log_level"] == "warning"]
-    assert refused[0]["event"] == "may not be listed and watched"
+    assert refused[0]["event"] == "listing and watching is not allowed; check the RBAC rules"
     assert 'cannot list resource "pods"' in refused[0]["why"]
     assert seen.clock.pauses[-1] >= 15.0
     assert max(seen.clock.pauses) <= LONGEST_S
@@ -279,7 +279,7 @@ async def test_a_resync_that_fails_does_not_end_the_watch(seen: Watching, kube: 
         seen.start()
         await seen.until_known()
         kube.faults.fail(1, code=500, verb="list", path="pods")
-        failed = lambda: any(each["event"].startswith("cannot be listed anew") for each in logs)  # noqa: E731
+        failed = lambda: any(each["event"].startswith("the resync failed") for each in logs)  # noqa: E731
         await seen.until(failed, "a listing that fails")
     await seen.until_watching()
     await make(cluster, "d")
@@ -327,9 +327,9 @@ async def test_an_api_server_that_stays_away_is_told_once_with_what_follows(
         await seen.until_known()
     told = [line for line in lines if "API server" in line["event"]]
     assert [(line["log_level"], line["event"].partition(":")[0]) for line in told] == [
-        ("error", "nothing comes from the API server"),
-        ("warning", "it comes from the API server again"),
+        ("error", "the API server does not answer"),
+        ("warning", "the API server answers again"),
     ]
-    assert "goes on by itself" in told[0]["remedy"]
+    assert "resumes by itself" in told[0]["remedy"]
     assert failed() - before == 25
     assert metrics.value(KUBE_TROUBLES, "pods") - troubles == 25

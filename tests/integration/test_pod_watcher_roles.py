@@ -65,7 +65,7 @@ class Site:
     async def routed(self, process: WatcherProcess) -> None:
         """The API server comes to this process, which has told it whom to trust."""
         self.kube.route_service(*SERVICE, host="127.0.0.1", port=await process.port("webhook"))
-        await process.line("the API servers are told whom to trust")
+        await process.line("the caBundle is published")
 
     async def requests(self, count: int) -> dict[str, AllocationRequested]:
         """What the bus says that pods ask for, by UID, once there are `count`."""
@@ -207,7 +207,7 @@ async def test_two_webhooks_that_begin_at_once_show_one_certificate(site):
     """The API server would trust only one of them, and every other pod be refused."""
     async with site.watcher("webhook") as one, site.watcher("webhook") as other:
         for process in (one, other):
-            await process.line("the API servers are told whom to trust")
+            await process.line("the caBundle is published")
         (bundle,) = site.bundle()
         assert len(site.kept()) == 1
         ports = [await process.port("webhook") for process in (one, other)]
@@ -223,7 +223,7 @@ async def test_a_mounted_certificate_needs_no_api_server(site, tmp_path):
     mounted.mkdir()
     files = certificates.make("cert-manager", folder=mounted, names=(NAME,))
     async with site.watcher("webhook", KUBECONFIG="", CERTIFICATE_DIR=str(mounted)) as process:
-        await process.line("shows a new certificate")
+        await process.line("serves a new certificate")
         port = await process.port("webhook")
         assert await shown(port, files.authority.read_text()) == ssl.PEM_cert_to_DER_cert(files.certificate.read_text())
         assert await process.stop() == 0
@@ -233,7 +233,7 @@ async def test_a_mounted_certificate_needs_no_api_server(site, tmp_path):
 async def test_a_missing_secret_is_told_by_log_and_probe(site):
     """Who applied half of the manifests sees which half is missing."""
     async with site.watcher("webhook", TLS_SECRET="other") as process:
-        line = await process.line("the certificate could not be refreshed")
+        line = await process.line("the certificate cannot be refreshed; retrying")
         assert line["why"] == (
             "the Secret sluice-system/other keeps the webhook's certificates: it comes with the manifests, and may be "
             'empty: secrets "other" not found (404)'
@@ -269,7 +269,7 @@ async def test_a_watch_without_rights_says_which_it_lacks(site):
     kubeconfig = site.kube.kubeconfig(site.folder / "nobody", token=token)
     async with site.watcher("watch", KUBECONFIG=str(kubeconfig)) as process:
         port = await process.port("health")
-        said = "it watches, and has not listed yet: nodes, others, pods (the log says why the API server refuses)"
+        said = "it is active, but has not listed yet: nodes, others, pods (see the log for the errors)"
         await until(lambda: probe(port), (503, said))
         await until(lambda: _says(process, 'cannot list resource \\"pods\\"'), answer=True)
         assert process.code is None, process.text
@@ -336,7 +336,7 @@ async def test_a_watch_goes_on_when_the_bus_comes_back(site):
         await server.kill()
         await until(lambda: probe(port), (503, "the bus does not answer, or has no streams"))
         await created(site)
-        await process.line("stands by: the lease has run out")
+        await process.line("on standby: the lease expired")
         await server.start()
         assert len(await site.requests(2)) == 2
         await until(has_another, answer=True)  # its operations begin at one again, so they need another name

@@ -104,10 +104,10 @@ async def test_a_namespaces_mode_comes_by_the_path():
 @pytest.mark.parametrize(
     ("body", "status", "text"),
     [
-        (b"", 400, "the body is no JSON: Input data was truncated"),
-        (b"{", 400, "the body is no JSON: Input data was truncated"),
-        (b"\xff\xfe", 400, "the body is no JSON: JSON is malformed: invalid character (byte 0)"),
-        (b"[" * 100_000, 400, "the body is no JSON: "),
+        (b"", 400, "the body is not JSON: Input data was truncated"),
+        (b"{", 400, "the body is not JSON: Input data was truncated"),
+        (b"\xff\xfe", 400, "the body is not JSON: JSON is malformed: invalid character (byte 0)"),
+        (b"[" * 100_000, 400, "the body is not JSON: "),
         (b"{}", 400, "no AdmissionReview: Object missing required field `apiVersion`"),
         (b" " * 200_000, 413, "Maximum request body size 150000 exceeded"),
     ],
@@ -139,7 +139,7 @@ async def test_a_defect_of_ours_is_told_without_its_insides(monkeypatch):
 
     async with webhook() as caller:
         monkeypatch.setattr(handlers, "review_pod", broken)
-        assert await caller.post() == (500, "the webhook failed; its log says why")
+        assert await caller.post() == (500, "the webhook failed; see its log")
         monkeypatch.undo()
         assert (await caller.post())[0] == 200
 
@@ -172,7 +172,7 @@ async def test_a_caller_that_breaks_off_is_no_defect_of_ours():
             await end(writer)
     (line,) = [line for line in logged if "request" in line["event"]]
     assert (line["log_level"], line["event"], line["status"]) == ("warning", "refused a request", 400)
-    assert line["why"] == "the caller broke off before its request was whole"
+    assert line["why"] == "the caller disconnected before its request was complete"
 
 
 async def test_a_connection_that_says_nothing_is_closed():

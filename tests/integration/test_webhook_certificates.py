@@ -154,7 +154,7 @@ async def test_an_outage_of_store_or_cluster_leaves_the_certificate_in_use():
     assert keeper._shown is before
     assert keeper.why_not_ready() == ""
     wall.now += timedelta(days=11)
-    assert keeper.why_not_ready() == "the certificate has ended: the Secret cannot be read"
+    assert keeper.why_not_ready() == "the certificate has expired: the Secret cannot be read"
     store.fails = False
     await keeper.refresh()
     assert keeper.why_not_ready() == ""
@@ -229,7 +229,7 @@ async def test_it_is_not_ready_until_the_cluster_knows_whom_to_trust():
     keeper, _ = keeper_of(MemoryStore(), cluster, wall)
     assert keeper.why_not_ready() == "there is no certificate yet: not asked for"
     await keeper.refresh()
-    assert keeper.why_not_ready() == ("nobody was told of the certificate's authority: the API server does not answer")
+    assert keeper.why_not_ready() == ("the certificate's authority is not published: the API server does not answer")
 
 
 async def test_who_watches_sees_that_nobody_can_ask_it_and_when_its_certificate_ends():
@@ -285,7 +285,7 @@ async def test_an_empty_store_is_filled_and_a_damaged_one_is_told_of():
     again, _ = keeper_of(store, Cluster(), wall)
     await again.refresh()
     assert again.why_not_ready().startswith(
-        "there is no certificate yet: what is kept of certificates is damaged; empty it, and new ones are made ("
+        "there is no certificate yet: the stored certificates are damaged; empty the Secret, and new ones are made ("
     )
 
 

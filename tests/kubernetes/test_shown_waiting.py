@@ -553,7 +553,7 @@ async def test_a_person_sees_that_nobody_answers(tmp_path):
     async with staged(tmp_path, replace(RULES, unanswered_after_s=0.5)) as stage:
         await stage.create("train")
         await stage.until_told("train", "NotYetLookedAt")
-        note = "it has asked for its slice, and no allocator has answered. If this lasts, the allocator may be down."
+        note = "it requested a slice, and no allocator has answered. If this lasts, check that the allocator runs."
         assert (await stage.described())["train"].events == (Said("Warning", "NotYetLookedAt", note),)
 
 

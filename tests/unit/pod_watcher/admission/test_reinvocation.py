@@ -170,7 +170,7 @@ def test_a_stored_ask_that_sluice_would_not_write_is_denied_in_words():
     cure = "(allowed: leave it out: Sluice writes it when the pod is created)"
     nothing = '{"version":1,"first":"main"}'
     assert message_of(stored_as(nothing)) == (
-        f"sluice.dev/request = {nothing!r}: it asks for no GPU, and the pod would wait for ever {cure}"
+        f"sluice.dev/request = {nothing!r}: it requests no GPU, so the pod would wait forever {cure}"
     )
     other = '{"version":1,"first":"main","resources":{"gone":{"nvidia.com/gpu":"1"}}}'
     written = '{"first":"main","resources":{"gone":{"nvidia.com/gpu":"1"}},"version":1}'
