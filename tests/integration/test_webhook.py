@@ -108,7 +108,7 @@ async def test_a_namespaces_mode_comes_by_the_path():
         (b"{", 400, "the body is not JSON: Input data was truncated"),
         (b"\xff\xfe", 400, "the body is not JSON: JSON is malformed: invalid character (byte 0)"),
         (b"[" * 100_000, 400, "the body is not JSON: "),
-        (b"{}", 400, "no AdmissionReview: Object missing required field `apiVersion`"),
+        (b"{}", 400, "not an AdmissionReview: Object missing required field `apiVersion`"),
         (b" " * 200_000, 413, "Maximum request body size 150000 exceeded"),
     ],
 )

@@ -200,7 +200,7 @@ SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
                 "SliceWarning",
                 "container 'main' has several MIG devices; one CUDA process uses only the first; "
                 "QuotaNotEnforced: container 'other' asks for 30 % to 80 % of the time, and nothing on its node "
-                "enforces that: it may use its SMs all the time, and they are promised to nobody else",
+                "enforces that: it may use its SMs all the time, and they are reserved for it",
             ),
             Said("Normal", "SliceBound", "bound to its slice on gpu-1: main: MIG-1,MIG-2"),
         ),

@@ -35,10 +35,10 @@ def rejected(bench) -> dict[str, RequestRejected]:
     [
         ("metadata: [unclosed\n", RefusalReason.NOT_YAML, "line 2", "(end of file)", "bad.yaml is not YAML: while"),
         ("a: b: c\n", RefusalReason.NOT_YAML, "line 1", "a: b: c", "mapping values are not allowed"),
-        ("a: 1\na: 2\n", RefusalReason.NOT_YAML, "line 2", "a: 2", "the key 'a' is there twice"),
+        ("a: 1\na: 2\n", RefusalReason.NOT_YAML, "line 2", "a: 2", "the key 'a' is duplicated"),
         ("a: !!python/name:os.system x\n", RefusalReason.NOT_YAML, "line 1", None, "the tag"),
         ("\x07", RefusalReason.NOT_YAML, "", "", "bad.yaml is not YAML"),
-        ("x: *nothing\n", RefusalReason.NOT_YAML, "line 1", "x: *nothing", "*nothing stands for nothing"),
+        ("x: *nothing\n", RefusalReason.NOT_YAML, "line 1", "x: *nothing", "*nothing has no anchor"),
         ("[" * 100, RefusalReason.TOO_LARGE, "line 1", "[" * 100, "nested deeper than 64 levels"),
         ("---\na: 1\n" * 1001, RefusalReason.TOO_LARGE, None, "a: 1", "more than 1000 documents"),
         ("kind: pod\nmetadata: {name: a}\n", RefusalReason.NOT_A_POD, "kind", "pod", "bad.yaml, line 1"),
@@ -299,7 +299,7 @@ def test_a_pod_without_an_ask_that_would_see_every_gpu_is_warned_of_as_in_a_clus
     left_alone, warned = bench.told
     assert left_alone == "default/web (web.yaml) requests no slice: ignored"
     assert warned.startswith(
-        "default/web (web.yaml): container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod asks for no"
+        "default/web (web.yaml): container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod requests no"
     )
     bench.files["web.yaml"] = head
     bench.list()

@@ -33,7 +33,7 @@ def loaded(**own: str) -> PodWatcherSettings:
         ({"ROLE": "webhook", "TLS_SECRET": ""}, "tls_secret = '': must be an object name"),
         ({"ROLE": "webhook", "RUNTIME_CLASS": "NVIDIA"}, "runtime_class = 'NVIDIA'"),
         ({"ROLE": "webhook", "EXEMPT_NAMESPACES": "a,B"}, "exempt_namespaces holds 'B'"),
-        ({"ROLE": "webhook", "DEFAULT_MODE": "many"}, "default_mode = 'many': one of exclusive, mps"),
+        ({"ROLE": "webhook", "DEFAULT_MODE": "many"}, "default_mode = 'many': must be one of exclusive, mps"),
         ({"ROLE": "webhook", "ENV_ALLOWED": "NVIDIA_VISIBLE_DEVICES"}, "env_allowed holds 'NVIDIA_VISIBLE_DEVICES'"),
         ({"ROLE": "webhook", "HOST_DIRECTORIES": "/"}, "host_directories holds '/'"),
         ({"ROLE": "watch", "RESYNC_S": "0"}, "resync_s = 0: must be from 1 to 86400"),

@@ -1,4 +1,4 @@
-"""The volume of tickets; and that no pod reaches one in another way, by hand or through the host's directories."""
+"""The volume of tickets, and checks that no pod mounts it by hand or reaches it through the host's directories."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,17 +27,17 @@ def validate_volumes(spec: Spec, config: AdmissionConfig) -> Iterator[Violation]
         if volume.host_path is not None:
             found = leads_to(volume.host_path.path, config.host_directories)
             if found:
-                why = f"leads to {found} of the node, where the slices of other pods are reached"
+                why = f"leads to {found} of the node, which gives access to the slices of other pods"
                 yield forbidden(f"{field}.hostPath.path", volume.host_path.path, why, "other directories of the host")
         if volume.csi is not None and volume.csi.driver == CSI_DRIVER and volume.name != VOLUME:
             why = "Sluice adds its volume itself"
             yield forbidden(f"{field}.csi.driver", CSI_DRIVER, why, "leave the volume out")
         elif volume.name == VOLUME and not _is_our_volume(volume):
-            yield forbidden("spec.volumes", VOLUME, "this name is of the volume that Sluice adds", "another name")
+            yield forbidden("spec.volumes", VOLUME, "this name belongs to the volume that Sluice adds", "another name")
 
 
 def validate_mounts(path: str, container: Container, claim: Claim | None) -> Iterator[Violation]:
-    """Mounts of Sluice's volume by hand, and mounts where it is to be."""
+    """Mounts of Sluice's volume by hand, and mounts at its path."""
     field = f"{path}.volumeMounts"
     for mount in container.volume_mounts or ():
         if mount.name == VOLUME:
@@ -50,12 +50,12 @@ def validate_mounts(path: str, container: Container, claim: Claim | None) -> Ite
 
 
 def lacks_volume(spec: Spec) -> bool:
-    """Whether the volume is still to be added."""
+    """Whether the volume has to be added."""
     return not any(volume.name == VOLUME for volume in spec.volumes or ())
 
 
 def lacks_mount(container: Container) -> bool:
-    """Whether the mount is still to be added to a container with a GPU."""
+    """Whether the mount has to be added to a container with a GPU."""
     return not any(mount.name == VOLUME for mount in container.volume_mounts or ())
 
 

@@ -189,10 +189,7 @@ class RequestPublisher:
     # -- publishing -----------------------------------------------------------------------------------------------
 
     def hold_back(self, uid: RequestId) -> None:
-        """
-        The last message of a request may be stale: publish nothing, not even that one again,
-        until the request is due.
-        """
+        """The last message of a request may be stale: publish nothing, not even a repeat, until the request is due."""
         self._held_back[uid] = None
         self._outbox.forget(subjects.request(uid))
 
@@ -215,10 +212,7 @@ class RequestPublisher:
         self._outbox.commit(subjects.host(node), facts, ttl_s=ttl_s)
 
     def publish_host_with_ttl(self, node: NodeName, facts: HostFacts) -> None:
-        """
-        The same, with a time to live, as no process will update it. An existing message
-        expires by itself, or did.
-        """
+        """The same, with a time to live, as no process will update it. An existing message expires by itself."""
         self._outbox.keep(subjects.host(node), facts, ttl_s=self._closing_ttl_s)
 
     def node_on_bus(self, node: NodeName) -> AnyMessage | None:
@@ -250,10 +244,7 @@ class RequestPublisher:
         return bool(self._to_republish)
 
     def publish_due(self) -> None:
-        """
-        Publish what is due and allowed, and a part of what has to be compared again; then that
-        the source is complete.
-        """
+        """Publish what is due and allowed, some comparisons, and at the end that the source is complete."""
         if self._request_source.due or self._to_republish:
             self._publish_some()
         if self._sync_due and self._state_is_read and self._request_source.has_seen_all() and self._all_confirmed():

@@ -1,7 +1,4 @@
-"""
-Run the application of a role. A cluster's dependencies are imported only when needed:
-`sluice up` starts a folder.
-"""
+"""Run the application of a role. Only a cluster's role imports what clusters need: `sluice up` starts a folder."""
 
 from sluice.runtime.service import Service
 from sluice_pod_watcher.settings import PodWatcherSettings

@@ -178,5 +178,5 @@ def test_a_stored_ask_that_sluice_would_not_write_is_denied_in_words():
     for text in ("", "[]", '{"version":2,"first":"main"}', '{"version":1,"first":"main","more":1}', "{" * 9999):
         message = message_of(stored_as(text))
         assert message.startswith("sluice.dev/request = ")
-        assert "not what Sluice stores there" in message
+        assert "not in the form that Sluice stores" in message
         assert message.endswith(cure)

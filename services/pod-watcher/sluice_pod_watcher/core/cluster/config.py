@@ -45,8 +45,8 @@ class ClusterConfig:
     """A pod that is unscheduled this long after its gate opened has a pin that failed; 0 disables."""
     start_after_s: float = 1800.0
     """
-    A scheduled pod without a started container this long after its gate opened is evicted; 0 disables. GPU images have
-    tens of gigabytes.
+    Evict a scheduled pod without a started container this long after its gate opened; 0
+    disables. GPU images are large.
     """
     evict_lost: bool = True
     """Whether to evict a pod whose slice was lost, if a controller recreates it."""
@@ -67,10 +67,7 @@ class ClusterConfig:
     gpus_per_s: float = 10.0
     """Writes of GPU objects, for all nodes."""
     gpus_refresh_s: float = 300.0
-    """
-    How often the observation time is written when nothing else changed. A node that stops answering is a change, and
-    written at once.
-    """
+    """How often the observation time alone is written. A node that stops answering is written at once."""
     gpus_refresh_per_s: float = 5.0
     """For all nodes: fleets of more than 1,500 GPUs are refreshed less often, at a load that etcd bears."""
     gpus_retry_s: float = 30.0

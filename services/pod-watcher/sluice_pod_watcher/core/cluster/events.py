@@ -227,10 +227,7 @@ Patch = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class BindPod:
-    """
-    Write the pod's devices, pin it to its node and open its gate, in one patch. `PatchDone` or
-    `PatchRefused` follows.
-    """
+    """Write the pod's devices, its pin and its open gate, in one patch. `PatchDone` or `PatchRefused` follows."""
 
     uid: RequestId
     namespace: str
@@ -240,10 +237,7 @@ class BindPod:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatePod:
-    """
-    Write, in one patch, that the pod's slice was created again, or that it is declined. `PatchDone` or `PatchRefused`
-    follows.
-    """
+    """Write, in one patch, that the slice was created again or is declined. `PatchDone` or `PatchRefused` follows."""
 
     uid: RequestId
     namespace: str

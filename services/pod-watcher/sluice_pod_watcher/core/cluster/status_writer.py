@@ -22,10 +22,7 @@ from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
 EVENTS_REMEMBERED = 16
 """Per pod: the same Event again extends its series."""
 NAME_CHARACTERS_MAX = 200
-"""
-Characters of the pod's name in the names of its Events: a name has at most 253, and no label of it ends in a dash (RFC
-1123).
-"""
+"""Of the pod's name in an Event's name of at most 253, whose labels do not end in a dash (RFC 1123)."""
 READY = PodCondition("True", "SliceReady", "")
 
 

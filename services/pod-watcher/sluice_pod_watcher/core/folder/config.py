@@ -15,10 +15,7 @@ class FolderConfig:
     """Times in seconds of the caller's clock."""
 
     source: SourceName = FOLDER
-    """
-    The name this watcher publishes under. Two folders need two names: each source
-    withdraws what it does not list.
-    """
+    """The name this watcher publishes under. Each folder needs its own: a source withdraws what it does not list."""
     max_gpus_per_node: int = 8
     """Requests above this are refused: no node has so many GPUs."""
     driver_capabilities: tuple[str, ...] = CAPABILITIES

@@ -63,10 +63,7 @@ class Identities:
         return self._records[uid] if uid is not None else None
 
     def may_be_unknown(self, uid: RequestId) -> bool:
-        """
-        Whether this id may come from a lost book and was not adopted from the bus: there was no book, and the id is not
-        one of ours.
-        """
+        """Whether this id may come from a lost book, without a trace on the bus."""
         return self._was_empty and uid not in self._adopted and not uid.startswith(f"{self._run}-")
 
     def may_be_known_as_another(self, uid: RequestId) -> bool:

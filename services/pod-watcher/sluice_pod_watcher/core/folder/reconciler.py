@@ -167,10 +167,7 @@ class FolderReconciler:
         self.identities.listed()
 
     def _settle(self, place: DocumentKey, found: ManifestPod) -> ManifestPod | None:
-        """
-        Make a document publish what was found there. Returns what cannot be published
-        because a pod exists already.
-        """
+        """Publish what was found in a document. Returns what cannot be published because its pod exists already."""
         record = self.identities.at(place)
         if record is None:
             self._begin(place, found)

@@ -173,10 +173,7 @@ async def load(kubeconfig: Path | None, configuration: client.Configuration | No
 
 
 async def _load_in_time(kubeconfig: Path, into: client.Configuration) -> None:
-    """
-    With a time limit: the client runs the program that a kubeconfig names, and would wait
-    forever. Raises ServiceError.
-    """
+    """With a timeout, as the client runs the program that a kubeconfig names. Raises ServiceError."""
     before = _children()
     try:
         async with asyncio.timeout(EXEC_S):

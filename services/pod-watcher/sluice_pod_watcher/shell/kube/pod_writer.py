@@ -220,10 +220,7 @@ class PodWriter:
 
 
 def _fitting(note: str) -> str:
-    """
-    The note within its limit: messages of other webhooks come in any script, and the API
-    server refuses a longer note.
-    """
+    """The note within the API server's limit: messages of other webhooks come in any script."""
     if len(note.encode()) <= NOTE_BYTES_MAX:
         return note
     return f"{note.encode()[: NOTE_BYTES_MAX - 3].decode(errors='ignore')}..."

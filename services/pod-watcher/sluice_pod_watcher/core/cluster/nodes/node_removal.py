@@ -63,10 +63,7 @@ class NodeRemovals:
         self._removed.clear()
 
     def was_read(self, word: Callable[[NodeName], AnyMessage | None], now: float) -> None:
-        """
-        All was read, in the incarnation in which it was published: publish again what the
-        bus lost before its time.
-        """
+        """A reading of this incarnation is complete: publish again what the bus lost before its time."""
         for node, at in list(self._removed.items()):
             if word(node) is None and now - at < self.config.closing_ttl_s:
                 del self._removed[node]

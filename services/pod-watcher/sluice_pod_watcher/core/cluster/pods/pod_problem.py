@@ -97,8 +97,8 @@ def _refused(reason: str, refusal: Refusal, view: PodView) -> PodProblem:
 
 
 def _words_of(released: Released, view: PodView) -> str:
-    anew = f"its {view.controller} recreates it" if view.controller else "create it again"
-    return f"its slice was lost ({loss_cause(released)}), and it gets no other: delete the pod, and {anew}."
+    again = f"its {view.controller} recreates it" if view.controller else "create it again"
+    return f"its slice was lost ({loss_cause(released)}), and it gets no other: delete the pod, and {again}."
 
 
 def _lost(words: str) -> PodProblem:

@@ -369,8 +369,5 @@ def _counts(record: PodRecord, word: AllocationRequested | RequestRejected) -> b
 
 
 def _readable(view: PodView) -> tuple[object, ...]:
-    """
-    The parts of a pod that its request is parsed from, and when. A pod that declined a slice gets one its volumes can
-    reach.
-    """
+    """The parts of a pod that its request is parsed from. After a decline, its volumes count as well."""
     return (view.generation, view.editable, view.request, view.gates, view.is_ignored, view.labels, view.declined)

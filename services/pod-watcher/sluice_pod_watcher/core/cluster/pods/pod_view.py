@@ -25,10 +25,7 @@ from sluice_pod_watcher.core.cluster.pods.volume_claims import claims_of
 
 DONE = frozenset({"Succeeded", "Failed"})
 _EDITABLE = ("nodeSelector", "affinity", "tolerations")
-"""
-What may be edited while a pod is gated
-(https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/).
-"""
+"""Editable while gated (https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/)."""
 _VERSION_MAX = 20
 """Digits of a resourceVersion: the store counts in 64 bits."""
 
