@@ -74,7 +74,7 @@ async def test_limits_in_a_file_outlive_the_broker_and_are_changed_there_alone(u
         await watching.until(
             lambda _pods, _gpus: watching.live.fleet_state.incarnation != first, "the broker's new life"
         )
-        said = await watching.live.until(quota_of, within_s=20, what="the limits to be said again")
+        said = await watching.live.until(quota_of, within_s=20, what="the limits to be published again")
         assert said.total.gpus == 1
         after = await watching.bound(has)
         assert (after.allocation, after.containers) == (before.allocation, before.containers)
@@ -94,7 +94,7 @@ async def test_limits_in_a_file_outlive_the_broker_and_are_changed_there_alone(u
 
 
 def test_a_limits_file_with_a_mistake_ends_the_start_with_a_sentence(up, tmp_path):
-    """It would start without limits, and say so in a log that nobody reads."""
+    """It would start without limits, with only a log line to show it."""
     limits = tmp_path / "limits.toml"
     limits.write_text("[namespaces.research]\ngpu = 1\n")
     up.start("--limits", str(limits))

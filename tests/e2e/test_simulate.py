@@ -224,7 +224,7 @@ def test_a_model_of_the_fleet_files_own_is_rehearsed(files):
 
 
 def test_a_name_that_is_half_a_model_is_answered_with_both(files):
-    """Who writes `a100` is told which two there are, and that his own can be spelled out."""
+    """`a100` is ambiguous: the error names the two models, and how to spell out one."""
     files.fleet.write_text('[[node]]\nname = "n"\ngpus = [{model = "a100"}]\n', encoding="utf-8")
     files.workload.write_text("", encoding="utf-8")
 

@@ -164,7 +164,7 @@ spec: { priorityClassName: productoin, containers: [{ name: main }] }
 
 
 async def test_a_simulated_pod_is_as_urgent_as_its_spec_says(up, tmp_path):
-    """Whoever asks beforehand would read that production waits, and that nothing was wrong with a slip in its class."""
+    """A rehearsal would show that production waits, and hide a typo in its class."""
     async with up.watching() as watching:
         gpus = await watching.until(lambda _pods, gpus: len(gpus), "the GPUs to be known")
         for number in range(gpus):

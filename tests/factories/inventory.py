@@ -93,7 +93,7 @@ class Bench:
         return self.core.handle(event, self.now)
 
     def at(self, now: float) -> list[Instruction]:
-        """Time goes on to `now` and is told."""
+        """Advance the clock to `now`, and send a tick."""
         self.now = now
         return self.feed(Ticked())
 

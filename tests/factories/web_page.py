@@ -301,7 +301,7 @@ class Watcher:
 
     def _take(self, told: Told) -> Told:
         if told.name == "change":
-            assert told.data["revision"] == self.revision + 1, "a gap that nobody was told of"
+            assert told.data["revision"] == self.revision + 1, "an unannounced gap"
             for key in told.data["gone"]:
                 del self.rows[key]
         if told.name in {"picture", "change"}:

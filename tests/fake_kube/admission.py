@@ -35,7 +35,7 @@ class Admission:
 
     async def mutate(self, asked: Asked) -> tuple[Json, list[str]]:
         """
-        The object as it will be checked and stored, and the warnings for whoever asked.
+        The object as it will be checked and stored, and the warnings for the client.
 
         Raises:
             ApiError: a webhook's denial or failure; 403 for a RuntimeClass that is not there.

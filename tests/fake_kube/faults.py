@@ -70,7 +70,7 @@ class Faults:
     ) -> None:
         """
         The next requests of this verb to this path (`pods/status`) are answered with an error; `after` they took
-        effect. `retry_after_s`: and are told when to come again.
+        effect. `retry_after_s`: the pause that they request.
         """
         self._do(lambda: self._failing.append(_Failing(times, verb, path, code, after, retry_after_s)))
 
@@ -83,7 +83,7 @@ class Faults:
         self._do(lambda: self._server.store.hide.update({resource: count}))
 
     def replay(self, resource: str, count: int) -> None:
-        """The last changes are told to every open watch again, as they were: old versions, in the old order."""
+        """The last changes are sent to every open watch again, as they were: old versions, in the old order."""
 
         def again() -> None:
             shelf = self._server.store.shelf(resource)
@@ -135,7 +135,7 @@ class Faults:
         self._server.restart(skip=0, backup=backup)
 
     def away(self, *, on: bool = True) -> None:
-        """Nobody listens on the server's port, and connections break; objects, history and the port stay."""
+        """No server listens on the port, and connections break; objects, history and the port stay."""
         self._server.away(on=on)
 
     def _do(self, action: Callable[[], T]) -> T:

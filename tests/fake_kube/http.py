@@ -29,7 +29,7 @@ BOOKMARK_S = 60.0
 TOLD_S = 100.0
 """After this the storage has told a real server that something happened somewhere (idle watches: first at 120 s)."""
 BEFORE_END_S = 2.0
-"""How long before its timeout a watch is told once more how far it is, likewise."""
+"""How long before its timeout a watch gets one more bookmark, likewise."""
 MAX_WATCH_S = 3_600.0
 LOOK_S = 1.0
 """How often an idle watch looks whether its client is still there."""
@@ -223,7 +223,7 @@ class Front:
             if not _gone(request):
                 await response.write_eof()
         except (ConnectionError, asyncio.CancelledError):
-            # The client has gone, or the server stops: there is nobody to tell.
+            # The client has gone, or the server stops: there is no reader.
             pass
         finally:
             self._streams.discard(stream)

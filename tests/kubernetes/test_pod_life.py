@@ -270,7 +270,7 @@ async def test_a_pod_that_fits_nowhere_says_so_and_leaves_nothing(at) -> None:
 
 
 async def test_pods_that_are_never_scheduled_are_made_anew_or_say_why(at) -> None:
-    """A pin cannot be taken back: only another pod can go elsewhere, and nobody makes a bare one anew."""
+    """A pin cannot be changed: only a new pod can go elsewhere, and no controller recreates a bare one."""
     async with at as scene:
         fake = scene.fake("a scheduler that can be stopped")
         fake.call(lambda: setattr(fake.nodes, "scheduling", False))
@@ -280,7 +280,7 @@ async def test_pods_that_are_never_scheduled_are_made_anew_or_say_why(at) -> Non
             first = await scene.until(lambda: _replica(scene), "the replica")
             said = await scene.until(lambda: _condition_of(scene, "bare", "NotStarted"), "the condition to say so")
             assert "the scheduler has not placed it" in said["message"]
-            await scene.until(lambda: _all_but(scene, first), "the replica to be evicted and made anew")
+            await scene.until(lambda: _all_but(scene, first), "the replica to be evicted and recreated")
             bare = (await scene.pods())["bare"]
             told = scene.told(bare)
             assert told is not None

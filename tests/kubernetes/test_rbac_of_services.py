@@ -186,7 +186,7 @@ NOT_IN_AN_HOUR = {("bind", "slices"), ("patch", "events")}
 
 @pytest.mark.parametrize("account", NEEDED)
 async def test_an_account_may_do_what_its_service_does(deployed: Cluster, accounts, account: str) -> None:
-    """A missing right is a pod that waits for ever, and a 403 in a log that nobody reads."""
+    """A missing right leaves a pod waiting forever, with a 403 in the log."""
     token = await accounts(account)
     async with deployed.opened() as kube:
         for right in sorted(NEEDED[account]):

@@ -106,7 +106,7 @@ def _booked(scene: Scene) -> list[str]:
 
 
 async def test_the_pods_of_a_job_start_together_or_hold_nothing(at, reader: Reader) -> None:
-    """Three of four workers would sit on three GPUs and compute nothing, and nobody else could use them."""
+    """Three of four workers would hold three GPUs and compute nothing, and no other pod could use them."""
     async with at as scene:
         for number in range(3):
             await scene.apply(member(f"first-{number}", "first", 4))
@@ -206,15 +206,15 @@ async def test_a_budget_holds_up_an_eviction_and_then_lets_it_pass(at, reader: R
         seen = await reader.sees(scene, victim)
         (evicting,) = seen.notes("Evicting")
         assert evicting == f"evicting the pod: its place is needed for {scene.namespace}/service"
-        assert len(await scene.pods()) == GPUS + 1, "nobody has gone"
+        assert len(await scene.pods()) == GPUS + 1, "no pod has gone"
 
         assert (await scene.cluster.delete(f"{budget}/batch")).code == 200
         await scene.until(lambda: _is_placed(scene, "service"), "the service to have its place")
         pods = await scene.started(GPUS)
         told = await scene.is_on_its_slice(pods["service"])
         assert (told.node, victim in pods) == (node, False)
-        (anew,) = [name for name in await scene.pods() if name not in pods]
-        said = await reader.is_told(scene, anew, "no free place")
+        (recreated,) = [name for name in await scene.pods() if name not in pods]
+        said = await reader.is_told(scene, recreated, "no free place")
         assert said.note.endswith("[GpuLayoutFull, elsewhere CardMigTopologyInfeasible]"), said
 
 
@@ -243,7 +243,7 @@ async def test_a_priority_class_counts_and_one_that_never_preempts_only_waits(
         await scene.started(GPUS)
         await scene.apply(user_pod("patient", annotations=WHOLE, priorityClassName=patient))
         await reader.is_told(scene, "patient", "no free place")
-        assert len(await scene.pods()) == GPUS + 1, "nobody has gone"
+        assert len(await scene.pods()) == GPUS + 1, "no pod has gone"
 
         await scene.apply(user_pod("urgent", annotations=WHOLE, priorityClassName=urgent))
         await scene.until(lambda: _is_placed(scene, "urgent"), "the urgent one to have a place")
@@ -279,7 +279,7 @@ async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(at, reader
         ((name, pod),) = (await scene.started(1)).items()
         node = pod["spec"]["nodeName"]
         sluice(scene, "drain", node, "--yes", "--why", "new fans")
-        await scene.until(lambda: _all_but(scene, name), "the pod to be evicted and made anew")
+        await scene.until(lambda: _all_but(scene, name), "the pod to be evicted and recreated")
         notes = await scene.until(lambda: _why_evicted(scene, name), "an Event that says why")
         assert notes == [f"evicting the pod: {node} is drained (new fans)"]
         ((_, moved),) = (await scene.started(1)).items()

@@ -50,7 +50,7 @@ def orders(running: Running) -> list[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_pod_is_served_elsewhere_when_its_agent_dies_before_its_slice_is_made(tmp_path):
-    """It would wait for as long as the node is away; and the node's place would be nobody's when it comes back."""
+    """It would wait as long as the node is away, and the node's place would be lost when it comes back."""
     with up(tmp_path, fleet_text(2, 1), "--processes", "2", environment=AWAY) as running:
         agents = {node_of(agent): agent for agent in running.children("sluice_node_agent")}
         assert len(agents) == 2

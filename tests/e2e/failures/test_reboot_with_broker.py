@@ -16,7 +16,7 @@ NODE = "gpu-a"
 PODS = ("one", "two", "three")
 DEVICES = "main.granted.sluice.dev/visible-devices"
 WITHIN_S = 40.0
-"""Below the minute after which strings are told of which nothing tells that they are newer."""
+"""Below the minute after which strings without evidence of being newer are reported."""
 
 
 def stream_of(nats: Path) -> Path:

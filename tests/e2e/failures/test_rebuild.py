@@ -32,7 +32,7 @@ WIPED, FORGOTTEN, UNREACHABLE = "broker wiped", "journal lost", "API server unre
 CASES = [(WIPED,), (FORGOTTEN,), (UNREACHABLE,), (FORGOTTEN, WIPED), (WIPED, UNREACHABLE), (FORGOTTEN, UNREACHABLE)]
 AWAY_S = 1.0
 RESYNC_S = "3"
-"""A slice nobody asks for is given back when its source has listed again (after 300 s, unless it is set)."""
+"""An orphaned slice is released when its source has listed again (after 300 s by default)."""
 RECOVERED_WITHIN_S = 90.0
 """A wiped broker is back within 30 s; this also waits for pods on a busy machine."""
 POURING = 5

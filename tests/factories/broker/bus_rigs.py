@@ -112,7 +112,7 @@ class NatsRig:
 
 
 class SharedClusterRig(NatsRig):
-    """Three servers that many tests use one after another; electing leaders anew takes seconds."""
+    """Three servers that many tests use one after another; electing leaders again takes seconds."""
 
     async def wipe(self) -> None:
         """Lose everything, streams included."""

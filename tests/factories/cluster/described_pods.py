@@ -75,7 +75,7 @@ class Described:
 
 @dataclass
 class DescribeStage:
-    """An API server with one node, a broker, a pod-watcher, and whoever writes the other words."""
+    """An API server with one node, a broker, a pod-watcher, and a writer of the other messages."""
 
     kube: FakeKube
     cluster: Cluster
@@ -97,7 +97,7 @@ class DescribeStage:
         self, *names: str, gates: tuple[str, ...] = (GATE,), owner: str = "", stored: str = "", **spec: Any
     ) -> dict[str, RequestId]:
         """
-        Pods as admission leaves them; their requests by name. `owner` is the kind that would make them anew.
+        Pods as admission leaves them; their requests by name. `owner` is the kind that would recreate them.
 
         Those that only our gate holds have asked when this returns.
         """
@@ -158,7 +158,7 @@ class DescribeStage:
 
     async def until_told(self, name: str, reason: str) -> None:
         """Wait for an event, and for the condition that belongs to it."""
-        await self.until(lambda: any(each.reason == reason for each in self.told(name)), f"{name} is told {reason}")
+        await self.until(lambda: any(each.reason == reason for each in self.told(name)), f"{name} shows {reason}")
 
     async def listen(self) -> None:
         """Know the last word on each subject, for ever."""

@@ -161,7 +161,7 @@ class Cluster:
 
     async def patch(self, path: str, body: Any, kind: str | None = None, **query: Any) -> Reply:
         """
-        PATCH; of which kind is told by the body, as the official client does: a list is a JSON patch, an object a
+        PATCH; the body shows which kind, as the official client does: a list is a JSON patch, an object a
         strategic merge.
         """
         return await self.ask(

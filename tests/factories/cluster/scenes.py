@@ -1,7 +1,7 @@
 """
 What users do on a cluster with a whole Sluice (`cluster_system`), and what they and the bus show of it afterwards.
 
-Where the API server is a real one nobody there can call our webhook: pods are reviewed here before they are sent, and
+Where the API server is a real one it cannot call our webhook: pods are reviewed here before they are sent, and
 no kubelet can mount their tickets, so they get as far as their node.
 """
 
@@ -163,7 +163,7 @@ class Scene:
         return self.environment(pod, container)[ENV_VISIBLE_DEVICES].split(",")
 
     async def is_on_its_slice(self, pod: Json) -> PodDocument:
-        """Hold a pod against the bus: its node, what each container is told, its instances, its ticket."""
+        """Compare a pod with the bus: its node, the devices of each container, its instances, its ticket."""
         owner = f"{self.namespace}/{pod['metadata']['name']}"
         node = pod["spec"]["nodeName"]
         told: PodDocument = await self.until(
@@ -179,7 +179,7 @@ class Scene:
         return told
 
     def patches(self, path: str = "pods") -> int:
-        """How many times pods (or `pods/status`) were written so far, by whomever."""
+        """How many times pods (or `pods/status`) were written so far, by any client."""
         return self.fake("a count of its requests").count(verb="patch", path=path)
 
     # -- inside -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A node of which one GPU is laid out by an administrator, and what he and tenants do there."""
+"""A node with one GPU laid out by an administrator, and the acts of administrator and tenants there."""
 
 from sluice_node_agent.core.instructions import (
     CreateComputeInstance,
@@ -37,7 +37,7 @@ def uuid_at(node, start, gpu=0):
 
 
 def report(node, gpu=0):
-    """One GPU as whoever pulls sees it."""
+    """One GPU as a reader of the snapshot sees it."""
     return node.agent.snapshot().gpus[gpu]
 
 

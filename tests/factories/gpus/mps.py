@@ -116,7 +116,7 @@ def _of_homes_below(root: Path) -> list[psutil.Process]:
 
 
 def _none_left(root: Path) -> bool:
-    """Kill what there is, each time anew: a daemon may have forked between a look and its end."""
+    """Kill all daemons, listing them each time: one may have forked meanwhile."""
     running = _of_homes_below(root)
     for process in running:
         with contextlib.suppress(psutil.Error):
@@ -140,7 +140,7 @@ class PodProcesses(Processes):
     """Says of some processes that they are in a pod."""
 
     def __init__(self) -> None:
-        """Nobody is, at first."""
+        """No client, at first."""
         super().__init__()
         self.pods: dict[int, str] = {}
 

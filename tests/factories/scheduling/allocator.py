@@ -105,7 +105,7 @@ def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = T
 
 
 def unread(report: GpuReport) -> GpuReport:
-    """What an agent that has begun anew says of a GPU that has not answered it yet."""
+    """The report of a restarted agent about a GPU that has not answered it yet."""
     return never_read(report.uuid, report.index, "the GPU has fallen off the bus")
 
 
@@ -172,7 +172,7 @@ class Bench:
     def read_all(
         self, *entries: tuple[Address, AnyMessage], incarnation: Incarnation = INCARNATION
     ) -> list[Instruction]:
-        """Both streams are read anew and hold exactly `entries`."""
+        """Both streams are read again and hold exactly `entries`."""
         for stream in (Stream.BOOK, Stream.STATE):
             self.handle(ReadingStarted(stream, incarnation))
         for address, message in entries:
@@ -188,13 +188,13 @@ class Bench:
         return self.handle(Observed(stream_of(address.kind), entry))
 
     def observe_unreadable(self, address: Address, why: str) -> list[Instruction]:
-        """A value is there that nobody understands."""
+        """A value that cannot be decoded."""
         entry = Entry(address.subject, self._next(address.subject), OperationId(""), None, why)
         self._keep(entry)
         return self.handle(Observed(stream_of(address.kind), entry))
 
     def tick(self) -> list[Instruction]:
-        """Some time has passed. Where STATE is wanted anew it is read as it is, and a little more passes."""
+        """Some time passes. If STATE has to be read again, that happens, and a little more time passes."""
         said = self.handle(Ticked())
         if ReadAgain(Stream.STATE) not in said:
             return said
@@ -202,7 +202,7 @@ class Bench:
         return [*said, *self.read_state(), *self.handle(Ticked())]
 
     def read_state(self) -> list[Instruction]:
-        """STATE is read anew, as it is."""
+        """STATE is read again, as it is."""
         held = self.state
         said = self.handle(ReadingStarted(Stream.STATE, self.life))
         for entry in held.values():
@@ -302,7 +302,7 @@ def ready_of(grant: Grant, ticket: str = "ticket-1") -> SliceReady:
 
 
 def working_allocator() -> Bench:
-    """An allocator that works and has read a bus on which nobody asks for anything."""
+    """An active allocator that has read a bus without requests."""
     bench = Bench(Allocator(RunId("r1"), Rules(orphan_grace_s=30.0, closing_ttl_s=3600)))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))

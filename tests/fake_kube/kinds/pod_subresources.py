@@ -59,7 +59,7 @@ def bind(store: Store, namespace: str, name: str, binding: Json) -> Json:
 
 def delete(store: Store, pod: Json, *, grace_s: int | None, now: str) -> Json:
     """
-    A pod's deletion: at once where nothing runs or nobody waits, else a deletionTimestamp for the kubelet.
+    A pod's deletion: at once where nothing runs or no grace is left, else a deletionTimestamp for the kubelet.
 
     Every removal is announced by a MODIFIED with a deletionTimestamp, and the object that goes carries it.
     """
@@ -79,7 +79,7 @@ def delete(store: Store, pod: Json, *, grace_s: int | None, now: str) -> Json:
 
 
 def drop(store: Store, resource: str, obj: Json) -> Json:
-    """Remove an object that nobody holds back any more; with finalizers it stays."""
+    """Remove an object unless a finalizer holds it."""
     return obj if obj["metadata"].get("finalizers") else store.remove(resource, obj)
 
 

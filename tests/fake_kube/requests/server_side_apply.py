@@ -14,7 +14,7 @@ Owners = dict[str, frozenset[Path]]
 """Paths to leaves by field manager. A step into a keyed list is `(key, value)`."""
 
 IDENTITY = frozenset({("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "namespace"), ("metadata", "uid")})
-"""What an applied object must say and nobody owns."""
+"""Required in an applied object, and owned by no manager."""
 
 
 def leaves(value: Any, at: Path = ()) -> dict[Path, Any]:

@@ -23,9 +23,7 @@ from fake_kube.store import Store
 from fake_kube.webhooks import Asked
 
 MAX_ATTEMPTS = 5
-"""
-How often an update is tried anew when the object changed while a webhook thought, as a real server does; then 409.
-"""
+"""How often an update is retried when the object changed during a webhook's call, as in a real server; then 409."""
 
 
 class Verbs:

@@ -1,4 +1,4 @@
-"""What a pod needs of its node besides GPUs: nobody is pinned where the pod cannot run."""
+"""What a pod needs of its node besides GPUs: no pod is pinned where it cannot run."""
 
 import pytest
 from hypothesis import given
