@@ -442,7 +442,7 @@ async def test_a_pod_that_got_a_larger_profile_is_moved_back_to_one_of_its_size(
     here.remove("full-0")
     moved = await here.bound_anew(larger)
     assert moved.node == freed
-    why = f"it is moved: a place on {freed} is booked for whoever comes in its stead (1g.5gb)"
+    why = f"it is moved: a place on {freed} is kept for its replacement (1g.5gb)"
     await here.told(
         larger.request,
         f"is bound to {A30}",
