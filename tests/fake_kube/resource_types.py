@@ -1,7 +1,7 @@
 """
-Which resources the server serves, and what a URL means.
+The resources that the server serves, and how URLs map to them.
 
-Pure: a path and a method become a `Target`, the words in which authorisation and the verbs speak.
+Pure: a path and a method become a `Target`, as used by authorisation and the verbs.
 """
 
 from collections.abc import Callable, Iterable

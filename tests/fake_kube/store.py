@@ -100,7 +100,7 @@ class Store:
         return list(self._shelves)
 
     def listen(self, listener: Callable[[str, Change], None]) -> None:
-        """Be told of each change, at once and in order."""
+        """Call `listener` with each change, at once and in order."""
         self._listeners.append(listener)
 
     def get(self, resource: str, namespace: str, name: str) -> Json | None:

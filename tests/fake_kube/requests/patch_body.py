@@ -1,4 +1,4 @@
-"""From a PATCH body to the object that is wanted, and which kinds of patch a resource takes."""
+"""Apply a PATCH body to an object, and check which patch types a resource accepts."""
 
 import json
 

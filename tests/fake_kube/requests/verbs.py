@@ -1,8 +1,7 @@
 """
-What a request does: create, get, update, patch and delete objects, and the subresources of pods.
+Carry out a request: create, get, update, patch and delete objects, and the subresources of pods.
 
-Called with a request that was authorised; answers with a code and a body, or raises the server's refusal. It knows no
-HTTP.
+Called with an authorised request; returns a code and a body, or raises the server's refusal.
 """
 
 from collections.abc import Callable
