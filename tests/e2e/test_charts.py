@@ -1,7 +1,7 @@
 """
-Pods as public charts render them: each works unchanged, or its owner reads a sentence that says what to change.
+Pods as public charts render them: each works unchanged, or its owner reads what to change.
 
-`charts/` has them, each with its source; docs/migration.md has the list that people read.
+`charts/` has them, each with its source; docs/migration.md has the list for readers.
 """
 
 import json

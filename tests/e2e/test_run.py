@@ -123,7 +123,7 @@ async def test_a_command_gets_its_slice_its_streams_and_its_exit_code(shared):
 
 
 async def test_a_command_has_of_the_driver_what_its_caller_chose_or_its_profile_is_made_for(shared):
-    """A transcoder on an instance with the media engines would be told that it may only compute."""
+    """A transcoder on an instance with the media engines would be allowed to compute only."""
     print_it = ("--", "printenv", "NVIDIA_DRIVER_CAPABILITIES")
     without = {name: value for name, value in shared.environment.items() if name != "NVIDIA_DRIVER_CAPABILITIES"}
     ran = await done(shared, "--profile", "1g.5gb+me", *print_it, env=without)
@@ -308,14 +308,14 @@ def test_a_run_that_cannot_be_ends_before_anybody_is_asked(shared):
 
 
 def test_what_the_system_refuses_is_told_in_options(shared):
-    """How many GPUs a node may have is known there; who typed `--gpus` knows no annotation."""
+    """The limit of GPUs per node is known there; a user of `--gpus` knows no annotation."""
     done = shared.sluice("run", "--gpus", "99", "--", "true")
     assert done.returncode == 125, done.stderr
     assert "refused: --gpus = '99': " in done.stderr
 
 
 async def test_a_drain_ends_the_command(shared, tmp_path):
-    """Its slice is taken away: going on would be on somebody else's."""
+    """Its slice is revoked: going on would use another pod's."""
     pids = tmp_path / "pids"
     with running(shared, "sh", "-c", f"echo $$ > {pids}; exec sleep 1000", options=("--node", "gpu-2")) as run:
         (command,) = written(pids)

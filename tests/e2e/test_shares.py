@@ -55,7 +55,7 @@ class Shares:
         self.watching = watching
 
     def ask(self, name: str, *, namespace: str = "team-a", mode: str = "mps", sizes: str = 'sluice.dev/memory: "4Gi"'):
-        """A pod that asks for a share."""
+        """A pod that requests a share."""
         text = POD.format(name=name, namespace=namespace, mode=mode, sizes=sizes, uid=ME)
         self.up.write(f"00-{name}.yaml", text)
 
@@ -266,7 +266,7 @@ async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_
 
 
 async def test_a_process_of_another_user_is_reported_to_its_pod(shares, up):
-    """It waits for ever, and looks like a program that hangs."""
+    """It waits forever, and looks like a program that hangs."""
     shares.ask("one")
     pod, _ = await shares.bound("one")
     with tenant(up, pod) as mine:
@@ -355,7 +355,7 @@ async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_
 
 
 async def closed(path: Path) -> None:
-    """A tenant's socket goes with its slice: a moment after everybody was told that it is gone."""
+    """A tenant's socket goes with its slice, a moment after its removal is published."""
     async with asyncio.timeout(30):
         while path.exists():  # noqa: ASYNC110, ASYNC240 - a file has no bell
             await asyncio.sleep(0.02)

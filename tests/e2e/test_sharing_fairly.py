@@ -140,7 +140,7 @@ class Here:
         return await self.watching.until(condition, f"{name} to be bound")
 
     async def waiting(self, name: str, words: str):
-        """A pod, once it waits and what is said of it holds `words`."""
+        """A pod, once it waits and its reason contains `words`."""
 
         def condition(pods, _gpus):
             pod = pods.get(name)
@@ -159,9 +159,9 @@ class Here:
 
     async def told(self, name: str, *sentences: str) -> str:
         """
-        What `sluice explain` says of a pod of this test, or of a request, once it tells `sentences` in this order.
+        The `sluice explain` output of a pod of this test, or of a request, once it has `sentences` in this order.
 
-        The history is written a moment after the words, and an allocator may be too busy to answer in time.
+        The history is written a moment after the messages, and an allocator may be too busy to answer in time.
         """
         story = ""
         try:
@@ -314,7 +314,7 @@ async def test_a_more_important_pod_takes_the_place_of_one_that_allows_it(here):
 
 
 async def test_a_priority_class_of_the_folder_counts_and_one_that_is_nowhere_is_warned_of(here):
-    """A chart's `priorityClassName` would be passed over without a word, and production wait behind experiments."""
+    """A chart's `priorityClassName` would be ignored silently, and production wait behind experiments."""
     for number in range(4):
         here.put(f"batch-{number}", preemptible="true")
         await here.bound(f"batch-{number}")

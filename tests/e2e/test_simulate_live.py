@@ -115,7 +115,7 @@ async def test_a_manifest_is_judged_by_the_live_fleet_which_is_not_touched(up, t
 
 
 async def test_what_no_node_here_has_would_wait_and_is_told_what_comes_nearest(up, tmp_path):
-    """It would be refused, although tomorrow's node may have it; or be said to start when others end."""
+    """It would be refused, although tomorrow's node may have it; or be shown as waiting for others to end."""
     (tmp_path / "pods.yaml").write_text(NOT_HERE)
     answers = by_name(up.sluice("simulate", "-f", str(tmp_path / "pods.yaml"), "--json"))
     assert {pod["answer"] for pod in answers.values()} == {"pending"}

@@ -46,7 +46,7 @@ async def test_everything_that_becomes_known_arrives_in_one_patch(kube: Cluster,
 
 
 async def test_an_annotation_alone_does_not_move_the_generation(kube: Cluster, pods: str) -> None:
-    """Who waits for a generation would wait for ever."""
+    """A controller that waits for a generation would wait forever."""
     await made(kube, pods, pod(annotations=ASKED))
 
     reply = await kube.patch(f"{pods}/p", [add(POINTER, "MIG-1")])
@@ -94,8 +94,8 @@ async def test_a_patch_can_be_guarded_against_a_pod_that_is_being_deleted(
     kube: Cluster, pods: str, guard: Json
 ) -> None:
     """
-    An absent field is null to a `test`, which the RFC does not say: without this, a slice could only be kept from a
-    dying pod by looking at it first.
+    An absent field is null to a `test`, unlike in the RFC: without this, a slice could only be kept from a terminating
+    pod by reading it first.
     """
     body = pod(annotations=ASKED)
     body["metadata"]["finalizers"] = ["sluice.dev/test"]

@@ -1,4 +1,4 @@
-"""Events in the new words and the old."""
+"""Events in events.k8s.io and core/v1."""
 
 from datetime import UTC, datetime
 
@@ -62,7 +62,7 @@ NODE = {"kind": "Node", "name": "n1"}
 
 
 def old_event(name: str, about: Json, **changes: object) -> Json:
-    """One in the words of core/v1, without an eventTime."""
+    """One of core/v1, without an eventTime."""
     return {"metadata": {"name": name}, "involvedObject": about, "message": "m", **changes}
 
 
@@ -78,7 +78,7 @@ async def test_an_event_about_a_node_is_refused_among_pods(kube: Cluster, namesp
 
 @pytest.mark.parametrize("place", ["default", "kube-system"])
 async def test_an_event_about_a_node_belongs_to_default(kube: Cluster, namespace: str, place: str) -> None:
-    """Or to kube-system, if it says when it happened."""
+    """Or to kube-system, if it has a time."""
     new = f"/apis/events.k8s.io/v1/namespaces/{place}/events"
     old = f"/api/v1/namespaces/{place}/events"
     written = await kube.post(new, event(place, namespace, regarding=NODE))

@@ -1,5 +1,5 @@
 """
-Jobs of several pods, preemption, quotas and drains as users of a cluster meet them, with what `kubectl describe` says.
+Jobs of several pods, preemption, quotas and drains as users of a cluster meet them, with what `kubectl describe` shows.
 
 Every part is the real one; GPUs are simulated, and so is the cluster: two nodes of two A100 each.
 """
@@ -40,7 +40,7 @@ def at(system: ClusterSystem, server: Cluster):
 
 
 class Reader:
-    """A person with kubectl, who reads the first words about a pod: newer ones come after seconds, or a minute."""
+    """A person with kubectl, who reads the first message about a pod: newer ones come after seconds, or a minute."""
 
     def __init__(self, home: Path) -> None:
         """`home` is theirs."""
@@ -51,7 +51,10 @@ class Reader:
         return (await described_in(scene.cluster, self.home, scene.namespace))[name]
 
     async def is_told(self, scene: Scene, name: str, *words: str) -> Said:
-        """Wait until the condition of a pod has these words; the Event that `kubectl describe` shows of it then."""
+        """
+        Wait until the condition of a pod contains these words; the Event that `kubectl
+        describe` shows of it then.
+        """
 
         async def look() -> str:
             said = (await scene.condition(name)).get("message", "")
@@ -83,7 +86,7 @@ def _notes(scene: Scene, name: str) -> list[str]:
 
 
 async def _is_told(scene: Scene, name: str, words: str) -> bool:
-    """As its condition has it: an Event of newer words comes after seconds, or a minute."""
+    """In its condition: an Event with the new message comes after seconds, or a minute."""
     return words in (await scene.condition(name)).get("message", "")
 
 
@@ -93,7 +96,7 @@ def _why_evicted(scene: Scene, name: str) -> list[str]:
 
 
 def _asks(scene: Scene) -> list[str]:
-    """The pods of the namespace for which somebody has asked."""
+    """The pods of the namespace with a request."""
     asked = [message for _, message in scene.live.fleet_state.of("request", AllocationRequested)]
     return sorted(each.name for each in asked if each.namespace == scene.namespace)
 
@@ -135,7 +138,7 @@ async def test_the_pods_of_a_job_start_together_or_hold_nothing(at, reader: Read
 
 
 async def test_a_job_that_can_never_fit_says_so(at, reader: Reader) -> None:
-    """Its owner would wait for ever beside an empty fleet."""
+    """Its owner would wait forever beside an empty fleet."""
     async with at as scene:
         for number in range(GPUS + 1):
             await scene.apply(member(f"worker-{number}", "huge", GPUS + 1))

@@ -25,7 +25,7 @@ def node_of(agent: psutil.Process) -> str:
 
 @contextmanager
 def stopped(agents: list[psutil.Process]) -> Iterator[None]:
-    """They live and do nothing; whatever is still there of them runs on in the end."""
+    """The agents are stopped (SIGSTOP); those that still exist continue at the end."""
     for agent in agents:
         agent.suspend()
     try:
@@ -42,7 +42,7 @@ def pods(running: Running) -> dict[str, tuple[str, str]]:
 
 
 def orders(running: Running) -> list[tuple[str, str]]:
-    """What stands in the ledgers for slices, and of which node."""
+    """The slices in the ledgers, with their node."""
     words = asyncio.run(words_at(running.url, "BOOK", "sluice.ledger.>"))
     return sorted((word["type"], word["booking"]["node"]) for word in words if "booking" in word)
 

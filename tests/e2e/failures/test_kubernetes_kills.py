@@ -69,12 +69,12 @@ def points(pods: int, kills: int) -> tuple[list[Point], list[Point]]:
 
 @dataclass
 class Observer:
-    """What became of each pod in the API server's store; and who is to be killed at which point of that."""
+    """The fate of each pod in the API server's store; and which process to kill at which point of it."""
 
     opened: Counter[str] = field(default_factory=Counter)
     """How often a pod's gate went, by UID."""
     told: Counter[str] = field(default_factory=Counter)
-    """How often what a pod was given was written to it."""
+    """How often a pod's grant was written to it."""
     created: int = 0
     gone: int = 0
     point: Point | None = None

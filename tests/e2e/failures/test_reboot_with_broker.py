@@ -1,6 +1,6 @@
 """
-A node is rebooted, and the broker is on it: STATE is not synced, so it forgets its latest words and gives their numbers
-to what is said next. A restored copy of the stream plays that part here: a killed process loses nothing of its own.
+A node is rebooted with the broker on it: STATE is not synced, so it loses its latest messages and reuses their
+sequences. A restored copy of the stream plays that part here: a killed process loses nothing of its own.
 """
 
 import shutil
@@ -26,7 +26,7 @@ def stream_of(nats: Path) -> Path:
 
 
 async def devices(scene: Scene) -> dict[str, str]:
-    """What each pod was told."""
+    """The devices in each pod's annotations."""
     return {name: each["metadata"]["annotations"][DEVICES] for name, each in (await scene.pods()).items()}
 
 

@@ -55,7 +55,7 @@ class Scene:
     live: LiveFleet
     namespace: str
     heard: list[Heard]
-    """What was said of requests since this began."""
+    """The messages about requests since the start."""
     _synced_at: float = field(default=0.0)
 
     @property
@@ -144,7 +144,7 @@ class Scene:
     # -- what it looks like -------------------------------------------------------------------------------------------
 
     def told(self, pod: Json) -> PodDocument | None:
-        """What the bus says of a pod."""
+        """The messages on the bus about a pod."""
         uid = pod["metadata"]["uid"]
         return next((each for each in pods_document(self.live.fleet_state).pods if each.request == uid), None)
 
@@ -185,7 +185,7 @@ class Scene:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _told_bound(self, pod: Json, node: str) -> PodDocument | None:
-        """What the bus tells of a pod once it is bound there: that may come to us later than the pod starts."""
+        """The messages about a pod once it is bound there; they may arrive later than the pod starts."""
         told = self.told(pod)
         return told if told is not None and (told.state, told.node) == ("bound", node) else None
 
@@ -228,7 +228,7 @@ class Scene:
         return "\n".join([*pods, f"bus: {bus}", f"tickets: {self.system.tickets()}", self.system.said()])
 
     async def clear(self) -> None:
-        """Nothing of this namespace stays; nothing bad was ever said on the bus."""
+        """Remove everything of this namespace, and check that the bus had no violation."""
         await self._delete_all()
         await self.given_back()
         violations = await violations_at(self.system.url, self.heard)
@@ -255,7 +255,7 @@ async def scene_on(system: ClusterSystem, cluster: Cluster) -> AsyncIterator[Sce
 
 
 def distinct(devices: Iterable[str]) -> int:
-    """How many there are, each of which must be there once."""
+    """How many there are; each must occur once."""
     listed = list(devices)
     assert len(set(listed)) == len(listed), "a device was given twice"
     return len(listed)

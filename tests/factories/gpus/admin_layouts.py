@@ -42,7 +42,7 @@ def report(node, gpu=0):
 
 
 def granted(node, name="a1", *places, owner="pod-1"):
-    """The word of a slice that was granted."""
+    """The message of a granted slice."""
     booking = node.booking(name, *(places or (SMALL,)), owner=owner)
     node.order(node.grant(booking))
     node.work()
@@ -50,7 +50,7 @@ def granted(node, name="a1", *places, owner="pod-1"):
 
 
 def revoked(node, booking):
-    """The word of a slice that was revoked."""
+    """The message of a revoked slice."""
     node.order(node.revoke(booking))
     node.work()
     return node.word(booking.allocation)

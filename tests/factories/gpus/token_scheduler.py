@@ -1,4 +1,4 @@
-"""Token schedulers for tests: with processes that say hello by themselves, and with a judge beside them."""
+"""Token schedulers for tests: with processes that connect by themselves, and with a judge beside them."""
 
 from judges.tokens import TokenJudge
 

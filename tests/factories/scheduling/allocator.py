@@ -124,7 +124,7 @@ def snapshot(node: str, gpus: tuple[GpuReport, ...], **changes) -> NodeSnapshot:
 
 
 def claim(**changes) -> Claim:
-    """One container's claim; a 1g.5gb unless said otherwise."""
+    """One container's claim; by default a 1g.5gb."""
     return Claim(**({"container": "main", "profile": "1g.5gb"} | changes))
 
 
@@ -149,7 +149,7 @@ def asked(request: str, *claims: Claim, revision: int = 1, priority: int = 0) ->
 
 @dataclass
 class Bench:
-    """Drives one allocator: what it writes is collected, and lands when the test says so."""
+    """Drives one allocator: its writes are collected, and land when the test decides."""
 
     allocator: Allocator
     now: float = 0.0
@@ -276,7 +276,7 @@ class Bench:
 
 
 def ready_of(grant: Grant, ticket: str = "ticket-1") -> SliceReady:
-    """What the agent says when a grant's slice is ready."""
+    """The agent's report that a grant's slice is ready."""
     booking = grant.booking
     devices = tuple(
         DeviceState(gpu=d.gpu, profile=d.profile, start=d.start, size=d.size, uuid=f"MIG-{ticket}-{n}")
@@ -310,7 +310,7 @@ def working_allocator() -> Bench:
 
 
 def all_said(source: SourceName = FOLDER) -> tuple[Address, AnyMessage]:
-    """A source has said all of its requests in this life of the broker."""
+    """A source has published all of its requests in this incarnation of the bus."""
     return subjects.source(source), SourceSynced(source=source, run=RunId("w1"), epoch=1, count=0)
 
 

@@ -1,4 +1,4 @@
-"""Situations in which a pod waits for its turn, not for a place: each ends with what the allocator says of that pod."""
+"""Situations in which a pod waits for its turn, not for a place: each ends with the pod's wait reason."""
 
 from dataclasses import replace
 
