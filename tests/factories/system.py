@@ -240,9 +240,7 @@ async def violations_at(url: str, heard: Sequence[Heard] = (), *, sources_killed
             standing_words = [
                 (m.subject, m.metadata.sequence.stream, _message(m))
                 for m in words
-                if m.data
-                and ".lease."
-                not in m.subject  # an expired message's marker is not a message, and leases are not copied
+                if m.data and ".lease." not in m.subject  # markers of expired messages and leases have no copy
             ]
             late = [subject for subject, sequence, _ in standing_words if history.lacks(subject, sequence)]
             if not late or time.monotonic() > deadline:
