@@ -165,7 +165,7 @@ class Watching:
 
 @pytest.fixture(scope="session")
 def make_up():
-    """What makes a `sluice up` that several tests share; whoever makes one ends it."""
+    """Creates a `sluice up` that several tests share; the caller ends it."""
     return Up
 
 

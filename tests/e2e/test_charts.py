@@ -1,7 +1,7 @@
 """
-Pods as public charts render them: each works unchanged, or its owner reads a sentence that says what to change.
+Pods as public charts render them: each works unchanged, or its owner reads what to change.
 
-`charts/` has them, each with its source; docs/migration.md has the list that people read.
+`charts/` has them, each with its source; docs/migration.md has the list for readers.
 """
 
 import json
@@ -47,7 +47,7 @@ REFUSED = {
 
 
 async def test_pods_of_public_charts_work_or_say_what_to_change(up, tmp_path):
-    """Whoever moves a cluster would read the source of a chart to find out why its pod does not start."""
+    """Otherwise only the source of a chart would show why its pod does not start."""
     up.fleet = tmp_path / "fleet.toml"
     up.fleet.write_text(FLEET)
     up.start()

@@ -1,4 +1,4 @@
-"""`sluice doctor` beside a running system: a person who asks what is wrong is told, and told what could not be seen."""
+"""`sluice doctor` beside a running system: it shows what is wrong, and what it could not check."""
 
 import asyncio
 import json
@@ -66,7 +66,7 @@ def scraped(port: int) -> dict[str, list[float]]:
 
 
 async def test_a_system_that_works_is_well_and_one_that_lost_its_allocator_is_not(up):
-    """The allocator is frozen, so that nobody starts it again: its lease ends, and nothing else would say so."""
+    """The allocator is frozen, so that it is not restarted: its lease expires, and only doctor would show that."""
     ports = dict(zip(SHOWN, free_ports(len(SHOWN)), strict=True))
     for service, port in ports.items():
         variable = f"SLUICE_{service.replace('-', '_').upper()}_METRICS_ADDRESS"

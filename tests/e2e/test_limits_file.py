@@ -25,19 +25,19 @@ NAMES = ("one", "two")
 
 
 def set_to(path, gpus: int) -> None:
-    """The file says how many devices the namespace may have, and cordons the second node; replaced in one step."""
+    """Write the file with the namespace's quota, and the second node cordoned; replaced in one step."""
     draft = path.with_suffix(".new")
     draft.write_text(f"[namespaces.research]\ngpus = {gpus}\n[nodes.gpu-2]\ncordon = true\nwhy = 'fans'\n")
     draft.rename(path)
 
 
 def quota_of(fleet_state) -> QuotaSet | None:
-    """What the bus says of the namespace."""
+    """The quota of the namespace on the bus."""
     return fleet_state.at("quota", QuotaSet, "research")
 
 
 async def test_limits_in_a_file_outlive_the_broker_and_are_changed_there_alone(up, tmp_path):
-    """After the loss of a disk everybody could have everything, and no one would have said so."""
+    """After the loss of a disk every namespace would be without limits, unnoticed."""
     limits = tmp_path / "limits.toml"
     set_to(limits, 1)
     for name in NAMES:  # before the start: the limits are on the bus before these are asked for
@@ -47,7 +47,7 @@ async def test_limits_in_a_file_outlive_the_broker_and_are_changed_there_alone(u
     async with up.watching() as watching:
 
         async def waits() -> tuple[str, str]:
-            """Who has the one device, and who waits for it."""
+            """The pod with the only device, and the pod that waits for it."""
             numbers = "namespace research may have 1 device and has 1"
 
             def condition(pods, _gpus):
@@ -74,7 +74,7 @@ async def test_limits_in_a_file_outlive_the_broker_and_are_changed_there_alone(u
         await watching.until(
             lambda _pods, _gpus: watching.live.fleet_state.incarnation != first, "the broker's new life"
         )
-        said = await watching.live.until(quota_of, within_s=20, what="the limits to be said again")
+        said = await watching.live.until(quota_of, within_s=20, what="the limits to be published again")
         assert said.total.gpus == 1
         after = await watching.bound(has)
         assert (after.allocation, after.containers) == (before.allocation, before.containers)
@@ -94,7 +94,7 @@ async def test_limits_in_a_file_outlive_the_broker_and_are_changed_there_alone(u
 
 
 def test_a_limits_file_with_a_mistake_ends_the_start_with_a_sentence(up, tmp_path):
-    """It would start without limits, and say so in a log that nobody reads."""
+    """It would start without limits, with only a log line to show it."""
     limits = tmp_path / "limits.toml"
     limits.write_text("[namespaces.research]\ngpu = 1\n")
     up.start("--limits", str(limits))

@@ -56,7 +56,7 @@ def answer_of_simulate(pod):
 
 
 async def test_every_pod_of_the_corpus_has_one_answer(up, tmp_path):
-    """Whoever rehearses a chart learns what the cluster will say."""
+    """A rehearsal of a chart shows what the cluster will answer."""
     expected = {}
     async with webhook_cluster(tmp_path / "kubeconfig") as kube:
         await kube.post("/api/v1/namespaces", {"metadata": {"name": "corpus"}})

@@ -46,7 +46,7 @@ def write_pod(up, pod, *containers):
 
 
 async def test_two_halves_of_one_card_run_side_by_side(emptied):
-    """The first half would be given the whole card, and the second pod would wait for ever."""
+    """The first half would get the whole card, and the second pod would wait forever."""
     async with emptied.watching() as watching:
         for name in ("half-1", "half-2"):
             emptied.write(f"{name}.yaml", HALF.format(name=name))

@@ -71,7 +71,7 @@ def _small(name: str) -> Json:
 
 
 async def test_pods_start_again_after_the_memory_disk_of_their_node_was_emptied(system) -> None:
-    """A node of kind that is restarted has the same boot id and no tickets: its pods would wait for ever."""
+    """A node of kind that is restarted has the same boot id and no tickets: its pods would wait forever."""
     names = [f"pod-{number}" for number in range(7)]
     async with scene_on(*system) as scene:
         for name in names:

@@ -1,4 +1,4 @@
-"""`sluice run`: a command on a slice of its own, and the slice given back whoever is killed."""
+"""`sluice run`: a command on a slice of its own, which is released whichever process is killed."""
 
 import asyncio
 import contextlib
@@ -82,7 +82,7 @@ def runs(pid: int) -> bool:
 
 
 async def free(up, *, tidy=True):
-    """Nobody asks, nothing is booked, and nothing is on any GPU."""
+    """No request, no booking, and no instance on any GPU."""
     async with connected(up.running.nats_url) as bus, following(bus) as live:
         await live.until(
             lambda fleet_state: (
@@ -123,7 +123,7 @@ async def test_a_command_gets_its_slice_its_streams_and_its_exit_code(shared):
 
 
 async def test_a_command_has_of_the_driver_what_its_caller_chose_or_its_profile_is_made_for(shared):
-    """A transcoder on an instance with the media engines would be told that it may only compute."""
+    """A transcoder on an instance with the media engines would be allowed to compute only."""
     print_it = ("--", "printenv", "NVIDIA_DRIVER_CAPABILITIES")
     without = {name: value for name, value in shared.environment.items() if name != "NVIDIA_DRIVER_CAPABILITIES"}
     ran = await done(shared, "--profile", "1g.5gb+me", *print_it, env=without)
@@ -135,7 +135,7 @@ async def test_a_command_has_of_the_driver_what_its_caller_chose_or_its_profile_
 
 
 async def test_a_share_is_told_its_daemon_and_its_limits(shared):
-    """Without them its processes would run beside the daemon, or not at all. And a signal's number is told."""
+    """Without them its processes would run beside the daemon, or not start. A signal's number is reported."""
     options = ("--mode", "fractional", "--sm", "20", "--memory", "2Gi")
     ran = await done(shared, *options, "--", "sh", "-c", "env; kill -SEGV $$")
     assert ran.returncode == 128 + signal.SIGSEGV, ran.stderr
@@ -153,7 +153,7 @@ VICTIMS = ("runner", "command", "both", "group", "keeper", "runner and keeper")
 
 
 async def test_whoever_is_killed_the_slice_comes_back_and_nothing_runs_on_it(shared, tmp_path):
-    """A slice with a process of its last tenant on it would be given twice; one that is kept for nobody is lost."""
+    """A slice with a process of its last tenant would be granted twice; one kept without a request is lost."""
     async with contextlib.AsyncExitStack() as stack:
         families = {}
         for victims in VICTIMS:
@@ -176,7 +176,7 @@ async def test_whoever_is_killed_the_slice_comes_back_and_nothing_runs_on_it(sha
                 os.kill(pid, signal.SIGKILL)
             if victims == "group":
                 os.killpg(run.pid, signal.SIGKILL)
-        orphans = members["runner and keeper"][3]  # nobody is left to end them: the slice stays theirs
+        orphans = members["runner and keeper"][3]  # no process is left to end them: the slice stays theirs
         await only_left(shared, 1)
         assert all(runs(pid) for pid in orphans)
         for pid in orphans:
@@ -249,7 +249,7 @@ async def test_what_a_command_leaves_behind_ends_with_it(shared, tmp_path):
 
 
 async def test_a_signal_for_the_runner_is_one_for_the_command(shared):
-    """A training run saves its state when it is told to."""
+    """A training run saves its state when it gets the signal."""
     shell = "trap 'echo one' USR1; trap 'echo int' INT; trap 'echo end; exit 9' TERM; echo; while :; do sleep 0.1; done"
     with running(shared, "sh", "-c", shell) as run:
         assert run.stdout.readline() == "\n"
@@ -308,14 +308,14 @@ def test_a_run_that_cannot_be_ends_before_anybody_is_asked(shared):
 
 
 def test_what_the_system_refuses_is_told_in_options(shared):
-    """How many GPUs a node may have is known there; who typed `--gpus` knows no annotation."""
+    """The limit of GPUs per node is known there; a user of `--gpus` knows no annotation."""
     done = shared.sluice("run", "--gpus", "99", "--", "true")
     assert done.returncode == 125, done.stderr
     assert "refused: --gpus = '99': " in done.stderr
 
 
 async def test_a_drain_ends_the_command(shared, tmp_path):
-    """Its slice is taken away: going on would be on somebody else's."""
+    """Its slice is revoked: going on would use another pod's."""
     pids = tmp_path / "pids"
     with running(shared, "sh", "-c", f"echo $$ > {pids}; exec sleep 1000", options=("--node", "gpu-2")) as run:
         (command,) = written(pids)
@@ -336,7 +336,10 @@ def embedded_of(up) -> RunningSystem | None:
 
 
 async def test_where_nothing_runs_a_run_brings_its_own_system_and_the_last_one_takes_it_away(up):
-    """On a fresh machine without a GPU. Whoever started it may be killed: others use it, as long as somebody does."""
+    """
+    On a fresh machine without a GPU. The process that started it may be killed: others use it
+    while one of them runs.
+    """
     go = up.temporary / "go"
     last = f"echo; while [ ! -e {go} ]; do sleep 0.05; done; exit 5"
     with running(up, "sh", "-c", "env | grep -E 'NVIDIA|CUDA'; echo $$; exec sleep 999") as first:
@@ -359,7 +362,7 @@ async def test_where_nothing_runs_a_run_brings_its_own_system_and_the_last_one_t
 
 
 def test_what_this_machine_can_never_give_ends_at_once_with_what_comes_nearest(shared):
-    """A mistyped profile would wait for an hour, for a node that nobody adds to one's own machine."""
+    """A mistyped profile would wait for an hour, for a node that never comes."""
     with running(shared, "true", options=("--profile", "4g.24gb", "--wait-s", "3600")) as run:
         _, said = run.communicate(timeout=DONE_WITHIN_S)
     assert run.returncode == 125

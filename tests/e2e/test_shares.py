@@ -55,7 +55,7 @@ class Shares:
         self.watching = watching
 
     def ask(self, name: str, *, namespace: str = "team-a", mode: str = "mps", sizes: str = 'sluice.dev/memory: "4Gi"'):
-        """A pod that asks for a share."""
+        """A pod that requests a share."""
         text = POD.format(name=name, namespace=namespace, mode=mode, sizes=sizes, uid=ME)
         self.up.write(f"00-{name}.yaml", text)
 
@@ -77,7 +77,7 @@ class Shares:
         return await self.watching.until(condition, f"{name} to have its share")
 
     async def gone(self, name: str) -> None:
-        """The pod is known to nobody any more."""
+        """No service knows the pod any more."""
         await self.watching.until(lambda pods, gpus: name not in pods, f"{name} to be gone")
 
     def agent(self, node: str) -> psutil.Process:
@@ -121,7 +121,7 @@ def identity(home) -> tuple:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone; one that nobody has waited for yet is."""
+    """Whether a process is gone; a zombie counts as gone."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -227,7 +227,7 @@ async def test_a_running_share_is_made_smaller_and_larger_and_says_when_that_is_
 
 
 async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_each(shares, up):
-    """A restart would end all work on the node; or a process would lose its GPU and nobody would say why."""
+    """A restart would end all work on the node; or a process would lose its GPU without a reason shown."""
     shares.ask("one")
     await shares.bound("one")
     shares.ask("two", mode="fractional", sizes='sluice.dev/sm-partition: "20"\n    sluice.dev/memory: "4Gi"')
@@ -266,12 +266,12 @@ async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_
 
 
 async def test_a_process_of_another_user_is_reported_to_its_pod(shares, up):
-    """It waits for ever, and looks like a program that hangs."""
+    """It waits forever, and looks like a program that hangs."""
     shares.ask("one")
     pod, _ = await shares.bound("one")
     with tenant(up, pod) as mine:
         assert "error" not in mine()
-        with tenant(up, pod, uid=ME + 1):  # only now: whoever comes first has the server
+        with tenant(up, pod, uid=ME + 1):  # only now: the first user has the server
             warned, _ = await shares.bound("one", lambda pod, home: bool(pod.warnings))
         assert f"user {ME + 1}" in warned.warnings[0]
     await shares.bound("one", lambda pod, home: not pod.warnings)
@@ -355,7 +355,7 @@ async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_
 
 
 async def closed(path: Path) -> None:
-    """A tenant's socket goes with its slice: a moment after everybody was told that it is gone."""
+    """A tenant's socket goes with its slice, a moment after its removal is published."""
     async with asyncio.timeout(30):
         while path.exists():  # noqa: ASYNC110, ASYNC240 - a file has no bell
             await asyncio.sleep(0.02)

@@ -140,7 +140,7 @@ class Here:
         return await self.watching.until(condition, f"{name} to be bound")
 
     async def waiting(self, name: str, words: str):
-        """A pod, once it waits and what is said of it holds `words`."""
+        """A pod, once it waits and its reason contains `words`."""
 
         def condition(pods, _gpus):
             pod = pods.get(name)
@@ -159,9 +159,9 @@ class Here:
 
     async def told(self, name: str, *sentences: str) -> str:
         """
-        What `sluice explain` says of a pod of this test, or of a request, once it tells `sentences` in this order.
+        The `sluice explain` output of a pod of this test, or of a request, once it has `sentences` in this order.
 
-        The history is written a moment after the words, and an allocator may be too busy to answer in time.
+        The history is written a moment after the messages, and an allocator may be too busy to answer in time.
         """
         story = ""
         try:
@@ -188,7 +188,7 @@ class Here:
 
 @pytest.fixture
 async def here(shared, request):
-    """The running system, empty. Whoever leaves it in disorder leaves it to nobody else."""
+    """The running system, empty. A test that leaves it in disorder gets a new one."""
     up = await shared.ready()
     namespace = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[:40].strip("-")
     is_clean = False
@@ -216,7 +216,7 @@ async def typed(work) -> tuple[int, str, str]:
 
 
 def untold(story: str, sentences: tuple[str, ...]) -> str:
-    """The first of these sentences that is not told after those before it; empty when all are told, in this order."""
+    """The first of these sentences that is missing after those before it; empty when all come in this order."""
     at = 0
     for sentence in sentences:
         found = story.find(sentence, at)
@@ -230,7 +230,7 @@ def untold(story: str, sentences: tuple[str, ...]) -> str:
 
 
 async def test_a_drained_node_loses_its_pod_to_the_other_and_serves_again_when_it_is_uncordoned(here):
-    """From the operator's command to the pod on another node, and what everybody is told."""
+    """From the operator's command to the pod on another node, with every message on the way."""
     here.put("train")
     before = await here.bound("train")
     done = here.up.sluice("drain", before.node, "--yes", "--wait", "25", "--why", "new fans", timeout_s=60)
@@ -263,7 +263,7 @@ async def test_a_drained_node_loses_its_pod_to_the_other_and_serves_again_when_i
 
 
 async def test_a_drain_asks_first_and_a_wrong_name_changes_nothing(here):
-    """A script without --yes, a mistyped node, a GPU that is not there: nobody loses a pod by it."""
+    """A script without --yes, a mistyped node, a missing GPU: no pod is lost."""
     here.put("train")
     bound = await here.bound("train")
     asked = here.up.sluice("drain", bound.node)
@@ -314,7 +314,7 @@ async def test_a_more_important_pod_takes_the_place_of_one_that_allows_it(here):
 
 
 async def test_a_priority_class_of_the_folder_counts_and_one_that_is_nowhere_is_warned_of(here):
-    """A chart's `priorityClassName` would be passed over without a word, and production wait behind experiments."""
+    """A chart's `priorityClassName` would be ignored silently, and production wait behind experiments."""
     for number in range(4):
         here.put(f"batch-{number}", preemptible="true")
         await here.bound(f"batch-{number}")
@@ -330,7 +330,7 @@ async def test_a_priority_class_of_the_folder_counts_and_one_that_is_nowhere_is_
 
 
 async def test_a_pod_that_its_namespace_may_not_have_waits_until_the_quota_is_raised(here):
-    """The person is told the numbers, and needs to do nothing once they are changed."""
+    """The person reads the numbers, and has nothing to do once they are changed."""
     assert here.up.sluice("quota", "set", here.namespace, "--gpus", "1").returncode == 0
     here.put("one", profile="1g.5gb")
     await here.bound("one")

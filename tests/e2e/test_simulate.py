@@ -224,7 +224,7 @@ def test_a_model_of_the_fleet_files_own_is_rehearsed(files):
 
 
 def test_a_name_that_is_half_a_model_is_answered_with_both(files):
-    """Who writes `a100` is told which two there are, and that his own can be spelled out."""
+    """`a100` is ambiguous: the error names the two models, and how to spell out one."""
     files.fleet.write_text('[[node]]\nname = "n"\ngpus = [{model = "a100"}]\n', encoding="utf-8")
     files.workload.write_text("", encoding="utf-8")
 
@@ -235,7 +235,7 @@ def test_a_name_that_is_half_a_model_is_answered_with_both(files):
 
 
 def test_profiles_with_attributes_are_had_by_either_spelling(files):
-    """A pod that asks for all media engines by NVIDIA's resource would be refused for ever."""
+    """A pod that requests all media engines by NVIDIA's resource would be refused forever."""
     asked = {"1g.24gb.me.all": "1g.24gb+me.all", "2g.48gb.gfx": "2g.48gb+gfx", "1g.24gb-me": "1g.24gb-me"}
     lines = [arrive(0, name, {f"nvidia.com/mig-{name}": 1}) for name in asked]
     lines += [arrive(1, f"{name} by annotation", profile=name) for name in asked.values()]

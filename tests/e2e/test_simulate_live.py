@@ -115,7 +115,7 @@ async def test_a_manifest_is_judged_by_the_live_fleet_which_is_not_touched(up, t
 
 
 async def test_what_no_node_here_has_would_wait_and_is_told_what_comes_nearest(up, tmp_path):
-    """It would be refused, although tomorrow's node may have it; or be said to start when others end."""
+    """It would be refused, although tomorrow's node may have it; or be shown as waiting for others to end."""
     (tmp_path / "pods.yaml").write_text(NOT_HERE)
     answers = by_name(up.sluice("simulate", "-f", str(tmp_path / "pods.yaml"), "--json"))
     assert {pod["answer"] for pod in answers.values()} == {"pending"}
@@ -164,7 +164,7 @@ spec: { priorityClassName: productoin, containers: [{ name: main }] }
 
 
 async def test_a_simulated_pod_is_as_urgent_as_its_spec_says(up, tmp_path):
-    """Whoever asks beforehand would read that production waits, and that nothing was wrong with a slip in its class."""
+    """A rehearsal would show that production waits, and hide a typo in its class."""
     async with up.watching() as watching:
         gpus = await watching.until(lambda _pods, gpus: len(gpus), "the GPUs to be known")
         for number in range(gpus):

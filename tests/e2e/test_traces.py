@@ -1,4 +1,4 @@
-"""A pod's traces over real processes: whoever looks into a trace viewer sees its whole way as one tree."""
+"""A pod's traces over real processes: a trace viewer shows its whole way as one tree."""
 
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_a_pods_way_is_one_connected_tree_and_its_release_another(tmp_path):
     """
     From the manifest that was seen to the binding, over four processes and a gRPC call; and then back.
 
-    And a collector that hangs afterwards costs nobody a slice, and no service its orderly end.
+    And a collector that hangs afterwards costs no pod its slice, and no service its orderly end.
     """
     there = {
         "request seen",

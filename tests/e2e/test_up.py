@@ -86,7 +86,7 @@ async def test_ctrl_c_leaves_no_process_and_no_file(up):
 
 
 async def test_killing_up_leaves_no_process(up):
-    """Kill -9, not Ctrl-C: no service is orphaned, and nobody is pointed at a dead system."""
+    """Kill -9, not Ctrl-C: no service is orphaned, and no command finds a dead system."""
     up.start()
     await up.ready()
     with leaves_no_process(up):
@@ -120,7 +120,7 @@ async def test_any_process_may_be_killed_and_no_slice_is_lost_or_moved(up):
 
 
 async def test_a_wiped_broker_loses_no_slice(up):
-    """Truth is the devices, the journals and the folder: the streams are made anew and filled again."""
+    """The devices, the journals and the folder are the truth: the streams are created and filled again."""
     up.start()
     await up.ready()
     async with up.watching() as watching:

@@ -16,14 +16,14 @@ spec: {{ containers: [{{ name: main, image: train }}] }}
 
 
 def page_of(said: str) -> tuple[str, int]:
-    """Where `sluice up` says that its page is."""
+    """The page's address in the output of `sluice up`."""
     found = re.search(r"page +http://([0-9.]+):(\d+)/", said)
     assert found is not None, said
     return found[1], int(found[2])
 
 
 async def answers(host: str, port: int) -> None:
-    """Return when somebody listens there: the page's process starts beside the others."""
+    """Return when a process listens there: the page's process starts beside the others."""
     async with asyncio.timeout(20):
         while True:
             try:

@@ -182,7 +182,7 @@ async def running(service, broker):
 
 
 async def start_agent(data_dir: Path, **variables: object) -> asyncio.subprocess.Process:
-    """Start an agent as a process, told by settings as variables (upper case); its log is `agent.log`."""
+    """Start an agent as a process, with settings as variables (upper case); its log is `agent.log`."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
     told = {name: str(value) for name, value in variables.items()}
     with (data_dir / "agent.log").open("ab") as log:
@@ -205,7 +205,7 @@ async def kill(process: asyncio.subprocess.Process) -> None:
 
 @contextlib.contextmanager
 def short_folder() -> Iterator[Path]:
-    """A folder whose path leaves room for sockets; in the end it is gone, with every daemon that lived in it."""
+    """A folder whose path leaves room for sockets; removed at the end, with every daemon in it."""
     folder = Path(tempfile.mkdtemp(prefix="sl", dir="/tmp"))
     try:
         yield folder

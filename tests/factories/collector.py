@@ -38,7 +38,7 @@ class Collector:
 
     @property
     def endpoint(self) -> str:
-        """What services are told."""
+        """The settings of services."""
         return f"http://127.0.0.1:{self.port}"
 
     def hang(self) -> None:

@@ -11,7 +11,7 @@ def killed_twice(make_node: Callable[[], Any], begin: Callable[[Any], Any]) -> I
     """
     Nodes in their third life, opened and idle, and how far the first two came. `begin` gives the first life its orders.
 
-    The step at which a life ends is carried out, and nobody hears of it.
+    The step at which a life ends is carried out, but its result is lost.
     """
     first, second = 0, 0
     while True:

@@ -44,7 +44,7 @@ _LASTS = days(certificate_authority.SERVER_DAYS)
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where a process has its certificate, its key, and whom it believes."""
+    """The files of a process: its certificate, its key, and the authorities that it trusts."""
 
     certificate: Path
     key: Path

@@ -51,7 +51,7 @@ def snapshot(generation: int = 1, **changes) -> NodeSnapshot:
 
 
 def news(generation: int = 1, **changes) -> NodeChanged:
-    """What an agent says on the bus."""
+    """An agent's message on the bus."""
     values = {
         "node": NODE,
         "endpoint": ENDPOINT,
@@ -70,7 +70,7 @@ LIFE = Incarnation("1000")
 def known(
     generation: int = 1, *, observed_at: str = AT, stale_message: str = "", life: Incarnation = LIFE, **changes
 ) -> NodeInventory:
-    """What the inventory says on the bus; stale when a message says why."""
+    """The inventory's message on the bus; stale when a message gives the reason."""
     return NodeInventory(
         snapshot=snapshot(generation, **changes),
         stale=bool(stale_message),
@@ -93,7 +93,7 @@ class Bench:
         return self.core.handle(event, self.now)
 
     def at(self, now: float) -> list[Instruction]:
-        """Time goes on to `now` and is told."""
+        """Advance the clock to `now`, and send a tick."""
         self.now = now
         return self.feed(Ticked())
 
@@ -117,7 +117,7 @@ class Bench:
         return self.observe(subjects.node(message.node), message)
 
     def hear_inventory(self, message: NodeInventory, operation: str = "other-1") -> list[Instruction]:
-        """The word of another inventory is read."""
+        """The message of another inventory is read."""
         return self.observe(subjects.inventory(message.snapshot.node), message, operation)
 
     def write(

@@ -28,7 +28,7 @@ class Recipe(NamedTuple):
     documents: tuple[Json, ...]
     """Of its YAML, in order."""
     commands: tuple[tuple[str, ...], ...]
-    """The lines of its other blocks, in words."""
+    """The command lines of its other blocks, split."""
 
     def of(self, kind: str) -> Json:
         """Its one document of this kind."""

@@ -107,9 +107,9 @@ def switch_off(switch: subprocess.Popen[bytes]) -> None:
 
 def kill_with_children(process: subprocess.Popen | psutil.Popen) -> list[psutil.Process]:
     """
-    Kill a process that starts others, and what of those does not end with it. Returns whom it had to kill.
+    Kill a process that starts others, and those that do not end with it. Returns the ones it had to kill.
 
-    The children are killed last: some only clean up once they see it gone, and what they know of nobody else can end.
+    The children are killed last: some only clean up once they see it gone, and only they can end what they started.
     """
     family = []
     with contextlib.suppress(psutil.NoSuchProcess):

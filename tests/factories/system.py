@@ -22,10 +22,10 @@ from nats.js.api import AckPolicy, ConsumerConfig
 UP_TIMEOUT_S = 45.0
 STOP_TIMEOUT_S = 20.0
 READ_S = 10.0
-"""How long a server may take to send what it said that it has."""
+"""How long a server may take to send its announced messages."""
 BATCH = 500
 COPIES_S = 5.0
-"""How long the copies of words may take to be stored."""
+"""How long the copies of messages may take to be stored."""
 
 POD = """apiVersion: v1
 kind: Pod
@@ -91,7 +91,7 @@ class Running:
         )
 
     def json(self, *words: str) -> object:
-        """What a command says with --json."""
+        """The `--json` output of a command."""
         done = self.sluice(*words, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -123,7 +123,7 @@ class Running:
 
 @contextlib.contextmanager
 def up(folder: Path, fleet: str, *options: str, environment: dict[str, str] | None = None) -> Iterator[Running]:
-    """`sluice up`, ready; stopped in the end, whatever happens, and checked to have left no process."""
+    """`sluice up`, ready; stopped at the end, and checked to have left no process."""
     pods, data, log = folder / "pods", folder / "data", folder / "up.log"
     pods.mkdir(parents=True)
     (folder / "fleet.toml").write_text(fleet)
@@ -155,7 +155,7 @@ def up(folder: Path, fleet: str, *options: str, environment: dict[str, str] | No
 
 
 def wait_for(condition: Callable[[], object], within_s: float, running: Running) -> None:
-    """Return when `condition` holds; fail with what the system said when it does not within `within_s`."""
+    """Return when `condition` holds; fail with the system's output when it does not within `within_s`."""
     deadline = time.monotonic() + within_s
     while not condition():
         if running.process.poll() is not None:
@@ -167,7 +167,7 @@ def wait_for(condition: Callable[[], object], within_s: float, running: Running)
 
 @dataclass
 class Standing:
-    """What the book says at one moment."""
+    """The state of the book at one moment."""
 
     bound: dict[str, str]
     """Request to allocation."""
@@ -190,7 +190,7 @@ async def standing_at(url: str) -> Standing:
 
 
 async def words_at(url: str, stream: str, subjects: str) -> list[dict]:
-    """The last words of these subjects on the bus at `url`, as plain JSON."""
+    """The last messages of these subjects on the bus at `url`, as plain JSON."""
     async with _client(url) as client:
         return [_message(message) for message in await _all_of(client, stream, subjects) if message.data]
 
@@ -201,15 +201,16 @@ def violations(running: Running, *, sources_killed: bool = False) -> list[str]:
 
 
 Heard = tuple[str, int, dict]
-"""A word as a test heard it on its stream: subject, sequence, message."""
+"""A message as a test observed it on its stream: subject, sequence, content."""
 
 
 @contextlib.asynccontextmanager
 async def hearing(url: str, subjects: str) -> AsyncIterator[list[Heard]]:
     """
-    Every word that is stored on these subjects of STATE meanwhile.
+    Every message stored meanwhile on these subjects of STATE.
 
-    A writer that is killed between a word and its copy leaves no copy, and its next word on the subject hides that one.
+    A writer that is killed between a message and its copy leaves no copy, and its next message on the subject hides
+    that one.
     """
     heard: list[Heard] = []
 
@@ -224,10 +225,10 @@ async def hearing(url: str, subjects: str) -> AsyncIterator[list[Heard]]:
 
 async def violations_at(url: str, heard: Sequence[Heard] = (), *, sources_killed: bool = False) -> list[str]:
     """
-    What went wrong so far on the bus at `url`, by what was recorded, what stands, and what a test `heard`.
+    The violations so far on the bus at `url`, from its history, its present state, and what a test `heard`.
 
-    Copies are stored a little after the words. A judge who reads meanwhile sees an end without its cause, so this
-    waits until every word that stands has its copy. A killed writer leaves words without one: the wait has an end.
+    Copies are stored a little after the messages. A judge that reads meanwhile sees an end without its cause, so this
+    waits until every message has its copy. A killed writer leaves messages without one: the wait has an end.
     """
     async with _client(url) as client:
         deadline = time.monotonic() + COPIES_S
@@ -239,8 +240,7 @@ async def violations_at(url: str, heard: Sequence[Heard] = (), *, sources_killed
             standing_words = [
                 (m.subject, m.metadata.sequence.stream, _message(m))
                 for m in words
-                if m.data
-                and ".lease." not in m.subject  # an expired word's marker is no word, and leases are not copied
+                if m.data and ".lease." not in m.subject  # markers of expired messages and leases have no copy
             ]
             late = [subject for subject, sequence, _ in standing_words if history.lacks(subject, sequence)]
             if not late or time.monotonic() > deadline:

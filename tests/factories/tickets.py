@@ -1,4 +1,4 @@
-"""Orders for tickets of slices without devices: for tests of where tickets are, not of what they say."""
+"""Orders for tickets of slices without devices, for tests of ticket paths."""
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import Booking, ContainerDevices

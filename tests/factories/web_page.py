@@ -97,7 +97,7 @@ def name_of(node: int) -> NodeName:
 
 
 def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -> dict[str, AnyMessage]:
-    """What the bus says of one node with `gpus` GPUs, differently cut; `turn` changes how."""
+    """The messages about one node with `gpus` GPUs, differently cut; `turn` changes how."""
     node = name_of(number)
     values: dict[str, AnyMessage] = {}
     reports: list[GpuReport] = []
@@ -172,7 +172,7 @@ def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -
 
 
 def turned(number: int, gpus: int, *, turn: int) -> dict[str, AnyMessage | None]:
-    """What the bus says when a node goes from the turn before to this one; None of what is not there any more."""
+    """The messages when a node goes from the turn before to this one; None for what is gone."""
     before: dict[str, AnyMessage | None] = dict.fromkeys(node_values(number, gpus, turn=turn - 1))
     return before | node_values(number, gpus, turn=turn)
 
@@ -194,7 +194,7 @@ def _served(booking: Booking, uuid: str) -> dict[str, AnyMessage]:
 
 
 def asked(namespace: str, name: str, profile: str = "3g.20gb") -> AllocationRequested:
-    """What a pod asks for."""
+    """The request of a pod."""
     return AllocationRequested(
         revision=1,
         source=SourceName("folder"),
@@ -207,7 +207,7 @@ def asked(namespace: str, name: str, profile: str = "3g.20gb") -> AllocationRequ
 
 
 def waiting_values(number: int) -> dict[str, AnyMessage]:
-    """What the bus says of one request that waits."""
+    """The messages about one waiting request."""
     request = RequestId(f"w{number}")
     reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=8, of=MODEL),)
     why = f"8 x {MODEL}: no free place of that size"
@@ -233,7 +233,7 @@ class Page:
         return f"http://{self.host}:{self.port}/"
 
     def hear(self, values: dict[str, AnyMessage | None]) -> None:
-        """Let the bus have said this, and tell every browser."""
+        """Publish these values, and update every browser."""
         for subject, message in values.items():
             self.board.heard(subject, message)
         while (change := self.board.step(100)) is not None or self.board.is_behind:
@@ -256,7 +256,7 @@ class Page:
 
 @asynccontextmanager
 async def page(*, clients_max: int = 8, hosts: tuple[str, ...] = (), ask: Ask = ask_agent) -> AsyncIterator[Page]:
-    """A server for the time of the context, live and with nothing heard. `ask` asks the agents of nodes."""
+    """A server for the time of the context, live and with an empty bus. `ask` asks the agents of nodes."""
     board = Board()
     hub = Hub(board, clients_max=clients_max)
     stories = Stories()
@@ -301,7 +301,7 @@ class Watcher:
 
     def _take(self, told: Told) -> Told:
         if told.name == "change":
-            assert told.data["revision"] == self.revision + 1, "a gap that nobody was told of"
+            assert told.data["revision"] == self.revision + 1, "an unannounced gap"
             for key in told.data["gone"]:
                 del self.rows[key]
         if told.name in {"picture", "change"}:

@@ -1,8 +1,8 @@
 """
-Everything that may change a pod before it is checked and stored: built-in defaults, webhooks, and both once more.
+Mutating admission: built-in defaults, webhooks, and reinvocation.
 
-The order is a real server's: LimitRange, token volume and priority, the webhooks, then again what a webhook's
-change calls for, then the webhooks with `reinvocationPolicy: IfNeeded` for which something changed after their turn.
+The order is a real server's: LimitRange, token volume and priority, the webhooks, then the defaults for what a webhook
+changed, then the webhooks with `reinvocationPolicy: IfNeeded` for which something changed after their turn.
 """
 
 import secrets
@@ -35,7 +35,7 @@ class Admission:
 
     async def mutate(self, asked: Asked) -> tuple[Json, list[str]]:
         """
-        The object as it will be checked and stored, and the warnings for whoever asked.
+        The object as it will be checked and stored, and the warnings for the client.
 
         Raises:
             ApiError: a webhook's denial or failure; 403 for a RuntimeClass that is not there.

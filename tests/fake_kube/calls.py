@@ -1,4 +1,4 @@
-"""A request that was understood, and what it is answered with: the words between the front and the verbs."""
+"""The requests and answers between the HTTP front and the verbs."""
 
 import json
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """
-The answers of an API server that are no objects: a Status with code, reason, message and details.
+The error answers of an API server: a Status with code, reason, message and details.
 
-One place for their texts, so that a text is copied from a real server once. It knows nothing of HTTP.
+The only place for their texts, each copied from a real server.
 """
 
 from typing import Any
@@ -66,7 +66,7 @@ class ApiError(Exception):
 
 
 def success(details: Json | None = None, *, code: int | None = None) -> Json:
-    """The Status of what went well and has no object to show."""
+    """The Status of a success without an object."""
     body: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     if details is not None:
         body["details"] = details
@@ -81,7 +81,7 @@ def _details(resource: str, name: str) -> Json:
 
 
 def not_found(resource: str, name: str) -> ApiError:
-    """`resource` with its group: `gpus.sluice.dev`."""
+    """Not found; `resource` with its group: `gpus.sluice.dev`."""
     return ApiError(404, f'{resource} "{name}" not found', details=_details(resource, name))
 
 

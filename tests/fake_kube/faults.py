@@ -1,7 +1,7 @@
 """
-What goes wrong on command: lost and repeated events, old lists, errors, slowness, cut connections, a restarted server.
+Faults on command: lost and repeated events, stale lists, errors, slowness, cut connections, a restarted server.
 
-Each switch is one call of a test; nothing here happens by chance.
+Each switch is one call of a test; nothing happens by chance.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ class Faults:
     ) -> None:
         """
         The next requests of this verb to this path (`pods/status`) are answered with an error; `after` they took
-        effect. `retry_after_s`: and are told when to come again.
+        effect. `retry_after_s`: the pause that they request.
         """
         self._do(lambda: self._failing.append(_Failing(times, verb, path, code, after, retry_after_s)))
 
@@ -79,11 +79,11 @@ class Faults:
         self.delay_s = delay_s
 
     def hide(self, resource: str, count: int = 1) -> None:
-        """The next changes of a resource are in lists, but no watch ever tells them."""
+        """The next changes of a resource appear in lists, but in no watch."""
         self._do(lambda: self._server.store.hide.update({resource: count}))
 
     def replay(self, resource: str, count: int) -> None:
-        """The last changes are told to every open watch again, as they were: old versions, in the old order."""
+        """The last changes are sent to every open watch again, as they were: old versions, in the old order."""
 
         def again() -> None:
             shelf = self._server.store.shelf(resource)
@@ -99,7 +99,7 @@ class Faults:
         self._do(lambda: old.pop(resource, None) if version is None else old.update({resource: version}))
 
     def compact(self) -> None:
-        """The history goes: only what is, is known."""
+        """The history is gone, except for the present state."""
         self._do(self._server.store.compact)
 
     def expire_pages(self) -> None:
@@ -119,7 +119,7 @@ class Faults:
         return self._do(self._server.front.tear)
 
     def end_watches(self) -> int:
-        """All watches end as at their timeout: the stream closes, no event says so; how many there were."""
+        """All watches end as at their timeout: the stream closes without an event; how many there were."""
         return self._do(self._server.front.end)
 
     def restart(self) -> None:
@@ -135,7 +135,7 @@ class Faults:
         self._server.restart(skip=0, backup=backup)
 
     def away(self, *, on: bool = True) -> None:
-        """Nobody listens on the server's port, and connections break; objects, history and the port stay."""
+        """No server listens on the port, and connections break; objects, history and the port stay."""
         self._server.away(on=on)
 
     def _do(self, action: Callable[[], T]) -> T:

@@ -1,7 +1,7 @@
 """
 The server's front: HTTP requests in, answers and watch streams out.
 
-Who asks, what for, whether they may; the rest is `verbs` and `watching`. Runs in the server's loop only.
+Authentication and authorisation; `verbs` and `watch` do the rest. Runs in the server's loop only.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from fake_kube.store import Store
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """As a real server's limit on a request."""
 BOOKMARK_S = 60.0
-"""Between bookmarks of a watch (seen: 60.3 and 120.5 s); none comes where nothing is known to have happened."""
+"""Between bookmarks of a watch (seen: 60.3 and 120.5 s); none comes while no change is known."""
 TOLD_S = 100.0
-"""After this the storage has told a real server that something happened somewhere (idle watches: first at 120 s)."""
+"""After this the storage has notified a real server of progress (idle watches: first at 120 s)."""
 BEFORE_END_S = 2.0
-"""How long before its timeout a watch is told once more how far it is, likewise."""
+"""How long before its timeout a watch gets one more bookmark, likewise."""
 MAX_WATCH_S = 3_600.0
 LOOK_S = 1.0
 """How often an idle watch looks whether its client is still there."""
@@ -61,7 +61,7 @@ class Front:
         self.requests: list[tuple[str, str, str]] = []
         """User, verb and path (`pods/status`) of every request that was understood: for tests that count."""
         self.forbidden: list[str] = []
-        """What was told to those who had no right to what they asked."""
+        """The refusals for lack of rights."""
         store.listen(lambda resource, change: self._wake())
 
     def application(self) -> web.Application:
@@ -78,7 +78,7 @@ class Front:
         return len(self._streams)
 
     def bookmark(self) -> None:
-        """One to every watch that wants it, moved on or not: as where the storage just told how far it is."""
+        """Send one bookmark to every watch that wants it, as when the storage reports progress."""
         for stream in self._streams:
             stream.bookmark = True
         self._wake()
@@ -223,7 +223,7 @@ class Front:
             if not _gone(request):
                 await response.write_eof()
         except (ConnectionError, asyncio.CancelledError):
-            # The client has gone, or the server stops: there is nobody to tell.
+            # The client has gone, or the server stops: there is no reader.
             pass
         finally:
             self._streams.discard(stream)

@@ -1,7 +1,7 @@
 """
-Who may do what: bearer tokens, and the Roles and ClusterRoles that are bound to their users.
+Authentication and authorisation: bearer tokens, and the Roles and ClusterRoles bound to their users.
 
-Reads the store, writes nothing. Texts of a refusal: kube-apiserver v1.36.2.
+Texts of a refusal: kube-apiserver v1.36.2.
 """
 
 import secrets
@@ -16,14 +16,14 @@ MASTERS = "system:masters"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks."""
+    """The user of a request."""
 
     name: str
     groups: tuple[str, ...] = ()
     uid: str = ""
 
     def info(self) -> Json:
-        """As an AdmissionReview says it."""
+        """In the form of an AdmissionReview."""
         return {"username": self.name, "groups": list(self.groups), **({"uid": self.uid} if self.uid else {})}
 
 
@@ -38,7 +38,7 @@ def service_account(namespace: str, name: str) -> User:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked for, as authorisation sees it."""
+    """A requested action, as authorisation sees it."""
 
     verb: str
     group: str
@@ -72,7 +72,7 @@ class Access:
         return made
 
     def revoke(self, token: str) -> None:
-        """It is not known any more."""
+        """Revoke a token."""
         self._tokens.pop(token, None)
 
     def user(self, header: str) -> User:
@@ -91,10 +91,10 @@ class Access:
 
     def check(self, user: User, wish: Wish) -> None:
         """
-        Let pass what a role allows.
+        Allow what a role allows.
 
         Raises:
-            ApiError: 403 in the server's words.
+            ApiError: 403 with the server's message.
         """
         if self.allowed(user, wish):
             return
@@ -105,7 +105,7 @@ class Access:
         raise forbidden(f"{plural}.{wish.group}" if wish.group else plural, wish.name, why)
 
     def allowed(self, user: User, wish: Wish) -> bool:
-        """Whether some role bound to the user or one of its groups says so."""
+        """Whether a role bound to the user or one of its groups allows it."""
         if MASTERS in user.groups:
             return True
         for binding in self._store.listed(f"clusterrolebindings.{RBAC}"):

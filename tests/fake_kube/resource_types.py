@@ -1,7 +1,7 @@
 """
-Which resources the server serves, and what a URL means.
+The resources that the server serves, and how URLs map to them.
 
-Pure: a path and a method become a `Target`, the words in which authorisation and the verbs speak.
+Pure: a path and a method become a `Target`, as used by authorisation and the verbs.
 """
 
 from collections.abc import Callable, Iterable
@@ -103,7 +103,7 @@ BUILT_IN = (
     Resource("coordination.k8s.io", "v1", "leases", "Lease"),
     Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", status=True),
     Resource("apps", "v1", "deployments", "Deployment", status=True),
-    # Stored and shown; nobody acts on these.
+    # Stored and shown, without further effect.
     Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", status=True),
     Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False, status=True),
     Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False),

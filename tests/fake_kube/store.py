@@ -1,7 +1,7 @@
 """
 What the server holds: objects of every kind, one version counter over all, and the history that watches read.
 
-Objects in it are never changed in place: whoever changes one clones it and hands it back. Not thread-safe: only the
+Objects in it are never changed in place: a change clones the object and stores the clone. Not thread-safe: only the
 server's loop touches it.
 """
 
@@ -100,7 +100,7 @@ class Store:
         return list(self._shelves)
 
     def listen(self, listener: Callable[[str, Change], None]) -> None:
-        """Be told of each change, at once and in order."""
+        """Call `listener` with each change, at once and in order."""
         self._listeners.append(listener)
 
     def get(self, resource: str, namespace: str, name: str) -> Json | None:
@@ -165,7 +165,7 @@ class Store:
         return Backup(self.version, {name: dict(shelf.objects) for name, shelf in self._shelves.items()})
 
     def restore(self, backup: Backup) -> None:
-        """Hold what was there at a backup, under its version; nobody is told, and no history is known."""
+        """Restore a backup under its version; watches get no event, and the history is gone."""
         self.version = backup.version
         for name, shelf in self._shelves.items():
             shelf.objects = dict(backup.shelves.get(name, {}))

@@ -59,7 +59,7 @@ async def test_a_restarted_server_breaks_watches_and_forgets_history(kube: Clust
 async def test_a_server_that_is_away_refuses_connections_and_comes_back_with_its_history(
     kube: Cluster, fake: FakeKube
 ) -> None:
-    """A short outage is no reason to list anew."""
+    """A short outage is no reason to list again."""
     at = await now(kube)
     fake.faults.away()
     with pytest.raises(aiohttp.ClientConnectorError):
@@ -116,7 +116,7 @@ async def test_a_cache_that_is_behind_answers_lists_of_any_version(kube: Cluster
 
 
 async def test_a_compacted_history_leaves_open_watches_alone(kube: Cluster, fake: FakeKube) -> None:
-    """But nobody can begin in the past."""
+    """But no watch can begin in the past."""
     old = await now(kube)
     async with kube.watch(PODS, resourceVersion=old) as stream:
         await kube.post(PODS, pod("a"))
@@ -131,7 +131,7 @@ async def test_a_compacted_history_leaves_open_watches_alone(kube: Cluster, fake
 
 
 async def test_pages_can_become_too_old(kube: Cluster, fake: FakeKube) -> None:
-    """A list is then begun anew."""
+    """A list then starts again."""
     for name in ("a", "b"):
         await kube.post(PODS, pod(name))
     first = await kube.get(PODS, limit=1)

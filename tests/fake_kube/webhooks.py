@@ -1,7 +1,7 @@
 """
-Mutating webhooks: which of them a request goes to, and calling one over TLS.
+Mutating webhooks: select those for a request, and call one over TLS.
 
-It trusts only the configuration's caBundle, as a server does. What the answer means for the object `admission` decides.
+Trusts only the configuration's caBundle, as a server does. `admission` applies the answer.
 """
 
 import asyncio

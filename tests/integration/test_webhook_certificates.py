@@ -227,7 +227,7 @@ async def test_it_is_not_ready_until_the_cluster_knows_whom_to_trust():
     cluster, wall = Cluster(), Wall()
     cluster.fails = True
     keeper, _ = keeper_of(MemoryStore(), cluster, wall)
-    assert keeper.why_not_ready() == "there is no certificate yet: not asked for"
+    assert keeper.why_not_ready() == "there is no certificate yet: not requested yet"
     await keeper.refresh()
     assert keeper.why_not_ready() == ("the certificate's authority is not published: the API server does not answer")
 

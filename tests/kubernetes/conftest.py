@@ -1,7 +1,7 @@
 """
 The cluster that this suite runs on: the fake by default, a real one where SLUICE_TEST_KUBECONFIG names its kubeconfig.
 
-Not KUBECONFIG itself: that is set on many desks, and whoever runs all tests does not mean to run them in production.
+Not KUBECONFIG itself: that is set on many desks, and running all tests must not touch production.
 """
 
 import os

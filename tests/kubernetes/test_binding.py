@@ -46,7 +46,7 @@ async def test_everything_that_becomes_known_arrives_in_one_patch(kube: Cluster,
 
 
 async def test_an_annotation_alone_does_not_move_the_generation(kube: Cluster, pods: str) -> None:
-    """Who waits for a generation would wait for ever."""
+    """A controller that waits for a generation would wait forever."""
     await made(kube, pods, pod(annotations=ASKED))
 
     reply = await kube.patch(f"{pods}/p", [add(POINTER, "MIG-1")])
@@ -94,8 +94,8 @@ async def test_a_patch_can_be_guarded_against_a_pod_that_is_being_deleted(
     kube: Cluster, pods: str, guard: Json
 ) -> None:
     """
-    An absent field is null to a `test`, which the RFC does not say: without this, a slice could only be kept from a
-    dying pod by looking at it first.
+    An absent field is null to a `test`, unlike in the RFC: without this, a slice could only be kept from a terminating
+    pod by reading it first.
     """
     body = pod(annotations=ASKED)
     body["metadata"]["finalizers"] = ["sluice.dev/test"]
@@ -151,7 +151,7 @@ async def test_a_pod_that_is_gone_is_not_found(kube: Cluster, pods: str) -> None
 
 @pytest.mark.parametrize("kind", ["json", "strategic"])
 async def test_an_old_version_is_a_conflict(kube: Cluster, pods: str, kind: str) -> None:
-    """Written as a replacement, not as a test, it is told apart from other refusals."""
+    """Written as a replacement, not as a test, it is distinct from other refusals."""
     found = await made(kube, pods, pod(annotations=ASKED))
     version = found["metadata"]["resourceVersion"]
     assert (await kube.patch(f"{pods}/p", [add(POINTER, "MIG-1")])).code == 200
@@ -375,7 +375,7 @@ async def test_a_strategic_merge_opens_without_a_map_or_an_index(kube: Cluster, 
 
 
 async def test_a_strategic_merge_for_another_uid_says_so(kube: Cluster, pods: str) -> None:
-    """A recreated pod is told from other refusals."""
+    """A recreated pod is distinct from other refusals."""
     await made(kube, pods, pod())
 
     reply = await kube.patch(f"{pods}/p", {"metadata": {"uid": "another"}}, STRATEGIC)
@@ -415,7 +415,7 @@ async def test_an_apply_cannot_open_a_gate_that_it_does_not_own(kube: Cluster, p
 
 
 async def test_an_apply_with_a_uid_makes_no_new_pod(kube: Cluster, pods: str) -> None:
-    """A pod that is gone is not made anew by who meant the old one."""
+    """A recreated pod of the same name is not bound by a patch for the old one."""
     applied = {**pod("absent"), "metadata": {"name": "absent", "uid": "0c1d"}}
 
     reply = await kube.patch(

@@ -1,4 +1,4 @@
-"""Events in the new words and the old."""
+"""Events in events.k8s.io and core/v1."""
 
 from datetime import UTC, datetime
 
@@ -52,7 +52,7 @@ async def test_a_complete_event_is_kept(kube: Cluster, namespace: str, events: s
 
 @pytest.mark.parametrize("field", ["eventTime", "reportingController", "reportingInstance", "action", "reason", "type"])
 async def test_an_incomplete_event_is_refused(kube: Cluster, namespace: str, events: str, field: str) -> None:
-    """An event that is refused is a reason that nobody sees."""
+    """A rejected Event is a reason that is never shown."""
     reply = await kube.post(events, event(namespace, **{field: None}))
 
     assert (reply.code, reply.reason) == (422, "Invalid")
@@ -62,12 +62,12 @@ NODE = {"kind": "Node", "name": "n1"}
 
 
 def old_event(name: str, about: Json, **changes: object) -> Json:
-    """One in the words of core/v1, without an eventTime."""
+    """One of core/v1, without an eventTime."""
     return {"metadata": {"name": name}, "involvedObject": about, "message": "m", **changes}
 
 
 async def test_an_event_about_a_node_is_refused_among_pods(kube: Cluster, namespace: str, events: str) -> None:
-    """What has no namespace has its events in `default`: told elsewhere, nobody would hear them."""
+    """Objects without a namespace have their Events in `default`; elsewhere no tool would find them."""
     new = await kube.post(events, event(namespace, regarding=NODE))
     old = await kube.post(f"/api/v1/namespaces/{namespace}/events", old_event("old", NODE))
 
@@ -78,7 +78,7 @@ async def test_an_event_about_a_node_is_refused_among_pods(kube: Cluster, namesp
 
 @pytest.mark.parametrize("place", ["default", "kube-system"])
 async def test_an_event_about_a_node_belongs_to_default(kube: Cluster, namespace: str, place: str) -> None:
-    """Or to kube-system, if it says when it happened."""
+    """Or to kube-system, if it has a time."""
     new = f"/apis/events.k8s.io/v1/namespaces/{place}/events"
     old = f"/api/v1/namespaces/{place}/events"
     written = await kube.post(new, event(place, namespace, regarding=NODE))
@@ -92,7 +92,7 @@ async def test_an_event_about_a_node_belongs_to_default(kube: Cluster, namespace
 async def test_only_an_event_without_a_time_must_be_where_its_pod_is(
     kube: Cluster, namespace: str, events: str
 ) -> None:
-    """A wrong namespace of ours nobody would tell us: the Event would be kept where no `kubectl describe` looks."""
+    """A wrong namespace would stay unnoticed: the Event would be where no `kubectl describe` looks."""
     about = {"kind": "Pod", "name": "p", "namespace": "other"}
     timed = old_event(
         "timed", about, eventTime=MOMENT, reportingComponent="c", reportingInstance="c-0", action="a", reason="r"

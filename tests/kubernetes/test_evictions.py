@@ -8,7 +8,7 @@ READY = [{"type": "Ready", "status": "True"}, {"type": "ContainersReady", "statu
 async def running(kube: Cluster, pods: str, *, phase: str = "Running", **labels: str) -> Json:
     """A pod on a node without a kubelet, whose status says that it runs."""
     node = await kube.node()
-    body = pod(gates=(), schedulerName="nobody")
+    body = pod(gates=(), schedulerName="absent")
     body["metadata"]["labels"] = labels
     assert (await kube.post(pods, body)).code == 201
     bound = await kube.post(f"{pods}/p/binding", {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": node}})
@@ -61,7 +61,7 @@ async def test_a_used_up_budget_refuses_and_says_which(kube: Cluster, namespace:
 
 
 async def test_no_budget_holds_a_gated_pod(kube: Cluster, namespace: str, pods: str) -> None:
-    """It is gone at once: nobody may think that a budget protects waiting pods."""
+    """It is gone at once: a budget does not protect waiting pods."""
     await budget(kube, namespace, app="a")
     body = pod()
     body["metadata"]["labels"] = {"app": "a"}

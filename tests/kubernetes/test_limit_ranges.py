@@ -75,7 +75,7 @@ async def test_a_default_makes_a_plain_pod_ask_for_a_gpu(kube: Cluster, namespac
 
 
 async def test_a_maximum_is_the_default_too(kube: Cluster, namespace: str, pods: str) -> None:
-    """So a maximum of 2 gives 2 to who said nothing, and refuses 3."""
+    """So a maximum of 2 gives 2 to a container without a limit, and refuses 3."""
     await limit(kube, namespace, max="2")
 
     silent = await kube.post(pods, pod("silent"))

@@ -85,7 +85,7 @@ async def _is_gone(scene: Scene, name: str) -> bool:
 
 
 async def test_replicas_are_spread_over_the_zones(at) -> None:
-    """The pin would hide from the scheduler that there is another zone, so nobody else could see to it."""
+    """The pin hides from the scheduler that there is another zone, so only the allocator can choose it."""
     async with at as scene:
         spread = [{"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": LLM}]
         for number in range(4):

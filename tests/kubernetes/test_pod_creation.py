@@ -216,7 +216,7 @@ async def test_a_dry_run_stores_nothing(kube: Cluster, pods: str) -> None:
 
 
 async def test_a_name_is_taken_once(kube: Cluster, pods: str) -> None:
-    """The second pod of a name is told so."""
+    """A second pod of the same name is refused."""
     await kube.post(pods, pod())
 
     reply = await kube.post(pods, pod())
@@ -232,7 +232,7 @@ def binding(node: str, key: str) -> Json:
 async def test_a_binding_carries_annotations_onto_the_pod(kube: Cluster, pods: str) -> None:
     """The side door that the policy on bindings closes."""
     node = await kube.node()
-    await kube.post(pods, pod(gates=(), schedulerName="nobody"))
+    await kube.post(pods, pod(gates=(), schedulerName="absent"))
     key = "example.org/of-somebody"
 
     reply = await kube.post(f"{pods}/p/binding", binding(node, key))
@@ -244,11 +244,11 @@ async def test_a_binding_carries_annotations_onto_the_pod(kube: Cluster, pods: s
 
 
 async def test_where_sluice_is_installed_a_binding_brings_no_grant(kube: Cluster, pods: str) -> None:
-    """Whoever may bind pods could give himself any GPU: what the fake does not evaluate, a real server must."""
+    """An account that may bind pods could take any GPU: the fake does not evaluate this policy, a real server does."""
     policy = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/sluice-bindings"
     if kube.fake is not None or (await kube.get(policy)).code == 404:
         pytest.skip("needs a real cluster in which Sluice's policies are installed")
-    await kube.post(pods, pod(gates=(), schedulerName="nobody"))
+    await kube.post(pods, pod(gates=(), schedulerName="absent"))
 
     reply = await kube.post(f"{pods}/p/binding", binding(await kube.node(), granted("main", "visible-devices")))
 

@@ -108,7 +108,7 @@ async def test_a_chart_that_sets_the_variables_of_the_nvidia_runtime_works_uncha
 
 
 async def test_every_replica_of_a_deployment_has_a_slice_of_its_own(at) -> None:
-    """Two replicas on one slice would run into each other's memory; one without would wait for ever."""
+    """Two replicas on one slice would run into each other's memory; one without would wait forever."""
     async with at as scene:
         scene.fake("a webhook that the cluster's controllers reach")
         written = scene.patches()
@@ -218,7 +218,7 @@ async def _is_bound_or_waits(scene: Scene, names: tuple[str, ...]) -> bool:
 
 
 async def test_a_lost_node_gives_nothing_away_until_its_agent_is_back(at) -> None:
-    """Its containers may run on: somebody else on their device would meet them there."""
+    """Its containers may run on: another pod on their device would meet them there."""
     async with at as scene:
         fake = scene.fake("a node that can be lost on command")
         await scene.apply(user_pod("old", annotations={"sluice.dev/profile": "7g.40gb"}))
@@ -257,7 +257,7 @@ def _is_free_of(scene: Scene, name: str) -> bool:
 
 
 async def test_a_pod_that_fits_nowhere_says_so_and_leaves_nothing(at) -> None:
-    """People would look at a pending pod without a word, and what waits would be counted for ever."""
+    """The owner would see a pending pod without a reason, and its request would be counted forever."""
     async with at as scene:
         asks = {"sluice.dev/profile": "7g.40gb", "sluice.dev/gpus": "8"}
         await scene.apply(user_pod("large", annotations=asks))
@@ -270,7 +270,7 @@ async def test_a_pod_that_fits_nowhere_says_so_and_leaves_nothing(at) -> None:
 
 
 async def test_pods_that_are_never_scheduled_are_made_anew_or_say_why(at) -> None:
-    """A pin cannot be taken back: only another pod can go elsewhere, and nobody makes a bare one anew."""
+    """A pin cannot be changed: only a new pod can go elsewhere, and no controller recreates a bare one."""
     async with at as scene:
         fake = scene.fake("a scheduler that can be stopped")
         fake.call(lambda: setattr(fake.nodes, "scheduling", False))
@@ -280,7 +280,7 @@ async def test_pods_that_are_never_scheduled_are_made_anew_or_say_why(at) -> Non
             first = await scene.until(lambda: _replica(scene), "the replica")
             said = await scene.until(lambda: _condition_of(scene, "bare", "NotStarted"), "the condition to say so")
             assert "the scheduler has not placed it" in said["message"]
-            await scene.until(lambda: _all_but(scene, first), "the replica to be evicted and made anew")
+            await scene.until(lambda: _all_but(scene, first), "the replica to be evicted and recreated")
             bare = (await scene.pods())["bare"]
             told = scene.told(bare)
             assert told is not None

@@ -46,15 +46,15 @@ async def test_a_refusal_names_user_verb_resource_and_place(kube: Cluster, names
 
 
 async def test_authorisation_comes_before_existence(kube: Cluster, namespace: str, pods: str) -> None:
-    """An absent pod is 403 as well: nobody learns by it what there is."""
-    token = await kube.account(namespace, "nobody", [])
+    """An absent pod is 403 as well: the answer does not reveal which pods exist."""
+    token = await kube.account(namespace, "rightless", [])
 
     assert (await kube.ask("DELETE", f"{pods}/absent", token=token)).code == 403
 
 
 async def test_the_official_client_raises_what_callers_catch(kube: Cluster, namespace: str) -> None:
     """ForbiddenException with the server's Status as its body."""
-    token = await kube.account(namespace, "nobody", [])
+    token = await kube.account(namespace, "rightless", [])
     async with kube.official(token) as api:
         with pytest.raises(ForbiddenException) as caught:
             await client.CoreV1Api(api).list_namespaced_pod(namespace)

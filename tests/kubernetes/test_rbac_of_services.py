@@ -167,7 +167,7 @@ REVIEWS = {
 
 @pytest.mark.parametrize("account", ACCOUNTS)
 async def test_an_account_can_do_nothing_that_its_service_does_not(deployed: Cluster, accounts, account: str) -> None:
-    """What somebody could do who has taken over the service, or stolen its token."""
+    """What an attacker could do with a service's token."""
     token = await accounts(account)
     async with deployed.opened() as kube:
         for what, (method, path, kind) in ASKS.items():
@@ -186,7 +186,7 @@ NOT_IN_AN_HOUR = {("bind", "slices"), ("patch", "events")}
 
 @pytest.mark.parametrize("account", NEEDED)
 async def test_an_account_may_do_what_its_service_does(deployed: Cluster, accounts, account: str) -> None:
-    """A missing right is a pod that waits for ever, and a 403 in a log that nobody reads."""
+    """A missing right leaves a pod waiting forever, with a 403 in the log."""
     token = await accounts(account)
     async with deployed.opened() as kube:
         for right in sorted(NEEDED[account]):
@@ -244,7 +244,7 @@ class Site:
             yield process
 
     async def say(self, role: Role, address: Address, message: AnyMessage) -> None:
-        """Another service says something."""
+        """Another service publishes a message."""
         bus, stream = self._buses[role], stream_of(address.kind)
         last = await bus.last(stream, address.subject)
         self._number += 1
@@ -345,7 +345,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 def inventory(*, removed: bool = False) -> NodeInventory:
-    """What the inventory says of n1."""
+    """The inventory's message about n1."""
     gpu = GpuReport(
         uuid=GpuUuid("GPU-1"),
         index=0,

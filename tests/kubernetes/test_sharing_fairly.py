@@ -1,5 +1,5 @@
 """
-Jobs of several pods, preemption, quotas and drains as users of a cluster meet them, with what `kubectl describe` says.
+Jobs of several pods, preemption, quotas and drains as users of a cluster meet them, with what `kubectl describe` shows.
 
 Every part is the real one; GPUs are simulated, and so is the cluster: two nodes of two A100 each.
 """
@@ -40,7 +40,7 @@ def at(system: ClusterSystem, server: Cluster):
 
 
 class Reader:
-    """A person with kubectl, who reads the first words about a pod: newer ones come after seconds, or a minute."""
+    """A person with kubectl, who reads the first message about a pod: newer ones come after seconds, or a minute."""
 
     def __init__(self, home: Path) -> None:
         """`home` is theirs."""
@@ -51,7 +51,10 @@ class Reader:
         return (await described_in(scene.cluster, self.home, scene.namespace))[name]
 
     async def is_told(self, scene: Scene, name: str, *words: str) -> Said:
-        """Wait until the condition of a pod has these words; the Event that `kubectl describe` shows of it then."""
+        """
+        Wait until the condition of a pod contains these words; the Event that `kubectl
+        describe` shows of it then.
+        """
 
         async def look() -> str:
             said = (await scene.condition(name)).get("message", "")
@@ -83,7 +86,7 @@ def _notes(scene: Scene, name: str) -> list[str]:
 
 
 async def _is_told(scene: Scene, name: str, words: str) -> bool:
-    """As its condition has it: an Event of newer words comes after seconds, or a minute."""
+    """In its condition: an Event with the new message comes after seconds, or a minute."""
     return words in (await scene.condition(name)).get("message", "")
 
 
@@ -93,7 +96,7 @@ def _why_evicted(scene: Scene, name: str) -> list[str]:
 
 
 def _asks(scene: Scene) -> list[str]:
-    """The pods of the namespace for which somebody has asked."""
+    """The pods of the namespace with a request."""
     asked = [message for _, message in scene.live.fleet_state.of("request", AllocationRequested)]
     return sorted(each.name for each in asked if each.namespace == scene.namespace)
 
@@ -106,7 +109,7 @@ def _booked(scene: Scene) -> list[str]:
 
 
 async def test_the_pods_of_a_job_start_together_or_hold_nothing(at, reader: Reader) -> None:
-    """Three of four workers would sit on three GPUs and compute nothing, and nobody else could use them."""
+    """Three of four workers would hold three GPUs and compute nothing, and no other pod could use them."""
     async with at as scene:
         for number in range(3):
             await scene.apply(member(f"first-{number}", "first", 4))
@@ -135,7 +138,7 @@ async def test_the_pods_of_a_job_start_together_or_hold_nothing(at, reader: Read
 
 
 async def test_a_job_that_can_never_fit_says_so(at, reader: Reader) -> None:
-    """Its owner would wait for ever beside an empty fleet."""
+    """Its owner would wait forever beside an empty fleet."""
     async with at as scene:
         for number in range(GPUS + 1):
             await scene.apply(member(f"worker-{number}", "huge", GPUS + 1))
@@ -206,15 +209,15 @@ async def test_a_budget_holds_up_an_eviction_and_then_lets_it_pass(at, reader: R
         seen = await reader.sees(scene, victim)
         (evicting,) = seen.notes("Evicting")
         assert evicting == f"evicting the pod: its place is needed for {scene.namespace}/service"
-        assert len(await scene.pods()) == GPUS + 1, "nobody has gone"
+        assert len(await scene.pods()) == GPUS + 1, "no pod has gone"
 
         assert (await scene.cluster.delete(f"{budget}/batch")).code == 200
         await scene.until(lambda: _is_placed(scene, "service"), "the service to have its place")
         pods = await scene.started(GPUS)
         told = await scene.is_on_its_slice(pods["service"])
         assert (told.node, victim in pods) == (node, False)
-        (anew,) = [name for name in await scene.pods() if name not in pods]
-        said = await reader.is_told(scene, anew, "no free place")
+        (recreated,) = [name for name in await scene.pods() if name not in pods]
+        said = await reader.is_told(scene, recreated, "no free place")
         assert said.note.endswith("[GpuLayoutFull, elsewhere CardMigTopologyInfeasible]"), said
 
 
@@ -243,7 +246,7 @@ async def test_a_priority_class_counts_and_one_that_never_preempts_only_waits(
         await scene.started(GPUS)
         await scene.apply(user_pod("patient", annotations=WHOLE, priorityClassName=patient))
         await reader.is_told(scene, "patient", "no free place")
-        assert len(await scene.pods()) == GPUS + 1, "nobody has gone"
+        assert len(await scene.pods()) == GPUS + 1, "no pod has gone"
 
         await scene.apply(user_pod("urgent", annotations=WHOLE, priorityClassName=urgent))
         await scene.until(lambda: _is_placed(scene, "urgent"), "the urgent one to have a place")
@@ -279,7 +282,7 @@ async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(at, reader
         ((name, pod),) = (await scene.started(1)).items()
         node = pod["spec"]["nodeName"]
         sluice(scene, "drain", node, "--yes", "--why", "new fans")
-        await scene.until(lambda: _all_but(scene, name), "the pod to be evicted and made anew")
+        await scene.until(lambda: _all_but(scene, name), "the pod to be evicted and recreated")
         notes = await scene.until(lambda: _why_evicted(scene, name), "an Event that says why")
         assert notes == [f"evicting the pod: {node} is drained (new fans)"]
         ((_, moved),) = (await scene.started(1)).items()

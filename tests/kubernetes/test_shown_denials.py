@@ -90,7 +90,7 @@ DENIALS = {
     "a gpu and none": Denial(
         422,
         with_env("NVIDIA_VISIBLE_DEVICES", "void"),
-        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'void': the container asks for a GPU, and this hides all "
+        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'void': the container requests a GPU, and this hides all "
         "GPUs (allowed: one of the two)",
     ),
     "a second preload": Denial(
@@ -100,14 +100,14 @@ DENIALS = {
             annotations={"sluice.dev/sm-partition": "50", "sluice.dev/memory": "4Gi"},
         ),
         "spec.containers[main].env[LD_PRELOAD] = '/a.so': a fractional share preloads the library of its time quota "
-        "here, and a second entry would replace it (allowed: preload yours in the image (/etc/ld.so.preload), or ask "
-        "for a mode without a time quota)",
+        "here, and a second entry would replace it (allowed: preload yours in the image (/etc/ld.so.preload), or use "
+        "a mode without a time quota)",
     ),
     "a path of the host": Denial(
         403,
         with_volume(name="h", hostPath={"path": "/run/sluice"}),
-        "spec.volumes[h].hostPath.path = '/run/sluice': leads to /run/sluice of the node, where the slices of other "
-        "pods are reached (allowed: other directories of the host)",
+        "spec.volumes[h].hostPath.path = '/run/sluice': leads to /run/sluice of the node, which gives access to the "
+        "slices of other pods (allowed: other directories of the host)",
     ),
     "our driver": Denial(
         403,
@@ -212,7 +212,7 @@ DENIALS = {
     "UnsupportedKey": Denial(
         422,
         pod(container(resources=gpu(gpu="1", gpumem="8000")), init=[container("prep", resources=GPU)]),
-        "nvidia.com/gpu = '1 x a whole GPU, exclusive': the init container 'prep' uses the devices of a container that "
+        "nvidia.com/gpu = '1 x a whole GPU, exclusive': the init container 'prep' uses the devices of a container "
         "with the same request, and there is none "
         "(allowed: the same request and runAsUser as another container of the pod, or none)",
     ),

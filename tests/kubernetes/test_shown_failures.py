@@ -77,7 +77,7 @@ AT_ADMISSION = {
 IN_A_FOLDER = {RefusalReason.NOT_YAML, RefusalReason.NOT_A_POD, RefusalReason.DUPLICATE_POD}
 """Of files; the API server itself refuses such an object."""
 UNUSED = {RefusalReason.UNSUPPORTED_MODE}
-"""Nobody says it now; older words on a bus may."""
+"""No current version publishes it; older messages on a bus may."""
 
 
 # -- trouble, as services word it -----------------------------------------------------------------------------------
@@ -162,7 +162,8 @@ SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
             Said(
                 "Warning",
                 "SliceNotUsable",
-                "the pod cannot be given its slice: the ticket of 'main' cannot be mounted: only a-z, 0-9 and '-')",
+                "the pod cannot be given its slice: the ticket of 'main' cannot be mounted: only a-z, 0-9 and "
+                "'-' are valid",
             ),
         ),
     ),
@@ -249,8 +250,8 @@ async def play(stage: DescribeStage) -> dict[str, Described]:
     for name in ("lost", "gpu-sick", "daemon-died", "rebooted"):
         await stage.until_told(name, "SliceBound")
     await stage.say(subjects.binding(uids["lost"]), Released(request=uids["lost"], cause=REMOVED))
-    anew = (ContainerDevices(container="main", visible_devices="MIG-77"),)
-    await stage.bind(uids["rebooted"], revision=2, ticket="t2", containers=anew)
+    remade = (ContainerDevices(container="main", visible_devices="MIG-77"),)
+    await stage.bind(uids["rebooted"], revision=2, ticket="t2", containers=remade)
     await stage.say(subjects.inventory(NodeName(NODE)), sick(uids))
     for name, (_, said) in SEEN.items():
         await stage.until_told(name, said[-1].reason)
@@ -291,7 +292,7 @@ def alike(note: str, wanted: str) -> bool:
 
 @pytest.mark.parametrize("name", list(SEEN))
 def test_a_person_sees_what_became_of_a_pod(described, name):
-    """The program fails or never starts, and nobody could tell why."""
+    """The program fails or never starts, without a reason that its owner could read."""
     status, wanted = SEEN[name]
     seen = described[name]
     assert seen.conditions.get("sluice.dev/SliceReady") == status
@@ -381,7 +382,7 @@ async def test_a_pod_that_waits_for_hours_still_shows_why(tmp_path):
             listed = stage.kube.all("events.events.k8s.io", stage.namespace)
             return max((each.get("series", {}).get("count", 1) for each in listed), default=0)
 
-        await stage.until(lambda: series() >= 3, "it is said again")
+        await stage.until(lambda: series() >= 3, "the Event is repeated")
         (event,) = stage.kube.all("events.events.k8s.io", stage.namespace)
         path = f"/apis/events.k8s.io/v1/namespaces/{stage.namespace}/events/{event['metadata']['name']}"
         assert (await stage.cluster.delete(path)).code == 200

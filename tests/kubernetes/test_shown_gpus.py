@@ -46,7 +46,7 @@ def booked(name: str, state: str, *devices: DeviceGrant) -> SliceReport:
 
 
 def instance(number: int, profile: str, start: int, size: int, owner: str = "") -> InstanceReport:
-    """A MIG instance; without an owner it is nobody's of ours."""
+    """A MIG instance; without an owner it is not one of ours."""
     allocation = AllocationId(f"{owner}_r_1") if owner else None
     return InstanceReport(
         gi_id=number, profile=profile, start=start, size=size, uuid=f"MIG-{number}", allocation=allocation

@@ -54,7 +54,7 @@ def fractional(percent: int, **quota: int) -> Claim:
     return claim(modes=("fractional",), sm_partition=percent, memory_mib=1000, **quota)
 
 
-# -- situations of a fleet, each with the reason that it is told by -------------------------------------------------
+# -- situations of a fleet, each with the reason that it shows -------------------------------------------------------
 
 
 def empty(asked: Claim = SMALL, **rest: object) -> Place | NoPlace:
@@ -528,7 +528,7 @@ def waits(found: dict) -> bool:
 
 
 def test_every_reason_has_its_words():
-    """A reason without a sentence and a remedy is a code that nobody understands."""
+    """A reason without a sentence and a remedy is a code that its reader cannot act on."""
     assert set(SCENES) == set(WaitReason) == set(HINTS)
 
 

@@ -25,7 +25,7 @@ async def version(kube: Cluster, pods: str) -> str:
 async def forgetful(kube: Cluster, pods: str) -> Cluster:
     """
     A server that does not know its first version any more: its storage was compacted since (every 5 minutes, where
-    nobody has changed that), which is asked, and its cache begins later, as that of every server restarted since then
+    no write has changed that), which is asked, and its cache begins later, as that of every server restarted since then
     does, which a watch shows at once.
     """
     if kube.fake is not None:
@@ -159,7 +159,7 @@ async def test_initial_events_end_with_a_mark(kube: Cluster, pods: str) -> None:
 
 
 async def test_initial_events_need_their_match(kube: Cluster, pods: str) -> None:
-    """A forgotten parameter is told, not guessed."""
+    """A forgotten parameter is an error, not a guess."""
     reply = await kube.get(pods, watch="true", sendInitialEvents="true", allowWatchBookmarks="true")
 
     assert (reply.code, reply.reason) == (422, "Invalid")
@@ -186,7 +186,7 @@ async def test_a_watch_says_how_far_it_is_before_it_ends(kube: Cluster, pods: st
 
 
 async def test_a_watch_of_what_does_not_change_may_end_without_a_word(kube: Cluster, pods: str) -> None:
-    """Who takes a watch without bookmarks for a dead one would begin it anew for ever."""
+    """A client that takes a watch without bookmarks for a dead one would restart it forever."""
     began = await version(kube, pods)
 
     async with kube.watch(

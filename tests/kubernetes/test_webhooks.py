@@ -109,7 +109,7 @@ async def test_a_webhook_sees_a_pod_without_identity(kube: Cluster, hook: Hook, 
 
 
 async def test_what_a_webhook_patches_is_what_is_stored(kube: Cluster, hook: Hook, pods: str) -> None:
-    """Gate, label, annotations, environment at the front; warnings reach whoever asked."""
+    """Gate, label, annotations, environment at the front; the client gets the warnings."""
     variable = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
     hook.answer = lambda request: patched(
         request,
@@ -159,7 +159,7 @@ async def test_a_patch_that_does_not_fit_is_our_fault(kube: Cluster, hook: Hook,
 
 @pytest.mark.parametrize(("policy", "code"), [("Fail", 500), ("Ignore", 201)])
 async def test_a_slow_webhook_is_not_waited_for(kube: Cluster, hook: Hook, pods: str, policy: str, code: int) -> None:
-    """With Fail nobody creates a pod while it is slow: it must be quick, or apart."""
+    """With Fail no pod is created while the webhook is slow: it must be quick, or separate."""
     hook.hang = asyncio.Event()
     await register(kube, hook, timeoutSeconds=1, failurePolicy=policy)
 

@@ -1,4 +1,4 @@
-"""Puts the pod-watcher together and runs it. `python -m sluice_pod_watcher`, or `sluice-pod-watcher`."""
+"""Build the pod-watcher and run it: `python -m sluice_pod_watcher`, or `sluice-pod-watcher`."""
 
 from sluice.runtime import sigint  # noqa: F401 - the first import, so that Ctrl-C ends the others quietly
 
@@ -13,7 +13,7 @@ from sluice_pod_watcher.shell.app import serve
 
 
 def main() -> int:
-    """Run until told to stop. Returns the exit code."""
+    """Run until stopped. Returns the exit code."""
     return run(
         serve,
         lambda: load(PodWatcherSettings, service="pod-watcher", config=None, environ=os.environ),

@@ -1,4 +1,4 @@
-"""What the pod-watcher may be told: in which role it runs, and the tunables of that role."""
+"""Settings of the pod-watcher: its role, and the tunables of each role."""
 
 import re
 from pathlib import Path
@@ -15,12 +15,11 @@ from sluice_pod_watcher.core.folder.config import FOLDER, FolderConfig
 
 Role = Literal["folder", "watch", "webhook", "all"]
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""RFC 1123, as Kubernetes takes names
-(https://kubernetes.io/docs/concepts/overview/working-with-objects/names/)."""
+"""RFC 1123 names (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/)."""
 
 
 class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
-    """Its role, where its pods and its API server are, and the tunables of each role's rules."""
+    """Its role, its pods, its API server, and the tunables of each role."""
 
     role: Role = "folder"
     """
@@ -121,7 +120,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     """`webhook`: host directories that no GPU pod may mount, nor anything above or below them."""
 
     def __post_init__(self) -> None:
-        """Refuse what would stop the pod-watcher from working. Raises ValueError with one sentence."""
+        """Check the settings. Raises ValueError with one sentence."""
         self._check_role()
         self._check_numbers()
         self._check_names()
@@ -132,33 +131,33 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
 
     def _check_numbers(self) -> None:
         if not 1 <= self.max_gpus_per_node <= 64:
-            raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: from 1 to 64")
+            raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: must be from 1 to 64")
         if self.closing_ttl_s < 1 or not 1 <= self.lease_ttl_s <= 300:
-            raise ValueError("closing_ttl_s and lease_ttl_s are whole seconds, at least 1; lease_ttl_s at most 300")
+            raise ValueError("closing_ttl_s and lease_ttl_s must be whole seconds, at least 1; lease_ttl_s at most 300")
         if not 0.1 <= self.relist_s <= 3600 or not 0 <= self.gone_grace_s <= 3600 or not 0.01 <= self.tick_s <= 1:
             raise ValueError("relist_s must be from 0.1 to 3600, gone_grace_s from 0 to 3600, tick_s from 0.01 to 1")
         if not 1 <= self.resync_s <= 86_400:
-            raise ValueError(f"resync_s = {self.resync_s:g}: from 1 to 86400")
+            raise ValueError(f"resync_s = {self.resync_s:g}: must be from 1 to 86400")
         if self.node_removed_after_s < 1:
-            raise ValueError(f"node_removed_after_s = {self.node_removed_after_s:g}: at least 1")
+            raise ValueError(f"node_removed_after_s = {self.node_removed_after_s:g}: must be at least 1")
         if not 0.1 <= self.evict_retry_s <= 3600:
-            raise ValueError(f"evict_retry_s = {self.evict_retry_s:g}: from 0.1 to 3600")
+            raise ValueError(f"evict_retry_s = {self.evict_retry_s:g}: must be from 0.1 to 3600")
         if self.unscheduled_after_s < 0 or self.start_after_s < 0:
-            raise ValueError("unscheduled_after_s and start_after_s must be at least 0; 0 waits for ever")
+            raise ValueError("unscheduled_after_s and start_after_s must be at least 0; 0 waits forever")
 
     def _check_names(self) -> None:
         if self.source and not is_token(self.source):
-            raise ValueError(f"source = {self.source!r}: letters, digits, '-' and '_', at most 200 of them")
+            raise ValueError(f"source = {self.source!r}: use letters, digits, '-' and '_', at most 200 characters")
         for name in ("namespace", "webhook_service", "tls_secret", "webhook_configuration", "runtime_class"):
             text = getattr(self, name)
             if not _OBJECT_NAME.fullmatch(text) and (text or name != "runtime_class"):
-                raise ValueError(f"{name} = {text!r}: the name of an object, of a-z, 0-9, '-' and '.'")
+                raise ValueError(f"{name} = {text!r}: must be an object name of a-z, 0-9, '-' and '.'")
         for name in self.exempt_namespaces:
             if not _OBJECT_NAME.fullmatch(name):
-                raise ValueError(f"exempt_namespaces holds {name!r}: names of namespaces, separated by commas")
+                raise ValueError(f"exempt_namespaces holds {name!r}: use names of namespaces, separated by commas")
 
     def _check_role(self) -> None:
-        """What a role needs is there, and what only another one reads is not: it would be ignored without a word."""
+        """Each role has its settings, and no setting of another role, which would silently be ignored."""
         if self.role == "folder":
             if self.pods_dir is None:
                 raise ValueError(
@@ -168,12 +167,12 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             return
         for name in ("pods_dir", "fleet_file"):
             if getattr(self, name) is not None:
-                raise ValueError(f"{name} is read in role = 'folder' alone; role = {self.role!r} is set")
+                raise ValueError(f"{name} applies to role = 'folder' only; role = {self.role!r} is set")
         if self.role == "webhook" and self.limits_file is not None:
-            raise ValueError("limits_file does not apply to role = 'webhook' does not")
+            raise ValueError("limits_file does not apply to role = 'webhook'; set it for the role that watches pods")
 
     def config(self) -> FolderConfig:
-        """What the core of a folder takes."""
+        """The config of the folder core."""
         return FolderConfig(
             source=SourceName(self.source or FOLDER),
             max_gpus_per_node=self.max_gpus_per_node,
@@ -184,7 +183,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         )
 
     def cluster_config(self) -> ClusterConfig:
-        """What the core of a cluster takes."""
+        """The config of the cluster core."""
         return ClusterConfig(
             source=SourceName(self.source or CLUSTER),
             max_gpus_per_node=self.max_gpus_per_node,
@@ -199,7 +198,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         )
 
     def admission_config(self) -> AdmissionConfig:
-        """What admission takes. Raises ValueError."""
+        """The config of admission. Raises ValueError."""
         return AdmissionConfig(
             max_gpus_per_node=self.max_gpus_per_node,
             driver_capabilities=self.driver_capabilities,

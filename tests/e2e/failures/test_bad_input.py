@@ -1,4 +1,4 @@
-"""What is written wrong is refused in words, at once, and disturbs nothing else."""
+"""Invalid input is refused with a sentence, at once, and disturbs nothing else."""
 
 import json
 import subprocess
@@ -101,7 +101,7 @@ def test_a_missing_folder_or_fleet_is_named(up, tmp_path):
 
 
 def test_a_server_that_does_not_answer_is_said_within_seconds(up):
-    """Not a traceback and not for ever."""
+    """Not a traceback, and not forever."""
     assert_refused(up.sluice("gpus", "--server", "nats://127.0.0.1:9"), "no NATS server answers at nats://127.0.0.1:9")
     assert_refused(up.sluice("events", "--server", "nats://127.0.0.1:9"), "no NATS server answers")
 

@@ -1,4 +1,4 @@
-"""The broker of `sluice up` dies when nobody is ready for it, and is watched all the same."""
+"""The broker of `sluice up` dies at start, and is watched all the same."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""A node is cordoned or tainted, and pods are created in that moment: whoever books places has not heard of it yet."""
+"""A node is cordoned or tainted while pods are created: the allocator has not observed it yet."""
 
 import asyncio
 import threading
@@ -49,7 +49,7 @@ async def test_a_pod_of_the_moment_after_a_cordon_starts_on_another_node(system)
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_a_bare_pod_that_was_bound_in_that_moment_starts_on_another_node_too(system, monkeypatch) -> None:
-    """A pin cannot be changed, so it is not set; and nobody but its owner could delete the pod."""
+    """A pin cannot be changed, so it is not set: only its owner could delete the pod."""
     started, cluster, fake = system
     apply, late, is_bound = patch_body.json_patch, list[str](), threading.Event()
 

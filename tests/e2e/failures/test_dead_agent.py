@@ -25,7 +25,7 @@ def node_of(agent: psutil.Process) -> str:
 
 @contextmanager
 def stopped(agents: list[psutil.Process]) -> Iterator[None]:
-    """They live and do nothing; whatever is still there of them runs on in the end."""
+    """The agents are stopped (SIGSTOP); those that still exist continue at the end."""
     for agent in agents:
         agent.suspend()
     try:
@@ -42,7 +42,7 @@ def pods(running: Running) -> dict[str, tuple[str, str]]:
 
 
 def orders(running: Running) -> list[tuple[str, str]]:
-    """What stands in the ledgers for slices, and of which node."""
+    """The slices in the ledgers, with their node."""
     words = asyncio.run(words_at(running.url, "BOOK", "sluice.ledger.>"))
     return sorted((word["type"], word["booking"]["node"]) for word in words if "booking" in word)
 
@@ -50,7 +50,7 @@ def orders(running: Running) -> list[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_pod_is_served_elsewhere_when_its_agent_dies_before_its_slice_is_made(tmp_path):
-    """It would wait for as long as the node is away; and the node's place would be nobody's when it comes back."""
+    """It would wait as long as the node is away, and the node's place would be lost when it comes back."""
     with up(tmp_path, fleet_text(2, 1), "--processes", "2", environment=AWAY) as running:
         agents = {node_of(agent): agent for agent in running.children("sluice_node_agent")}
         assert len(agents) == 2

@@ -11,7 +11,7 @@ RECOVER_S = 60.0
 
 
 def states(running: Running) -> dict[str, str]:
-    """Pod name to state, as `sluice pods` says; empty while the bus does not answer."""
+    """Pod name to state, as `sluice pods` shows; empty while the bus does not answer."""
     done = running.sluice("pods", "--json")
     if done.returncode != 0:
         return {}
@@ -51,7 +51,7 @@ def test_no_pod_is_lost_or_doubled_when_every_process_is_killed_in_turn(tmp_path
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_running_pods_keep_their_slices_when_the_broker_loses_everything(tmp_path):
-    """The broker is killed and its store deleted in mid-run; nothing is given twice, all is empty in the end."""
+    """The broker is killed and its store deleted in mid-run; nothing is granted twice, all is empty at the end."""
     with up(tmp_path, fleet_text(2, 2), environment={"SLUICE_ALLOCATOR_ORPHAN_GRACE_S": "5"}) as running:
         for number in range(10):
             running.write(f"before-{number}")

@@ -69,12 +69,12 @@ def points(pods: int, kills: int) -> tuple[list[Point], list[Point]]:
 
 @dataclass
 class Observer:
-    """What became of each pod in the API server's store; and who is to be killed at which point of that."""
+    """The fate of each pod in the API server's store; and which process to kill at which point of it."""
 
     opened: Counter[str] = field(default_factory=Counter)
     """How often a pod's gate went, by UID."""
     told: Counter[str] = field(default_factory=Counter)
-    """How often what a pod was given was written to it."""
+    """How often a pod's grant was written to it."""
     created: int = 0
     gone: int = 0
     point: Point | None = None
@@ -130,7 +130,7 @@ class Storm:
         return self.scene.patches(path) - self._patches[path]
 
     async def create(self, names: list[str]) -> None:
-        """As many users as AT_ONCE create pods; whoever is refused for now tries again."""
+        """As many users as AT_ONCE create pods; a refused one tries again."""
         waiting = list(names)
 
         async def user() -> None:
@@ -248,7 +248,7 @@ async def test_no_pod_is_lost_or_doubled_when_the_pod_watcher_is_killed(system, 
 
 
 def say(capsys: pytest.CaptureFixture[str], line: str) -> None:
-    """A line for whoever runs it: shown, or kept for the end of the run."""
+    """A line for the person who runs it: shown, or kept for the end of the run."""
     if REPORT:
         with Path(REPORT).open("a", encoding="utf-8") as report:
             report.write(f"{line}\n")

@@ -1,6 +1,6 @@
 """
-A node is rebooted, and the broker is on it: STATE is not synced, so it forgets its latest words and gives their numbers
-to what is said next. A restored copy of the stream plays that part here: a killed process loses nothing of its own.
+A node is rebooted with the broker on it: STATE is not synced, so it loses its latest messages and reuses their
+sequences. A restored copy of the stream plays that part here: a killed process loses nothing of its own.
 """
 
 import shutil
@@ -16,7 +16,7 @@ NODE = "gpu-a"
 PODS = ("one", "two", "three")
 DEVICES = "main.granted.sluice.dev/visible-devices"
 WITHIN_S = 40.0
-"""Below the minute after which strings are told of which nothing tells that they are newer."""
+"""Below the minute after which strings without evidence of being newer are reported."""
 
 
 def stream_of(nats: Path) -> Path:
@@ -26,7 +26,7 @@ def stream_of(nats: Path) -> Path:
 
 
 async def devices(scene: Scene) -> dict[str, str]:
-    """What each pod was told."""
+    """The devices in each pod's annotations."""
     return {name: each["metadata"]["annotations"][DEVICES] for name, each in (await scene.pods()).items()}
 
 

@@ -32,7 +32,7 @@ WIPED, FORGOTTEN, UNREACHABLE = "broker wiped", "journal lost", "API server unre
 CASES = [(WIPED,), (FORGOTTEN,), (UNREACHABLE,), (FORGOTTEN, WIPED), (WIPED, UNREACHABLE), (FORGOTTEN, UNREACHABLE)]
 AWAY_S = 1.0
 RESYNC_S = "3"
-"""A slice nobody asks for is given back when its source has listed again (after 300 s, unless it is set)."""
+"""An orphaned slice is released when its source has listed again (after 300 s by default)."""
 RECOVERED_WITHIN_S = 90.0
 """A wiped broker is back within 30 s; this also waits for pods on a busy machine."""
 POURING = 5
@@ -87,7 +87,7 @@ class Losses:
 
 @pytest.fixture
 async def scene(system: tuple[ClusterSystem, Cluster]) -> AsyncIterator[Scene]:
-    """A namespace; in the end everything is given back, and no word on the bus was wrong."""
+    """A namespace; at the end everything is released, and no message on the bus was wrong."""
     async with scene_on(*system) as made:
         yield made
 
@@ -120,7 +120,7 @@ async def differences(scene: Scene, names: list[str]) -> list[str]:
 
 
 async def agree(scene: Scene, names: list[str]) -> None:
-    """Wait until all three say the same, and see it twice: it stays so."""
+    """Wait until all three agree, twice in a row."""
     deadline, found, calm = time.monotonic() + RECOVERED_WITHIN_S, [""], 0
     while calm < 2:
         found = await differences(scene, names)
@@ -134,7 +134,7 @@ async def agree(scene: Scene, names: list[str]) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("lost", CASES, ids=" and ".join)
 async def test_the_system_finds_its_way_back_to_what_runs(scene: Scene, lost: tuple[str, ...]) -> None:
-    """Running pods would lose their slices or share them; those of pods that went meanwhile would stay for ever."""
+    """Running pods would lose their slices or share them; those of ended pods would stay forever."""
     kept = await apply(scene, "kept", 3)
     leaving = await apply(scene, "leaving", 2)
     await scene.started(len(kept) + len(leaving))

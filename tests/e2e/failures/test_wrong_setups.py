@@ -40,7 +40,7 @@ class Ended:
     err: str
 
     def sentence(self) -> str:
-        """The one thing that an agent said went wrong."""
+        """The only error that an agent reported."""
         lines = [json.loads(line) for line in self.err.splitlines()]
         (wrong,) = [line["event"] for line in lines if line["level"] not in {"debug", "info"}]
         return wrong
@@ -73,7 +73,10 @@ def machine(nvml_library, tmp_path, data):
 
 
 def environment(data: Path, **variables: object) -> dict[str, str]:
-    """None of the settings of whoever runs the tests, and no broker: what is wrong is seen before one is needed."""
+    """
+    Without the settings of the person who runs the tests, and without a broker: the error
+    shows before one is needed.
+    """
     own = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
     told = {name: str(value) for name, value in variables.items()}
     return own | {"SLUICE_DATA_DIR": str(data), "SLUICE_LOG_FORMAT": "json"} | told
@@ -110,7 +113,7 @@ def real(data: Path, machine: NvmlMachine, **variables: object) -> dict[str, str
 
 
 def problems(variables: dict[str, str]) -> dict[str, str]:
-    """What `check` says must be fixed."""
+    """The errors of `check`."""
     ended = run(variables, "check", "--json")
     assert ended.err == ""
     told = json.loads(ended.out)
@@ -159,7 +162,7 @@ def test_a_driver_that_does_not_let_the_agent_in(data, machine, code, words):
 
 
 def test_the_node_must_be_named(data, machine):
-    """Under a wrong name the agent would serve somebody else's ledger."""
+    """Under a wrong name the agent would serve another node's ledger."""
     ended = run({name: value for name, value in real(data, machine).items() if name != "SLUICE_NODE_AGENT_NODES"})
     assert ended.code == EXIT_CONFIG
     assert "SLUICE_NODE_AGENT_NODES" in ended.sentence()
@@ -186,7 +189,7 @@ class NvmlDesk(AgentDriver):
 
 
 async def told_by_agent(data: Path, variables: dict[str, str], order) -> dict:
-    """Run an agent with a broker, order something of it, and return what `show` says then."""
+    """Run an agent with a broker, order something of it, and return what `show` prints then."""
     async with Broker(data.parent / "nats") as broker:
         bus = await NatsBus.connect(broker.url, name="desk")
         await bus.ensure_streams()

@@ -1,4 +1,4 @@
-"""Buses to be tested behind one face, `Rig`, and short words for writing to and reading from them."""
+"""Buses under test behind one interface, `Rig`, with short functions to write and read."""
 
 import asyncio
 import itertools
@@ -112,7 +112,7 @@ class NatsRig:
 
 
 class SharedClusterRig(NatsRig):
-    """Three servers that many tests use one after another; electing leaders anew takes seconds."""
+    """Three servers that many tests use one after another; electing leaders again takes seconds."""
 
     async def wipe(self) -> None:
         """Lose everything, streams included."""
@@ -156,13 +156,13 @@ async def ensured(bus: Bus) -> None:
                 return
 
 
-# -- words ----------------------------------------------------------------------------------------------------------
+# -- messages --------------------------------------------------------------------------------------------------------
 
 _numbers = itertools.count(1)
 
 
 def word(address: Address, text: str = "x") -> AnyMessage:
-    """Some message that may stand at an address, with a text of the test's; which one is of no matter to a bus."""
+    """A valid message for an address, with a text of the test's; its type does not matter to a bus."""
     match address.kind, address.key:
         case "ledger", (node, allocation):
             about = {"allocation": AllocationId(allocation), "request": RequestId("r")}
@@ -303,7 +303,7 @@ async def eventually(there: Callable[[], Awaitable[bool]], within_s: float = 10.
 
 
 class LosingAnswers:
-    """A bus whose next `lose` writes land, or are refused, and say nothing."""
+    """A bus whose next `lose` writes land, or are refused, without an answer."""
 
     def __init__(self, bus: Bus, lose: int) -> None:
         """Everything else is passed on."""
@@ -324,7 +324,7 @@ class LosingAnswers:
 
 
 class Clerk:
-    """A core that only does what its outbox says, and remembers what the outbox reports."""
+    """A core that only follows its outbox, and remembers its reports."""
 
     def __init__(self, run: str, kinds: frozenset[str], *, reading: Literal["stream", "last"] = "stream") -> None:
         """Wants nothing yet."""

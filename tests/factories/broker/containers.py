@@ -55,7 +55,7 @@ def why_not() -> str:
 
 
 class ContainerProcess:
-    """A nats-server in a container, for those who think that it is a process."""
+    """A nats-server in a container, with the interface of a process."""
 
     def __init__(self, container: "DockerContainer", loop: asyncio.AbstractEventLoop) -> None:
         """It is running. Its end is waited for in a thread, for the client of the engine only blocks."""

@@ -1,8 +1,8 @@
 """
-Words that are well formed and make no sense: what a reader may be shown by a broken or hostile writer.
+Messages that are well formed and make no sense, as a broken or hostile writer may publish.
 
-Made from a sensible word by putting something else in one place of it. What a decoder refuses, or what does not belong
-at the subject, is left out here: readers are shown that as a word that was set aside.
+Made from a valid message by changing it in one place. What a decoder refuses, or what does not belong at the subject,
+is left out: readers see that as an undecodable message.
 """
 
 import copy
@@ -22,7 +22,7 @@ VALUES = (-1, 0, 1, 10**6, 2**31, 2**62, "", "a b", "../x", "\U0001f4a5", "x" * 
 
 def nonsense(address: Address, message: AnyMessage, *, seed: int = 0, some: int | None = None) -> list[AnyMessage]:
     """
-    What a word at `address` can be turned into by changing it in one place; `some` of them, drawn by `seed`, or all.
+    The variants of a message at `address` that differ in one place; `some` of them, drawn by `seed`, or all.
 
     Lists lose their elements, or have each twice.
     """

@@ -1,5 +1,5 @@
 """
-A NATS client of the test's own, in the protocol's words: what the broker says to a command, and nothing made nice.
+A NATS client independent of ours: the broker's raw answers to commands.
 
 It knows no rights, no stream and no inbox of ours, so it can judge what the broker lets a user do. The protocol:
 https://docs.nats.io/reference/reference-protocols/nats-protocol.

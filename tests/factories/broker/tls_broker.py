@@ -26,7 +26,7 @@ WAIT_S = 10.0
 
 @dataclass
 class TlsBroker:
-    """One server, whose certificate and configuration a test may change before it starts it or has it read them."""
+    """One server, whose certificate and configuration a test may change before a start or a reload."""
 
     folder: Path
     port: int
@@ -49,7 +49,7 @@ class TlsBroker:
         (self.folder / "broker.pem").write_bytes(made.certificate.read_bytes())
 
     def believes(self, *authorities: Authority) -> None:
-        """Write whose users are let in."""
+        """Write the authorities whose users may connect."""
         (self.folder / "users.crt").write_bytes(b"".join(each.pair.certificate for each in authorities))
 
     def user(self, role: Role, node: NodeName | None = None, *, authority: Authority | None = None) -> Files:

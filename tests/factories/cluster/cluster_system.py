@@ -71,7 +71,7 @@ class ClusterSystem:
     others: Mapping[str, str] = field(default_factory=dict)
     """More settings of every process, with their whole names."""
     pods: Path | None = None
-    """Where the tickets of a kubelet's pods are: its node, of which there is one then, looks for their processes."""
+    """The tickets of a kubelet's pods: the only node looks for their processes there."""
     _processes: dict[str, Process] = field(default_factory=dict)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _wanted: SystemSpec = field(init=False)
@@ -129,7 +129,7 @@ class ClusterSystem:
             self._run(launch.name, (sys.executable, "-m", SERVICES[launch.service]), variables)
 
     def _kubelet_settings(self, pods: Path) -> dict[str, str]:
-        """Of an agent on a node with a kubelet, whose volumes somebody else serves."""
+        """Of an agent on a node with a kubelet, whose volumes another driver serves."""
         (self.folder / "kubelet").mkdir(exist_ok=True)
         settings = {
             "ROLE": "agent",
@@ -211,7 +211,7 @@ class ClusterSystem:
 
     @contextlib.asynccontextmanager
     async def followed(self) -> AsyncIterator[LiveFleet]:
-        """What its bus says, kept current. Not by the console's settings: the environment is the test run's own."""
+        """The state on its bus, kept current. Not by the console's settings: the environment is the test run's own."""
         async with asyncio.timeout(CONNECT_WITHIN_S):
             bus = await NatsBus.connect(self.url, name="test")
         try:

@@ -1,8 +1,7 @@
 """
-What a person sees of a pod in `kubectl describe`: real words on a real bus, the pod-watcher, an API server, kubectl.
+What `kubectl describe` shows of a pod: real messages on a real bus, the pod-watcher, an API server, kubectl.
 
-The allocator and the inventory are played by the test. Where there is no kubectl the same is read from the API, which
-is what kubectl prints: events and conditions.
+The test plays the allocator and the inventory. Without kubectl the same is read from the API: events and conditions.
 """
 
 import asyncio
@@ -69,13 +68,13 @@ class Described:
     text: str = ""
 
     def notes(self, reason: str) -> list[str]:
-        """What our events of this reason say."""
+        """The notes of our events with this reason."""
         return [each.note for each in self.events if each.reason == reason]
 
 
 @dataclass
 class DescribeStage:
-    """An API server with one node, a broker, a pod-watcher, and whoever writes the other words."""
+    """An API server with one node, a broker, a pod-watcher, and a writer of the other messages."""
 
     kube: FakeKube
     cluster: Cluster
@@ -97,7 +96,7 @@ class DescribeStage:
         self, *names: str, gates: tuple[str, ...] = (GATE,), owner: str = "", stored: str = "", **spec: Any
     ) -> dict[str, RequestId]:
         """
-        Pods as admission leaves them; their requests by name. `owner` is the kind that would make them anew.
+        Pods as admission leaves them; their requests by name. `owner` is the kind that would recreate them.
 
         Those that only our gate holds have asked when this returns.
         """
@@ -111,7 +110,7 @@ class DescribeStage:
         return found
 
     async def say(self, address: Address, message: AnyMessage) -> None:
-        """Somebody writes over what is there."""
+        """Another writer overwrites the present message."""
         stream = stream_of(address.kind)
         last = await self.bus.last(stream, address.subject)
         write = Write(
@@ -138,7 +137,7 @@ class DescribeStage:
         return await described_in(self.cluster, self.folder, self.namespace)
 
     def told(self, name: str) -> list[Said]:
-        """Our events about a pod, also of one that is gone."""
+        """Our events about a pod, even if it is gone."""
         listed = self.kube.all("events.events.k8s.io", self.namespace)
         return [_said(each) for each in listed if each["regarding"]["name"] == name]
 
@@ -158,10 +157,10 @@ class DescribeStage:
 
     async def until_told(self, name: str, reason: str) -> None:
         """Wait for an event, and for the condition that belongs to it."""
-        await self.until(lambda: any(each.reason == reason for each in self.told(name)), f"{name} is told {reason}")
+        await self.until(lambda: any(each.reason == reason for each in self.told(name)), f"{name} shows {reason}")
 
     async def listen(self) -> None:
-        """Know the last word on each subject, for ever."""
+        """Follow the last message on each subject, until cancelled."""
         async for batch in self.bus.read(Stream.STATE, ("sluice.>",)):
             for event in batch:
                 if isinstance(event, Observed) and event.entry.message is not None:
@@ -199,7 +198,7 @@ async def kubectl(kubeconfig: Path, home: Path, *words: str, fails: bool = False
 
 @contextlib.asynccontextmanager
 async def staged(folder: Path, config: ClusterConfig = RULES) -> AsyncIterator[DescribeStage]:
-    """Everything runs; stopped in the end."""
+    """Everything runs; stopped at the end."""
     with FakeKube() as kube:
         kube.nodes.add(NODE, cpu="64", memory="256Gi")
         cluster = Cluster(kube.kubeconfig(folder / "config"), kube)
@@ -245,7 +244,7 @@ async def _watching(stage: DescribeStage, config: ClusterConfig) -> None:
         await bus.close()
 
 
-# -- objects and words ----------------------------------------------------------------------------------------------
+# -- objects and messages -------------------------------------------------------------------------------------------
 
 
 def asking(name: str, *, gates: tuple[str, ...] = (GATE,), owner: str = "", stored: str = "", **spec: Any) -> Json:

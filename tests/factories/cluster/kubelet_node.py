@@ -113,7 +113,7 @@ class KubeletNode:
         return self.drivers[number].wait(WITHIN_S)
 
     def told(self, number=0):
-        """All that a driver has logged."""
+        """Everything a driver has logged."""
         return (self.folder / f"driver{number}.log").read_text()
 
     def lines(self, number=0):
@@ -148,7 +148,7 @@ class KubeletNode:
 
     @property
     def socket(self):
-        """Where the driver says that it is called."""
+        """Where the driver reports that it is called."""
         return self.root / "plugins" / CSI_DRIVER / "csi.sock"
 
     async def register(self, *, error=""):
@@ -187,7 +187,7 @@ class KubeletNode:
             )
 
     async def unpublish(self, uid, volume=VOLUME):
-        """As at a pod's end; all that it says is the path."""
+        """As at a pod's end; the path is all that is known."""
         async with self.calling() as node:
             await node.NodeUnpublishVolume(
                 csi_pb2.NodeUnpublishVolumeRequest(volume_id=f"csi-{uid}", target_path=str(self.target(uid, volume)))
@@ -250,7 +250,7 @@ class KubeletNode:
 
 @contextlib.contextmanager
 def daemon_home(folder) -> Iterator[Path]:
-    """The home of an MPS daemon, with somebody who listens."""
+    """The folder of an MPS daemon, with a listener."""
     home = Path(folder) / "h1"
     for part in ("pipe", "log"):
         (home / part).mkdir(parents=True)
@@ -261,7 +261,7 @@ def daemon_home(folder) -> Iterator[Path]:
 
 
 def can_connect(path):
-    """Whether somebody listens at a path, which may be longer than a socket's."""
+    """Whether a process listens at a path, which may be longer than a socket's."""
     descriptor = os.open(path.parent, os.O_PATH)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:

@@ -1,5 +1,5 @@
 """
-A cluster for tests, fake or real, behind one set of words: requests as anyone, objects to send, things to wait for.
+A cluster for tests, fake or real, behind one interface: requests as any user, objects to send, conditions to wait for.
 
 What only the fake can do (a kubelet on command, faults) is reached by `Cluster.fake`, and a test that needs it skips
 elsewhere.
@@ -36,7 +36,7 @@ CLOSING_TURNS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the server said to one request."""
+    """The server's answer to one request."""
 
     code: int
     body: Json
@@ -140,7 +140,7 @@ class Cluster:
         token: str | None = None,
         **query: Any,
     ) -> Reply:
-        """One request; a patch's `kind` is its content type. With a token it is its owner who asks."""
+        """One request; a patch's `kind` is its content type. With a token it is sent as the token's owner."""
         data = body if isinstance(body, str | bytes) else None if body is None else json.dumps(body)
         async with self._open(method, path, data, kind, token, query) as response:
             text = await response.text()
@@ -161,7 +161,7 @@ class Cluster:
 
     async def patch(self, path: str, body: Any, kind: str | None = None, **query: Any) -> Reply:
         """
-        PATCH; of which kind is told by the body, as the official client does: a list is a JSON patch, an object a
+        PATCH; the body shows which kind, as the official client does: a list is a JSON patch, an object a
         strategic merge.
         """
         return await self.ask(
@@ -254,7 +254,7 @@ class Cluster:
         raise AssertionError(f"it never became good; last: {answer}")
 
     def only_fake(self, why: str) -> FakeKube:
-        """The fake, or skip: `why` says what a real cluster lacks."""
+        """The fake, or skip: `why` names what a real cluster lacks."""
         if self.fake is None:
             pytest.skip(f"needs what a real cluster does not give: {why}")
         return self.fake
@@ -276,7 +276,7 @@ async def _broken(transport: asyncio.BaseTransport | None) -> None:
 
 
 def pod(name: str = "p", *, gates: tuple[str, ...] = (GATE,), annotations: Json | None = None, **spec: Any) -> Json:
-    """A pod with one container `main`, gated by Sluice unless said otherwise."""
+    """A pod with one container `main`, by default gated by Sluice."""
     containers = [{"name": "main", "image": "busybox:1.36", "command": ["sleep", "3600"]}]
     body = {
         "containers": containers,

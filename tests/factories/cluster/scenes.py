@@ -1,7 +1,7 @@
 """
 What users do on a cluster with a whole Sluice (`cluster_system`), and what they and the bus show of it afterwards.
 
-Where the API server is a real one nobody there can call our webhook: pods are reviewed here before they are sent, and
+Where the API server is a real one it cannot call our webhook: pods are reviewed here before they are sent, and
 no kubelet can mount their tickets, so they get as far as their node.
 """
 
@@ -55,7 +55,7 @@ class Scene:
     live: LiveFleet
     namespace: str
     heard: list[Heard]
-    """What was said of requests since this began."""
+    """The messages about requests since the start."""
     _synced_at: float = field(default=0.0)
 
     @property
@@ -144,7 +144,7 @@ class Scene:
     # -- what it looks like -------------------------------------------------------------------------------------------
 
     def told(self, pod: Json) -> PodDocument | None:
-        """What the bus says of a pod."""
+        """The messages on the bus about a pod."""
         uid = pod["metadata"]["uid"]
         return next((each for each in pods_document(self.live.fleet_state).pods if each.request == uid), None)
 
@@ -163,7 +163,7 @@ class Scene:
         return self.environment(pod, container)[ENV_VISIBLE_DEVICES].split(",")
 
     async def is_on_its_slice(self, pod: Json) -> PodDocument:
-        """Hold a pod against the bus: its node, what each container is told, its instances, its ticket."""
+        """Compare a pod with the bus: its node, the devices of each container, its instances, its ticket."""
         owner = f"{self.namespace}/{pod['metadata']['name']}"
         node = pod["spec"]["nodeName"]
         told: PodDocument = await self.until(
@@ -179,13 +179,13 @@ class Scene:
         return told
 
     def patches(self, path: str = "pods") -> int:
-        """How many times pods (or `pods/status`) were written so far, by whomever."""
+        """How many times pods (or `pods/status`) were written so far, by any client."""
         return self.fake("a count of its requests").count(verb="patch", path=path)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _told_bound(self, pod: Json, node: str) -> PodDocument | None:
-        """What the bus tells of a pod once it is bound there: that may come to us later than the pod starts."""
+        """The messages about a pod once it is bound there; they may arrive later than the pod starts."""
         told = self.told(pod)
         return told if told is not None and (told.state, told.node) == ("bound", node) else None
 
@@ -228,7 +228,7 @@ class Scene:
         return "\n".join([*pods, f"bus: {bus}", f"tickets: {self.system.tickets()}", self.system.said()])
 
     async def clear(self) -> None:
-        """Nothing of this namespace stays; nothing bad was ever said on the bus."""
+        """Remove everything of this namespace, and check that the bus had no violation."""
         await self._delete_all()
         await self.given_back()
         violations = await violations_at(self.system.url, self.heard)
@@ -255,7 +255,7 @@ async def scene_on(system: ClusterSystem, cluster: Cluster) -> AsyncIterator[Sce
 
 
 def distinct(devices: Iterable[str]) -> int:
-    """How many there are, each of which must be there once."""
+    """How many there are; each must occur once."""
     listed = list(devices)
     assert len(set(listed)) == len(listed), "a device was given twice"
     return len(listed)

@@ -1,4 +1,4 @@
-"""A node of which one GPU is laid out by an administrator, and what he and tenants do there."""
+"""A node with one GPU laid out by an administrator, and the acts of administrator and tenants there."""
 
 from sluice_node_agent.core.instructions import (
     CreateComputeInstance,
@@ -37,12 +37,12 @@ def uuid_at(node, start, gpu=0):
 
 
 def report(node, gpu=0):
-    """One GPU as whoever pulls sees it."""
+    """One GPU as a reader of the snapshot sees it."""
     return node.agent.snapshot().gpus[gpu]
 
 
 def granted(node, name="a1", *places, owner="pod-1"):
-    """The word of a slice that was granted."""
+    """The message of a granted slice."""
     booking = node.booking(name, *(places or (SMALL,)), owner=owner)
     node.order(node.grant(booking))
     node.work()
@@ -50,7 +50,7 @@ def granted(node, name="a1", *places, owner="pod-1"):
 
 
 def revoked(node, booking):
-    """The word of a slice that was revoked."""
+    """The message of a revoked slice."""
     node.order(node.revoke(booking))
     node.work()
     return node.word(booking.allocation)

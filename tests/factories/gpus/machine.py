@@ -39,12 +39,12 @@ class Gpus(SimulatedBackend):
     version = DRIVER
 
     def driver_version(self) -> str:
-        """As the test says."""
+        """As set by the test."""
         return self.version
 
 
 def programs(**said):
-    """A `run` that knows what some programs say, by name."""
+    """A `run` with the output of some programs, by name."""
 
     def run(command):
         answer = said.get(Path(command[0]).name.replace("-", "_"), Ran(None, "No such file or directory"))
@@ -111,12 +111,12 @@ def well_made(hardware: HardwareFile) -> Iterator[Machine]:
 
 
 def version_file(machine: Machine) -> Path:
-    """Where the kernel module says its version."""
+    """Where the kernel module shows its version."""
     return machine.root / "proc/driver/nvidia/version"
 
 
 def found(machine: Machine, check: Check) -> list[Finding]:
-    """What a check says."""
+    """The result of a check."""
     return [finding for finding in check_machine(machine) if finding.check is check]
 
 

@@ -34,7 +34,7 @@ STRANGER = 2000
 
 
 class Client:
-    """A client of the stand-in: a process that asks for a server, and then for memory."""
+    """A client of the stand-in: a process that requests a server, and then memory."""
 
     def __init__(self, control: Path, pipe: Path, *options: str, quota_socket: str = "") -> None:
         """Start it on a home's pipe directory. `options` as `nvidia-cuda-mps-control client` has them."""
@@ -52,7 +52,7 @@ class Client:
         return self.process.pid
 
     def hear(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
-        """The next thing that it was told."""
+        """The next answer it got."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._rest:
@@ -116,7 +116,7 @@ def _of_homes_below(root: Path) -> list[psutil.Process]:
 
 
 def _none_left(root: Path) -> bool:
-    """Kill what there is, each time anew: a daemon may have forked between a look and its end."""
+    """Kill all daemons, listing them each time: one may have forked meanwhile."""
     running = _of_homes_below(root)
     for process in running:
         with contextlib.suppress(psutil.Error):
@@ -140,7 +140,7 @@ class PodProcesses(Processes):
     """Says of some processes that they are in a pod."""
 
     def __init__(self) -> None:
-        """Nobody is, at first."""
+        """No client, at first."""
         super().__init__()
         self.pods: dict[int, str] = {}
 
@@ -174,7 +174,7 @@ class Place:
         return self.daemons
 
     def hurried(self) -> MpsDaemons:
-        """Daemons whose calls are over soon, for what is expected to take too long."""
+        """Daemons whose calls time out soon, for calls that are expected to take too long."""
         return MpsDaemons(self.root, self.control, self.processes, timeout_s=3.0, environment=self.environment)
 
     def switch(self, *names: str) -> None:
@@ -198,7 +198,7 @@ class Place:
 
 @contextlib.contextmanager
 def mps_place() -> Iterator[Place]:
-    """A place of its own, of which nothing is left."""
+    """A folder of its own, removed completely."""
     with short_directory() as path:
         place = Place(path)
         try:

@@ -235,11 +235,11 @@ class NvmlMachine:
             shutil.rmtree(entry)
 
     def xid(self, gpu: int, number: int) -> None:
-        """The driver tells of an Xid error."""
+        """The driver reports an Xid error."""
         self.tell(gpu, XID, number)
 
     def tell(self, gpu: int, kind: int, data: int) -> None:
-        """The driver tells of something (an event type of NVML)."""
+        """The driver reports an event (an event type of NVML)."""
         self._call("tell", gpu, ctypes.c_uint64(kind), ctypes.c_uint64(data))
 
     def set_mig(self, gpu: int, *, current: bool, pending: bool) -> None:
@@ -255,11 +255,11 @@ class NvmlMachine:
         self._call("set_ecc", gpu, uncorrected)
 
     def set_recovery(self, gpu: int, action: int) -> None:
-        """The recovery action that the driver asks for."""
+        """The recovery action that the driver requests."""
         self._call("set_recovery", gpu, action)
 
     def set_versions(self, driver: str, cuda: int) -> None:
-        """What the driver says its versions are (CUDA 13.1: 13010)."""
+        """The versions that the driver reports (CUDA 13.1: 13010)."""
         self._call("set_versions", driver.encode(), cuda)
 
     def compute_mode(self, gpu: int) -> int:

@@ -32,7 +32,7 @@ class Device:
         self.library.handles[self.address] = self
 
     def haunt(self):
-        """Have another handle, and leave one behind that still tells its UUID, as NVML may from its cache."""
+        """Replace the handle, and leave one behind that still shows its UUID, as NVML may from its cache."""
         left = self.address
         self.renew()
         self.library.handles[left] = Device(self.library, kind="ghost", uuid=self.uuid, error=0)
@@ -78,7 +78,7 @@ class Library:
         return self.gpus[-1]
 
     def instance(self, gpu, name, start, gi_id, *, device=True):
-        """An instance that somebody made."""
+        """An instance made by another program."""
         profile = gpu.model.profile(name)
         span = next(span for span in profile.placements if span.start == start)
         gi = Device(self, kind="gi", gpu=gpu, id=gi_id, profile=profile, start=start, size=span.size, cis=[], error=0)
@@ -88,7 +88,7 @@ class Library:
         return gi
 
     def compute(self, gi):
-        """A compute instance that somebody made in it, and its MIG device."""
+        """A compute instance made in it by another program, and its MIG device."""
         index = next(i for i in itertools.count() if i not in {ci.index for g in gi.gpu.instances for ci in g.cis})
         ci = Device(self, kind="ci", gi=gi, id=len(gi.cis), index=index, uuid=f"MIG-{next(_addresses)}", error=0)
         ci.mig = Device(self, kind="mig", ci=ci, uuid=ci.uuid, error=0, pids=[], clients=[], drawing=[], errors={})

@@ -1,4 +1,4 @@
-"""Token schedulers for tests: with processes that say hello by themselves, and with a judge beside them."""
+"""Token schedulers for tests: with processes that connect by themselves, and with a judge beside them."""
 
 from judges.tokens import TokenJudge
 
@@ -22,7 +22,7 @@ class JudgedScheduler:
     """Tells an event to a scheduler and to its judge. Times are in microseconds."""
 
     def __init__(self, scheduler: TokenScheduler) -> None:
-        """Both know nobody yet."""
+        """Neither knows a client yet."""
         self.scheduler = scheduler
         self.judge = TokenJudge()
         self.wakes_at: int | None = None

@@ -105,7 +105,7 @@ def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = T
 
 
 def unread(report: GpuReport) -> GpuReport:
-    """What an agent that has begun anew says of a GPU that has not answered it yet."""
+    """The report of a restarted agent about a GPU that has not answered it yet."""
     return never_read(report.uuid, report.index, "the GPU has fallen off the bus")
 
 
@@ -124,7 +124,7 @@ def snapshot(node: str, gpus: tuple[GpuReport, ...], **changes) -> NodeSnapshot:
 
 
 def claim(**changes) -> Claim:
-    """One container's claim; a 1g.5gb unless said otherwise."""
+    """One container's claim; by default a 1g.5gb."""
     return Claim(**({"container": "main", "profile": "1g.5gb"} | changes))
 
 
@@ -149,7 +149,7 @@ def asked(request: str, *claims: Claim, revision: int = 1, priority: int = 0) ->
 
 @dataclass
 class Bench:
-    """Drives one allocator: what it writes is collected, and lands when the test says so."""
+    """Drives one allocator: its writes are collected, and land when the test decides."""
 
     allocator: Allocator
     now: float = 0.0
@@ -172,7 +172,7 @@ class Bench:
     def read_all(
         self, *entries: tuple[Address, AnyMessage], incarnation: Incarnation = INCARNATION
     ) -> list[Instruction]:
-        """Both streams are read anew and hold exactly `entries`."""
+        """Both streams are read again and hold exactly `entries`."""
         for stream in (Stream.BOOK, Stream.STATE):
             self.handle(ReadingStarted(stream, incarnation))
         for address, message in entries:
@@ -188,13 +188,13 @@ class Bench:
         return self.handle(Observed(stream_of(address.kind), entry))
 
     def observe_unreadable(self, address: Address, why: str) -> list[Instruction]:
-        """A value is there that nobody understands."""
+        """A value that cannot be decoded."""
         entry = Entry(address.subject, self._next(address.subject), OperationId(""), None, why)
         self._keep(entry)
         return self.handle(Observed(stream_of(address.kind), entry))
 
     def tick(self) -> list[Instruction]:
-        """Some time has passed. Where STATE is wanted anew it is read as it is, and a little more passes."""
+        """Some time passes. If STATE has to be read again, that happens, and a little more time passes."""
         said = self.handle(Ticked())
         if ReadAgain(Stream.STATE) not in said:
             return said
@@ -202,7 +202,7 @@ class Bench:
         return [*said, *self.read_state(), *self.handle(Ticked())]
 
     def read_state(self) -> list[Instruction]:
-        """STATE is read anew, as it is."""
+        """STATE is read again, as it is."""
         held = self.state
         said = self.handle(ReadingStarted(Stream.STATE, self.life))
         for entry in held.values():
@@ -276,7 +276,7 @@ class Bench:
 
 
 def ready_of(grant: Grant, ticket: str = "ticket-1") -> SliceReady:
-    """What the agent says when a grant's slice is ready."""
+    """The agent's report that a grant's slice is ready."""
     booking = grant.booking
     devices = tuple(
         DeviceState(gpu=d.gpu, profile=d.profile, start=d.start, size=d.size, uuid=f"MIG-{ticket}-{n}")
@@ -302,7 +302,7 @@ def ready_of(grant: Grant, ticket: str = "ticket-1") -> SliceReady:
 
 
 def working_allocator() -> Bench:
-    """An allocator that works and has read a bus on which nobody asks for anything."""
+    """An active allocator that has read a bus without requests."""
     bench = Bench(Allocator(RunId("r1"), Rules(orphan_grace_s=30.0, closing_ttl_s=3600)))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
@@ -310,7 +310,7 @@ def working_allocator() -> Bench:
 
 
 def all_said(source: SourceName = FOLDER) -> tuple[Address, AnyMessage]:
-    """A source has said all of its requests in this life of the broker."""
+    """A source has published all of its requests in this incarnation of the bus."""
     return subjects.source(source), SourceSynced(source=source, run=RunId("w1"), epoch=1, count=0)
 
 

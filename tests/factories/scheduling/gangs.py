@@ -1,4 +1,4 @@
-"""Pods that are granted together or not at all: asked for, granted, made and given back, on nodes of one GPU each."""
+"""Pods that are granted together or not: requested, granted, created and released, on nodes of one GPU each."""
 
 from dataclasses import replace
 
@@ -63,12 +63,12 @@ def ask(bench: Bench, *members: AllocationRequested) -> list[AnyMessage | None]:
 
 
 def grants(said: list[AnyMessage | None]) -> dict[str, Grant]:
-    """The grants among what was said, by pod."""
+    """The grants among these messages, by pod."""
     return {each.booking.name: each for each in said if isinstance(each, Grant)}
 
 
 def bound(said: list[AnyMessage | None]) -> list[str]:
-    """Who was bound, in order."""
+    """The bound pods, in order."""
     return [each.request for each in said if isinstance(each, Bound)]
 
 

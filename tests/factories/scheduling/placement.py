@@ -20,7 +20,7 @@ ALL_MODES = ("exclusive", "mps", "fractional")
 
 
 def node(name: str, gpus: int, **changes: object) -> NodeSnapshot:
-    """A node of empty GPUs that can do every mode: A100-40GB with MIG unless said otherwise."""
+    """A node of empty GPUs that can do every mode: by default A100-40GB with MIG."""
     of_node = {key: changes.pop(key) for key in ("modes", "time_quota") if key in changes}
     reports = tuple(gpu_report(name, index, **changes) for index in range(gpus))
     return snapshot(name, reports, **({"modes": ALL_MODES} | of_node))
@@ -106,7 +106,7 @@ class Shop:
 
 
 def claim(**changes: object) -> Claim:
-    """One container's claim: a whole GPU unless said otherwise."""
+    """One container's claim: by default a whole GPU."""
     return Claim(**({"container": "main"} | changes))
 
 

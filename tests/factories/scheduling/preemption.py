@@ -1,4 +1,4 @@
-"""Pods that may be evicted, pods for whom others are, and what is said of either."""
+"""Pods that may be evicted, pods that preempt them, and the messages about both."""
 
 import msgspec
 from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
@@ -31,7 +31,7 @@ def high(name: str, *claims, priority: int = 10, **more):
 
 
 def run(bench: Bench, message) -> Grant:
-    """A pod that is asked for, granted, and has its slice."""
+    """A pod that is requested, granted, and has its slice."""
     writes = bench.land_all(bench.request(message))
     (grant,) = [write.message for write in writes if isinstance(write.message, Grant)]
     bench.land_all(bench.ready(grant))
@@ -55,7 +55,7 @@ def ends(bench: Bench, grant: Grant) -> list[Write]:
 
 
 def outcome(bench: Bench, name: str, message) -> list[Write]:
-    """The pod-watcher says what became of an eviction."""
+    """The pod-watcher reports the outcome of an eviction."""
     return bench.land_all(bench.observe(subjects.evicted(RequestId(name)), message))
 
 
@@ -80,7 +80,7 @@ def is_order(write: Write) -> bool:
 
 
 def promise_for(bench: Bench, message) -> Grant:
-    """The grant with which somebody's place is booked for a new request."""
+    """The grant that reserves an occupied place for a new request."""
     writes = bench.land_all(bench.request(message))
     (promise,) = [write.message for write in writes if isinstance(write.message, Grant)]
     assert promise.evict

@@ -1,4 +1,4 @@
-"""Namespaces with limits, who asks for what in them, and what is counted."""
+"""Namespaces with quotas, requests in them, and their usage."""
 
 import msgspec
 from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
@@ -37,7 +37,7 @@ def asks(name: str, *claims: Claim, namespace: str = "lab", priority: int = 0) -
 
 
 def limit(bench: Bench, namespace: str = "lab", *, pod: Amounts | None = None, **total: int) -> list[Write]:
-    """An operator says what a namespace may have; returns all that follows."""
+    """An operator sets the quota of a namespace; returns everything that follows."""
     quota = QuotaSet(namespace=namespace, total=Amounts(**total), request=pod or Amounts())
     return all_of(bench, bench.observe(subjects.quota(namespace), quota))
 
@@ -78,7 +78,7 @@ def read_back(bench: Bench, grant: Grant) -> list:
 
 
 def end(bench: Bench, grant: Grant) -> list[Write]:
-    """Its pod ends, and its agent says that the slice is gone."""
+    """Its pod ends, and its agent reports that the slice is gone."""
     request = grant.booking.request
     withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     all_of(bench, bench.observe(subjects.request(request), withdrawn))
@@ -86,7 +86,7 @@ def end(bench: Bench, grant: Grant) -> list[Write]:
 
 
 def why(writes: list[Write]) -> Pending:
-    """The one word that somebody waits."""
+    """The only wait reason."""
     (pending,) = [write.message for write in writes if isinstance(write.message, Pending)]
     return pending
 

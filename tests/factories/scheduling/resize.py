@@ -1,4 +1,4 @@
-"""Shares that are made larger or smaller: asked for, ordered and carried out, on one node that can share."""
+"""Shares that are resized: requested, ordered and carried out, on one node that can share."""
 
 from factories.scheduling.allocator import Bench, claim, ready_of, snapshot
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ def fractional(sm_partition: int = 20, memory_mib: int = 4000, **changes):
 
 
 def change(request: str = "p1", container: str = "", **values: int) -> Change:
-    """What is asked for."""
+    """The requested change."""
     return Change(RequestId(request), container, values)
 
 
@@ -70,7 +70,7 @@ def adjusted(bench: Bench, request: str = "p1", container: str = "", **values: i
 
 
 def refused(bench: Bench, request: str = "p1", container: str = "", **values: int) -> AdjustRefused:
-    """Ask for what cannot be: nothing is written, and a dry run says the same."""
+    """Request an impossible change: nothing is written, and a dry run shows the same."""
     bench.said.clear()
     asks = change(request, container, **values)
     expected = adjust(bench.allocator.desk, asks)
@@ -80,7 +80,7 @@ def refused(bench: Bench, request: str = "p1", container: str = "", **values: in
 
 
 def answer_of(grant: Grant, *, shrinking: bool = False):
-    """What its agent says when the slice is as ordered, or when it still counts as before."""
+    """Its agent's report when the slice is as ordered, or still counts at the old size."""
     ready = ready_of(grant)
     shares = {d.container: d.share.memory_mib for d in grant.booking.devices if d.share is not None}
     containers = tuple(replace(each, memory_mib=shares[each.container]) for each in ready.containers)
@@ -88,7 +88,7 @@ def answer_of(grant: Grant, *, shrinking: bool = False):
 
 
 def said(bench: Bench, grant: Grant, *, shrinking: bool = False) -> list[Write]:
-    """The agent has carried it out, or is at it."""
+    """The agent has carried it out, or has begun."""
     booking = grant.booking
     word = answer_of(grant, shrinking=shrinking)
     return everything(bench, bench.observe(subjects.slice_(booking.node, booking.allocation), word))
@@ -111,6 +111,6 @@ def shares_of(grant: Grant) -> list[int]:
 
 
 def limit(bench: Bench, *, pod: Amounts | None = None, **total: int) -> list:
-    """An operator says what the namespace may have; what follows at once."""
+    """An operator sets the quota of the namespace; returns what follows at once."""
     quota = QuotaSet(namespace="default", total=Amounts(**total), request=pod or Amounts())
     return bench.observe(subjects.quota("default"), quota)

@@ -1,4 +1,4 @@
-"""Situations in which a pod waits for its turn, not for a place: each ends with what the allocator says of that pod."""
+"""Situations in which a pod waits for its turn, not for a place: each ends with the pod's wait reason."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from sluice_allocator.core.rules import Rules
 SMALL, HALF, WHOLE = claim(profile="1g.5gb"), claim(profile="3g.20gb"), claim(profile="7g.40gb")
 LONG_S = 3600.0
 REFRESHED_S = 10.0
-"""The same reason is told in new words at most every five seconds."""
+"""The same reason with a changed message is published at most every five seconds."""
 
 
 def over_its_quota() -> Pending:

@@ -1,7 +1,7 @@
 """
-What a kubelet makes of a container's environment and mounts, from a pod object: it starts, or waits and says why.
+A container's environment and mounts, as a kubelet derives them from a pod: it starts, or waits with a reason.
 
-Pure. Only what kubelet v1.36.2 was seen to do: downward API, `subPathExpr`, a directory that must be there (a ticket).
+Pure. Only what kubelet v1.36.2 was seen to do: downward API, `subPathExpr`, a directory that must exist (a ticket).
 """
 
 import re
@@ -17,11 +17,11 @@ Ready = Callable[[str, str], bool]
 
 
 class HeldError(Exception):
-    """A container cannot be started now; the text is what its status says."""
+    """A container cannot start now; the text goes to its status."""
 
 
 def environment(container: Json, pod: Json) -> dict[str, str]:
-    """Its variables; of two with one name the later wins, and an annotation that is not there is an empty value."""
+    """Its variables; of two with one name the later wins, and a missing annotation is an empty value."""
     resolved: dict[str, str] = {}
     for entry in container.get("env") or []:
         path = ((entry.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")

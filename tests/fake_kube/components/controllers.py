@@ -1,8 +1,8 @@
 """
-Deployments keep their number of pods: the one controller that questions about admission need.
+Deployments keep their number of pods: the only controller that questions about admission need.
 
-Pods are created through admission as the replicaset controller, with its owner reference, so that a webhook sees what
-it sees in a cluster.
+Pods are created through admission as the replicaset controller, with its owner reference, so that a webhook sees them
+as in a cluster.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """
-A kubelet's part in a pod's life: it starts containers, or says why not, and ends them in the order that was seen
-of kubelet v1.36.2.
+A fake kubelet: it starts containers, or shows why not, and ends them in the order of kubelet v1.36.2.
 
-It runs no process: what "runs" is a status and a line in `running`. When to look at a pod `nodes` decides.
+It runs no process: "running" is a status and an entry in `running`. `components.nodes` decides when it looks at a pod.
 """
 
 from collections import Counter
@@ -23,7 +22,7 @@ class Kubelet:
     """The kubelets of all nodes of one server."""
 
     def __init__(self, store: Store) -> None:
-        """Nothing runs."""
+        """Start without containers."""
         self._store = store
         self.lingering: set[Key] = set()
         self.tickets: containers.Ready = lambda uid, path: True
@@ -115,7 +114,7 @@ class Kubelet:
         self._store.put("pods", wanted)
 
     def terminate(self, pod: Json) -> None:
-        """A dying pod's containers end; then the object goes, unless something still holds it."""
+        """Stop a terminating pod's containers; then remove the object, unless a finalizer holds it."""
         meta, store = pod["metadata"], self._store
         key = (meta["namespace"], meta["name"])
         if key in self.lingering:

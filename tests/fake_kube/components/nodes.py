@@ -1,8 +1,7 @@
 """
-A tiny scheduler and kubelets: pods without gates get a node, run, and end in the order that a real kubelet shows.
+A small scheduler and kubelets: pods without gates get a node, run, and end in the order of a real kubelet.
 
-What a test wants to hold (a kubelet that is down, a tenant that ignores
-TERM, a volume that is still in use) it holds by a switch, never by time.
+A test holds a state (a kubelet that is down, a tenant that ignores TERM, a volume in use) by a switch, never by time.
 """
 
 from collections import Counter
@@ -62,7 +61,7 @@ class Nodes:
         pods: str = "110",
         labels: dict[str, str] | None = None,
     ) -> None:
-        """A node with a kubelet. A Node object that somebody creates through the API has none."""
+        """A node with a kubelet. A Node object created through the API has none."""
         carried = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **(labels or {})}
         meta = {"name": name, "uid": f"node-{name}", "creationTimestamp": stamp(), "labels": carried}
         amounts = {"cpu": cpu, "memory": memory, "pods": pods}
@@ -91,7 +90,7 @@ class Nodes:
         self._server.call(gone)
 
     def cordon(self, name: str, *, on: bool = True) -> None:
-        """It takes no new pods."""
+        """Make it (un)schedulable."""
 
         def mark() -> None:
             node = clone(self._server.store.get("nodes", "", name))
@@ -101,7 +100,7 @@ class Nodes:
         self._server.call(mark)
 
     def down(self, name: str, *, on: bool = True) -> None:
-        """The kubelet stops doing and saying anything; containers run on. When it is back it does what is due."""
+        """Stop the kubelet; containers run on. When it returns it catches up."""
 
         def switch() -> None:
             (self._down.add if on else self._down.discard)(name)
@@ -143,8 +142,8 @@ class Nodes:
 
     def finish(self, namespace: str, name: str, code: int = 0) -> None:
         """
-        All containers end by themselves; those with restartPolicy Always (or OnFailure) start again, with what the
-        object says now.
+        All containers end by themselves; those with restartPolicy Always (or OnFailure) restart, from the present
+        object.
         """
         self._server.call(lambda: self._kubelet.finish((namespace, name), code))
 
@@ -170,7 +169,7 @@ class Nodes:
             self._again()
 
     def _count(self, key: Key, pod: Json | None) -> None:
-        # What is asked for on each node is kept as a running sum: pods come by the hundred.
+        # The requests on each node are kept as a running sum: pods come by the hundred.
         node = (pod or {}).get("spec", {}).get("nodeName", "")
         uid = (
             pod["metadata"]["uid"] if pod and node and pod["status"].get("phase") not in pod_subresources.ENDED else ""

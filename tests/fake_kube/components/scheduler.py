@@ -1,8 +1,4 @@
-"""
-Where a pod may go: a scheduler's filters, as few as pins and sizes need, and its sentence when there is no place.
-
-Pure.
-"""
+"""Scheduler filters, as few as pins and sizes need, and the message when no node fits."""
 
 from collections import Counter
 from fractions import Fraction
@@ -15,7 +11,10 @@ FIELDS_MISMATCH = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 
 
 def obstacle(pod: Json, node: Json, used: Counter[str]) -> str:
-    """Why a pod cannot go to a node, or ''. `used`: what the pods there ask for, in the words of `limits.usage`."""
+    """
+    Why a pod cannot go to a node, or ''. `used`: the requests of the pods there, as from
+    `limits_and_quotas.usage`.
+    """
     spec, labels = pod["spec"], node["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return MISMATCH
@@ -41,7 +40,7 @@ def obstacle(pod: Json, node: Json, used: Counter[str]) -> str:
 
 
 def sentence(obstacles: Counter[str], nodes: int) -> str:
-    """As PodScheduled says it."""
+    """The message of PodScheduled."""
     told = ", ".join(
         f"{count} {why}" for why, count in sorted(obstacles.items(), key=lambda each: f"{each[1]} {each[0]}")
     )

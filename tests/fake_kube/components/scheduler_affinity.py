@@ -1,8 +1,8 @@
 """
-Why a pod cannot go to a node beside the pods and volumes that are there: more of a scheduler's filters, and its words.
+Scheduler filters for pods and volumes on a node, with their messages.
 
-Of inter-pod affinity the anti-affinity, both ways; host ports without addresses; the node affinity of bound volumes. As
-few as tests of placement need. Spreading is left out: of a pod with a pin only one node counts for it.
+Inter-pod anti-affinity, both ways; host ports without addresses; the node affinity of bound volumes: as few as tests of
+placement need. Spreading is left out: for a pinned pod only one node counts.
 """
 
 from fake_kube.components.scheduler import meets

@@ -1,7 +1,7 @@
 """
-CustomResourceDefinitions: what one must look like to be served, and its first status.
+CustomResourceDefinitions: validation and first status.
 
-Pure. No schema is applied to the objects (README: where it differs).
+No schema is applied to the objects (README: where it differs).
 """
 
 from fake_kube.errors import Fault, Json
@@ -10,7 +10,7 @@ DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 
 
 def new_definition(obj: Json) -> list[Fault]:
-    """What is wrong with a new definition."""
+    """The faults of a new definition."""
     spec = obj.get("spec") or {}
     names = spec.get("names") or {}
     faults = [
@@ -36,7 +36,7 @@ def new_definition(obj: Json) -> list[Fault]:
 
 
 def establish(obj: Json, now: str) -> None:
-    """Write the status that says that it is served."""
+    """Write the status of an established definition."""
     conditions = [
         {"type": kind, "status": "True", "lastTransitionTime": now, "reason": reason, "message": ""}
         for kind, reason in (("NamesAccepted", "NoConflicts"), ("Established", "InitialNamesAccepted"))

@@ -1,7 +1,7 @@
 """
-Events: one store, two words for it. What a new one needs and what of it may change.
+Events: one store for two API versions; validation of new and changed ones.
 
-Pure. They are kept in the words of events.k8s.io; core/v1, which `kubectl describe` reads, is a translation.
+Pure. They are stored as events.k8s.io; core/v1, which `kubectl describe` reads, is converted.
 """
 
 from typing import Any
@@ -24,13 +24,13 @@ _WORDS = {
 
 
 def to_core(event: Json) -> Json:
-    """An event in the words of core/v1."""
+    """Convert an event to core/v1."""
     said = {_WORDS.get(key, key): value for key, value in event.items()}
     return {"source": {}, "firstTimestamp": None, "lastTimestamp": None, **said, "apiVersion": "v1"}
 
 
 def from_core(event: Json) -> Json:
-    """An event in the words of events.k8s.io."""
+    """Convert an event to events.k8s.io."""
     back = {core: new for new, core in _WORDS.items()}
     return {**{back.get(key, key): value for key, value in event.items()}, "apiVersion": "events.k8s.io/v1"}
 
@@ -38,13 +38,13 @@ def from_core(event: Json) -> Json:
 CORE_EVENTS = Resource(
     "", "v1", "events", "Event", fields=CORE_EVENT_FIELDS, stored_as="events.events.k8s.io", show=to_core
 )
-"""Events as core/v1 words them."""
+"""Events as core/v1."""
 
 
 def place(event: Json) -> list[Fault]:
     """
-    Where an event may be. One that says its eventTime may be in any namespace, but about what has none (a Node) only
-    in `default` or `kube-system`; one that does not, where it is that what it regards is, and of a Node in `default`.
+    The namespaces an event may be in. With an eventTime any, but about an object without a namespace (a Node) only
+    `default` or `kube-system`; without one that of its object, and `default` for a Node.
     """
     namespace = event["metadata"].get("namespace", "")
     about = (event.get("regarding") or {}).get("namespace") or ""
@@ -59,14 +59,14 @@ def place(event: Json) -> list[Fault]:
 
 def core_event(event: Json) -> list[Fault]:
     """
-    What is wrong with an event that was written as core/v1, in the words of events.k8s.io: with an eventTime it must
-    say as much as one in the new words.
+    The faults of an event written as core/v1, in the names of events.k8s.io: with an eventTime it needs the same
+    fields.
     """
     return place(event) + (_said(event, "reportingComponent") if event.get("eventTime") else [])
 
 
 def new_event(event: Json) -> list[Fault]:
-    """What is wrong with a new event in the words of events.k8s.io."""
+    """The faults of a new event of events.k8s.io."""
     faults = place(event) + _series(event)
     if event.get("eventTime"):
         faults += _said(event, "reportingController")
@@ -81,7 +81,7 @@ def new_event(event: Json) -> list[Fault]:
 
 
 def _said(event: Json, reporter: str) -> list[Fault]:
-    """What an event with a time must say; `reporter`: what the version that was asked calls the controller."""
+    """The required fields of an event with a time; `reporter`: the version's name for the controller."""
     faults = []
     controller = event.get("reportingController") or ""
     for key, value in ((reporter, controller), *((each, event.get(each)) for each in _NEEDED)):
@@ -90,14 +90,14 @@ def _said(event: Json, reporter: str) -> list[Fault]:
     if why := metadata.qualified(controller):
         faults.append(Fault(reporter, "Invalid value", why, value=controller))
     for key, most in _LENGTHS.items():
-        if len((event.get(key) or "").encode()) > most:  # it says characters, and counts bytes
+        if len((event.get(key) or "").encode()) > most:  # its message says characters, but it counts bytes
             told = _WORDS.get(key, key)
             faults.append(Fault(told, "Invalid value", f"can have at most {most} characters", value=""))
     return faults
 
 
 def changed(before: Json, after: Json) -> list[Fault]:
-    """What is wrong with a change in the words of events.k8s.io: only the series may change."""
+    """The faults of a changed event of events.k8s.io: only the series may change."""
     faults = place(after)
     for key in sorted((before.keys() | after.keys()) - {"metadata", "series", "kind", "apiVersion"}):
         if _plain(before.get(key)) != _plain(after.get(key)):

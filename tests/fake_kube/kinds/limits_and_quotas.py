@@ -1,7 +1,7 @@
 """
-LimitRange and ResourceQuota for pods, as far as pods with GPUs meet them.
+LimitRange and ResourceQuota for pods, as far as they concern pods with GPUs.
 
-Pure: objects go in; a pod is completed in place, or a refusal is raised.
+Pure: completes the pod in place, or raises a refusal.
 """
 
 from collections import Counter
@@ -12,14 +12,15 @@ from fake_kube.kinds import pod_defaults, quantities
 
 LIMIT_RANGER = "kubernetes.io/limit-ranger"
 """
-The annotation in which the plugin says what it wrote
+The annotation in which the plugin lists its changes
 (https://github.com/kubernetes/kubernetes/blob/master/plugin/pkg/admission/limitranger/admission.go).
 """
 
 
 def fill(pod: Json, ranges: list[Json]) -> None:
     """
-    Write the defaults of LimitRanges into the containers, whose own defaults are in already, and say so.
+    Write the defaults of LimitRanges into containers that have their own defaults already, and list them in the
+    annotation.
 
     A maximum without a default is the default too, a default is the default request, and else a minimum is.
     """
@@ -47,10 +48,10 @@ def fill(pod: Json, ranges: list[Json]) -> None:
 
 def check_ranges(pod: Json, ranges: list[Json]) -> None:
     """
-    Hold a pod against the maxima and minima.
+    Check a pod against the maxima and minima.
 
     Raises:
-        ApiError: 403 in the server's words.
+        ApiError: 403 with the server's message.
     """
     for each in ranges:
         for limit in each["spec"]["limits"]:
@@ -62,7 +63,7 @@ def check_ranges(pod: Json, ranges: list[Json]) -> None:
 
 
 def _beyond(resources: Json, limit: Json) -> str:
-    """What one container has too much or too little of; empty when it has neither."""
+    """The violation of one container; empty if there is none."""
     for kind, part, bounds, passes in (
         ("maximum", "limit", limit.get("max"), lambda asked, bound: asked <= bound),
         ("minimum", "request", limit.get("min"), lambda asked, bound: asked >= bound),
@@ -78,7 +79,7 @@ def _beyond(resources: Json, limit: Json) -> str:
 
 
 def usage(pod: Json) -> Counter[str]:
-    """What a pod counts for, in the words of quotas."""
+    """The usage of a pod, in the names of quotas."""
     used: Counter[str] = Counter({"pods": 1, "count/pods": 1})  # type: ignore[assignment]
     for kind in ("requests", "limits"):
         apps: Counter[str] = Counter()
@@ -99,7 +100,7 @@ def usage(pod: Json) -> Counter[str]:
 
 
 def in_use(pods: list[Json]) -> Counter[str]:
-    """What all pods that have not ended count for; a gated one counts at once."""
+    """The usage of all pods that have not ended, including gated ones."""
     total: Counter[str] = Counter()
     for pod in pods:
         if (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
@@ -109,10 +110,10 @@ def in_use(pods: list[Json]) -> Counter[str]:
 
 def check_quotas(pod: Json, quotas: list[Json], others: list[Json]) -> None:
     """
-    Hold a new pod against what the namespace has left.
+    Check a new pod against the namespace's remaining quota.
 
     Raises:
-        ApiError: 403 in the server's words.
+        ApiError: 403 with the server's message.
     """
     wanted, used = usage(pod), in_use(others)
     for quota in quotas:

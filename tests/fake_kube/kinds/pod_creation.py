@@ -1,5 +1,5 @@
 """
-What a new pod may look like: what a real server was seen to refuse at creation, and how it says so.
+Validate a new pod, with the messages of a real server.
 
 Pure. Texts: seen on kube-apiserver v1.36.2; those about quantities are from its source (pkg/apis/core/validation).
 """
@@ -29,7 +29,7 @@ GATED_NODE = "cannot be set until all schedulingGates have been cleared"
 
 
 def new_pod(pod: Json) -> list[Fault]:
-    """Everything wrong with a pod to be created."""
+    """All faults of a new pod."""
     spec = pod["spec"]
     faults = _gates(spec)
     if not spec.get("containers"):
@@ -64,7 +64,7 @@ def _gates(spec: Json) -> list[Fault]:
 
 
 def one_container(container: Json, at: str, volumes: set[str]) -> list[Fault]:
-    """Everything wrong with one container."""
+    """All faults of one container."""
     name, faults = container.get("name", ""), []
     if not name:
         faults.append(Fault(f"{at}.name", "Required value", ""))

@@ -1,7 +1,7 @@
 """
-What a server adds to a pod that is created: the defaults of its fields, its service account's volume, its first status.
+The defaults that a server adds to a new pod: fields, the service account's volume, the first status.
 
-Pure. What a webhook sees already has the defaults; identity and status come after admission.
+Pure. A webhook sees the defaults; identity and status come after admission.
 """
 
 from fake_kube.errors import Json
@@ -85,7 +85,7 @@ def begin(pod: Json, now: str) -> None:
 
 
 def condition(kind: str, status: str, now: str, reason: str = "", message: str = "") -> Json:
-    """One condition as the server's own parts write them."""
+    """One condition in the form of the server's own components."""
     made: Json = {"type": kind, "status": status, "lastProbeTime": None, "lastTransitionTime": now}
     return {**made, **({"reason": reason} if reason else {}), **({"message": message} if message else {})}
 
@@ -105,7 +105,7 @@ def quality(pod: Json) -> str:
 
 
 def set_condition(pod: Json, condition: Json) -> bool:
-    """Write a condition into a pod's status; whether it said something new."""
+    """Write a condition into a pod's status; returns whether it changed anything."""
     conditions = pod["status"].setdefault("conditions", [])
     for index, each in enumerate(conditions):
         if each["type"] == condition["type"]:

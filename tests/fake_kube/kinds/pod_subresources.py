@@ -1,5 +1,5 @@
 """
-What is done to pods beside writing them: binding, eviction, deletion with grace.
+Subresources of pods: binding, eviction, deletion with grace.
 
 Works on the store, synchronously: each call is one atomic step of the server.
 """
@@ -16,7 +16,7 @@ BUDGETS = "poddisruptionbudgets.policy"
 
 def preconditions(resource: str, obj: Json, wanted: Json | None) -> None:
     """
-    Hold an object against the uid and version that a request supposed.
+    Check the uid and version that a request supposed.
 
     Raises:
         ApiError: 409 naming what differs.
@@ -59,7 +59,7 @@ def bind(store: Store, namespace: str, name: str, binding: Json) -> Json:
 
 def delete(store: Store, pod: Json, *, grace_s: int | None, now: str) -> Json:
     """
-    A pod's deletion: at once where nothing runs or nobody waits, else a deletionTimestamp for the kubelet.
+    A pod's deletion: at once where nothing runs or no grace is left, else a deletionTimestamp for the kubelet.
 
     Every removal is announced by a MODIFIED with a deletionTimestamp, and the object that goes carries it.
     """
@@ -79,7 +79,7 @@ def delete(store: Store, pod: Json, *, grace_s: int | None, now: str) -> Json:
 
 
 def drop(store: Store, resource: str, obj: Json) -> Json:
-    """Remove an object that nobody holds back any more; with finalizers it stays."""
+    """Remove an object unless a finalizer holds it."""
     return obj if obj["metadata"].get("finalizers") else store.remove(resource, obj)
 
 
@@ -111,7 +111,7 @@ def evict(store: Store, namespace: str, name: str, eviction: Json, *, now: str, 
 
 
 def ready(pod: Json) -> bool:
-    """Whether its Ready condition is true and it is not on its way out."""
+    """Whether it is ready and not terminating."""
     conditions = pod["status"].get("conditions") or []
     up = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
     return up and not pod["metadata"].get("deletionTimestamp")

@@ -1,6 +1,5 @@
 """
-What may change on a pod that exists: the immutability of gates, pins, environment and resources, as
-seen on kube-apiserver v1.36.2.
+Validate updates of a pod: immutable gates, pins, environment and resources, as seen on kube-apiserver v1.36.2.
 
 Pure: the two states go in, faults come out.
 """
@@ -25,7 +24,7 @@ _AFFINITY = f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
 
 
 def main(before: Json, after: Json) -> list[Fault]:
-    """What is wrong with an update of a pod's main resource. Its status is none of its business: put it back before."""
+    """The faults of an update of a pod's main resource. Restore the status before the call."""
     old, new, faults = before["spec"], after["spec"], []
     names = {gate["name"] for gate in old.get("schedulingGates") or []}
     for gate in new.get("schedulingGates") or []:
@@ -55,7 +54,7 @@ def main(before: Json, after: Json) -> list[Fault]:
 
 
 def status(after: Json) -> list[Fault]:
-    """What is wrong with an update of a pod's status."""
+    """The faults of an update of a pod's status."""
     faults = []
     for index, each in enumerate(after["status"].get("conditions") or []):
         if why := metadata.qualified(each.get("type", "")):
@@ -64,7 +63,7 @@ def status(after: Json) -> list[Fault]:
 
 
 def ephemeral(before: Json, after: Json) -> list[Fault]:
-    """What is wrong with an update of the list of ephemeral containers: it may only grow."""
+    """The faults of an update of the ephemeral containers: the list may only grow."""
     old = {each["name"]: each for each in before["spec"].get("ephemeralContainers") or []}
     new = {each.get("name"): each for each in after["spec"].get("ephemeralContainers") or []}
     volumes = {volume["name"] for volume in after["spec"].get("volumes") or []}

@@ -1,7 +1,7 @@
 """
-The priority of a pod that is created: what its PriorityClass says, as a server's plugin `Priority` resolves it.
+Resolve the priority of a new pod from its PriorityClass, as a server's plugin `Priority` does.
 
-Pure: a pod is completed in place, or a refusal is raised. Source:
+Pure: completes the pod in place, or raises a refusal. Source:
 https://github.com/kubernetes/kubernetes/blob/master/plugin/pkg/admission/priority/admission.go.
 """
 
@@ -35,7 +35,7 @@ def resolve(pod: Json, classes: list[Json]) -> None:
 
 
 def _class_of(name: str, classes: list[Json], pod: Json) -> Json:
-    """Of the pods that name none the least of the default classes."""
+    """The class of a pod; without a name, the lowest of the default classes."""
     said: Json = {"preemptionPolicy": "PreemptLowerPriority"}
     if name in SYSTEM:
         return {**said, "name": name, "value": SYSTEM[name]}

@@ -1,4 +1,4 @@
-"""Making objects: identity, admission, limits, validation, and what the server writes into a new one."""
+"""Create objects: identity, admission, limits, validation, and the fields that the server sets."""
 
 import secrets
 import uuid

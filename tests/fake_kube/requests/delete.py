@@ -1,4 +1,4 @@
-"""Taking objects away: preconditions, finalizers, grace, and namespaces with all that is in them."""
+"""Delete objects: preconditions, finalizers, grace, and namespaces with their content."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 """
-What clients ask a server about itself: versions, groups and resources.
+Discovery: versions, groups and resources.
 
 Pure. Enough for kubectl and the official client; no OpenAPI.
 """

@@ -1,5 +1,5 @@
 """
-What holds for objects of every kind: names, labels, annotations, and which metadata may never change.
+Rules for the metadata of all kinds: names, labels, annotations, and immutable fields.
 
 Pure: faults come out as data; the verbs raise them.
 """

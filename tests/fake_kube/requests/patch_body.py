@@ -1,4 +1,4 @@
-"""From a PATCH body to the object that is wanted, and which kinds of patch a resource takes."""
+"""Apply a PATCH body to an object, and check which patch types a resource accepts."""
 
 import json
 
@@ -53,7 +53,7 @@ class Patcher:
     """Applies patches, and remembers who applied what for server-side apply."""
 
     def __init__(self) -> None:
-        """Nobody has applied anything."""
+        """Start without owners."""
         self._owners: dict[tuple[str, str], server_side_apply.Owners] = {}
 
     def patched(self, kind: str, live: Json, patch: Json | list[Json], *, part: str, manager: str, force: bool) -> Json:

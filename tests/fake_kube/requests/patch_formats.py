@@ -1,7 +1,7 @@
 """
-The three ways to say a change: JSON patch (RFC 6902), merge patch (RFC 7386) and Kubernetes' strategic merge.
+The three patch formats: JSON patch (RFC 6902), merge patch (RFC 7386) and Kubernetes' strategic merge.
 
-Pure: a new value comes out, what goes in is never changed. Whether the outcome is allowed others decide.
+Pure: returns a new value. The caller validates it.
 """
 
 from typing import Any
@@ -28,8 +28,10 @@ MERGE_KEYS = {
     "webhooks": "name",
     "secrets": "name",
 }
-"""Lists that a strategic merge takes element by element, and by which key (`patchMergeKey` in the API's types).
-Tolerations, taints and affinity terms are not among them: they are replaced as a whole."""
+"""
+Lists that a strategic merge merges by element, with their key (`patchMergeKey` in the API's types). Tolerations, taints
+and affinity terms are replaced as a whole.
+"""
 MERGED_SETS = ("finalizers",)
 """Lists of strings that a strategic merge adds to."""
 

@@ -1,7 +1,7 @@
 """
-Server-side apply: who applied which fields, so that a field no longer applied goes and a foreign one stays.
+Server-side apply: fields by manager, so that a field no longer applied goes and one of another manager stays.
 
-Only appliers are tracked (README: where it differs). Pure but for the book of owners that it is handed.
+Only appliers are tracked (README: where it differs). Pure except for the owners passed in.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ Owners = dict[str, frozenset[Path]]
 """Paths to leaves by field manager. A step into a keyed list is `(key, value)`."""
 
 IDENTITY = frozenset({("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "namespace"), ("metadata", "uid")})
-"""What an applied object must say and nobody owns."""
+"""Required in an applied object, and owned by no manager."""
 
 
 def leaves(value: Any, at: Path = ()) -> dict[Path, Any]:
@@ -88,7 +88,7 @@ def _is_key(path: Path) -> bool:
 
 def apply(live: Json, applied: Json, owners: Owners, *, manager: str, force: bool) -> tuple[Json, Owners]:
     """
-    The object after this manager's word, and the owners then.
+    The object after this manager's apply, and the owners then.
 
     Raises:
         ApiError: 409 where another applier owns a field that would change, unless forced.

@@ -1,8 +1,7 @@
 """
-What a request does: create, get, update, patch and delete objects, and the subresources of pods.
+Carry out a request: create, get, update, patch and delete objects, and the subresources of pods.
 
-Called with a request that was authorised; answers with a code and a body, or raises the server's refusal. It knows no
-HTTP.
+Called with an authorised request; returns a code and a body, or raises the server's refusal.
 """
 
 from collections.abc import Callable
@@ -23,9 +22,7 @@ from fake_kube.store import Store
 from fake_kube.webhooks import Asked
 
 MAX_ATTEMPTS = 5
-"""
-How often an update is tried anew when the object changed while a webhook thought, as a real server does; then 409.
-"""
+"""How often an update is retried when the object changed during a webhook's call, as in a real server; then 409."""
 
 
 class Verbs:

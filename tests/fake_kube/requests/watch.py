@@ -1,7 +1,7 @@
 """
-Lists with their versions and pages, and what a watch sees.
+Lists with their versions and pages, and the events of a watch.
 
-Everything but waiting and writing to a connection, which `http` does: `Watch.due` gives the events that are ready now.
+`http` waits and writes to connections; `Watch.due` returns the events that are ready.
 """
 
 import base64
@@ -95,7 +95,8 @@ class Lister:
         self._pages: dict[str, tuple[int, list[Json]]] = {}
         self.behind: dict[str, int] = {}
         """
-        By resource: lists that allow it are answered from this old version (a fault: a cache that has fallen behind).
+        By resource: lists that allow it are answered from this old version (a fault: a cache
+        that has fallen behind).
         """
 
     def answer(self, query: Query) -> Json:
@@ -169,7 +170,7 @@ class Lister:
 
 @dataclass(slots=True)
 class Watch:
-    """One client's watch: which changes it has seen, and what it must be told next."""
+    """One client's watch: the changes it has seen, and those to send next."""
 
     store: Store
     query: Query
@@ -218,7 +219,7 @@ class Watch:
         return self.bookmark(newest) if newest > self._marked else None
 
     def bookmark(self, version: int = 0, *, initial_end: bool = False) -> Json:
-        """An event that only says how far this watch is: at a version, or where the server is now."""
+        """An event that only shows the progress of this watch: a version, or where the server is now."""
         metadata: Json = {"resourceVersion": str(version or self.store.version)}
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}

@@ -48,7 +48,7 @@ def test_a_mesh_proxy_that_comes_first_gets_no_slice(ask):
 
 
 def test_a_guess_is_warned_of_and_a_name_is_not():
-    """Whoever has two containers learns how to say which."""
+    """With two containers, the sentence shows how to name one."""
     two = (container("one"), container("two"))
     (warning,) = answer(pod(*two, annotations={"sluice.dev/profile": "1g.5gb"})).warnings
     assert warning == (

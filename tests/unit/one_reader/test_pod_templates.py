@@ -107,7 +107,7 @@ def test_what_makes_no_pod_is_skipped_with_a_line(kind, spec, why):
 
 @pytest.mark.parametrize("kind", ["pod", "Pods", "Deployment"])
 def test_a_pod_under_another_kind_is_refused_and_not_skipped(kind):
-    """Whoever misspelt it would wait for a slice that nobody was asked for."""
+    """A misspelt request would wait for a slice that was never requested."""
     (found,) = read(kind, TEMPLATE["spec"])
     assert found.refusal is not None
     assert (found.refusal.reason, found.refusal.field) == (RefusalReason.NOT_A_POD, "kind")
@@ -174,7 +174,7 @@ def test_a_kind_that_is_one_is_not_taken_for_a_slip(version, kind):
 
 
 def test_a_mistake_in_a_template_is_named_by_its_path_in_the_file():
-    """Nobody finds `spec.containers[0]` in a Deployment."""
+    """A Deployment has no `spec.containers[0]`."""
     spec = {"containers": [{"name": "A"}]}
     (found,) = read("Deployment", {"template": {"metadata": TEMPLATE["metadata"], "spec": spec}})
     assert found.refusal is not None
@@ -182,7 +182,7 @@ def test_a_mistake_in_a_template_is_named_by_its_path_in_the_file():
 
 
 def test_a_million_replicas_take_no_time():
-    """One number in a file may not stop whoever reads it."""
+    """One number in a file must not stop its reader."""
     (found,) = read("Deployment", {"replicas": 10**6, "template": TEMPLATE})
     assert found.refusal is not None
     assert found.refusal.value == "1000000 pods"
@@ -198,7 +198,7 @@ def test_a_million_replicas_take_no_time():
 
 
 def test_what_leaves_its_name_to_the_api_server_makes_pods_that_are_read():
-    """A Job of `kubectl create` would be refused for a name that nobody wrote."""
+    """A Job of `kubectl create` would be refused for a name that its owner did not write."""
     text = yaml.safe_dump({"kind": "Job", "metadata": {"generateName": "train-"}, "spec": {"template": TEMPLATE}})
     (pod,) = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=RequestLimits())
     assert (pod.name, pod.refusal, len(pod.ask.claims)) == ("train-0", None, 1)

@@ -99,7 +99,7 @@ class Bench:
         return FolderListed(tuple(ManifestFile(name, text) for name, text in self.files.items()))
 
     def read(self, *entries: tuple[Address, AnyMessage], incarnation: str = "1000") -> None:
-        """Both streams are read anew and hold exactly `entries`."""
+        """Both streams are read again and hold exactly `entries`."""
         self.bus = {address.subject: message for address, message in entries}
         for stream in (Stream.BOOK, Stream.STATE):
             self.handle(ReadingStarted(stream, Incarnation(incarnation)))

@@ -50,7 +50,7 @@ def rejected(bench) -> dict[str, RequestRejected]:
     ids=lambda value: None if not isinstance(value, RefusalReason) else value.value,
 )
 def test_a_file_that_holds_no_pods_is_refused_by_name_and_place(bench, manifest, text, reason, field, value, words):
-    """Whoever wrote it finds the line; the pod in the next file is served."""
+    """The author finds the line; the pod in the next file is served."""
     bench.files |= {"bad.yaml": text, "good.yaml": manifest("good")}
     bench.list()
     refusal = rejected(bench)["bad.yaml"].refusal
@@ -199,7 +199,7 @@ def test_an_edit_before_there_is_a_slice_is_a_new_revision(bench, manifest, refu
 
 
 def test_a_pod_whose_refusal_was_waived_is_counted_as_one_that_waits(bench, manifest):
-    """Whoever watches the counts would look for a mistake in it."""
+    """The counts would look like a mistake."""
     bench.files["a.yaml"] = manifest("a")
     bench.list()
     bench.refused("w1-1")
@@ -299,7 +299,7 @@ def test_a_pod_without_an_ask_that_would_see_every_gpu_is_warned_of_as_in_a_clus
     left_alone, warned = bench.told
     assert left_alone == "default/web (web.yaml) requests no slice: ignored"
     assert warned.startswith(
-        "default/web (web.yaml): container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod asks for no"
+        "default/web (web.yaml): container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod requests no"
     )
     bench.files["web.yaml"] = head
     bench.list()

@@ -1,4 +1,4 @@
-"""A pod of the folder that is ordered to go: its request ends, and its document is asked for anew."""
+"""A pod of the folder that is ordered to be evicted: its request ends, and its document makes a new one."""
 
 import pytest
 from msgspec.structs import replace
@@ -60,7 +60,7 @@ def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
 
 
 def test_it_asks_anew_before_its_old_slice_is_gone(running):
-    """A place that is kept for whoever comes in its stead would be given up."""
+    """A place that is kept for its replacement would be given up."""
     running.observe(subjects.eviction(OLD), ORDER)
     assert not running.requests()[OLD].closing
     assert isinstance(running.requests()[NEW], AllocationRequested)
@@ -97,7 +97,7 @@ def test_an_order_that_is_heard_twice_evicts_once(running):
 
 @pytest.mark.parametrize("saved", [False, True], ids=["before the eviction", "after the eviction was saved"])
 def test_whoever_restarts_amid_an_eviction_ends_it(new, running, saved):
-    """The order stands and nobody would carry it out, or the pod would be evicted twice."""
+    """The order would never be carried out, or the pod would be evicted twice."""
     disk = running.disk
     if saved:
         running.observe(subjects.eviction(OLD), ORDER)
@@ -140,7 +140,7 @@ def test_an_order_for_a_request_that_only_the_bus_remembers_is_carried_out(new, 
 
 
 def test_an_order_that_was_taken_back_before_it_was_read_evicts_nobody(new, running):
-    """The pod would be restarted for nobody."""
+    """The pod would be restarted without need."""
     again = new("w2")
     again.files = running.files
     over = EvictionOver(request=OLD)
@@ -151,7 +151,7 @@ def test_an_order_that_was_taken_back_before_it_was_read_evicts_nobody(new, runn
 
 
 def test_the_orders_of_a_wiped_broker_are_forgotten(running):
-    """An order that nobody gives any more would be carried out when its request is heard of again."""
+    """A withdrawn order would be carried out when its request is seen again."""
     running.observe(subjects.eviction(RequestId("later")), EvictionOrdered(request=RequestId("later"), cause="x"))
     running.handle(ReadingStarted(Stream.STATE, Incarnation("2000")))
     running.handle(ReadingCaughtUp(Stream.STATE))
@@ -172,7 +172,7 @@ def test_the_orders_of_a_wiped_broker_are_forgotten(running):
 
 @pytest.mark.parametrize(("life", "expected"), [("1000", []), ("2000", [OLD]), ("", [OLD])])
 def test_an_order_of_before_a_wipe_that_lands_after_it_evicts_nobody(running, life, expected):
-    """The pod would be restarted for nobody: who ordered that went with the bus, too."""
+    """The pod would be restarted without need: the order went with the bus, too."""
     asked = running.requests()[OLD]
     running.read((subjects.request(OLD), asked), incarnation="2000")
     running.observe(subjects.eviction(OLD), replace(ORDER, incarnation=Incarnation(life)))
@@ -187,7 +187,7 @@ def test_somebody_elses_order_is_none_of_ours(running):
 
 
 def test_a_pod_whose_file_went_at_the_same_moment_does_not_come_back(running):
-    """It asks anew at once, and the next listing takes that back."""
+    """It makes a new request at once, and the next listing takes that back."""
     del running.files["a.yaml"]
     running.observe(subjects.eviction(OLD), ORDER)
     running.list(after_s=1)

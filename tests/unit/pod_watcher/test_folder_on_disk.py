@@ -121,7 +121,7 @@ def test_identities_are_read_as_they_were_saved(tmp_path):
 
 
 def test_what_changed_since_the_last_saving_is_saved(tmp_path):
-    """A pod that was bound would be another one's after a restart; what has not changed is not encoded anew."""
+    """A bound pod would get another identity after a restart; unchanged records are not encoded again."""
     changed = replace(RECORDS[0], ended="pod gone")
     with IdentityFile(tmp_path) as file:
         for records in (RECORDS, (changed, *RECORDS[1:]), RECORDS[1:], RECORDS, ()):
@@ -193,7 +193,7 @@ def test_settings_reach_the_rules():
 
 
 async def test_a_leased_manifest_counts_only_while_somebody_holds_it(folder):
-    """Whoever was killed with a slice would keep it for ever."""
+    """A process that was killed with a slice would keep it forever."""
     (folder.path / "a.yaml").write_text("a: 1\n")
     leased = folder.path / "run.leased.yaml"
     leased.write_text("b: 1\n")

@@ -1,4 +1,4 @@
-"""Words that make no sense stop no source: the next manifest is asked for, and what was bound is told on."""
+"""Invalid messages stop no source: the next manifest makes its request, and bound pods stay published."""
 
 import pytest
 from factories.broker.nonsense import nonsense
@@ -49,7 +49,7 @@ def scene(new, manifest):
 
 @pytest.mark.parametrize("which", range(7))
 def test_the_next_manifest_is_asked_for_behind_a_word_that_makes_no_sense(new, manifest, which):
-    """One bad word would otherwise end every life of the pod-watcher, and nobody's pods would be asked for."""
+    """One bad message would otherwise end every run of the pod-watcher, and no pod would get a request."""
     address, sensible = words(scene(new, manifest))[which]
     for poison in [None, *nonsense(address, sensible, some=SOME)]:
         bench = scene(new, manifest)

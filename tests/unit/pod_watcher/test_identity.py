@@ -228,7 +228,7 @@ def test_who_was_closed_since_the_book_was_lost_takes_no_pods_place(new, manifes
 )
 def test_a_pod_with_two_slices_keeps_the_one_it_runs_on(new, manifest, was_released, is_new_pod):
     """
-    Its book was lost, and a server that lagged hid that it runs: it was asked for anew, and got a second slice. What
+    Its book was lost, and a server that lagged hid that it runs: it made a new request, and got a second slice. What
     was released since it runs on no more; and a pod that came to the folder afterwards never ran on it.
     """
     held = Held(node=NodeName("node-a"), allocation=AllocationId("w1-1_r_1"))

@@ -150,7 +150,7 @@ class Watcher:
                     raise AssertionError(other)
 
     def reading(self) -> list[Instruction]:
-        """Everything is read (anew); what follows at its end is returned."""
+        """Everything is read (again); returns what follows at its end."""
         out = self.step(ReadingStarted(Stream.BOOK, Incarnation(str(self.bus.incarnation))))
         for entry in self.bus.values.values():
             out += self.step(Observed(Stream.BOOK, entry))
@@ -158,7 +158,7 @@ class Watcher:
         return self.step(ReadingCaughtUp(Stream.BOOK))
 
     def read(self) -> None:
-        """Everything is read (anew), and what follows is done."""
+        """Everything is read (again), and what follows is done."""
         self.do(ReadingStarted(Stream.BOOK, Incarnation(str(self.bus.incarnation))))
         for entry in list(self.bus.values.values()):
             self.do(Observed(Stream.BOOK, entry))
@@ -270,7 +270,7 @@ def test_a_reading_of_another_life_is_awaited_where_there_is_no_file():
 
 
 def test_an_edit_is_said_and_what_it_leaves_out_is_taken_back_once():
-    """A limit that nobody wants any more would hold for ever."""
+    """A dropped limit would hold forever."""
     bus = Bus()
     watcher = started(bus, FOUR + CORDON)
     assert watcher.step(LimitsRead(FIVE)) == [
@@ -341,7 +341,7 @@ def test_what_a_person_said_of_others_is_left_alone():
 
 
 def test_what_a_person_says_of_what_the_file_names_does_not_last():
-    """Two owners of one limit: nobody would know which holds after the next wipe."""
+    """Two owners of one limit: which one holds after the next wipe would be unknown."""
     bus = Bus()
     watcher = started(bus, FOUR)
     bus.put(LAB, QuotaSet(namespace="lab", total=Amounts(gpus=9)))
@@ -395,7 +395,7 @@ def test_a_rivals_word_is_let_be_and_then_replaced():
     watcher = started(bus, FOUR)
     bus.put(LAB, lab(3), "other-1")
     said = (
-        "another pod-watcher of the source 'cluster' has a different limits file: it sets other limits for namespace lab; "
+        "another pod-watcher of source 'cluster' has a different limits file: it sets other limits for namespace lab; "
         "retrying in 30 s"
     )
     assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [WriteLogLine("warning", said)]
@@ -482,7 +482,7 @@ class Life:
         self.watcher.do(LimitsRead(text))
 
     def wipe(self) -> None:
-        """The broker loses everything, also what a person said; who said it says it again."""
+        """The broker loses everything, including an operator's limits, which the operator sets again."""
         self.bus.wipe()
         self.bus.put(subjects.quota("den"), QuotaSet(namespace="den", total=Amounts(gpus=1)))
         self.watcher.read()

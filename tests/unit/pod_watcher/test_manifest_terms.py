@@ -54,7 +54,7 @@ def test_a_manifest_of_another_scheduler_is_asked_for_as_it_is(bench):
     ],
 )
 def test_what_is_wrong_in_a_pods_resources_is_refused_by_its_field(bench, text, field):
-    """The pod is ours by its resources alone, so a slip in them must not leave it to nobody."""
+    """The pod is ours by its resources alone, so a typo in them must not leave it without a request."""
     bench.files["a.yaml"] = text
     bench.list()
     rejected = bench.only()
@@ -63,7 +63,7 @@ def test_what_is_wrong_in_a_pods_resources_is_refused_by_its_field(bench, text, 
 
 
 def test_a_list_names_the_item_that_is_wrong(bench):
-    """Among a hundred items of a List nobody finds the one without its path."""
+    """Among a hundred items of a List an error needs its path."""
     item = shared(zone="[a]").replace("\n", "\n    ")
     bench.files["a.yaml"] = f"kind: List\nitems:\n  - {item}"
     bench.list()
@@ -83,8 +83,8 @@ def test_a_change_of_what_the_node_needs_is_asked_for_anew_before_there_is_a_sli
     assert (asked.revision, asked.host.node_selector) == (2, {"zone": "east"})
 
 
-@pytest.mark.parametrize(("change", "anew"), [({"priority": 9}, False), ({"zone": "east"}, True)])
-def test_a_running_pod_is_disturbed_by_what_it_takes_and_not_by_how_it_was_chosen(bench, change, anew):
+@pytest.mark.parametrize(("change", "is_new"), [({"priority": 9}, False), ({"zone": "east"}, True)])
+def test_a_running_pod_is_disturbed_by_what_it_takes_and_not_by_how_it_was_chosen(bench, change, is_new):
     """A new priority must not cost a running pod its slice."""
     bench.files["a.yaml"] = shared()
     bench.list()
@@ -92,7 +92,7 @@ def test_a_running_pod_is_disturbed_by_what_it_takes_and_not_by_how_it_was_chose
     bench.bound(uid)
     bench.files["a.yaml"] = shared(**change)
     bench.list()
-    assert (len(bench.requests()) == 2) == anew
+    assert (len(bench.requests()) == 2) == is_new
 
 
 def test_terms_survive_a_restart(bench, new):

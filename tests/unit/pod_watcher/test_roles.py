@@ -1,4 +1,4 @@
-"""The settings of each role, and what a probe is told of a watch."""
+"""The settings of each role, and the readiness of a watch."""
 
 import pytest
 
@@ -113,7 +113,7 @@ def test_a_watch_is_ready_when_it_stands_by_or_has_listed_everything():
     assert status.why_not_ready() == ""
     status.ends()
     status.begins()
-    assert "has not listed yet" in status.why_not_ready(), "it begins anew with each lease"
+    assert "has not listed yet" in status.why_not_ready(), "it starts again with each lease"
 
 
 def test_a_watch_that_lists_nothing_any_more_is_not_ready():

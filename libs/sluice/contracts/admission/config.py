@@ -1,4 +1,4 @@
-"""What admission may be told, with the reason for each default."""
+"""The settings of admission, with the reason for each default."""
 
 from dataclasses import dataclass
 
@@ -15,62 +15,65 @@ HOST_DIRECTORIES = (
     "/var/lib/kubelet/plugins_registry",
 )
 """
-Where tickets, sockets, journals and the pipes of MPS daemons are, and where the kubelet mounts the volumes of all pods.
+The directories of tickets, sockets, journals and MPS pipes, and those where the kubelet mounts the volumes of all pods.
 
-Who registers a driver with the kubelet could pass for ours, so the registry is among them.
+They include the plugin registry: a pod that registers a driver with the kubelet could pass for ours.
 """
 
 ENV_ALLOWED = ("NVIDIA_API_KEY", "NVIDIA_DISABLE_REQUIRE", "NVIDIA_REQUIRE_CUDA", "NVIDIA_TF32_OVERRIDE")
 """
-What charts set and gives nobody a device: the key of NVIDIA's services (https://docs.nvidia.com/nim/), which driver an
-image needs and that it need not be checked (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/
-docker-specialized.html#constraints), and how cuBLAS computes (https://docs.nvidia.com/cuda/cublas/).
+Variables that charts set and that select no device: the key of NVIDIA's services (https://docs.nvidia.com/nim/), the
+driver that an image needs and whether to check it
+(https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/ docker-specialized.html#constraints), and how
+cuBLAS computes (https://docs.nvidia.com/cuda/cublas/).
 """
 GPUS_MAX = 64
-"""Of one node: no rule may allow more."""
+"""Upper bound of `max_gpus_per_node`."""
 _NEVER_ALLOWED = frozenset(variable for variable, _ in ENV_ALWAYS)
-"""Admission sets these, so nobody else can."""
+"""Admission sets these itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionConfig:
-    """How one cluster wants its pods judged. Raises ValueError when that makes no sense."""
+    """How one cluster reviews its pods. Raises ValueError for invalid values."""
 
     max_gpus_per_node: int = 8
-    """What no node with so many GPUs could hold is refused."""
+    """Requests above this are refused: no node has so many GPUs."""
     default_mode: str = ""
-    """Of containers that name none, where it fits what they ask for; empty leaves them as they are."""
+    """For containers that name none, where it fits their request; empty leaves them as they are."""
     runtime_class: str = ""
     """For GPU pods that name none; empty sets none. The object must exist, or the API server refuses the pod."""
     allow_privileged: bool = False
-    """Whether a pod of ours may be privileged or share the host's processes: it then sees every GPU of its node."""
+    """Whether a pod of ours may be privileged or use `hostPID`: it then sees every GPU of its node."""
     exempt_namespaces: frozenset[str] = frozenset({"kube-system"})
-    """Pods there are never touched. Sluice's own belongs to them: it must start without its webhook."""
+    """Pods there are never touched. Sluice's own namespace is one: it must start without its webhook."""
     host_directories: tuple[str, ...] = HOST_DIRECTORIES
     """Directories of a node that no GPU pod may mount, nor anything below or above them."""
     driver_capabilities: tuple[str, ...] = CAPABILITIES
-    """What a container may choose of the driver. Those of everybody (USUAL) cannot be left out."""
+    """The driver capabilities that a container may choose. Those of USUAL are always included."""
     env_allowed: frozenset[str] = frozenset(ENV_ALLOWED)
-    """NVIDIA_ variables that a pod may set. All others are refused, for the runtime may learn new ones."""
+    """NVIDIA_ variables that a pod may set. All others are refused, because the runtime may add new ones."""
 
     @property
     def asks(self) -> RequestLimits:
-        """What bounds an ask."""
+        """The limits of a request."""
         return RequestLimits(self.max_gpus_per_node, self.driver_capabilities)
 
     def __post_init__(self) -> None:
-        """Refuse what could not work."""
+        """Raise ValueError for invalid values."""
         why = why_no_capabilities(self.driver_capabilities)
         if why:
             raise ValueError(why)
         if not 1 <= self.max_gpus_per_node <= GPUS_MAX:
-            raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: from 1 to {GPUS_MAX}")
+            raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: must be from 1 to {GPUS_MAX}")
         if self.default_mode and self.default_mode not in DEFAULT_MODES:
-            raise ValueError(f"default_mode = {self.default_mode!r}: one of {', '.join(DEFAULT_MODES)}, or empty")
+            raise ValueError(
+                f"default_mode = {self.default_mode!r}: must be one of {', '.join(DEFAULT_MODES)}, or empty"
+            )
         for name in sorted(self.env_allowed):
             if not name.startswith("NVIDIA_") or name in _NEVER_ALLOWED:
-                allowed = f"NVIDIA_ variables, and not {', '.join(sorted(_NEVER_ALLOWED))}"
+                allowed = f"use NVIDIA_ variables, except {', '.join(sorted(_NEVER_ALLOWED))}"
                 raise ValueError(f"env_allowed holds {name!r}: {allowed}")
         for path in self.host_directories:
             if not path.startswith("/") or not parts_of(path):
-                raise ValueError(f"host_directories holds {path!r}: absolute paths, not the root itself")
+                raise ValueError(f"host_directories holds {path!r}: use absolute paths other than /")

@@ -1,8 +1,8 @@
 """
-The mode of those who name none, as a namespace wants it: written into the stored ask, so that it is seen and stays.
+Apply a namespace's default mode to containers that name none, and store it in the request, where it stays visible.
 
-A default is a wish: where it does not fit what a container asks for, the container keeps the mode that it would have
-had. Nothing is refused because of a default.
+A default never causes a refusal: where it does not fit a container's request, the container keeps the mode that it
+would have had.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,13 +17,13 @@ from sluice.contracts.request_syntax.keys import HAMI, SLUICE, VOLCANO, VgpuName
 from sluice.contracts.request_syntax.sluice_keys import CONTAINER_KEYS
 
 _VGPU_MODES = {"exclusive": "mig", "mps": "hami-core", "fractional": "hami-core"}
-"""HAMi's words for our modes; `auto` is none, for that is what HAMi means without a word."""
+"""HAMi's names for our modes; `auto` has none, as HAMi means it by default."""
 
 
 def with_default_mode(
     stored: StoredRequest, asked: ResolvedRequest, spec: Mapping[str, Any], limits: RequestLimits, mode: str
 ) -> tuple[StoredRequest, ResolvedRequest]:
-    """The ask with `mode` wherever none is named and it changes nothing but the mode; no mode changes nothing."""
+    """The request with `mode` for containers that name none, where nothing else changes by it."""
     if not mode:
         return stored, asked
     for added in _additions(stored, asked, mode):
@@ -35,7 +35,7 @@ def with_default_mode(
 
 
 def _additions(stored: StoredRequest, asked: ResolvedRequest, mode: str) -> Iterator[dict[str, str]]:
-    """What to add, in groups: an init container follows the one whose devices it uses."""
+    """The annotations to add, in groups: an init container follows the one whose devices it uses."""
     for claim in asked.pod.claims:
         group = (claim.container, *(init for init, app in asked.served_by.items() if app == claim.container))
         if all(_in_our_words_without_mode(stored, name) for name in group):

@@ -1,11 +1,11 @@
 """
 Set the environment of a GPU pod's containers, and refuse variables that only Sluice may set.
 
-Checks every entry of a name: a list may hold a name twice, and the last one wins in the kubelet. Entries from
-`envFrom` are not visible here; an entry in `env` wins over it
+Every entry of a name is checked: a list may hold a name twice, and the kubelet takes the last. Entries from `envFrom`
+are not visible here, but an entry in `env` overrides them
 (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#environment-variables), and every
-container of a GPU pod has such entries of the variables that choose devices. A literal entry that says what is granted
-anyway is replaced by ours, as the kubelet lets the variables of a device plugin replace a pod's own.
+container of a GPU pod has entries for the variables that select devices. A literal entry equal to the grant is replaced
+by ours, as the kubelet lets the variables of a device plugin replace a pod's own.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from sluice.contracts.request_syntax.keys import SLUICE, is_gpu_resource
 from sluice.contracts.request_syntax.sluice_keys import DRIVER_CAPABILITIES
 
 _NONE = frozenset({NO_DEVICES, "none"})
-"""Values of NVIDIA_VISIBLE_DEVICES that ask for no device."""
+"""Values of NVIDIA_VISIBLE_DEVICES that select no device."""
 _CUDA_DEVICES = "CUDA_VISIBLE_DEVICES"
 _NAMES = frozenset({_CUDA_DEVICES, ENV_TICKET, ENV_QUOTA_SOCKET})
 _CUDA_NONE = frozenset({"", "-1"})
@@ -47,12 +47,12 @@ _ALLOWED_WITH_GPU = {
 
 
 def may_share(claim: Claim) -> bool:
-    """Whether the claim may be served by a share of a GPU, whose daemon its processes must find."""
+    """Whether the claim may get a share of a GPU, whose processes must find its daemon."""
     return not {"mps", "fractional"}.isdisjoint(claim.modes)
 
 
 def field_paths(container: str, claim: Claim | None) -> dict[str, str]:
-    """The variables of a container with a GPU, each with the field that it is read from."""
+    """The variables of a container with a GPU, each with the annotation that it is read from."""
     if claim is None:
         return {}
     of_quota = ENV_QUOTA if "fractional" in claim.modes else ()
@@ -63,7 +63,10 @@ def field_paths(container: str, claim: Claim | None) -> dict[str, str]:
 def validate_env(
     path: str, container: Container, claim: Claim | None, config: AdmissionConfig, *, later: bool = False
 ) -> Iterator[Violation]:
-    """Variables that only Sluice may set. `claim` is what serves the container; `later`: its ask was stored before."""
+    """
+    Variables that only Sluice may set. `claim` serves the container; `later`: the request was stored by an earlier
+    review.
+    """
     ours = field_paths(container.name, claim)
     for entry in container.env or ():
         if _is_ours(entry, ours) or not (entry.name in ours or _is_reserved(entry.name, config)):
@@ -87,9 +90,9 @@ def validate_env(
 
 def replaced_env(container: Container, claim: Claim | None) -> Iterator[tuple[int, dict[str, Any]]]:
     """
-    Entries of a container without problems that say what it is given anyway: by their position, what they become.
+    Entries of a valid container that equal its grant: by position, their replacement.
 
-    So a container's variables are read from what was granted, and from nowhere else.
+    So a container's variables are read from the grant only.
     """
     ours = field_paths(container.name, claim)
     for at, entry in enumerate(container.env or ()):
@@ -98,7 +101,7 @@ def replaced_env(container: Container, claim: Claim | None) -> Iterator[tuple[in
 
 
 def missing_env(container: Container, claim: Claim | None) -> list[dict[str, Any]]:
-    """The entries that a container without problems still lacks, in the order in which they are to be put first."""
+    """The entries that a valid container lacks, in the order in which they are put first."""
     present = {entry.name for entry in container.env or ()}
     if claim is None:
         return [] if ENV_VISIBLE_DEVICES in present else [{"name": ENV_VISIBLE_DEVICES, "value": NO_DEVICES}]
@@ -111,11 +114,11 @@ def missing_env(container: Container, claim: Claim | None) -> list[dict[str, Any
 
 def sees_all_gpus(spec: Spec, container: Container) -> bool:
     """
-    Whether a container of a pod that asks for nothing may see every GPU of its node: its image says which.
+    Whether a container of a pod without a request may see every GPU of its node: its image decides.
 
-    A runtime class may be NVIDIA's, whose runtime gives what the environment asks for, and CUDA images ask for `all`
+    A runtime class may be NVIDIA's, whose runtime follows the environment, and CUDA images set `all`
     (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html). Devices of
-    another device plugin or of DRA are left alone: the kubelet lets the pod's own variables win over a plugin's.
+    another device plugin or of DRA are left alone: the kubelet lets the pod's own variables override a plugin's.
     """
     resources = container.resources
     others = any(name.startswith("nvidia.com/") and not is_gpu_resource(name) for name in container.asked())
@@ -125,9 +128,9 @@ def sees_all_gpus(spec: Spec, container: Container) -> bool:
 
 def chooses_devices(entry: EnvVar) -> bool:
     """
-    Whether a variable that its owner wrote names devices; one from elsewhere may name any.
+    Whether a variable of the pod selects devices; one read from elsewhere may select any.
 
-    As the policy `sluice-no-side-door` has it (deploy/kubernetes/base/admission).
+    As in the policy `sluice-no-side-door` (deploy/kubernetes/base/admission).
     """
     if entry.name not in {ENV_VISIBLE_DEVICES, _CUDA_DEVICES}:
         return entry.name.startswith(_MPS)
@@ -136,22 +139,22 @@ def chooses_devices(entry: EnvVar) -> bool:
 
 
 def _says_what_is_granted(entry: EnvVar, claim: Claim | None) -> bool:
-    """Whether a variable of ours, set by hand, does no harm: it gives a container no device and takes none away."""
+    """Whether a variable of ours, set by hand, is harmless: it adds no device and hides none."""
     if claim is None:
-        # Without a device the NVIDIA runtime does nothing, whatever is chosen.
+        # Without a device the NVIDIA runtime does nothing, whatever the capabilities.
         return entry.name == ENV_DRIVER_CAPABILITIES
     return _is_replaced(entry) or _chooses_among_its_own(entry, claim)
 
 
 def _is_replaced(entry: EnvVar) -> bool:
-    """Whether a literal entry says what is granted: which capabilities, as the ask has them then; and all GPUs."""
+    """Whether a literal entry equals the grant: its capabilities are in the request then; or it selects all GPUs."""
     if entry.value_from is not None:
         return False
     return entry.name == ENV_DRIVER_CAPABILITIES or (entry.name == ENV_VISIBLE_DEVICES and entry.value == "all")
 
 
 def _chooses_among_its_own(entry: EnvVar, claim: Claim) -> bool:
-    """Whether CUDA is told which of the container's own devices to use, by their index: it sees no others."""
+    """Whether CUDA selects among the container's own devices by index: it sees no others."""
     if entry.name != _CUDA_DEVICES or entry.value_from is not None or not entry.value:
         return False
     devices = -(-claim.shares_percent // 100) if claim.shares_percent is not None else claim.gpus
@@ -160,7 +163,7 @@ def _chooses_among_its_own(entry: EnvVar, claim: Claim) -> bool:
 
 
 def _contradictions(path: str, entry: EnvVar, claim: Claim, config: AdmissionConfig) -> Iterator[Violation]:
-    """An entry that names other capabilities than the ask has: an annotation says something else."""
+    """An entry with other capabilities than the request, set by an annotation."""
     if entry.name != ENV_DRIVER_CAPABILITIES or not entry.value:
         return
     if not _names_the_same(entry.value, claim.driver_capabilities, config):

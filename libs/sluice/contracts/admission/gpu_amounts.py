@@ -1,8 +1,8 @@
 """
-Amounts of GPU resources as the API server would have judged them, had they not been taken out before it looked.
+Validate amounts of GPU resources as the API server would, as they are taken out before it sees them.
 
 Its rules for extended resources (https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/): a
-limit for each request, and both equal. That they are whole numbers, whoever understands them says.
+limit for each request, and both equal. The request parser checks that they are whole numbers.
 """
 
 from collections.abc import Collection, Iterator
@@ -16,9 +16,9 @@ from sluice.contracts.request_syntax.source_text import is_blank_amount, source_
 
 def validate_amounts(path: str, container: Container, asked: Collection[str]) -> Iterator[Violation]:
     """
-    What the API server would have refused about one container's GPU resources.
+    What the API server would refuse about one container's GPU resources.
 
-    Of those alone that it asks for: a default request without a limit, which says nothing beside an ask, is taken out.
+    Only those of its request: a default request without a limit, which has no effect beside it, is removed.
     """
     limits, requests = container.amounts()
     for name, requested in requests.items():
@@ -35,6 +35,6 @@ def validate_amounts(path: str, container: Container, asked: Collection[str]) ->
 
 
 def _equal(one: str, other: str) -> bool:
-    """Whether both are the same amount; what is no amount is refused elsewhere."""
+    """Whether both are the same amount; an invalid amount is refused elsewhere."""
     sizes = parse_quantity(one), parse_quantity(other)
     return one == other or any(isinstance(size, NotANumber) for size in sizes) or sizes[0] == sizes[1]

@@ -1,5 +1,5 @@
 """
-Whether a path on the host leads to a directory, in whatever spelling. Text alone: links on the host are not seen.
+Decide whether a path on the host leads to a directory, however it is written. Text only: links are not followed.
 
 `/var/run` is the same as `/run` on every Linux that follows the Filesystem Hierarchy Standard 3.0 (3.15, 5.13), and
 `/proc/<process>/root` is the whole host again (proc(5)).
@@ -8,7 +8,7 @@ Whether a path on the host leads to a directory, in whatever spelling. Text alon
 from collections.abc import Sequence
 
 _OUT_OF_PROC = frozenset({"root", "cwd", "fd", "map_files"})
-"""Below a process in /proc these are links to other places."""
+"""Links to other places, below a process in /proc."""
 
 
 def parts_of(path: str) -> tuple[str, ...]:
@@ -34,5 +34,5 @@ def leads_to(path: str, directories: Sequence[str]) -> str:
         common = min(len(parts), len(ours))
         if parts[:common] == ours[:common]:
             return directory
-    # /var holds the link `run`, which a container would follow from within.
+    # /var holds the link `run`, which a container could follow.
     return next((each for each in directories if parts_of(each)[:1] == ("run",)), "") if parts == ("var",) else ""

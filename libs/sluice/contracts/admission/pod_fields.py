@@ -1,8 +1,8 @@
 """
-The parts of an AdmissionReview and of a Pod that admission looks at; everything else is passed over unread.
+The fields of an AdmissionReview and of a Pod that admission reads; all others are skipped.
 
 Field names and meanings: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/ and
-the API reference of Pod v1. Nothing is judged here.
+the API reference of Pod v1.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from sluice.contracts.request_syntax.source_text import requested_amounts
 
 class _Fields(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """
-    What of an object is read; its other fields are not.
+    The fields of an object that are read; others are not.
 
-    Trees without cycles, so the collector need not look at the thousands of them that a large pod has.
+    Trees without cycles, so the garbage collector can skip the thousands of them in a large pod.
     """
 
 
 class FieldRef(_Fields, frozen=True):
-    """Where a variable's value is read from. The API server adds an `apiVersion`, which says nothing here."""
+    """The source of a variable's value. The API server adds an `apiVersion`, which has no effect."""
 
     field_path: str = ""
 
@@ -60,7 +60,7 @@ class HostPath(_Fields, frozen=True):
 
 
 class CsiVolume(_Fields, frozen=True):
-    """A volume that a driver on the node makes."""
+    """A volume of a CSI driver on the node."""
 
     driver: str = ""
     read_only: bool | None = None
@@ -70,7 +70,7 @@ class CsiVolume(_Fields, frozen=True):
 
 
 class Volume(_Fields, frozen=True):
-    """One volume of a pod; of other kinds than these only the name is known."""
+    """One volume of a pod; of other kinds only the name is known."""
 
     name: str = ""
     host_path: HostPath | None = None
@@ -84,12 +84,12 @@ class SecurityContext(_Fields, frozen=True):
 
 
 class Resources(_Fields, frozen=True):
-    """Amounts by name, as they were written."""
+    """Amounts by name, as written."""
 
     limits: dict[str, Any] | None = None
     requests: dict[str, Any] | None = None
     claims: list[Any] | None = None
-    """Of Dynamic Resource Allocation, by the names that the pod gives them."""
+    """Dynamic Resource Allocation, by the names in the pod."""
 
 
 class Container(_Fields, frozen=True):
@@ -108,7 +108,7 @@ class Container(_Fields, frozen=True):
         return resources.limits or {}, resources.requests or {}
 
     def asked(self) -> dict[str, object]:
-        """The amounts that say something, limits before requests."""
+        """The non-empty amounts, limits before requests."""
         return requested_amounts(*self.amounts())
 
 
@@ -119,7 +119,7 @@ class Gate(_Fields, frozen=True):
 
 
 class Spec(_Fields, frozen=True):
-    """What a pod shall be."""
+    """The spec of a pod."""
 
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
@@ -136,7 +136,7 @@ class Spec(_Fields, frozen=True):
 
 
 class Metadata(_Fields, frozen=True):
-    """Of a pod. At its creation it may have no name, and has no UID."""
+    """Of a pod. At its creation it may lack a name, and has no UID."""
 
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
@@ -155,7 +155,7 @@ class _Kind(_Fields, frozen=True):
 
 
 class ReviewRequest(_Fields, frozen=True):
-    """One question of the API server."""
+    """One request of the API server."""
 
     uid: str
     operation: str
@@ -174,17 +174,17 @@ class _Review(_Fields, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class MalformedReview:
-    """What was sent is no AdmissionReview of a pod, and why: no answer in its terms is possible."""
+    """The input is not an AdmissionReview of a pod, and why: it cannot be answered as one."""
 
     why: str
 
 
 def decode_review(raw: object) -> ReviewRequest | MalformedReview:
-    """The question in an AdmissionReview. Never raises."""
+    """The request in an AdmissionReview. Never raises."""
     try:
         found = msgspec.convert(raw, _Review)
     except msgspec.ValidationError as error:
-        return MalformedReview(f"no AdmissionReview: {error}")
+        return MalformedReview(f"not an AdmissionReview: {error}")
     if (found.api_version, found.kind) != ("admission.k8s.io/v1", "AdmissionReview"):
         return MalformedReview(
             f"{found.api_version[:80]} {found.kind[:80]} is not an admission.k8s.io/v1 AdmissionReview"
@@ -193,8 +193,8 @@ def decode_review(raw: object) -> ReviewRequest | MalformedReview:
 
 
 def decode_pod(raw: object) -> Pod | MalformedReview:
-    """The pod in a question. Never raises."""
+    """The pod in a request. Never raises."""
     try:
         return msgspec.convert(raw, Pod)
     except msgspec.ValidationError as error:
-        return MalformedReview(f"not a Pod as an API server sends it: {error}")
+        return MalformedReview(f"not a valid Pod: {error}")

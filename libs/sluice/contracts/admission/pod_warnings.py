@@ -16,24 +16,24 @@ from sluice.contracts.request_syntax.sluice_keys import MODES
 from sluice.contracts.request_syntax.source_text import source_text_of
 
 _NAMED_MAX = 5
-"""So many containers are named."""
+"""At most so many containers are named."""
 HAMI_SCHEDULER = "hami-scheduler"
 """The name that HAMi's own webhook writes (https://github.com/Project-HAMi/HAMi, charts/hami/values.yaml)."""
 
 
 SLURM_BRIDGE = "slurm-bridge-scheduler"
-"""Of Slinky, whose admission writes it into the pods of its namespaces (https://github.com/SlinkyProject/slurm-bridge)."""
+"""Of Slinky, whose admission sets it on the pods of its namespaces (https://github.com/SlinkyProject/slurm-bridge)."""
 
 
 def new_pod_warnings(pod: Pod, before: StoredRequest, stored: StoredRequest, asked: ResolvedRequest) -> Iterator[str]:
-    """Of a pod that is new; `before` is its ask without defaults."""
+    """Warnings about a new pod; `before` is its request without defaults."""
     if any(HAMI.priority in amounts for amounts in stored.resources.values()):
         yield f"Sluice does not use {HAMI.priority}: the annotation sluice.dev/priority orders waiting pods"
     if hami.WEIGHTS in stored.annotations:
         yield f"Sluice does not use {hami.WEIGHTS}: the pool's weights apply"
     for key, value in before.annotations.items():
         if key.endswith("sluice.dev/mode") and "fastpod" in value:
-            yield f"{key} = {shorten(value, 40)!r}: fastpod is now called {MODES['fastpod']}, and means the same"
+            yield f"{key} = {shorten(value, 40)!r}: fastpod is now called {MODES['fastpod']}; use that name"
         if key.endswith("sluice.dev/memory") and (doubt := suspicious_memory(value)):
             yield f"{key}: {doubt}"
     yield from _on_main_container(pod, before)
@@ -49,7 +49,7 @@ def new_pod_warnings(pod: Pod, before: StoredRequest, stored: StoredRequest, ask
 
 
 def _on_scheduler(pod: Pod) -> Iterator[str]:
-    """A scheduler that must be there, or that decides what Sluice has decided."""
+    """A scheduler that must run, or that decides what Sluice has decided."""
     name = pod.spec.scheduler_name
     if name == HAMI_SCHEDULER:
         yield f"spec.schedulerName = {name!r}: that scheduler starts the pod, so it must be running"
@@ -61,7 +61,7 @@ def _on_scheduler(pod: Pod) -> Iterator[str]:
 
 
 def _on_main_container(pod: Pod, stored: StoredRequest) -> Iterator[str]:
-    """Keys that name no container speak for the main one; which that is may be a guess."""
+    """Keys without a container's name apply to the main one, which may be a guess."""
     key = next((key for key in stored.annotations if applies_to_main_container(key)), None)
     names = [each.name for each in pod.spec.containers or ()]
     main = main_container(pod.metadata.annotations or {}, names)
@@ -73,9 +73,9 @@ def _on_main_container(pod: Pod, stored: StoredRequest) -> Iterator[str]:
 
 def no_request_warnings(pod: Pod, *, is_sent: bool = True) -> tuple[str, ...]:
     """
-    Of a pod that asks for no GPU, and would see all of them: by its images, or by its own variable.
+    Warnings about a pod without a request that would see all GPUs: by its images, or by its own variable.
 
-    Images are kept from them where the webhook `is_sent` the pod; variables are refused by a policy, which sees all.
+    The webhook hides GPUs from images where it `is_sent` the pod; a policy, which sees all pods, refuses the variables.
     """
     listed = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
     hidden = [each.name for each in listed if is_sent and sees_all_gpus(pod.spec, each)]
@@ -95,7 +95,7 @@ def no_request_warnings(pod: Pod, *, is_sent: bool = True) -> tuple[str, ...]:
 
 
 def reviewed_pod_warnings(pod: Pod, asked: ResolvedRequest) -> Iterator[str]:
-    """Of a pod whose ask was stored before: what was added since is not served."""
+    """Warnings about a pod whose request was stored before: what was added since has no effect."""
     for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
         found = next((name for name in container.asked() if is_gpu_resource(name)), None)
         if found is not None and asked.claim_for(container.name) is None:
@@ -106,7 +106,7 @@ def reviewed_pod_warnings(pod: Pod, asked: ResolvedRequest) -> Iterator[str]:
 
 
 def _replaced(pod: Pod, asked: ResolvedRequest) -> Iterator[str]:
-    """Variables that say something other than the container will have, which its owner may not expect."""
+    """Variables whose value will differ from the one written."""
     for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
         claim, env = asked.claim_for(container.name), container.env or []
         for entry in (env[at] for at, _ in replaced_env(container, claim)):
@@ -120,7 +120,7 @@ def _replaced(pod: Pod, asked: ResolvedRequest) -> Iterator[str]:
 
 
 def _passed_over(pod: Pod, stored: StoredRequest) -> Iterator[str]:
-    """Defaults of a LimitRange that say nothing beside what the pod asks for itself."""
+    """Defaults of a LimitRange that have no effect beside the pod's own request."""
     for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
         for name, amount in container.asked().items():
             if is_gpu_resource(name) and name not in stored.resources.get(container.name, {}):

@@ -1,8 +1,8 @@
 """
-What only Sluice may put on a pod, and what a pod that waits behind a gate may not have.
+Fields that only Sluice may put on a pod, and fields that a gated pod may not have.
 
-A pod that carries our marks without having been through admission would wait for ever, or pass for one that was granted
-something. An exported manifest of a pod of ours has them; the sentences say what to take out of it.
+A pod that carries our marks without having passed admission would wait forever, or pass for one with a grant. An
+exported manifest of a pod of ours has them; the sentences name what to remove.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ _LEAVE_OUT = "leave it out"
 
 def was_reviewed(pod: Pod) -> bool:
     """
-    Whether the pod has all that the first review leaves on it.
+    Whether the pod has all marks of the first review.
 
-    Somebody may have copied it all by hand: then it is reviewed by its stored ask, worth what is written in it.
+    They may have been copied by hand: then the pod is reviewed by its stored request.
     """
     annotations, labels = pod.metadata.annotations or {}, pod.metadata.labels or {}
     return ANNOTATION_REQUEST in annotations and labels.get(LABEL_MANAGED) == MANAGED and has_gate(pod.spec)
@@ -33,7 +33,7 @@ def has_gate(spec: Spec) -> bool:
 
 
 def validate_marks(pod: Pod) -> Iterator[Violation]:
-    """Marks of ours on a pod that has not been through the first review."""
+    """Marks of ours on a pod that has not passed the first review."""
     labels = pod.metadata.labels or {}
     request = (pod.metadata.annotations or {}).get(ANNOTATION_REQUEST)
     if request is not None:
@@ -48,21 +48,21 @@ def validate_marks(pod: Pod) -> Iterator[Violation]:
 
 
 def validate_granted_annotations(pod: Pod) -> Iterator[Violation]:
-    """Annotations that say what was granted: nothing is, when a pod is created."""
+    """Annotations of a grant, which no pod has at its creation."""
     for key, value in (pod.metadata.annotations or {}).items():
         if is_granted(key):
             yield forbidden(f"metadata.annotations[{key}]", value, "Sluice writes this with a grant", _LEAVE_OUT)
 
 
 def validate_node_name(spec: Spec) -> Iterator[Violation]:
-    """A node that is already decided: then no gate can hold the pod, and its slice would be cut elsewhere."""
+    """A node that is already set: no gate can hold the pod, and its slice would be created elsewhere."""
     if spec.node_name:
         why = "a pod that is already on a node cannot wait for a slice"
         yield forbidden("spec.nodeName", spec.node_name, why, "nodeSelector or node affinity")
 
 
 def validate_host_namespaces(spec: Spec, claims: list[Claim], config: AdmissionConfig) -> Iterator[Violation]:
-    """What of the host would show a pod devices and processes that are not its own."""
+    """Host namespaces that show a pod the devices and processes of others."""
     if config.allow_privileged:
         return
     if spec.host_pid:
@@ -74,7 +74,7 @@ def validate_host_namespaces(spec: Spec, claims: list[Claim], config: AdmissionC
 
 
 def validate_security_context(path: str, container: Container, config: AdmissionConfig) -> Iterator[Violation]:
-    """A container that sees every device of its node, whatever it was given."""
+    """A container that sees every device of its node, independent of its grant."""
     context = container.security_context
     if context is not None and context.privileged and not config.allow_privileged:
         why = "a privileged container of a GPU pod sees every GPU of its node"

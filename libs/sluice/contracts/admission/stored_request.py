@@ -1,10 +1,9 @@
 """
-What a pod asks for, read from what was stored of it; and who shares whose devices.
+Read a pod's request from its stored form, and decide which containers share devices.
 
-The ask is stored at the pod's creation as it was written (annotations, and the resources that are then taken out of the
-spec), not as it was understood. So each reader understands it by the one parser, and an ask that somebody stored by
-hand is refused like any other: it is worth no more than the keys in it. Users and names come from the spec, which
-nobody can change any more.
+The request is stored at the pod's creation as it was written (annotations, and the resources that are removed from the
+spec), before parsing. So each reader uses the one parser, and a request stored by hand is refused like any other: it is
+worth no more than the keys in it. Users and names come from the spec, which can no longer change.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,33 +42,33 @@ from sluice.contracts.request_syntax.source_text import (
 
 _LISTS = ("containers", "initContainers")
 REQUEST_KEYS_MAX = 2000
-"""Annotations of one ask: a hundred containers with every key. Each is looked at for each init container."""
+"""Annotations of one request: a hundred containers with every key. Each is checked for each init container."""
 
 
 class StoredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """
-    The value of ANNOTATION_REQUEST. `first` is the main container: keys without a container's name speak for it.
+    The value of ANNOTATION_REQUEST. `first` is the main container, to which keys without a container's name apply.
 
-    It is named because others may put containers before it after the ask was stored.
+    It is named because another webhook may put containers before it later.
     """
 
     version: Literal[1]
     first: str
     annotations: dict[str, str] = {}
     resources: dict[str, dict[str, str]] = {}
-    """Of containers by name: amounts of what counts as GPUs, by the resource's name."""
+    """By container: the amounts of GPU resources, by resource name."""
 
     def as_text(self) -> str:
-        """The annotation: the same ask is always the same text."""
+        """The annotation: the same request is always the same text."""
         return msgspec.json.encode(self, order="sorted").decode()
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRequest:
     """
-    What a pod asks for. `served_by` names, for an init container, the container whose devices it uses.
+    A parsed request. `served_by` names, for an init container, the container whose devices it uses.
 
-    `annotations` and `containers` are what the one parser made `pod` of: whoever parses them again has the same.
+    `pod` is parsed from `annotations` and `containers`: parsing them again gives the same.
     """
 
     pod: PodRequest
@@ -84,7 +83,7 @@ class ResolvedRequest:
 
 
 def read_stored(text: str, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest | Refusal:
-    """What the pod of this `spec` asks for, by its ANNOTATION_REQUEST. Never raises."""
+    """The request of the pod with this `spec`, by its ANNOTATION_REQUEST. Never raises."""
     stored = decode_stored(text)
     if isinstance(stored, Refusal):
         return stored
@@ -92,7 +91,7 @@ def read_stored(text: str, spec: Mapping[str, Any], limits: RequestLimits) -> Re
 
 
 def decode_stored(text: str) -> StoredRequest | Refusal:
-    """The stored ask in an annotation, of which nothing is understood yet."""
+    """The stored request in an annotation, not parsed further."""
     try:
         return msgspec.json.decode(text, type=StoredRequest)
     except (*NOT_READABLE, UnicodeEncodeError) as error:
@@ -101,9 +100,9 @@ def decode_stored(text: str) -> StoredRequest | Refusal:
 
 def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredRequest | Refusal:
     """
-    The ask of a pod that is new, as its owner wrote it; perhaps nothing, perhaps nonsense. Refuses values of no text.
+    The request of a new pod, as its owner wrote it; perhaps empty or invalid. Refuses values that are not text.
 
-    What a LimitRange filled in is left out where it says nothing beside that.
+    Values of a LimitRange are left out where they have no effect beside it.
     """
     try:
         asks = {
@@ -134,9 +133,9 @@ def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> S
 
 def with_variables(stored: StoredRequest, asked: "ResolvedRequest", spec: Mapping[str, Any]) -> StoredRequest:
     """
-    The ask with the driver capabilities that its containers say by a variable, as our own key for each.
+    The request with the driver capabilities that its containers set by a variable, as our own key for each.
 
-    So they are read from one place from then on, and the variable can be read from what is granted.
+    From then on they are read from one place, and the variable can be read from the grant.
     """
     claiming = {claim.container for claim in asked.pod.claims}
     said = {str(each.get("name")): literal_variable(each, ENV_DRIVER_CAPABILITIES) for each in _containers(spec)}
@@ -145,26 +144,26 @@ def with_variables(stored: StoredRequest, asked: "ResolvedRequest", spec: Mappin
 
 
 def is_request_annotation(annotation: str) -> bool:
-    """Whether an annotation says what a pod asks for."""
+    """Whether an annotation is part of a request."""
     return (is_our_annotation(annotation) and not is_granted(annotation) and annotation != ANNOTATION_REQUEST) or (
         annotation in hami.ANNOTATIONS
     )
 
 
 def requests_gpus(stored: StoredRequest) -> bool:
-    """Whether anything in it makes the pod ours; HAMi's annotations alone do not."""
+    """Whether the request makes the pod ours; HAMi's annotations alone do not."""
     return bool(stored.resources) or any(is_our_annotation(key) for key in stored.annotations)
 
 
-# -- understanding ------------------------------------------------------------------------------------------------
+# -- parsing ------------------------------------------------------------------------------------------------------
 
 
 def parse_stored(stored: StoredRequest, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest | Refusal:
-    """What a pod of this `spec` asks for with a stored ask. Never raises."""
+    """The request of a pod with this `spec` and a stored request. Never raises."""
     if len(stored.annotations) > REQUEST_KEYS_MAX:
         return Refusal(
             reason=RefusalReason.TOO_LARGE,
-            message=f"{len(stored.annotations)} annotations that ask for GPUs",
+            message=f"{len(stored.annotations)} annotations that request GPUs",
             field="metadata.annotations",
             allowed=f"at most {REQUEST_KEYS_MAX}",
         )
@@ -191,7 +190,7 @@ def parse_stored(stored: StoredRequest, spec: Mapping[str, Any], limits: Request
 
 @dataclass(frozen=True, slots=True)
 class _RequestingContainers:
-    """The containers of a pod with what they ask of resources; those that live as long as the pod, and the others."""
+    """The containers of a pod with their resources; those that live as long as the pod, and the others."""
 
     apps: list[ContainerRequest]
     init: list[ContainerRequest]
@@ -216,7 +215,7 @@ def _requesting_containers(stored: StoredRequest, spec: Mapping[str, Any]) -> _R
 
 
 def _asks_something(stored: StoredRequest, container: str) -> bool:
-    """Whether anything is said for this container."""
+    """Whether the request has anything for this container."""
     if not all(is_blank_amount(amount) for amount in stored.resources.get(container, {}).values()):
         return True
     own = f"{container}.{SLUICE}/"
@@ -228,7 +227,7 @@ def _asks_something(stored: StoredRequest, container: str) -> bool:
 
 
 def applies_to_main_container(key: str) -> bool:
-    """Whether an annotation says something of a container and does not say of which."""
+    """Whether an annotation applies to a container without naming it."""
     of_all = (*POD_KEYS, DRIVER_CAPABILITIES)
     return key.startswith(FASTGSHARE) or (key.startswith(f"{SLUICE}/") and key.partition("/")[2] not in of_all)
 
@@ -237,9 +236,9 @@ def _served(
     container: ContainerRequest, stored: StoredRequest, pod: PodRequest, limits: RequestLimits
 ) -> str | Refusal:
     """
-    Whose devices an init container uses, which end before the apps begin; empty when it asks for none.
+    The container whose devices an init container uses, as it ends before the apps start; empty when it requests none.
 
-    Its devices are those of the pod's others, so it may ask for what one of them asks for, and for nothing beyond.
+    Its devices are those of the pod's others, so its request must equal one of theirs.
     """
     own = f"{container.name}.{SLUICE}/"
     said: dict[str, object] = {key: text for key, text in stored.annotations.items() if key.startswith(own)}
@@ -259,8 +258,8 @@ def _served(
     return Refusal(
         reason=RefusalReason.UNSUPPORTED_KEY,
         message=(
-            f"the init container {container.name!r} uses the devices of a container that asks for the same, "
-            "and none does"
+            f"the init container {container.name!r} uses the devices of a container with the same request, "
+            "and there is none"
         ),
         field=field,
         value=f"{claim.gpus} x {', '.join(claim_sizes(claim)) or 'a whole GPU'}, {claim_modes(claim)}",

@@ -1,5 +1,5 @@
 """
-Judge a pod before it is created: its request, and all reasons to refuse it, in the order a person reads.
+Validate a pod before it is created: its request, and all reasons to refuse it, in reading order.
 
 A refusal of the request itself comes first; refusals of the rest of the pod follow.
 """
@@ -35,16 +35,16 @@ from sluice.contracts.request_syntax.keys import SLUICE
 from sluice.contracts.request_syntax.sluice_keys import DRIVER_CAPABILITIES
 
 NODE_NAME = "fastgshare/node_name"
-"""The annotation that names a node beside the spec."""
+"""The annotation that names a node, besides the spec."""
 
 
 MIRROR = "kubernetes.io/config.mirror"
-"""The kubelet's own picture of a static pod, which runs already."""
+"""The kubelet's own copy of a static pod, which already runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewRequest:
-    """A pod's ask: as it was written, as it is stored (with defaults), and as it is understood."""
+    """A pod's request: as written, as stored (with defaults), and as parsed."""
 
     before: StoredRequest
     stored: StoredRequest
@@ -54,14 +54,14 @@ class NewRequest:
 def is_exempt(
     namespace: str, labels: Mapping[str, Any], annotations: Mapping[str, Any], exempt: Collection[str]
 ) -> bool:
-    """Whether Sluice has nothing to do with a pod, whatever it asks for: it runs already, or somebody said so."""
+    """Whether Sluice ignores a pod, whatever it requests: it already runs, or is exempt."""
     return namespace in exempt or LABEL_IGNORE in labels or MIRROR in annotations
 
 
 def read_new_request(
     annotations: Mapping[str, object], spec: Mapping[str, Any], limits: RequestLimits, *, default_mode: str = ""
 ) -> NewRequest | Refusal | None:
-    """The ask of a pod that nobody has reviewed before; None when it asks for no GPU. Never raises."""
+    """The request of a pod that was not reviewed before; None when it requests no GPU. Never raises."""
     before = stored_from(annotations, spec)
     if isinstance(before, Refusal):
         return before
@@ -80,7 +80,7 @@ def read_new_request(
 
 
 def _as_its_variable(refusal: Refusal, written: StoredRequest, stored: StoredRequest) -> Refusal:
-    """A refusal of a key that `with_variables` added names the variable, for its owner wrote no such key."""
+    """A refusal of a key that `with_variables` added names the variable, which the owner wrote."""
     if refusal.field not in stored.annotations or refusal.field in written.annotations:
         return refusal
     container = refusal.field.removesuffix(f".{SLUICE}/{DRIVER_CAPABILITIES}")
@@ -88,7 +88,7 @@ def _as_its_variable(refusal: Refusal, written: StoredRequest, stored: StoredReq
 
 
 def validate_new_pod(pod: Pod, ask: NewRequest | Refusal | None, config: AdmissionConfig) -> list[Violation]:
-    """All that is wrong with a pod that is to be created, its ask first."""
+    """All problems of a new pod, its request first."""
     marks = [*reserved_fields.validate_marks(pod), *reserved_fields.validate_granted_annotations(pod)]
     if ask is None:
         return marks
@@ -106,9 +106,9 @@ def validate_pod_fields(
     written: StoredRequest | None = None,
 ) -> Iterator[Violation]:
     """
-    All that is wrong beside the ask. When that was refused (None), no container is known to get a GPU.
+    All problems beside the request. If that was refused (None), no container is known to get a GPU.
 
-    Amounts are judged when the pod `is_new`, those of its ask as it was `written`: later ones are what others put back.
+    Amounts are checked when the pod `is_new`, for the request as `written`: later ones were put back by other webhooks.
     """
     spec = pod.spec
     yield from reserved_fields.validate_node_name(spec)
@@ -126,7 +126,7 @@ def validate_pod_fields(
 
 
 def validate_all_amounts(pod: Pod, written: StoredRequest) -> Iterator[Violation]:
-    """What the API server would have refused about the GPU resources of any container."""
+    """What the API server would refuse about the GPU resources of any container."""
     for path, container in _named(pod.spec):
         yield from validate_amounts(path, container, _asked_by(container, written))
 
@@ -138,7 +138,7 @@ def _asked_by(container: Container, written: StoredRequest | None) -> Collection
 def needs_of(
     spec: Mapping[str, Any], asked: ResolvedRequest, namespace: str, labels: Mapping[str, str]
 ) -> HostNeeds | Refusal:
-    """What the pod of that namespace and those labels needs of its node, with the node that its annotations name."""
+    """The node needs of the pod with that namespace and those labels, with the node that its annotations name."""
     needs = read_host_needs(spec, namespace, labels)
     return needs if isinstance(needs, Refusal) else with_node(needs, asked.pod.node_name, NODE_NAME)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a pod, as a person reads it: one sentence a problem, all of them in one answer."""
+"""The problems of a pod: one sentence each, all in one answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from typing import Final, Literal
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 
 FORBIDDEN: Final = 403
-"""It might be meant, and is not allowed."""
+"""Possibly intended, but not allowed."""
 INVALID: Final = 422
-"""It makes no sense as it is written."""
+"""Invalid as written."""
 CHARACTERS_MAX = 960
 """
-Of all sentences together, except that the first is always told whole: a Deployment's users read them in an event, which
-holds 1,024 characters (https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/).
+Of all sentences together, except that the first is always shown whole: a Deployment's users read them in an Event,
+which holds 1,024 characters (https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One reason why a pod is not taken. `code` is the HTTP status that fits it."""
+    """One reason to deny a pod. `code` is the HTTP status."""
 
     code: Literal[403, 422]
     refusal: Refusal
@@ -31,22 +31,22 @@ class Violation:
 
 
 def forbidden(field: str, value: str, why: str, allowed: str) -> Violation:
-    """What a pod may not have."""
+    """A value that a pod may not have."""
     return Violation(FORBIDDEN, _refusal(RefusalReason.UNSUPPORTED_KEY, field, value, why, allowed))
 
 
 def invalid(field: str, value: str, why: str, allowed: str) -> Violation:
-    """What is written wrongly."""
+    """An invalid value."""
     return Violation(INVALID, _refusal(RefusalReason.INVALID_VALUE, field, value, why, allowed))
 
 
 def refused(refusal: Refusal) -> Violation:
-    """A refusal of the ask, in its own words."""
+    """A refusal of the request, as it is."""
     return Violation(INVALID, refusal)
 
 
 def denial_of(problems: Sequence[Violation]) -> tuple[int, str]:
-    """The code and the text of a denial for at least one problem: 403 as soon as something is forbidden."""
+    """The code and the text of a denial for at least one problem: 403 if anything is forbidden."""
     code = max((problem.code for problem in problems), key=lambda each: each == FORBIDDEN)
     sentences = list(dict.fromkeys(problem.sentence for problem in problems))
     shown = sentences[:1]

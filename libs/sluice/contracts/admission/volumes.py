@@ -1,4 +1,4 @@
-"""The volume of tickets; and that no pod reaches one in another way, by hand or through the host's directories."""
+"""The volume of tickets, and checks that no pod mounts it by hand or reaches it through the host's directories."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +37,7 @@ def validate_volumes(spec: Spec, config: AdmissionConfig) -> Iterator[Violation]
 
 
 def validate_mounts(path: str, container: Container, claim: Claim | None) -> Iterator[Violation]:
-    """Mounts of Sluice's volume by hand, and mounts where it is to be."""
+    """Mounts of Sluice's volume by hand, and mounts at its path."""
     field = f"{path}.volumeMounts"
     for mount in container.volume_mounts or ():
         if mount.name == VOLUME:
@@ -50,12 +50,12 @@ def validate_mounts(path: str, container: Container, claim: Claim | None) -> Ite
 
 
 def lacks_volume(spec: Spec) -> bool:
-    """Whether the volume is still to be added."""
+    """Whether the volume has to be added."""
     return not any(volume.name == VOLUME for volume in spec.volumes or ())
 
 
 def lacks_mount(container: Container) -> bool:
-    """Whether the mount is still to be added to a container with a GPU."""
+    """Whether the mount has to be added to a container with a GPU."""
     return not any(mount.name == VOLUME for mount in container.volume_mounts or ())
 
 

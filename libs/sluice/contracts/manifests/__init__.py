@@ -1,7 +1,7 @@
 """
-Manifests as people write them (YAML or JSON, one document or many, Lists): the pods in them and what they ask for.
+Read manifests (YAML or JSON, one document or many, Lists): the pods in them and their requests.
 
-Whoever has a manifest reads it here, so that a folder of them, a cluster and a question are understood alike.
+A folder of manifests, a cluster and a simulation all read them here, with the same result.
 """
 
 from sluice.contracts.manifests.cluster_admission import ClusterAdmission, Namespace

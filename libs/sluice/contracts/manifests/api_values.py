@@ -1,7 +1,7 @@
 """
 Decode values of a manifest as the API server does: null leaves a field out; numbers and booleans are typed.
 
-What is neither stays as it was written (`Unquoted`), so that a refusal can quote it.
+Other values stay as written (`Unquoted`), so that a refusal can quote them.
 """
 
 import re

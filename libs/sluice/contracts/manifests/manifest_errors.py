@@ -1,4 +1,4 @@
-"""Refuse one object of a file of manifests: the field by its path in the file, and its value as it was written."""
+"""Refuse one object of a file of manifests, with the field's path in the file and its value as written."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from sluice.contracts.request_syntax.source_text import source_text_of
 
 
 def in_file(item: ManifestObject, refusal: Refusal) -> Refusal:
-    """A refusal with the path of its field in the file, where it is a path and no name of a key."""
+    """A refusal with the path of its field in the file, unless the field is the name of a key."""
     if not item.path or not refusal.field.startswith(("spec", "metadata.")):
         return refusal
     return msgspec.structs.replace(refusal, field=item.path + refusal.field)
 
 
 def wrong(item: ManifestObject, field: str, value: Any, why: str, allowed: str) -> Refusal:
-    """A field of an object, with a value that it may not have."""
+    """The refusal of a field's value."""
     return Refusal(
         reason=RefusalReason.INVALID_VALUE,
         message=why,
@@ -29,7 +29,7 @@ def wrong(item: ManifestObject, field: str, value: Any, why: str, allowed: str) 
 
 
 def not_a_pod(item: ManifestObject, field: str, why: str, value: Any, allowed: str) -> Refusal:
-    """An object that is none that Kubernetes has, or no pod."""
+    """The refusal of an object of an unknown kind, or of one that is not a pod."""
     path = (item.path + field).rstrip(".")
     return Refusal(
         reason=RefusalReason.NOT_A_POD, message=why, field=path, value=shorten(_words(value)), allowed=allowed
@@ -37,7 +37,7 @@ def not_a_pod(item: ManifestObject, field: str, why: str, value: Any, allowed: s
 
 
 def _words(value: Any) -> str:
-    """An outside value as it was written, when it is short; else what it is."""
+    """A value as written, if it is short; else its type."""
     match value:
         case str():
             return value

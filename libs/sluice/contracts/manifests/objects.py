@@ -20,7 +20,7 @@ class ManifestObject:
 
 
 def objects_of(value: Any, line: int, path: str = "") -> Iterator[ManifestObject]:
-    """The document itself, or the items of a List as `kubectl` takes it apart. An item that is null is left out."""
+    """The document itself, or the items of a List as `kubectl` splits it. A null item is left out."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if isinstance(kind, str) and kind in LIST_KINDS and isinstance(value.get("items"), list):
         for at, item in enumerate(value["items"]):

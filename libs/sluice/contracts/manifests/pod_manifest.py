@@ -14,12 +14,11 @@ from sluice.contracts.request_syntax import ContainerRequest, PodRequest
 @dataclass(frozen=True, slots=True)
 class PodManifest:
     """
-    One pod of a text. Neither an `ask` nor a `refusal` means a pod that asks for nothing; or, where it is `skipped`,
-    an object that is no pod and makes none.
+    One pod of a text. Neither an `ask` nor a `refusal` means a pod without a request; or, if `skipped`, an object that
+    is not a pod and creates none.
 
-    Of a pod that asks: its annotations and containers as the one parser reads them, what it needs of its node, and how
-    urgent it is, where what the ask says of that is in already. `defines` is set for a PriorityClass, which asks for
-    nothing, and for a Namespace, which is `skipped`.
+    With a request: its annotations and containers as the parser reads them, its node needs, and its priority with that
+    of the request applied. `defines` is set for a PriorityClass and for a `skipped` Namespace.
     """
 
     namespace: str
@@ -31,17 +30,17 @@ class PodManifest:
     ask: PodRequest | None = None
     refusal: Refusal | None = None
     problems: tuple[Violation, ...] = ()
-    """All that a cluster would deny the pod for: the refusal, and rules that hold only there."""
+    """Everything a cluster would deny the pod for: the refusal, and rules that only apply there."""
     warnings: tuple[str, ...] = ()
-    """What a person should know of a pod that is taken as it is."""
+    """Warnings about a pod that is accepted."""
     skipped: str = ""
-    """Why this object was not looked at, in a sentence."""
+    """Why this object was ignored, in a sentence."""
     urgency: PodPriority = NO_PRIORITY
     defines: PriorityClass | Namespace | None = None
 
 
 def with_classes(pods: Iterable[PodManifest]) -> tuple[PodManifest, ...]:
-    """The same pods, with what the PriorityClasses among them say; a class that is not among them is warned of."""
+    """The same pods, with the PriorityClasses among them applied; a missing class becomes a warning."""
     listed = tuple(pods)
     classes = [pod.defines for pod in listed if isinstance(pod.defines, PriorityClass)]
     return tuple(_with_classes(pod, classes) if pod.ask is not None else pod for pod in listed)

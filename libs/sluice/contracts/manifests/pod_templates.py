@@ -1,10 +1,10 @@
 """
 Find pod templates in objects of any kind, and how many pods a controller would create from each.
 
-Templates are found by their shape, `...: {spec: {containers: [...]}}` below the object's `spec`, so that the kinds of
-Kubernetes (https://kubernetes.io/docs/concepts/workloads/controllers/) and resources of others that carry templates
-(Kubeflow's jobs and notebooks, RayCluster, JobSet, LeaderWorkerSet, Argo's Rollout, Knative's Service) are read alike.
-The number of pods is the product of what stands beside the templates on the way: `replicas`, or `parallelism` of a Job.
+Templates are found by their shape, `...: {spec: {containers: [...]}}` below the object's `spec`. So the kinds of
+Kubernetes (https://kubernetes.io/docs/concepts/workloads/controllers/) and custom resources with templates (Kubeflow's
+jobs and notebooks, RayCluster, JobSet, LeaderWorkerSet, Argo's Rollout, Knative's Service) are read alike. The number
+of pods is the product of the counts beside the templates: `replicas`, or `parallelism` of a Job.
 """
 
 import difflib
@@ -20,7 +20,7 @@ from sluice.contracts.request_syntax.keys import is_our_annotation
 from sluice.contracts.request_syntax.source_text import SourceValue, Unquoted
 
 PODS_MAX = 1000
-"""Of one object: more are refused, for each is looked at."""
+"""Of one object: more are refused, as each is processed."""
 _ROLE = re.compile(r"(?:GroupSpecs?|ReplicaSpecs?|Specs?|Template)$")
 _NOT_IN_A_NAME = re.compile(r"[^a-z0-9-]+")
 _ROLE_CHARACTERS_MAX = 63
@@ -35,7 +35,7 @@ _GROUPS = {
 
 @dataclass(frozen=True, slots=True)
 class PodTemplate:
-    """A template at `path` (`spec.template`), of `count` pods. `role` tells it apart from others of its object."""
+    """A template at `path` (`spec.template`), of `count` pods. `role` distinguishes several of one object."""
 
     path: str
     role: str
@@ -47,7 +47,7 @@ class PodTemplate:
 
 
 def pod_templates(value: Mapping[str, Any]) -> list[PodTemplate]:
-    """The pod templates of one object that is no Pod, in their order. The only one needs no role."""
+    """The pod templates of one object that is not a Pod, in order. A single one needs no role."""
     spec = value.get("spec")
     found = list(_templates(spec, "spec", (), ())) if isinstance(spec, dict) else []
     if str(value.get("apiVersion", "v1")).partition("/")[0] not in _GROUPS:  # OpenKruise's BroadcastJob takes percents
@@ -57,9 +57,9 @@ def pod_templates(value: Mapping[str, Any]) -> list[PodTemplate]:
 
 def meant(kind: object, version: object) -> tuple[str, str]:
     """
-    The kind and the `apiVersion` that an object of Kubernetes' own groups means, each empty where it is right.
+    The correct kind and `apiVersion` of a misspelt object of Kubernetes' own groups, each empty if it is right.
 
-    Kubernetes compares kinds exactly. An object without a version is taken as one of the right version.
+    Kubernetes compares kinds exactly. A missing version counts as the right one.
     """
     group = version.partition("/")[0] if isinstance(version, str) else ""
     if not isinstance(kind, str) or (kind != "Pod" and group not in {"", *_GROUPS}):
@@ -75,9 +75,9 @@ def meant(kind: object, version: object) -> tuple[str, str]:
 
 def not_handed_down(value: Mapping[str, Any], template: PodTemplate) -> Iterator[str]:
     """
-    A warning of an ask on the object itself, which its pods do not have.
+    A warning about a request on the object itself, which its pods do not have.
 
-    Controllers of Kubernetes hand no annotations down; those of others may, as Kubeflow's for notebooks does.
+    Controllers of Kubernetes do not copy annotations to pods; others may, as Kubeflow's for notebooks does.
     """
     metadata = value.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
@@ -113,7 +113,7 @@ def _templates(
 
 
 def _counted(value: Mapping[str, Any], path: str) -> Iterator[int | Refusal]:
-    """How often what is in this mapping is there."""
+    """How many copies of this mapping a controller creates."""
     names = ("replicas", "parallelism", "completions")
     replicas, parallelism, completions = (_number(value, key, path) for key in names)
     if replicas is not None:
@@ -127,31 +127,33 @@ def _counted(value: Mapping[str, Any], path: str) -> Iterator[int | Refusal]:
 
 
 def _of_a_group(value: Mapping[str, Any], key: str, path: str) -> Iterator[int | Refusal]:
-    """LeaderWorkerSet: `size` pods in each group, one of them the leader where that has a template of its own."""
+    """LeaderWorkerSet: `size` pods per group, one of them the leader if that has a template of its own."""
     size = _number(value, "size", path)
     if key == "workerTemplate" and size is not None:
         yield max(size - 1, 0) if isinstance(size, int) and "leaderTemplate" in value else size
 
 
 def _number(mapping: Mapping[str, Any], key: str, path: str) -> int | Refusal | None:
-    """A number of pods as the API server takes it; None where there is none, or something of another shape."""
+    """A number of pods as the API server takes it; None if absent, or of another type."""
     value = mapping.get(key)
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if not isinstance(value, str | Unquoted | int):
         return None
     allowed = f"a whole number, at least 0{', without quotes' if isinstance(value, str) else ''}"
-    return SourceValue(f"{path}.{key}", value).wrong(RefusalReason.INVALID_VALUE, "no number of pods", allowed).refusal
+    return (
+        SourceValue(f"{path}.{key}", value).wrong(RefusalReason.INVALID_VALUE, "not a number of pods", allowed).refusal
+    )
 
 
 def _name(value: Any) -> str:
-    """What an item of a list is called: JobSet's `name`, Ray's `groupName`."""
+    """The name of a list's item: JobSet's `name`, Ray's `groupName`."""
     named = [value.get(key) for key in ("name", "groupName")] if isinstance(value, dict) else []
     return next((each for each in named if isinstance(each, str)), "")
 
 
 def _role(path: tuple[str, ...]) -> str:
-    """The nearest name on the way that is no word of the shape alone (`template`), as part of a pod's name."""
+    """The nearest name on the path that is not part of the shape (`template`), as part of a pod's name."""
     words = [_NOT_IN_A_NAME.sub("-", word.lower()).strip("-") for word in path]
     role = next((word for word in reversed(words) if word not in {"", "template", "pod", "spec", "job"}), "")
     return role[:_ROLE_CHARACTERS_MAX].strip("-")

@@ -1,9 +1,9 @@
 """
-One text of manifests to the pods in it: who each is, and what it asks for or why that cannot be understood.
+Read one text of manifests into its pods, each with its request or the reason why that is invalid.
 
-What is wrong with the text as a whole (not YAML, too large) breaks it, for nobody can say which pods are in it; what is
-wrong with one object refuses that object alone. A pod without any key or resource of ours asks for nothing. An object
-with pod templates stands for the pods that its controller would make; of any other kind is only said that it is there.
+An error in the whole text (not YAML, too large) breaks it, as its pods are unknown; an error in one object refuses only
+that object. A pod without any key or resource of ours has no request. An object with pod templates yields the pods that
+its controller would create; any other kind is only listed.
 """
 
 import re
@@ -52,7 +52,7 @@ ANY_CLUSTER = ClusterAdmission()
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """By what a pod is judged: how much it may ask for, and how its cluster treats pods."""
+    """The rules for pods: request limits, and the cluster's admission."""
 
     asks: RequestLimits
     cluster: ClusterAdmission
@@ -61,7 +61,7 @@ class _Judge:
 def read_manifests(
     file: str, text: str, *, limits: ManifestLimits, asks: RequestLimits, cluster: ClusterAdmission = ANY_CLUSTER
 ) -> tuple[PodManifest, ...] | Refusal:
-    """The pods of a text, in their order; or why it cannot be read at all. Never raises, whatever is in it."""
+    """The pods of a text, in order; or why it cannot be read. Never raises."""
     if len(text) > limits.file_bytes_max:
         return too_large(file, limits)
     try:
@@ -86,13 +86,13 @@ def read_manifests(
 
 
 def too_large(file: str, limits: ManifestLimits) -> Refusal:
-    """The refusal of a text that was not even looked at."""
+    """The refusal of a text that was not read for its size."""
     allowed = f"at most {limits.file_bytes_max} bytes"
     return Refusal(reason=RefusalReason.TOO_LARGE, message=f"{file} is too large", allowed=allowed)
 
 
 def _line(text: str, number: int) -> str:
-    """The line of that number (1 is the first) as a person sees it; empty when there is no number."""
+    """The line of that number (1 is the first) for people; empty without a number."""
     if not number:
         return ""
     lines = text.split("\n", number)
@@ -104,7 +104,7 @@ def _line(text: str, number: int) -> str:
 
 
 def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifest]:
-    """The pods that one object is, or makes."""
+    """The pods that one object is, or creates."""
     where = f"{file}, line {item.line}"
     value = item.value
     if not isinstance(value, dict):
@@ -143,7 +143,7 @@ def _is_shaped_as_a_pod(value: Mapping[str, Any]) -> bool:
 def _made(
     item: ManifestObject, template: PodTemplate, owner: Mapping[str, Any], judge: _Judge
 ) -> Iterator[PodManifest]:
-    """The pods of one template, named by its object, its role and a number; all ask alike."""
+    """The pods of one template, named by its object, its role and a number; all have the same request."""
     named = _text(owner.get("name")) or _text(owner.get("generateName")).rstrip("-.")
     base = "-".join(filter(None, (named, template.role)))
     namespace = {"namespace": owner["namespace"]} if "namespace" in owner else {}
@@ -169,13 +169,13 @@ def _made(
 
 
 def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> PodManifest:
-    """What one pod asks for, and what is wrong with it."""
+    """The request of one pod, and its problems."""
     if "name" not in metadata and isinstance(metadata.get("generateName"), str):
         metadata = {**metadata, "name": f"{metadata['generateName']}0"}
     name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
     annotations = metadata.get("annotations", {})
     if not isinstance(annotations, dict):
-        refusal = wrong(item, "metadata.annotations", annotations, "no mapping", "a mapping of strings")
+        refusal = wrong(item, "metadata.annotations", annotations, "not a mapping", "a mapping of strings")
         return PodManifest(namespace, name, refusal=refusal)
     cluster = judge.cluster
     labels = _mapping(metadata.get("labels"))
@@ -203,7 +203,7 @@ def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> Po
 
 
 def _asks_nothing(namespace: str, name: str, pod: Pod | MalformedReview, config: AdmissionConfig) -> PodManifest:
-    """A pod without an ask, which may still carry marks of ours."""
+    """A pod without a request, which may still carry marks of ours."""
     if isinstance(pod, MalformedReview):
         return PodManifest(namespace, name)
     problems = tuple(validate_new_pod(pod, None, config))
@@ -220,7 +220,7 @@ def _asked(
     pod: Pod | MalformedReview,
     ask: NewRequest,
 ) -> PodManifest:
-    """What a pod asks for; who it is, is left to the caller."""
+    """The request of a pod; the caller sets its identity."""
     labels = read_pod_labels(metadata)
     if isinstance(labels, Refusal):
         return _refused(item, labels)
@@ -262,17 +262,17 @@ def _refused(item: ManifestObject, refusal: Refusal) -> PodManifest:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    """A mapping; an empty one for whatever has another shape."""
+    """A mapping; empty for any other type."""
     return value if isinstance(value, dict) else {}
 
 
 def _wrong_identity(item: ManifestObject, metadata: Mapping[str, Any]) -> Refusal | None:
     name, namespace = metadata.get("name"), metadata.get("namespace", "default")
     if not isinstance(name, str) or len(name) > POD_NAME_MAX or _POD_NAME.fullmatch(name) is None:
-        return wrong(item, "metadata.name", name, "no name of a pod", f"at most {POD_NAME_MAX} of {NAME_ALLOWED}")
+        return wrong(item, "metadata.name", name, "not a valid pod name", f"at most {POD_NAME_MAX} of {NAME_ALLOWED}")
     if not isinstance(namespace, str) or _NAMESPACE.fullmatch(namespace) is None:
         allowed = "at most 63 of a-z, 0-9 and '-'"
-        return wrong(item, "metadata.namespace", namespace, "no name of a namespace", allowed)
+        return wrong(item, "metadata.namespace", namespace, "not a valid namespace", allowed)
     return None
 
 

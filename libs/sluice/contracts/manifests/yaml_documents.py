@@ -1,10 +1,9 @@
 """
-YAML to plain values, safely: bounded in depth and size, with the line of every mistake.
+Read YAML into plain values, safely: bounded in depth and size, with the line of every error.
 
-Built on the parser's events rather than on its constructor, for four reasons: nothing recurses, so no text can exhaust
-the stack; nothing is constructed, so no tag runs code and no long number takes minutes; aliases are counted as all
-that they stand for, so none can explode; and what is no string stays as it was written (`Unquoted`), so a refusal can
-quote it. Merge keys (`<<`) work. Knows nothing of pods.
+Built on the parser's events instead of its constructor: no recursion, so no text can exhaust the stack; no
+construction, so no tag runs code and no long number takes minutes; aliases count in full, so none can explode; and
+values that are not strings stay as written (`Unquoted`), so a refusal can quote them. Merge keys (`<<`) work.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from sluice.contracts.request_syntax.source_text import is_null
 
 _STRING = "tag:yaml.org,2002:str"
 _STRINGS = frozenset({_STRING, "tag:yaml.org,2002:value"})
-"""A lone `=` is a type of its own to the parser, and a string to people."""
+"""A lone `=` has a type of its own in YAML, but people mean a string."""
 _TAB = "the line is indented with a tab; YAML allows only spaces: replace the tab"
 _MERGE = "tag:yaml.org,2002:merge"
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
@@ -26,7 +25,7 @@ _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """One document: the line it begins at (1 is the first) and its value. Mappings have string keys only."""
+    """One document: its first line (counted from 1) and its value. Mappings have string keys only."""
 
     line: int
     value: "YamlValue"
@@ -36,10 +35,10 @@ YamlValue = dict[str, Any] | list[Any] | str | Unquoted
 
 
 class YamlError(ValueError):
-    """A text that is not YAML, or more of it than allowed (`too_large`). `line` is 0 where it is not known."""
+    """A text that is not YAML, or over a limit (`too_large`). `line` is 0 if unknown."""
 
     def __init__(self, why: str, line: int, *, too_large: bool = False) -> None:
-        """Say `why`, and where."""
+        """Store `why`, and where."""
         super().__init__(why)
         self.why = why
         self.line = line
@@ -47,7 +46,7 @@ class YamlError(ValueError):
 
 
 def read_documents(text: str, limits: ManifestLimits) -> list[YamlDocument]:
-    """All documents of a text that are not empty. Raises YamlError and nothing else."""
+    """All non-empty documents of a text. Raises YamlError and nothing else."""
     documents: list[YamlDocument] = []
     try:
         loader = yaml.CSafeLoader(text)
@@ -71,12 +70,12 @@ def read_documents(text: str, limits: ManifestLimits) -> list[YamlDocument]:
     except yaml.YAMLError as error:  # characters that YAML forbids
         raise YamlError(getattr(error, "reason", None) or "cannot be parsed", 0) from None
     except UnicodeError:
-        raise YamlError("holds characters that are not text", 0) from None
+        raise YamlError("contains characters that are not text", 0) from None
     return documents
 
 
 def _indents_with_tab(text: str, line: int) -> bool:
-    """Whether the line of this number (0 is the first) has a tab before its first other character."""
+    """Whether the line of this number (0 is the first) has a tab in its indentation."""
     lines = text.split("\n", line + 1)
     indent = lines[line] if line < len(lines) else ""
     return "\t" in indent[: len(indent) - len(indent.lstrip())]
@@ -84,13 +83,13 @@ def _indents_with_tab(text: str, line: int) -> bool:
 
 @dataclass(slots=True)
 class _Open:
-    """A mapping or list whose end has not come yet."""
+    """A mapping or list that is still open."""
 
     value: dict[str, Any] | list[Any]
     line: int
     anchor: str | None
     weight: int = 1
-    """How many values it stands for."""
+    """The number of values in it."""
     key: str | None = None
     """The mapping's key whose value comes next."""
     merges: list[Any] = field(default_factory=list)
@@ -103,7 +102,7 @@ class _Open:
 
 
 class _Builder:
-    """Puts values together from events."""
+    """Builds values from events."""
 
     def __init__(self, loader: Any, limits: ManifestLimits) -> None:
         self._loader = loader
@@ -114,7 +113,7 @@ class _Builder:
         self._root: tuple[Any, int] | None = None
 
     def take(self, event: Any) -> YamlDocument | None:
-        """Take in one event; returns a document when this was its end."""
+        """Handle one event; returns a document when this was its end."""
         line = event.start_mark.line + 1
         match event:
             case yaml.ScalarEvent():
@@ -175,7 +174,7 @@ class _Builder:
     def _alias(self, anchor: str, line: int) -> None:
         known = self._anchors.get(anchor)
         if known is None:
-            raise YamlError(f"the alias *{anchor[:100]} stands for nothing that ends before it", line)
+            raise YamlError(f"the alias *{anchor[:100]} has no anchor before it", line)
         self._add(known[0], line, None, weight=known[1])
 
     def _add(self, value: Any, line: int, anchor: str | None, *, weight: int) -> None:
@@ -190,7 +189,7 @@ class _Builder:
             raise YamlError(f"more than {self._limits.nodes_max} values, aliases expanded", line, too_large=True)
 
     def _put(self, value: Any, line: int, weight: int) -> None:
-        """Give a finished value to what it is in."""
+        """Put a finished value into its parent."""
         is_key = bool(self._open) and self._open[-1].expects_key
         if isinstance(value, _Merge) and not is_key:
             value = "<<"

@@ -1,9 +1,8 @@
 """
-The spec of a Pod, as far as it says where the pod can run and how urgently: its containers, what it needs of a node
-besides GPUs, and its priority.
+Read the scheduling part of a Pod's spec: its containers, its node needs besides GPUs, and its priority.
 
-Takes plain mappings and lists, as any reader of YAML or JSON makes them, and checks what it takes as the Kubernetes API
-server would. What the containers ask of GPUs is not read here (`sluice.contracts.request_syntax`), only handed on.
+Takes plain mappings and lists, as from YAML or JSON, and validates what it reads as the Kubernetes API server would.
+The containers' GPU requests are passed on unread (`sluice.contracts.request_syntax`).
 """
 
 from sluice.contracts.pod_specs.containers import literal_variable, read_containers

@@ -1,4 +1,4 @@
-"""The containers of a Pod: their names, their resources as they were written, the user they run as, one variable."""
+"""The containers of a Pod: their names, their resources as written, the user they run as, one variable."""
 
 import re
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from sluice.contracts.request_syntax.pod_request import ContainerRequest
 from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, Unquoted, is_null
 
 UID_MAX = 2**31 - 1
-"""The largest `runAsUser` that Kubernetes takes."""
+"""The largest `runAsUser` that Kubernetes accepts."""
 _UID_ALLOWED = f"a whole number from 0 to {UID_MAX}, without quotes"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def read_containers(spec: object) -> tuple[ContainerRequest, ...] | Refusal:
-    """The containers of a Pod's `spec`, in their order; or what is wrong with them. Never raises."""
+    """The containers of a Pod's `spec`, in order; or what is wrong with them. Never raises."""
     try:
         return _containers(field_types.mapping(spec, "spec"))
     except RequestSyntaxError as error:
@@ -35,9 +35,11 @@ def _containers(spec: Mapping[str, Any]) -> tuple[ContainerRequest, ...]:
         path = f"spec.containers[{at}]"
         name = each.get("name") if isinstance(each, dict) else None
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            raise field_types.wrong(f"{path}.name", name, "no name of a container", "at most 63 of a-z, 0-9 and '-'")
+            raise field_types.wrong(
+                f"{path}.name", name, "not a valid container name", "at most 63 of a-z, 0-9 and '-'"
+            )
         if name in found:
-            raise field_types.wrong(f"{path}.name", name, "two containers have this name", "a name of its own")
+            raise field_types.wrong(f"{path}.name", name, "two containers have this name", "a unique name")
         found[name] = _container(each, name, path, pod_uid)
     for at, each in enumerate(field_types.sequence(spec.get("initContainers"), "spec.initContainers")):
         _resources(field_types.mapping(each, f"spec.initContainers[{at}]"), f"spec.initContainers[{at}]")
@@ -64,7 +66,7 @@ def _resources(written: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any]
 
 
 def literal_variable(container: Mapping[str, Any], name: str) -> str:
-    """The value of a container's own variable where it is written there; of several the last, as for the kubelet."""
+    """The literal value of a container's own variable; of several the last, as in the kubelet."""
     env = container.get("env")
     listed = [each for each in env if isinstance(each, dict)] if isinstance(env, list) else []
     values = [each.get("value") for each in listed if each.get("name") == name]

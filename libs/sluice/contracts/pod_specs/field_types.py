@@ -1,7 +1,7 @@
 """
-Values of an object that somebody wrote, by their shape: a mapping, a list, a text. What is null is not there.
+Typed values of an object from outside: a mapping, a list, a text. Null counts as absent.
 
-Every reader names the path of what it reads, and raises RequestSyntaxError when the shape is another one.
+Readers name the path of the value; a wrong type raises RequestSyntaxError.
 """
 
 from collections.abc import Mapping
@@ -12,24 +12,24 @@ from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, Unquoted, is_null
 
 ENTRIES_MAX = 100
-"""Of one list or mapping. What is taken goes over the bus, and no real pod has more."""
+"""Of one list or mapping. They go over the bus, and no real pod has more."""
 TEXT_CHARACTERS_MAX = 317
 """A label's key: a domain of at most 253, a slash, and a name of at most 63."""
 _TRUE = frozenset({"true", "True", "TRUE"})
 
 
 def mapping(value: object, path: str) -> Mapping[str, Any]:
-    """A mapping; an empty one when nothing was written."""
+    """A mapping; empty if absent."""
     if is_null(value):
         return {}
     if not isinstance(value, dict):
-        raise wrong(path, value, "no mapping", "a mapping")
+        raise wrong(path, value, "not a mapping", "a mapping")
     _check_length(value, path)
     return value
 
 
 def sequence(value: object, path: str) -> list[Any]:
-    """A list; an empty one when nothing was written."""
+    """A list; empty if absent."""
     if is_null(value):
         return []
     if not isinstance(value, list):
@@ -39,11 +39,11 @@ def sequence(value: object, path: str) -> list[Any]:
 
 
 def text(value: object, path: str) -> str:
-    """A text; an empty one when nothing was written."""
+    """A text; empty if absent."""
     if is_null(value):
         return ""
     if not isinstance(value, str):
-        raise wrong(path, value, "no text", "a text, in quotes where it looks like a number")
+        raise wrong(path, value, "not a string", "a string, in quotes where it looks like a number")
     if len(value) > TEXT_CHARACTERS_MAX:
         raise wrong(path, value, "too long", f"at most {TEXT_CHARACTERS_MAX} characters")
     return value
@@ -63,12 +63,12 @@ def whole(value: object, path: str) -> int:
 
 
 def is_true(value: object) -> bool:
-    """Whether a truth value is true; what is none is left to the API server."""
+    """Whether a boolean is true; another type is left to the API server."""
     return value is True or (isinstance(value, Unquoted) and value.text in _TRUE)
 
 
 def choice(value: object, path: str, choices: tuple[str, ...]) -> str:
-    """One of these words."""
+    """One of these values."""
     word = text(value, path)
     if word not in choices:
         raise wrong(path, value, "there is no such choice", ", ".join(each or '""' for each in choices))

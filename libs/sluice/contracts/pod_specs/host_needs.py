@@ -1,9 +1,9 @@
 """
-What a Pod needs of its node besides GPUs: room, labels, tolerated taints, a certain node.
+Read the needs of a Pod from its node besides GPUs: resources, labels, tolerations, a certain node.
 
-Only what must hold is read. Preferences (`preferredDuringScheduling...`, `ScheduleAnyway`) are wishes about a node
-among several that would do, and are left to whoever schedules by them. `read_pod_affinity` reads what is said of other
-pods. Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/,
+Only requirements are read. Preferences (`preferredDuringScheduling...`, `ScheduleAnyway`) rank several nodes that would
+do, and are left to the scheduler. `read_pod_affinity` reads terms about other pods. Sources:
+https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/,
 https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers,
 https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#pod-level-resource-specification.
 """
@@ -24,21 +24,21 @@ from sluice.contracts.request_syntax.source_text import RequestSyntaxError, Sour
 
 _MIB = 1024**2
 _OF_PODS = frozenset({"cpu", "memory"})
-"""What a pod may request as a whole; huge pages, too, which are the kubelet's to judge."""
+"""What a pod may request at pod level; also huge pages, which the kubelet checks."""
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 _TERMS = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 _Amounts = dict[str, Fraction]
-"""Of resources, by name: cores, bytes, pieces."""
+"""Resources by name: cores, bytes, pieces."""
 
 
 def read_host_needs(
     spec: object, namespace: str = "default", labels: Mapping[str, str] | None = None
 ) -> HostNeeds | Refusal:
     """
-    What the pod of this `spec` needs of its node; or what is wrong with it. Never raises.
+    The node needs of the pod with this `spec`; or what is wrong with them. Never raises.
 
-    Its namespace and labels are what its terms about other pods mean where they name none.
+    Its affinity terms default to its namespace and labels.
     """
     try:
         read = field_types.mapping(spec, "spec")
@@ -49,7 +49,7 @@ def read_host_needs(
 
 
 def read_node_terms(terms: object) -> tuple[Selector, ...] | Refusal:
-    """The terms of a node selector, of which one must hold whole; what they say of fields is not read. Never raises."""
+    """The terms of a node selector, any of which suffices; field selectors are not read. Never raises."""
     try:
         listed = field_types.sequence(terms, "nodeSelectorTerms")
         return tuple(_term(each, f"nodeSelectorTerms[{at}]")[0] for at, each in enumerate(listed))
@@ -66,7 +66,7 @@ def read_pod_labels(metadata: Mapping[str, Any]) -> dict[str, str] | Refusal:
 
 
 def with_node(needs: HostNeeds, node_name: str, field: str) -> HostNeeds | Refusal:
-    """The needs with a node that was named elsewhere too, in `field`; empty names none."""
+    """The needs with a node that was also named in `field`; empty names none."""
     if not node_name or node_name == needs.node_name:
         return needs
     if needs.node_name:
@@ -99,14 +99,14 @@ def _needs(spec: Mapping[str, Any]) -> HostNeeds:
     )
 
 
-# -- room ---------------------------------------------------------------------------------------------------------
+# -- resources ----------------------------------------------------------------------------------------------------
 
 
 def _room(spec: Mapping[str, Any]) -> HostRoom:
     """
-    All app containers and sidecars together; or, where that is more, the largest moment of the init containers.
+    All app containers and sidecars together, or the largest step of the init containers if that is more.
 
-    What the whole pod requests of CPU and memory counts instead, and is the scheduler's measure, too.
+    Pod-level requests of CPU and memory take precedence, as in the scheduler.
     """
     running: _Amounts = {}
     for at, each in enumerate(field_types.sequence(spec.get("containers"), "spec.containers")):
@@ -145,13 +145,13 @@ def _up(size: Fraction) -> int:
 
 
 def _requested(container: object, path: str) -> _Amounts:
-    """What a container requests; its limit where it requests nothing of a kind, as the API server fills it in."""
+    """The requests of a container; its limits by default, as the API server sets them."""
     limits, requests = _limits_and_requests(field_types.mapping(container, path), path)
     return limits | requests
 
 
 def _of_the_whole_pod(spec: Mapping[str, Any], containers: _Amounts) -> _Amounts:
-    """Its requests; its limits where no container requests that kind either, as the API server fills them in."""
+    """Pod-level requests; the limits for resources that no container requests, as the API server sets them."""
     limits, requests = _limits_and_requests(spec, "spec")
     limits = {name: size for name, size in limits.items() if name not in containers}
     return {name: size for name, size in (limits | requests).items() if name in _OF_PODS}
@@ -168,7 +168,7 @@ def _limits_and_requests(whose: Mapping[str, Any], path: str) -> tuple[_Amounts,
 
 
 def _amounts(written: Mapping[str, Any], path: str) -> _Amounts:
-    """CPU, memory, and what a node has in pieces. Disk and huge pages are the kubelet's to judge."""
+    """CPU, memory, and countable resources. The kubelet checks disk and huge pages."""
     return {
         name: _amount(value, f"{path}.{name}", whole="/" in name)
         for name, value in written.items()
@@ -206,7 +206,7 @@ def _affinity(spec: Mapping[str, Any]) -> tuple[tuple[tuple[NodeExpression, ...]
     if not read or names == {""}:
         return tuple(expressions for expressions, _ in read), ""
     if len(names) > 1:
-        why = "terms that name several nodes, or only some of which name one"
+        why = "the terms name several nodes, or only some of them name one"
         raise field_types.wrong(_TERMS, terms, why, "the same node in every term")
     (name,) = names
     if not all(expressions for expressions, _ in read):

@@ -1,10 +1,10 @@
 """
 Find the main container of a pod, to which annotations without a container's name apply.
 
-Webhooks of service meshes and agents put a container of their own into a pod, and some put it first. So the position
-says nothing while something else does: `kubectl.kubernetes.io/default-container`
-(https://kubernetes.io/docs/reference/labels-annotations-taints/), the list that Istio writes of what it injected
-(`sidecar.istio.io/status`), and the names of proxies and agents that are injected under one name always.
+Webhooks of service meshes and agents add containers, some at the front. So the position counts only without better
+evidence: `kubectl.kubernetes.io/default-container` (https://kubernetes.io/docs/reference/labels-annotations-taints/),
+the list that Istio writes of what it injected (`sidecar.istio.io/status`), and the names of proxies and agents that are
+always injected under one name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ INJECTED = frozenset(
         "datadog-agent-injected",  # DataDog/datadog-agent, pkg/clusteragent/admission
     }
 )
-"""Names of containers that are injected, with the repository that injects each."""
+"""Names of injected containers, with the repository that injects each."""
 _STATUS_CHARACTERS_MAX = 64_000
 
 
@@ -49,7 +49,7 @@ class MainContainer:
 
 
 def main_container(annotations: Mapping[str, object], names: Sequence[str]) -> MainContainer:
-    """The main one of the app containers of these names, in their order."""
+    """The main one of the app containers of these names, in order."""
     named = annotations.get(DEFAULT_CONTAINER)
     if isinstance(named, str) and named in names:
         return MainContainer(named)
@@ -65,7 +65,7 @@ class _IstioStatus(msgspec.Struct):
 
 
 def _istio_containers(status: object) -> frozenset[str]:
-    """The containers that Istio says it injected; none when that cannot be read."""
+    """The containers that Istio lists as injected; none when that cannot be parsed."""
     if not isinstance(status, str) or len(status) > _STATUS_CHARACTERS_MAX:
         return frozenset()
     try:

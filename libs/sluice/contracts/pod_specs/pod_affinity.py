@@ -1,8 +1,9 @@
 """
-Read a Pod's demands on other pods and on the node's ports: affinity, spreading, host ports. Only required terms.
+Read a Pod's requirements about other pods and the node's ports: affinity, spreading, host ports. Preferences are
+skipped.
 
-Resolves a term's own namespace and its `matchLabelKeys`, as the API server and the scheduler do, so that the
-allocator needs nothing else of the pod. Demands that need other objects are reported (`unknown_demands`).
+A term's own namespace and its `matchLabelKeys` are resolved, as by the API server and the scheduler, so that the
+allocator needs nothing else of the pod. Requirements that depend on other objects are reported (`unknown_demands`).
 Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity,
 https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/,
 https://kubernetes.io/docs/reference/generated/kubernetes-api/v1.34/#containerport-v1-core.
@@ -29,7 +30,7 @@ _COUNT_MAX = 1 << 31
 
 
 class PodAffinityNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of `HostNeeds` that speaks of other pods and of ports."""
+    """The part of `HostNeeds` about other pods and ports."""
 
     beside: tuple[PodTerm, ...] = ()
     apart: tuple[PodTerm, ...] = ()
@@ -47,7 +48,7 @@ def read_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_pod_affinity(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodAffinityNeeds:
-    """What the pod of this spec says. Raises RequestSyntaxError."""
+    """The needs of the pod with this spec. Raises RequestSyntaxError."""
     affinity = field_types.mapping(spec.get("affinity"), "spec.affinity")
     beside, apart = (_terms(affinity, kind, namespace, labels) for kind in ("podAffinity", "podAntiAffinity"))
     return PodAffinityNeeds(
@@ -59,11 +60,11 @@ def read_pod_affinity(spec: Mapping[str, Any], namespace: str, labels: Mapping[s
 
 
 def unknown_demands(spec: object) -> tuple[str, ...]:
-    """What the pod demands of its node that nobody here looks at: one sentence each. Never raises."""
+    """Requirements on the node that Sluice does not evaluate: one sentence each. Never raises."""
     try:
         return tuple(_unknown(field_types.mapping(spec, "spec")))
     except RequestSyntaxError:
-        return ()  # who reads what it needs refuses it
+        return ()  # the reader of its needs refuses it
 
 
 def _unknown(spec: Mapping[str, Any]) -> Iterator[str]:
@@ -102,7 +103,7 @@ def _term(value: object, path: str, namespace: str, labels: Mapping[str, str]) -
         selector += _of_keys(term, "mismatchLabelKeys", path, labels, "NotIn")
     named = field_types.texts(term.get("namespaces"), f"{path}.namespaces")
     selected = _namespaces(term, path) if not is_null(term.get("namespaceSelector")) else None
-    # Neither names any: the pod's own. A selector whose namespaces are not known names none (`unknown_demands`).
+    # Neither names any: the pod's own. A selector of unknown namespaces selects none (`unknown_demands`).
     own = () if named or selected is not None else (namespace,)
     return PodTerm(
         topology_key=_topology_key(term, path),
@@ -112,7 +113,7 @@ def _term(value: object, path: str, namespace: str, labels: Mapping[str, str]) -
 
 
 def _namespaces(term: Mapping[str, Any], path: str) -> tuple[str, ...] | None:
-    """Those that a namespaceSelector selects; None where that is known only from labels of theirs."""
+    """The namespaces that a namespaceSelector selects; None where that depends on their labels."""
     selector = _expressions(field_types.mapping(term.get("namespaceSelector"), f"{path}.namespaceSelector"), path)
     if not selector:
         return (EVERY_NAMESPACE,)
@@ -156,7 +157,7 @@ def _spread(spec: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Spre
 
 
 def _ports(spec: Mapping[str, Any]) -> Iterator[HostPort]:
-    """Of containers and sidecars; in the host's network every port of a container is one of the host."""
+    """Of containers and sidecars; with `hostNetwork` every port of a container is a host port."""
     on_host = field_types.is_true(spec.get("hostNetwork"))
     for kind in ("containers", "initContainers"):
         for at, value in enumerate(field_types.sequence(spec.get(kind), f"spec.{kind}")):
@@ -225,7 +226,7 @@ def _of_keys(
     labels: Mapping[str, str],
     operator: Literal["In", "NotIn"],
 ) -> Selector:
-    """The pod's own values of these labels; one that it does not have says nothing."""
+    """The pod's own values of these labels; a label that it lacks is skipped."""
     keys = field_types.texts(holder.get(field), f"{path}.{field}")
     return tuple(NodeExpression(key=key, operator=operator, values=(labels[key],)) for key in keys if key in labels)
 

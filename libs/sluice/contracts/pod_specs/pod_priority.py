@@ -1,11 +1,11 @@
 """
 Read a Pod's Kubernetes priority: its own or its class's, and whether it may preempt others.
 
-When a pod is created, the API server's plugin `Priority` resolves a class into `spec.priority` and
+At a pod's creation, the API server's plugin `Priority` resolves a class into `spec.priority` and
 `spec.preemptionPolicy`, before any webhook sees it (AllOrderedPlugins in
 https://github.com/kubernetes/kubernetes/blob/master/pkg/kubeapiserver/options/plugins.go). So a pod of a cluster always
-has both, and a manifest has what was written: there a PriorityClass beside it is looked up (`with_priority_class`).
-Source: https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/.
+has both. A manifest has what was written: there a PriorityClass beside it is looked up (`with_priority_class`). Source:
+https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ _POLICIES = ("", "PreemptLowerPriority", "Never")
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A class of that name; the one that `is_default` is of the pods that name none."""
+    """A class of that name; the one that `is_default` applies to pods that name none."""
 
     name: str
     value: int
@@ -35,7 +35,7 @@ class PriorityClass:
 
 @dataclass(frozen=True, slots=True)
 class PodPriority:
-    """What a spec says. `preempts` is None where only a class could say it, and `priority` likewise."""
+    """The priority in a spec. `preempts` and `priority` are None where only a class could set them."""
 
     priority: int | None = None
     preempts: bool | None = None
@@ -43,17 +43,17 @@ class PodPriority:
 
     @property
     def value(self) -> int:
-        """The priority, as far as it is known; a pod without any has 0, as in Kubernetes."""
+        """The priority, as far as known; 0 without any, as in Kubernetes."""
         return self.priority if self.priority is not None else 0
 
     @property
     def may_preempt(self) -> bool:
-        """Whether others may be evicted for the pod."""
+        """Whether other pods may be evicted for it."""
         return self.preempts is not False
 
     @property
     def is_known(self) -> bool:
-        """Whether a class that the spec names was found, or need not be."""
+        """Whether its class was found, or it needs none."""
         return self.priority is not None or not self.class_name
 
 
@@ -61,7 +61,7 @@ NO_PRIORITY = PodPriority()
 
 
 def read_priority(spec: object) -> PodPriority | Refusal:
-    """What the pod of this `spec` says of its urgency, or what is wrong with it. Never raises."""
+    """The priority in this `spec`, or what is wrong with it. Never raises."""
     try:
         return _urgency(field_types.mapping(spec, "spec"))
     except RequestSyntaxError as error:
@@ -83,7 +83,7 @@ def read_priority_class(manifest: Mapping[str, Any]) -> PriorityClass | Refusal:
 
 
 def with_priority_class(urgency: PodPriority, classes: Iterable[PriorityClass]) -> PodPriority:
-    """The same with what its class says, where that is among `classes` and the spec says nothing itself."""
+    """The priority with its class applied, if that is among `classes` and the spec sets none itself."""
     found = _class_of(urgency.class_name, classes)
     if found is None:
         return urgency
@@ -93,7 +93,7 @@ def with_priority_class(urgency: PodPriority, classes: Iterable[PriorityClass]) 
 
 
 def unknown_class(urgency: PodPriority, classes: Iterable[PriorityClass]) -> str:
-    """A sentence about a class that is not among these, with the nearest one; empty when nothing is missing."""
+    """A sentence about a class that is not among these, with the nearest name; empty when none is missing."""
     if urgency.is_known:
         return ""
     names = (*(each.name for each in classes), *SYSTEM_CLASSES)
@@ -126,7 +126,7 @@ def _priority(value: object, path: str) -> int | None:
 
 
 def _class_of(name: str, classes: Iterable[PriorityClass]) -> PriorityClass | None:
-    """The class of a name; of the pods that name none the default one, the least of several as in Kubernetes."""
+    """The class of a name; without a name the default class, the lowest of several as in Kubernetes."""
     if name in SYSTEM_CLASSES:
         return PriorityClass(name, SYSTEM_CLASSES[name])
     if name:

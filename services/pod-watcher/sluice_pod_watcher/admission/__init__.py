@@ -1,9 +1,9 @@
 """
-What becomes of a pod at its creation: an AdmissionReview in; a patch, a denial or nothing out.
+Review a pod at its creation: an AdmissionReview in; a patch, a denial or nothing out.
 
-Pure: no clock, no network, no memory between two reviews. What a pod asks for is understood by the one parser
-(`sluice.contracts.request_syntax`), so that a webhook, a folder and `sluice simulate` refuse the same pods in the same
-words. Nothing here grants anything: a pod that passes waits behind its gate for what the watcher is told.
+Pure: no clock, no network, no state between reviews. `sluice.contracts.request_syntax` parses the request, so that
+webhook, folder and `sluice simulate` refuse the same pods with the same messages. Admission grants nothing: a pod that
+passes waits behind its gate until the watcher binds it.
 """
 
 from sluice.contracts.admission.config import AdmissionConfig

@@ -1,8 +1,8 @@
 """
-The patch that makes a pod one of ours: only what is missing is added, only what we satisfy is taken out.
+The patch that makes a pod one of ours: adds only what is missing, removes only what Sluice provides itself.
 
-So a second review of the same pod changes nothing. Operations are of RFC 6902, and every path is there when its turn
-comes: a list or map that is absent is added whole.
+So a second review of the same pod changes nothing. Operations are of RFC 6902, and every path exists when its turn
+comes: an absent list or map is added whole.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from sluice_pod_watcher.admission.response import Operation
 
 
 def mutations(pod: Pod, stored: StoredRequest, asked: ResolvedRequest, config: AdmissionConfig) -> Iterator[Operation]:
-    """What is to be done to a pod without problems that asks for at least one GPU."""
+    """The patch for a valid pod that requests at least one GPU."""
     metadata, spec = pod.metadata, pod.spec
     if ANNOTATION_REQUEST not in (metadata.annotations or {}):
         yield _put("/metadata/annotations", metadata.annotations, ANNOTATION_REQUEST, stored.as_text())
@@ -39,7 +39,7 @@ def mutations(pod: Pod, stored: StoredRequest, asked: ResolvedRequest, config: A
 
 
 def hide_gpus(pod: Pod) -> Iterator[Operation]:
-    """What is to be done to a pod that asks for no GPU: what its images ask for, the node's runtime would give them."""
+    """The patch for a pod that requests no GPU: else the node's runtime would give it those that its images request."""
     spec = pod.spec
     for path, containers in (("/spec/containers", spec.containers), ("/spec/initContainers", spec.init_containers)):
         for at, container in enumerate(containers or ()):
@@ -48,7 +48,7 @@ def hide_gpus(pod: Pod) -> Iterator[Operation]:
 
 
 def hide_gpus_from_ephemeral(pod: Pod, added: Collection[str]) -> Iterator[Operation]:
-    """The same for containers for debugging, which get no GPU in any pod; those that were there cannot be changed."""
+    """The same for ephemeral containers, which get no GPU in any pod; existing ones cannot be changed."""
     for at, container in enumerate(pod.spec.ephemeral_containers or ()):
         if container.name in added and sees_all_gpus(pod.spec, container):
             yield from _env_edits(f"/spec/ephemeralContainers/{at}", container, None)

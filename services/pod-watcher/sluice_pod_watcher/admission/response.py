@@ -1,4 +1,4 @@
-"""The answer to one AdmissionReview, and the form in which the API server takes it."""
+"""The answer to one AdmissionReview, in the API server's format."""
 
 import base64
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ WARNING_CHARACTERS_MAX = 250
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResponse:
-    """A pod let through, with what is changed about it; or denied, with `code` and `message` for whoever made it."""
+    """A pod that is allowed, with its patch; or denied, with `code` and `message` for its owner."""
 
     uid: str
     allowed: bool = True

@@ -1,8 +1,8 @@
 """
-One review: whose pod it is, what is wrong with it, and else what makes it wait for its slice.
+Review one pod: is it ours, is it valid, and what makes it wait for its slice?
 
-The API server asks again when another webhook has changed the pod, and nothing in its question says so. What it changed
-may be what the first review had read, so that stores the ask, and later ones read only what was stored.
+The API server calls again after another webhook changed the pod, without saying so. That change may affect what the
+first review read, so the first review stores the request, and later ones read only the stored one.
 """
 
 from collections.abc import Mapping
@@ -33,9 +33,9 @@ from sluice_pod_watcher.admission.response import AdmissionResponse
 
 def review_pod(raw: object, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
     """
-    The answer to an AdmissionReview (decoded JSON). Never raises, whatever it holds.
+    The answer to an AdmissionReview (decoded JSON). Never raises.
 
-    A dry run has the same answer: nothing is done here that would have to be undone.
+    A dry run has the same answer: a review has no side effects.
     """
     request = decode_review(raw)
     if isinstance(request, MalformedReview):
@@ -85,12 +85,12 @@ def _review_creation(request: ReviewRequest, pod: Pod, config: AdmissionConfig) 
 
 
 def _hidden(request: ReviewRequest, pod: Pod) -> AdmissionResponse:
-    """A pod that asks for no GPU, and gets none by its images either."""
+    """A pod that requests no GPU: keep its images from getting one."""
     return AdmissionResponse(request.uid, patch=tuple(hide_gpus(pod)), warnings=pod_warnings.no_request_warnings(pod))
 
 
 def _ask_of_later(pod: Pod, spec: Mapping[str, Any], limits: RequestLimits) -> NewRequest | Refusal:
-    """The ask that the first review stored."""
+    """The request that the first review stored."""
     text = (pod.metadata.annotations or {})[ANNOTATION_REQUEST]
     stored = decode_stored(text)
     if isinstance(stored, Refusal):
@@ -104,7 +104,7 @@ def _ask_of_later(pod: Pod, spec: Mapping[str, Any], limits: RequestLimits) -> N
 
 
 def _problems_of_later(pod: Pod, ask: NewRequest | Refusal, config: AdmissionConfig) -> list[Violation]:
-    """What is beside an ask that cannot be read is not judged: it holds what was injected, for nobody knows whom."""
+    """Beside a stored request that cannot be parsed, injected fields are not judged: their containers are unknown."""
     grants = reserved_fields.validate_granted_annotations(pod)
     if isinstance(ask, Refusal):
         return [refused(ask), *grants]
@@ -121,9 +121,9 @@ def _denied(request: ReviewRequest, problems: list[Violation]) -> AdmissionRespo
 
 def _review_ephemeral(request: ReviewRequest, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
     """
-    A container to look into a pod that is there: harmless as it comes from `kubectl debug`, not with devices.
+    An ephemeral container for a running pod: harmless as `kubectl debug` makes it, but not with devices.
 
-    Only those that are added are judged: what is there cannot be changed.
+    Only added ones are judged: existing ones cannot be changed.
     """
     pod, old = decode_pod(request.object), decode_pod(request.old_object)
     if isinstance(pod, MalformedReview):

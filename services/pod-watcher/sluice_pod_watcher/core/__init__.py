@@ -1,1 +1,1 @@
-"""Pure: decides what to do, does nothing."""
+"""Pure decisions: events in, instructions out, no I/O."""

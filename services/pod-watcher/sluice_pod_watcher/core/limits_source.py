@@ -1,14 +1,14 @@
 """
-Limits and cordons out of a file, said on the bus: what the file names is the file's, and nobody else's is touched.
+Publish limits and cordons from a file, and withdraw those that the file no longer names.
 
-The words carry the name of the source whose file says them. So after a restart the bus tells which of them were the
-file's, and those that it does not name any more are taken back; after a wipe all of it is said again. A file that is
-missing or wrong is no order: what it said last stays. What is to be said follows from the file and the last words
-alone; only for how long a rival is let be is remembered, and that may cost time, nothing else.
+Each message carries the name of its source. So after a restart the bus shows which ones came from this file, and after
+a wipe all are published again. A missing or invalid file changes nothing: what was published stays. The messages follow
+from the file and the last values on the bus; only the pauses towards a rival are remembered, and losing them costs time
+only.
 
-Two that read the same file say the same and leave each other alone. Two of one source with different files (while a
-change is being rolled out) let the other's word be for a pause that grows, and of two sources that name the same thing
-the one that said it first keeps it until its file does not name it any more.
+Two watchers that read the same file publish the same and leave each other alone. Two watchers of one source with
+different files (during a rollout) leave the other's message for a pause that grows. If two sources name the same
+namespace or node, the first keeps it until its file drops it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,27 +35,27 @@ from sluice.contracts.toml_tables import TableError
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 READS: tuple[tuple[Stream, tuple[str, ...]], ...] = ((Stream.BOOK, ("sluice.quota.>", "sluice.cordon.>")),)
-"""What it has to read: the words that it writes, and everybody else's about the same."""
+"""What to read: its own messages, and those of others about the same namespaces and nodes."""
 WRITES = frozenset({"quota", "cordon"})
 """The nouns it writes."""
 PAUSE_FIRST_S = 30.0
-"""A rival's word is let be for so long at first: the other one's file is probably about to be the same."""
+"""The first pause before a rival's message is overwritten: usually its file is about to become the same."""
 PAUSE_MAX_S = 3600.0
-"""And so long at most. Two files that stay different then cost two words an hour each, and a warning each time."""
+"""The longest pause. Two files that stay different then cost two messages an hour each, and a warning each time."""
 
 LimitMessage = QuotaSet | Cordoned
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsRead:
-    """All of the file's text, as it stayed for a moment."""
+    """The whole text of the file, unchanged for a moment."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsUnreadable:
-    """The file is not there (`missing`), or cannot be read; this says nothing about what is to hold."""
+    """The file is absent (`missing`) or cannot be read. The limits in force stay."""
 
     why: str
     missing: bool = False
@@ -64,13 +64,14 @@ class LimitsUnreadable:
 @dataclass(frozen=True, slots=True)
 class LimitsPublished:
     """
-    What the file says is on the bus, or there is nothing to be said: pods may be asked for.
+    The file's limits are on the bus, or there is nothing to publish: requests may be published.
 
-    Said once in each life of the broker: a limit takes nothing away that was granted before it, after a wipe neither.
+    Emitted once per incarnation of the bus: a limit does not revoke earlier grants, so limits go first after a wipe
+    too.
     """
 
     incarnation: Incarnation
-    """The life of BOOK that this is so in."""
+    """The incarnation of BOOK for which this holds."""
 
 
 Event = BusEvent | Ticked | LimitsRead | LimitsUnreadable
@@ -79,7 +80,7 @@ Instruction = BusInstruction | WriteLogLine | LimitsPublished
 
 @dataclass(frozen=True, slots=True)
 class _Pause:
-    """A rival's word, the entry `sequence`, is let be until then."""
+    """Leave a rival's message, the entry `sequence`, until then."""
 
     sequence: int
     until: float
@@ -87,37 +88,37 @@ class _Pause:
 
 
 class LimitsSource:
-    """What the limits file of one source says, kept on the bus."""
+    """Keeps the bus equal to the limits file of one source."""
 
     def __init__(self, run: RunId, source: SourceName, *, origin: str, closing_ttl_s: int) -> None:
-        """Know nothing, want nothing. `origin` is what messages call the file."""
+        """Start empty. `origin` is what messages call the file."""
         self._run = run
         self._source = source
         self._origin = origin
         self._closing_ttl_s = closing_ttl_s
         self._outbox = Outbox(run, WRITES)
         self._wanted: Mapping[Address, LimitMessage] | None = None
-        """What the file said when it could be read last; None before the first time."""
+        """The file's limits as last read; None before the first time."""
         self._reading = self._outbox.paused = True
-        """While all is read (anew) nothing is written: who has spoken first is known only afterwards."""
+        """While streams are read, nothing is written: which source was first is known only afterwards."""
         self._heard: dict[Address, None] = {}
-        """Where something was read in the present or the last reading, and since."""
+        """Addresses observed in the present or last reading, and since."""
         self._pauses: dict[Address, _Pause] = {}
-        """The last one at each place where a rival has spoken; forgotten when the file changes."""
+        """The latest pause per address where a rival wrote; cleared when the file changes."""
         self._waiting: dict[Address, None] = {}
-        """Those of them that are not over."""
+        """Addresses whose pause is not over."""
         self._others: dict[Address, SourceName] = {}
-        """Where another source's file was first: told once."""
+        """Addresses that another source's file named first: logged once."""
         self._told: list[WriteLogLine] = []
         self._looked = False
-        """Whether the file was looked at, be it that there is none."""
+        """Whether the file was looked at, even if absent."""
         self._incarnation: Incarnation | None = None
-        """Of BOOK, as the last reading said."""
+        """The incarnation of BOOK, from the last reading."""
         self._unsaid: dict[Address, None] | None = {}
-        """What may not be on the bus yet of what the file said first in this life; None once it was all there."""
+        """Addresses of the first file of this incarnation that may not be on the bus yet; None once all were."""
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take in one event; the only way in which anything changes."""
+        """Handle one event; the only entry point."""
         match event:
             case Ticked():
                 self._outbox.tick(now)
@@ -127,7 +128,7 @@ class LimitsSource:
                 self._take(event.text, now)
             case LimitsUnreadable():
                 self._looked = True
-                # One that was never there is a fleet without such limits.
+                # A file that never existed: a fleet without such limits.
                 usual = event.missing and self._wanted is None
                 self._tell_stays(event.why, "info" if usual else "warning")
             case _:
@@ -136,7 +137,7 @@ class LimitsSource:
         return [*told, *self._first_said(), *self._outbox.drain()]
 
     def _first_said(self) -> list[LimitsPublished]:
-        """Whether that is so for the first time in this life. With nothing wanted, there is nothing to say for now."""
+        """Whether all limits are on the bus, for the first time in this incarnation. True with nothing to publish."""
         if self._unsaid is None or self._reading or not self._looked or self._incarnation is None:
             return []
         while self._unsaid:
@@ -172,7 +173,7 @@ class LimitsSource:
     # -- the bus ------------------------------------------------------------------------------------------------------
 
     def _exchange_event(self, event: BusEvent, now: float) -> None:
-        self._outbox.handle(event, now)  # what it reports is seen by looking at the last word
+        self._outbox.handle(event, now)  # its effects show in the last values
         match event:
             case ReadingStarted():
                 self._reading = self._outbox.paused = True
@@ -195,7 +196,7 @@ class LimitsSource:
                 pass
 
     def _make_way(self, address: Address, now: float) -> None:
-        """Whoever just spoke here in our name, and differently, has another file: let it be, for longer each time."""
+        """Another watcher of our source published something else: leave its message, for longer each time."""
         entry = self._outbox.current(address)
         if self._wanted is None or entry is None or entry.operation.startswith(f"{self._run}-"):
             return
@@ -211,8 +212,8 @@ class LimitsSource:
         self._told.append(
             WriteLogLine(
                 "warning",
-                f"another pod-watcher of the source {self._source!r} has another limits file: it speaks otherwise of "
-                f"{_name(address)}; that is let be for {length_s:.0f} s",
+                f"another pod-watcher of source {self._source!r} has a different limits file: it sets other limits for "
+                f"{_name(address)}; retrying in {length_s:.0f} s",
             )
         )
 
@@ -222,10 +223,10 @@ class LimitsSource:
             del self._waiting[address]
         self._look_at(over, now)
 
-    # -- what follows -------------------------------------------------------------------------------------------------
+    # -- decisions -------------------------------------------------------------------------------------------------
 
     def _right_word(self, address: Address) -> AnyMessage:
-        """What the last word should be where our source has spoken: what the file says, or that it says nothing."""
+        """The last value an address should have where our source has written: the file's limit, or its end."""
         wanted = self._wanted.get(address) if self._wanted is not None else None
         return wanted if wanted is not None else _ending(address, self._source)
 
@@ -236,7 +237,7 @@ class LimitsSource:
             self._look(address, now)
 
     def _look(self, address: Address, now: float) -> None:
-        """Compare one last word with the file, and say what is to be said."""
+        """Compare one last value with the file, and publish what differs."""
         assert self._wanted is not None
         wanted, entry = self._wanted.get(address), self._outbox.current(address)
         said = entry.message if entry is not None else None
@@ -267,7 +268,7 @@ class LimitsSource:
         ending = _ending(address, self._source)
         if self._outbox.kept(address) == ending:
             return
-        what = "has no limits any more" if address.kind == "quota" else "may be used again"
+        what = "no longer has limits" if address.kind == "quota" else "may be used again"
         self._told.append(WriteLogLine("info", f"{_name(address)} {what}: {self._origin} does not name it"))
         self._outbox.keep(address, ending, ttl_s=self._closing_ttl_s)
 
@@ -275,14 +276,12 @@ class LimitsSource:
         if self._others.get(address) != source:
             self._others[address] = source
             self._told.append(
-                WriteLogLine(
-                    "warning", f"{_name(address)} stays as the limits file of {source!r} says: it was there first"
-                )
+                WriteLogLine("warning", f"{_name(address)} keeps what the limits file of {source!r} set first")
             )
 
 
 def _ending(address: Address, source: SourceName) -> QuotaUnset | Uncordoned:
-    """That a file says nothing of a namespace or a node any more."""
+    """The message that a file no longer names a namespace or a node."""
     if address.kind == "quota":
         return QuotaUnset(namespace=address.key[0], source=source)
     return Uncordoned(node=NodeName(address.key[0]), source=source)

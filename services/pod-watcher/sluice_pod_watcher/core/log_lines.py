@@ -1,4 +1,4 @@
-"""The sentences of the log: one per change, for people. Nothing is decided here."""
+"""Log lines for people, one per change. Formatting only."""
 
 from sluice.contracts.messages import BindingMessage, Bound, Claim, Held, Refused, Released
 from sluice.contracts.reasons import shorten
@@ -8,12 +8,12 @@ from sluice_pod_watcher.core.folder.manifests import ManifestPod
 
 
 def pod(record: IdentityRecord) -> str:
-    """Whom it is about: the pod and its file, or the file alone."""
+    """The pod and its file, or the file alone."""
     return f"{record.namespace}/{record.name} ({record.file})" if record.name else record.file
 
 
 def ask(claims: tuple[Claim, ...]) -> str:
-    """What is asked for, per container."""
+    """What a request asks for, per container."""
     return "; ".join(f"{claim.container}: {_claim(claim)}" for claim in claims)
 
 
@@ -25,7 +25,7 @@ def _claim(claim: Claim) -> str:
 
 
 def asks(record: IdentityRecord) -> WriteLogLine:
-    """A record says something new."""
+    """A request is new or was edited."""
     last = record.asks[-1]
     if last.refusal is not None:
         return WriteLogLine("warning", f"{pod(record)} is refused: {last.refusal.sentence()}", record.uid)
@@ -34,24 +34,24 @@ def asks(record: IdentityRecord) -> WriteLogLine:
 
 
 def warnings(record: IdentityRecord) -> list[WriteLogLine]:
-    """What is taken as it was written, and may not be what was meant."""
+    """Parts of a manifest that are accepted, but probably mean something else than intended."""
     return [WriteLogLine("warning", f"{pod(record)}: {each}", record.uid) for each in record.asks[-1].terms.warnings]
 
 
 def ended(record: IdentityRecord, why: str) -> WriteLogLine:
-    """Nobody wants it any more."""
+    """A request is withdrawn."""
     return WriteLogLine("info", f"{pod(record)} {why}; its request is withdrawn", record.uid)
 
 
 def stays(record: IdentityRecord) -> WriteLogLine:
-    """An edit cannot be understood, and the pod goes on as it was."""
+    """An invalid edit is ignored; the request stays as before."""
     refusal = record.asks[-1].refusal
     why = refusal.sentence() if refusal is not None else ""
-    return WriteLogLine("warning", f"{pod(record)} stays as it was, for the edit is refused: {why}", record.uid)
+    return WriteLogLine("warning", f"{pod(record)} keeps its request, as the edit is invalid: {why}", record.uid)
 
 
 def asks_nothing(file: str, found: ManifestPod) -> list[WriteLogLine]:
-    """A pod that is none of ours, with what it may get all the same; or an object that is no pod."""
+    """A pod without a request, with warnings of what it gets anyway; or an object that is no pod."""
     if found.skipped:
         return [WriteLogLine("info", found.skipped)]
     who = f"{found.namespace}/{found.name or '(no name)'} ({file})"
@@ -60,11 +60,11 @@ def asks_nothing(file: str, found: ManifestPod) -> list[WriteLogLine]:
 
 
 def answered(who: str, uid: str, answer: BindingMessage, held: Held | None) -> WriteLogLine:
-    """The allocator has answered the request `uid` of a pod, which has `held`."""
+    """The allocator answered request `uid` of a pod; `held` is its slice."""
     match answer:
         case Bound() if held is not None and not answer.is_for(held):
-            other = f"slice {shorten(answer.allocation)} is not for it"
-            return WriteLogLine("info", f"{who} keeps slice {held.allocation} on {held.node}: {other} any more", uid)
+            other = f"slice {shorten(answer.allocation)} was withdrawn"
+            return WriteLogLine("info", f"{who} keeps slice {held.allocation} on {held.node}: {other}", uid)
         case Bound():
             devices = "; ".join(f"{each.container}: {each.visible_devices}" for each in answer.containers)
             again = " again" if answer.revision > 1 else ""
@@ -75,9 +75,9 @@ def answered(who: str, uid: str, answer: BindingMessage, held: Held | None) -> W
         case Refused():
             return WriteLogLine("warning", f"{who} was refused: {answer.refusal.sentence()}", uid)
         case Released():
-            return WriteLogLine("info", f"{who} holds nothing any more ({shorten(answer.cause)})", uid)
+            return WriteLogLine("info", f"{who} holds no slice now ({shorten(answer.cause)})", uid)
 
 
 def waits(who: str, uid: str, message: str) -> WriteLogLine:
-    """The request waits, and why."""
+    """Why the request waits."""
     return WriteLogLine("info", f"{who} waits: {shorten(message, 400)}", uid)

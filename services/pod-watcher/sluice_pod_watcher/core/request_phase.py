@@ -1,4 +1,4 @@
-"""How far a pod is, in one word, for counts that people watch. Nothing may be decided from it."""
+"""The phase of a request in one word, for metrics. Display only."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ RequestPhase = Literal["asking", "waiting", "bound", "refused", "ending"]
 
 
 def phase_of(answer: BindingMessage | None, *, wanted: bool, understood: bool, waits: bool) -> RequestPhase:
-    """By the binding's last word, and whether it is still wanted, can be understood, and was told why it waits."""
+    """From the last answer: is the request still wanted, was it understood, and is a reason to wait known?"""
     if not wanted:
         return "ending"
     if isinstance(answer, Refused) or not understood:

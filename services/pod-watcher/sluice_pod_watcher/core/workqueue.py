@@ -1,4 +1,4 @@
-"""When something may be done again: wake-ups by pod, a bounded rate, pauses that grow. Arithmetic on `now` (s)."""
+"""Workqueue: delayed wake-ups by pod, a bounded rate, exponential backoff. Arithmetic on `now` (s)."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from sluice.contracts.ids import RequestId
 
 @dataclass(slots=True)
 class DelayedQueue:
-    """Pods that have to be looked at when time comes. Looking costs what is due, whatever else there is."""
+    """Pods to reconcile at a later time. Asking costs what is due, independent of the rest."""
 
     _heap: list[tuple[float, RequestId]] = field(default_factory=list)
     _at: dict[RequestId, float] = field(default_factory=dict)
 
     def at(self, uid: RequestId, when: float) -> None:
-        """Look at a pod at that time, or earlier if that was asked for already."""
+        """Reconcile a pod at that time, or earlier if already planned."""
         known = self._at.get(uid)
         if known is None or when < known:
             self._at[uid] = when
@@ -25,7 +25,7 @@ class DelayedQueue:
         found: list[RequestId] = []
         while self._heap and self._heap[0][0] <= now:
             when, uid = heapq.heappop(self._heap)
-            if self._at.get(uid) == when:  # else an earlier one was asked for, and has been
+            if self._at.get(uid) == when:  # an earlier time was planned, and is over
                 del self._at[uid]
                 found.append(uid)
         return found
@@ -33,7 +33,7 @@ class DelayedQueue:
 
 @dataclass(slots=True)
 class TokenBucket:
-    """So many a second, and some more after a quiet time."""
+    """A rate per second, with a burst after a quiet time."""
 
     per_s: float
     burst: float
@@ -41,11 +41,11 @@ class TokenBucket:
     _at: float | None = None
 
     def __post_init__(self) -> None:
-        """Begin with the whole burst."""
+        """Start with the whole burst."""
         self._left = self.burst
 
     def take(self, now: float) -> bool:
-        """Whether one more may be done now; it then counts as done."""
+        """Take a token if there is one."""
         if self._at is not None:
             self._left = min(self.burst, self._left + (now - self._at) * self.per_s)
         self._at = now
@@ -57,14 +57,14 @@ class TokenBucket:
 
 @dataclass(slots=True)
 class FairLine:
-    """Pods that want the same budget, first come first served: whoever is busiest does not starve the others."""
+    """Pods that share a budget, first come first served, so that the busiest pod does not starve others."""
 
     budget: TokenBucket
     _waiting: dict[RequestId, None] = field(default_factory=dict)
     _called: set[RequestId] = field(default_factory=set)
 
     def may_go(self, uid: RequestId, now: float) -> bool:
-        """Whether it is this pod's turn; it is then used up. Else the pod stands in line."""
+        """Whether it is this pod's turn, which uses it up. Otherwise the pod queues."""
         if uid in self._called:
             self._called.discard(uid)
             return True
@@ -74,11 +74,11 @@ class FairLine:
         return False
 
     def leave(self, uid: RequestId) -> None:
-        """The pod wants nothing any more."""
+        """Drop a pod that wants nothing more."""
         self._waiting.pop(uid, None)
 
     def turns(self, now: float) -> list[RequestId]:
-        """Whose turn it is now; turns that nobody took are over."""
+        """Whose turn it is now. Turns that were not used expire."""
         found: list[RequestId] = []
         while self._waiting and self.budget.take(now):
             found.append(next(iter(self._waiting)))
@@ -88,5 +88,5 @@ class FairLine:
 
 
 def backoff_s(failures: int, initial_s: float, max_s: float) -> float:
-    """How long to wait after that many failures in a row: doubling, with a cap."""
+    """The pause after that many failures in a row: doubling, with a cap."""
     return float(min(initial_s * 2 ** min(failures - 1, 30), max_s))

@@ -1,4 +1,4 @@
-"""Which application a role is. What only a cluster needs is imported only there: `sluice up` starts with a folder."""
+"""Run the application of a role. Only a cluster's role imports what clusters need: `sluice up` starts a folder."""
 
 from sluice.runtime.service import Service
 from sluice_pod_watcher.settings import PodWatcherSettings

@@ -1,8 +1,8 @@
 """
-Runs the roles of a cluster: `watch` (on the bus and the API server), `webhook` (on neither), or both in one process.
+Run the roles of a cluster: `watch` (bus and API server), `webhook` (neither), or both in one process.
 
-They share a process and the client of the API server, nothing else: while the bus is away pods are still judged, and
-while no certificate can be had pods are still followed.
+They share only the process and the client of the API server: reviews continue without the bus, and pods are followed
+without a certificate.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from sluice_pod_watcher.shell.webhook.server import serve_webhook
 from sluice_pod_watcher.shell.webhook.tls import new_context
 
 LEASE = "pod-watcher"
-"""The role on the bus: of several watches of one source, one works."""
+"""The lease on the bus: of several watches of one source, one is active."""
 PROBE_S = 1.0
-"""For the bus to answer a probe."""
+"""Timeout of a probe of the bus."""
 
 
 async def serve_cluster(service: Service[PodWatcherSettings]) -> None:
@@ -71,7 +71,7 @@ async def _serve_webhook(service: Service[PodWatcherSettings], api: KubeApi | No
 
 
 class _Watching:
-    """The watch of one process: it works while it holds the lease, and tells how it is."""
+    """The watch of one process: active while it holds the lease; reports its readiness."""
 
     def __init__(self, service: Service[PodWatcherSettings], api: KubeApi) -> None:
         self._service = service
@@ -81,7 +81,7 @@ class _Watching:
         self._turns = itertools.count(1)
 
     async def serve(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         settings = self._service.settings
         async with AsyncExitStack() as open_things:
             if settings.watch_health_address:
@@ -97,12 +97,12 @@ class _Watching:
             self._bus = bus
             clock, run = self._service.clock, self._service.run
             source = settings.cluster_config().source
-            role = LEASE if source == CLUSTER else f"{LEASE}-{source}"  # two clusters on one bus are both watched
+            role = LEASE if source == CLUSTER else f"{LEASE}-{source}"  # two clusters on one bus have a lease each
             lease = Lease(bus, clock, role=role, run=run, ttl_s=settings.lease_ttl_s)
             await watch_by_lease(lease, clock, lambda: self._watch(bus, lease))
 
     async def _watch(self, bus: Bus, lease: Lease) -> None:
-        """One turn with the lease. Operations are counted anew by each core, so each has a run id of its own."""
+        """One turn with the lease. Each core counts operations from zero, so each has a run id of its own."""
         service, settings = self._service, self._service.settings
         run, config = RunId(f"{service.run}-{next(self._turns)}"), settings.cluster_config()
         first = LimitsGate(bus, service.clock)

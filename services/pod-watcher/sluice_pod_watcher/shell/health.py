@@ -1,7 +1,8 @@
 """
-Whether the watch is alive and ready, over plain HTTP: a kubelet's probe has no client certificate and needs no secret.
+Serve liveness and readiness of the watch over plain HTTP: a kubelet's probe has no client certificate and needs no
+secret.
 
-`/healthz`: the process still serves. `/readyz`: 200, or 503 and the reason in a sentence.
+`/healthz`: the process serves. `/readyz`: 200, or 503 with the reason in a sentence.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,12 +15,12 @@ from sluice_pod_watcher.shell.http_server import ConnectionLimits, ListenAddress
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEALTH, READY = "/healthz", "/readyz"
 LIMITS = ConnectionLimits(connections_max=32, silence_s=5.0)
-"""Kubelets and people ask, each on a connection of its own."""
+"""Kubelets and people, each on a connection of its own."""
 
 
 @asynccontextmanager
 async def serving_health(address: ListenAddress, why_not_ready: Callable[[], Awaitable[str]]) -> AsyncIterator[int]:
-    """Listen, and give the port. Raises ServiceError when it cannot be had."""
+    """Listen, and yield the port. Raises ServiceError when it is not available."""
 
     async def health(_request: web.Request) -> web.Response:
         return web.Response(text="ok")

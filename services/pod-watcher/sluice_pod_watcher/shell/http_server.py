@@ -1,8 +1,8 @@
 """
-Serves an aiohttp application, with bounds on connections and silence: the webhook over TLS, health without.
+Serve an aiohttp application, with bounds on connections and silence: the webhook over TLS, health in plain HTTP.
 
-aiohttp, because the Kubernetes client brings it along anyway: a second HTTP stack would be a second set of defects in
-the service that can stop every pod of a cluster. What is served is decided elsewhere.
+aiohttp, because the Kubernetes client depends on it anyway: a second HTTP stack would add defects to the service that
+can block every pod of a cluster.
 """
 
 import asyncio
@@ -18,34 +18,34 @@ from sluice.runtime.addresses import joined, listening_at
 from sluice.runtime.errors import ServiceError
 
 DRAIN_S = 3.0
-"""How long requests that are being answered may take when the server stops; within the time a service has to end."""
+"""How long running requests may take when the server stops; within the time a service has to end."""
 KEEP_ALIVE_S = 120.0
 """
-How long a connection may be silent. Longer than its clients keep one: an API server does for 90 s (Go's
-DefaultTransport), and would lose a review that it begins to send in the moment in which we close it.
+How long a connection may be idle. Longer than its clients keep one: an API server does for 90 s (Go's
+DefaultTransport), and would lose a review that it starts to send just when we close it.
 """
 
 OnRequest = Callable[[web.Request], None]
-"""Is to be told of each request as it begins."""
+"""Called with each request as it starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where to listen. Port 0 is any free one."""
+    """Where to listen. Port 0 picks a free one."""
 
     host: str = "127.0.0.1"
-    """Empty is every address of the machine, as 0.0.0.0 and :: are, which somebody has to say."""
+    """Empty means every address of the machine, as 0.0.0.0 and :: do, which must be set explicitly."""
     port: int = 9443
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What connections may cost."""
+    """Limits on connections."""
 
     connections_max: int = 512
-    """Open at once. An API server holds few; what is above is closed as soon as its handshake is done."""
+    """Open at once. An API server holds few; more are closed right after their handshake."""
     silence_s: float = 10.0
-    """For a handshake, and until a new connection has said something."""
+    """For a handshake, and until a new connection has sent something."""
 
 
 @contextlib.asynccontextmanager
@@ -57,10 +57,10 @@ async def serving(
     limits: ConnectionLimits,
 ) -> AsyncIterator[int]:
     """
-    Listen, and give the port. At the end no connection is left, and requests that had begun are answered.
+    Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
 
-    `what` says in log lines and errors who listens; without a `context` it is plain HTTP. Raises ServiceError when the
-    port cannot be had.
+    `what` names the server in log lines and errors; without a `context` it is plain HTTP. Raises ServiceError when the
+    port is not available.
     """
     connections = _Connections(limits)
     runner = web.AppRunner(
@@ -107,15 +107,15 @@ async def _listen(
 
 
 class _Connections:
-    """Makes the protocol of each new connection; closes those that are too many, and those that never say anything."""
+    """Makes the protocol of each new connection; closes those over the limit, and those that stay silent."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
         self._silent: set[asyncio.BaseProtocol] = set()
-        """New ones on which no request has begun. Later silence is bounded by the keep-alive time."""
+        """New connections without a request. Later silence is bounded by the keep-alive time."""
 
     def of(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
-        """What makes the protocols of `server`."""
+        """The protocol factory of `server`."""
         loop = asyncio.get_running_loop()
 
         def make() -> asyncio.Protocol:
@@ -129,7 +129,7 @@ class _Connections:
         return make
 
     def heard(self, request: web.Request) -> None:
-        """A request has begun."""
+        """A request has started."""
         self._silent.discard(request.protocol)
 
     def _close_if_silent(self, protocol: web.RequestHandler) -> None:
@@ -139,7 +139,7 @@ class _Connections:
 
 
 class _Closed(asyncio.Protocol):
-    """A connection too many."""
+    """A connection over the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

@@ -1,4 +1,4 @@
-"""Writes what a core tells people into the log: the folder's core and the cluster's speak alike."""
+"""Write the log lines of a core, folder or cluster."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 
 def log_writer() -> Executor[Any]:
-    """How `WriteLogLine` is carried out: line by line, in order."""
+    """The executor of `WriteLogLine`: line by line, in order."""
     log = logs.get("pods")
 
     async def tell(wanted: WriteLogLine) -> None:

@@ -1,4 +1,4 @@
-"""What the pod-watcher counts of its source: pods by how far they are, and what the API server answers."""
+"""Metrics of the pod-watcher: pods by phase, and answers of the API server."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -52,13 +52,13 @@ CERTIFICATE_ENDS = Metric(
 
 
 class HasPhases(Protocol):
-    """A core that knows how far its pods are."""
+    """A core that counts its pods by phase."""
 
     def phases(self) -> Mapping[str, int]:
-        """How many pods are at each stage."""
+        """The number of pods in each phase."""
 
 
 def pods_of(core: HasPhases) -> Iterator[Sample]:
-    """What one core knows, as samples."""
+    """The phases of one core, as samples."""
     for state, count in Counter(core.phases()).items():
         yield Sample(PODS, count, (state,))

@@ -23,7 +23,7 @@ def test_no_ticket_leads_elsewhere(text):
 
 
 def test_a_grant_is_never_taken_for_an_ask():
-    """Whoever could write one where the other is meant would grant himself a slice."""
+    """A user who could write one for the other would grant himself a slice."""
     key = names.granted("main", names.TICKET)
     assert key == "main.granted.sluice.dev/ticket"
     assert names.is_granted(key)

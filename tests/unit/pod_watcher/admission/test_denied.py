@@ -89,7 +89,7 @@ def test_a_slip_in_the_capabilities_is_refused_before_the_container_fails(value,
 
 
 def test_capabilities_that_a_cluster_does_not_give_are_named():
-    """Whoever may not draw must read what there is."""
+    """The owner must read which capabilities this cluster allows."""
     rules = AdmissionConfig(driver_capabilities=("compute", "utility", "video"))
     code, message = denial(with_env(name="NVIDIA_DRIVER_CAPABILITIES", value="compute,graphics"), rules)
     assert code == 422
@@ -105,7 +105,7 @@ def test_an_annotation_and_a_variable_that_say_different_things_are_refused():
 
 
 def test_a_second_preload_does_not_replace_the_time_quota():
-    """A pod that preloads a library of its own computes without a limit of time, and nobody has said so."""
+    """A pod that preloads a library of its own computes without a time limit, without any sign of it."""
     entry = {"name": "LD_PRELOAD", "value": "/usr/lib/libjemalloc.so.2"}
     shared = {"sluice.dev/memory": "4Gi", "sluice.dev/sm-partition": "50", "sluice.dev/quota-request": "0.3"}
     code, message = denial(pod(container(env=[entry]), annotations=shared))
@@ -142,7 +142,7 @@ def test_every_entry_of_a_name_is_looked_at():
 
 
 def test_a_container_cannot_ask_for_a_gpu_and_for_none():
-    """It would start without its device, and nobody would know why."""
+    """It would start without its device, and without a reason shown."""
     assert denial(with_env(name="NVIDIA_VISIBLE_DEVICES", value="void")) == (
         422,
         (
@@ -180,7 +180,7 @@ def test_a_container_cannot_ask_for_a_gpu_and_for_none():
     ],
 )
 def test_no_spelling_of_a_host_path_leads_to_the_slices_of_others(path, where):
-    """Whoever mounts the directory of tickets has every tenant's pipes."""
+    """A pod that mounts the directory of tickets has every tenant's pipes."""
     field = f"spec.volumes[h].hostPath.path = {path!r}"
     assert denial(host(path)) == (403, f"{field}: leads to {where} of the node, {HOST_ALLOWED}")
 
@@ -260,7 +260,7 @@ def test_marks_of_sluice_are_not_set_by_hand():
 
 
 def test_a_pod_on_a_node_cannot_wait():
-    """The API server would refuse our gate on it in words that nobody understands."""
+    """The API server would refuse our gate on it with an obscure message."""
     assert denial(pod(container(resources=GPU), nodeName="gpu-1")) == (
         403,
         (
@@ -377,7 +377,7 @@ def test_an_init_container_may_not_ask_for_devices_of_its_own():
         422,
         (
             "nvidia.com/gpu = '1 x a whole GPU, exclusive': the init container 'prep' uses the devices of a container "
-            "that with the same request, and there is none "
+            "with the same request, and there is none "
             "(allowed: the same request and runAsUser as another container of the pod, or none)"
         ),
     )

@@ -405,7 +405,7 @@ def test_a_chart_that_sets_the_variables_of_the_nvidia_runtime_is_taken_as_it_is
 
 
 def test_capabilities_are_said_of_the_pod_of_a_container_or_by_its_variable():
-    """Whoever transcodes in one container and computes in another needs both."""
+    """A pod that transcodes in one container and computes in another needs both."""
     said = {"sluice.dev/driver-capabilities": "compute,video", "logs.sluice.dev/driver-capabilities": "all"}
     listed = [
         container(resources=gpu(gpu="1")),

@@ -51,8 +51,8 @@ def test_devices_by_hand_without_an_ask_are_warned_of_and_not_called_hidden():
         "(NVIDIA_VISIBLE_DEVICES=void)"
     )
     assert chosen == (
-        "container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod asks for no GPU, and a policy of Sluice refuses "
-        "devices that are selected by hand; request what it needs"
+        "container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod requests no GPU, and a policy of Sluice refuses "
+        "devices selected by hand; request what it needs"
     )
 
 

@@ -63,7 +63,7 @@ def test_a_limit_range_does_not_change_what_was_asked():
 
 
 def test_amounts_that_a_limit_range_leaves_half_are_taken_out_and_not_judged():
-    """After the first review nobody asks with resources any more."""
+    """After the first review no resource requests a GPU any more."""
     made = taken(pod(container(resources=gpu(gpu="1"))))
     made["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "2", "nvidia.com/mig-a~b/c": "x"}}
     assert taken(made)["spec"]["containers"][0]["resources"] == {"requests": {}}

@@ -178,7 +178,7 @@ class Bench:
         self.list()
 
     def read(self, *streams: Stream) -> None:
-        """Both streams are read anew, one after the other."""
+        """Both streams are read again, one after the other."""
         for stream in streams or (Stream.BOOK, Stream.STATE):
             self.handle(*self._stream(stream))
 

@@ -1,4 +1,4 @@
-"""What is said of a pod on a bus that was wiped, while nobody knows what it has."""
+"""What is published about a pod on a wiped bus while its binding is unknown."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_a_wiped_bus_is_not_asked_for_a_pod_of_which_nobody_knows_what_it_has(be
         bench.api.patch("train", call.patch)
     bench.bus.clear()
     bench.read()
-    assert bench.bus == {}, "its patch is under way: whoever heard that all is said would take its slice back"
+    assert bench.bus == {}, "its patch is under way: SourceSynced would make the allocator revoke its slice"
     bench.handle(e.PatchRefused(call.uid, "bind", status, "who knows"))
     bench.read()
     assert bench.bus == {}, "it may have been taken"
@@ -65,7 +65,7 @@ def test_a_wiped_bus_is_not_asked_for_a_pod_of_which_nobody_knows_what_it_has(be
     if status != 422 and not taken:
         assert bench.bus == {}, "it may be taken yet"
         bench.pass_time(1)
-        assert bench.calls == [call], "the same once more: nobody knows of another slice"
+        assert bench.calls == [call], "the same once more: no other slice is known"
         bench.handle(*bench.carry_out(bench.calls.pop()))
     word = bench.word("u1")
     assert isinstance(word, AllocationRequested)
@@ -92,7 +92,7 @@ def test_a_refusal_says_nothing_of_a_patch_before_that_had_no_answer(bench, refu
 
 
 def test_a_dying_pod_of_which_nobody_knows_what_it_has_is_settled_by_a_write_too(bench):
-    """A finalizer may hold it for days, and nobody would hear that all is said."""
+    """A finalizer may hold it for days, and the source would not be complete for as long."""
     call = bound_without_success(bench)
     bench.change("u1", meta={"deletionTimestamp": "now", "finalizers": ["a/b"]})
     bench.bus.clear()
@@ -106,7 +106,7 @@ def test_a_dying_pod_of_which_nobody_knows_what_it_has_is_settled_by_a_write_too
 
 @pytest.mark.parametrize("answer", ["refused", "released"])
 def test_an_answer_of_before_a_wipe_does_not_keep_in_the_balance_what_a_pod_has(bench, answer):
-    """Nobody would end that answer before its source has told all, and the source would never have told all."""
+    """That answer would end only after its source is complete, and the source would never be complete."""
     call = bound_without_success(bench)
     bench.bus.clear()
     bench.life = "2"
@@ -163,7 +163,7 @@ def test_a_pod_whose_patch_was_refused_for_sure_is_said_on_a_wiped_bus(bench, st
 
 
 def test_a_pod_that_goes_while_it_is_bound_is_withdrawn_on_a_wiped_bus(bench):
-    """Nobody would hear that all is said, ever."""
+    """The source would never be complete."""
     bench.create("train", "u1")
     bench.automatic = False
     bench.bind("u1")
@@ -190,7 +190,7 @@ def test_what_a_pod_had_is_not_unsaid_by_a_pod_watcher_that_never_saw_it_run(ben
 
 
 def test_a_pod_that_nobody_can_bind_does_not_keep_its_source_from_having_told_all(bench):
-    """Somebody's webhook is broken (500): nothing that is really nobody's would be taken back for as long."""
+    """A webhook of another team is broken (500): no orphan would be revoked for as long."""
     bench.create("train", "u1")
     bench.automatic = False
     bench.bind("u1")

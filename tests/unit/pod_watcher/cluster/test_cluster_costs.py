@@ -18,7 +18,7 @@ def one_pod_among(new, pods):
     for number in range(pods):
         bench.handle(e.NodeSeen({"metadata": {"name": f"n{number}", "resourceVersion": "1"}, "status": {}}))
     bench.handle(e.ListingEnded("nodes", "1"), e.ListingStarted("others"), e.ListingEnded("others", "1"))
-    bench.pass_time(100)  # until all of them were told that nobody has answered
+    bench.pass_time(100)  # until all of them show that no allocator has answered
 
     def live():
         """A pod runs, ends, or is restarted."""
@@ -71,7 +71,7 @@ def test_a_heartbeat_in_which_nothing_changes_is_not_read(new):
 
 
 def test_pods_that_were_there_before_do_not_make_a_new_one_wait(new):
-    """After a restart among 10,000 waiting pods nobody would be bound before all of them were gone through."""
+    """After a restart among 10,000 waiting pods none would be bound before all of them were processed."""
     before = new()
     before.start()
     for number in range(1000):

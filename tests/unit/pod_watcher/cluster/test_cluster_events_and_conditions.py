@@ -1,4 +1,4 @@
-"""What people are told of a pod, when, and how often."""
+"""What a pod's Events and condition show, when, and how often."""
 
 import re
 
@@ -42,7 +42,7 @@ def test_a_pod_that_waits_is_told_why_and_that_it_is_over(bench):
 
 @pytest.mark.parametrize("name", ["a" * 199 + ".bcd", "a" * 199 + "--bcd"])
 def test_the_events_of_a_pod_with_a_long_name_have_names_that_are_taken(bench, name):
-    """An API server refuses a name one of whose parts ends in a dash or is empty: nobody would hear of that pod."""
+    """An API server refuses a name with a label that ends in a dash or is empty: that pod would have no Events."""
     bench.create(name, "u1")
     pending(bench, "u1", "3 A100 are full")
     bench.pass_time(3)
@@ -68,7 +68,7 @@ def test_a_thousand_waiting_pods_do_not_flood_the_api_server(new):
 
 
 def test_a_refused_pod_says_why(bench):
-    """Nobody would know what to mend."""
+    """The owner would not know what to fix."""
     bench.create("train", "u1")
     refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
     answer = Refused(request=RequestId("u1"), request_revision=1, refusal=refusal)
@@ -85,7 +85,7 @@ def test_a_refused_pod_says_why(bench):
 
 
 def test_a_pod_whose_refusal_was_waived_waits_like_any_other_and_is_bound(bench):
-    """Whoever reads that it can never start would delete it, while it waits for a node that joins."""
+    """An owner who reads that it can never start would delete it, while it waits for a node that joins."""
     bench.create("train", "u1")
     refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
     address = subjects.binding(RequestId("u1"))
@@ -234,7 +234,7 @@ def test_a_pod_that_others_held_back_is_given_the_same_patience_when_it_asks(ben
 
 
 def test_a_refusal_of_the_api_server_is_told_when_it_lasts(bench):
-    """A pod would stay gated in silence; a short trouble is nobody's business."""
+    """A pod would stay gated in silence; a short trouble needs no Event."""
     bench.create("train", "u1")
     bench.automatic = False
     bench.bind("u1")
@@ -258,7 +258,7 @@ def test_a_refusal_of_the_api_server_is_told_when_it_lasts(bench):
 
 @pytest.mark.parametrize("owner", ["", "Job"])
 def test_a_lost_slice_says_what_to_do(new, owner):
-    """A bare pod is made anew by nobody."""
+    """No controller recreates a bare pod."""
     bench = new(evict_lost=False)
     bench.start()
     bench.show(bench.api.store(new_pod("train", "u1", owner=owner)))
@@ -267,13 +267,13 @@ def test_a_lost_slice_says_what_to_do(new, owner):
     released = Released(request=RequestId("u1"), cause="slice lost: node-a was removed")
     bench.observe(subjects.binding(RequestId("u1")), released)
     bench.pass_time(1)
-    anew = "its Job recreates it" if owner else "create it again"
-    note = f"its slice was lost (node-a was removed), and it gets no other: delete the pod, and {anew}."
+    again = "its Job recreates it" if owner else "create it again"
+    note = f"its slice was lost (node-a was removed), and it gets no other: delete the pod, and {again}."
     assert (bench.api.events[-1].reason, bench.api.events[-1].note) == ("SliceLost", note)
 
 
 def test_a_line_is_served_in_its_order():
-    """Whoever came first would be told last."""
+    """The first pod would get its condition last."""
     line = FairLine(TokenBucket(1.0, 1.0))
     one, two, three = (RequestId(name) for name in ("one", "two", "three"))
     assert line.may_go(one, 0.0)
@@ -297,7 +297,7 @@ def test_a_slice_out_of_order_is_told_and_that_it_is_well_again(bench, sick_node
     assert "its GPU 0 is unhealthy (Xid 79)" in bench.api.events[-1].note
     bench.observe(subjects.inventory(NodeName("node-a")), sick_node(state="degraded", stale=True))
     bench.pass_time(30)
-    assert len(bench.api.conditions) == 1, "nobody has looked"
+    assert len(bench.api.conditions) == 1, "no pod was reconciled"
     bench.observe(subjects.inventory(NodeName("node-a")), sick_node(state="ready"))
     bench.pass_time(30)
     assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")

@@ -10,7 +10,7 @@ U1 = RequestId("u1")
 
 
 def test_a_blocked_eviction_of_a_closed_request_is_not_kept_in_each_life_of_the_bus(bench):
-    """The wipe comes before the next tick, and nobody would ever take the word back."""
+    """The wipe comes before the next tick, and no event would ever take the outcome back."""
     bench.create("train", "u1", owner="Job")
     bench.bind("u1")
     bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)

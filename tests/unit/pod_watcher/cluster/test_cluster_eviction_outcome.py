@@ -56,13 +56,13 @@ def test_an_eviction_that_was_carried_out_before_a_wipe_is_answered_after_it(ben
     bench.life = "2"
     bench.read()
     bench.pass_time(2)
-    bench.observe(subjects.eviction(U1), ORDER)  # who gave it says it again
+    bench.observe(subjects.eviction(U1), ORDER)  # the allocator publishes it again
     bench.pass_time(60)
     assert bench.bus.get("sluice.evicted.u1") == DONE
 
 
 def test_an_order_for_a_pod_that_was_evicted_for_another_reason_is_answered(bench):
-    """The same: nobody told that the pod goes."""
+    """The same: the eviction was not reported."""
     running(bench)
     bench.observe(subjects.binding(U1), Released(request=U1, cause="slice lost: test"))
     bench.show(bench.api.find("u1"))
@@ -75,7 +75,7 @@ def test_an_order_for_a_pod_that_was_evicted_for_another_reason_is_answered(benc
 
 @pytest.mark.parametrize("life", ["", "2"])
 def test_an_order_that_is_read_with_a_new_life_of_the_bus_is_answered(bench, life):
-    """Whoever gave it was quicker than the reading: what was said before the wipe is no answer."""
+    """The allocator was quicker than the reading: an outcome from before the wipe does not answer it."""
     running(bench)
     bench.observe(subjects.eviction(U1), ORDER)
     bench.show(bench.api.find("u1"))

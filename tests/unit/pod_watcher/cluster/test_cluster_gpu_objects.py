@@ -239,7 +239,7 @@ def test_a_slice_that_cannot_be_unmade_shows_as_quarantined(seen):
 
 
 def test_what_is_gone_is_not_shown(seen):
-    """People would look for GPUs that nobody has."""
+    """People would look for GPUs that do not exist."""
     seen.handle(e.GpusListed(("node-a-0", "left-over-0")))
     say(seen, inventory(gpus=2))
     seen.pass_time(3)

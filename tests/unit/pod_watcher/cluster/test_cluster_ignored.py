@@ -1,4 +1,4 @@
-"""Pods that are told to be ignored and yet carry our gate: no webhook has judged what stands in them."""
+"""Pods that are labelled to be ignored and yet carry our gate: no webhook has reviewed them."""
 
 from api_model import ApiModel, new_pod
 
@@ -18,7 +18,7 @@ def ignored(api: ApiModel, uid: str = "u1", **how) -> str:
 
 
 def tells(instructions) -> list[str]:
-    """What the log is told."""
+    """The log lines."""
     return [each.sentence for each in instructions if isinstance(each, e.WriteLogLine)]
 
 
@@ -38,9 +38,7 @@ def test_the_log_says_why_it_is_passed_over(bench):
     pod["metadata"]["labels"] = dict(IGNORED)
     said = tells(bench.core.handle(e.PodSeen(bench.api.store(pod)), bench.now))
     (sentence,) = said
-    assert sentence.startswith(
-        "ns/by-hand is ignored: it has Sluice's scheduling gate, but the label sluice.dev/ignore"
-    )
+    assert sentence.startswith("ns/by-hand is ignored: it has Sluice's scheduling gate, but the label sluice.dev/ig")
 
 
 def test_what_it_asks_is_not_even_refused(bench):
@@ -60,7 +58,7 @@ def test_a_pod_that_is_ignored_no_longer_is_asked_for(bench):
 
 
 def test_a_label_that_comes_later_loses_no_slice(bench, new):
-    """Who labels a pod that has been asked for must not leave its slice to nobody, a restart of ours included."""
+    """A label on a pod with a request must not leak its slice, not even after a restart."""
     bench.create("train", "u1")
     bench.change("u1", meta={"labels": dict(IGNORED)})
     assert isinstance(bench.word("u1"), AllocationRequested)

@@ -284,7 +284,7 @@ TOPOLOGIES = [{"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]}]
     ids=["bound", "bound anywhere", "not there", "bound later", "bound later in a zone", "not bound yet"],
 )
 def test_a_pod_with_a_volume_asks_for_a_node_that_reaches_it(hosts, found, places, is_warned):
-    """Read once, before it asks; what nobody knows is told to its owner and holds nothing up."""
+    """Read once, before its request; unknown topologies become an Event and delay nothing."""
     hosts.automatic = False
     volume = {"name": "models", "persistentVolumeClaim": {"claimName": "models"}}
     pod = new_pod("train", "u1")

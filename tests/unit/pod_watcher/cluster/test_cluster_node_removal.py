@@ -77,7 +77,7 @@ def test_a_node_that_is_registered_again_is_not_removed(cluster):
 
 
 def test_a_node_that_is_registered_again_at_once_was_never_away(cluster):
-    """Between two ticks its object is deleted and made anew: its grants would be closed while it is there."""
+    """Between two ticks its object is deleted and created again: its grants would be closed while it exists."""
     cluster.handle(e.NodeGone(node(version=3)), e.NodeSeen(node(version=4)))
     cluster.pass_time(GRACE_S * 2)
     assert said(cluster) == news()
@@ -150,7 +150,7 @@ def test_a_node_that_our_pods_remember_is_removed_after_the_bus_was_wiped(new):
     assert said(bench) == REMOVED
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["goes on", "started anew"])
+@pytest.mark.parametrize("restarted", [False, True], ids=["goes on", "restarted"])
 def test_nothing_is_left_on_the_bus_of_a_node_that_was_removed(cluster, new, restarted):
     """Room on the bus, and time at every start, for each node that ever was: a cluster that scales makes thousands."""
     cluster.handle(e.NodeGone(node(version=3)))
@@ -202,7 +202,7 @@ def test_a_node_that_was_removed_before_a_wipe_is_removed_after_it_too(new):
 
 
 def test_a_node_that_answered_before_a_wipe_and_never_after_it_is_removed(new):
-    """Nobody says of it that it does not answer: in this life of the bus nobody knows it."""
+    """In this incarnation of the bus no inventory says that its agent does not answer."""
     bench = begun(new)
     bench.observe(subjects.inventory(N1), inventory(stale=False))
     bench.pass_time(2)

@@ -1,4 +1,4 @@
-"""That a node is removed is said again where a server that had not synced it has forgotten it (PROTOCOL §1)."""
+"""A removal is published again if a server lost it before syncing it (PROTOCOL §1)."""
 
 from test_cluster_node_removal import GRACE_S, REMOVED, cluster, node, said
 
@@ -8,7 +8,7 @@ __all__ = ["cluster"]
 
 
 def test_a_removal_that_was_said_over_nothing_and_forgotten_is_said_again(cluster):
-    """After a wipe nobody has spoken of it, so nothing is back that would tell: its grants stay booked for ever."""
+    """After a wipe its agent has not reported, so only this shows the removal: its grants would stay booked forever."""
     cluster.handle(e.NodeGone(node(version=3)))
     cluster.pass_time(2)
     cluster.bus.clear()

@@ -59,7 +59,7 @@ def test_the_priority_that_the_api_server_resolved_counts_unless_the_pod_names_o
 
 
 def test_a_pod_is_asked_for_by_its_uid(bench):
-    """Without this nobody would look for a slice."""
+    """Without this there would be no request."""
     bench.create("train", "u1")
     word = bench.word("u1")
     assert isinstance(word, AllocationRequested)
@@ -510,7 +510,7 @@ def test_a_pod_whose_last_word_was_lost_with_a_server_is_not_asked_for_again(ben
 
 
 def test_a_pod_that_is_over_is_withdrawn_when_somebody_asks_for_it_late(bench):
-    """Capacity, to a pod that is gone: who slept while it went and the bus was wiped asks as he wanted to before."""
+    """Capacity, to a pod that is gone: a watcher that was paused during the wipe would publish an old request."""
     bench.create("train", "u1")
     asked = bench.word("u1")
     bench.delete("u1")
@@ -569,7 +569,7 @@ def test_after_the_broker_was_wiped_a_running_pod_is_said_with_what_it_holds(ben
 
 @pytest.mark.parametrize("since", ["a lower limit", "a toleration of a newer kind"])
 def test_a_pod_that_runs_is_asked_for_though_it_could_not_be_asked_for_any_more(bench, new, since):
-    """The bus was wiped: as a refused one it would hold a slice that nobody asks for, and lose it while it runs."""
+    """The bus was wiped: as a refused pod it would hold a slice without a request, and lose it while it runs."""
     keys = '{"sluice.dev/profile":"1g.5gb","sluice.dev/gpus":"8"}'
     bench.create("train", "u1", stored=f'{{"version":1,"first":"main","annotations":{keys}}}')
     bench.bind("u1")
@@ -589,7 +589,7 @@ def test_a_pod_that_runs_is_asked_for_though_it_could_not_be_asked_for_any_more(
 
 @pytest.mark.parametrize("runs", [True, False], ids=["runs", "gated"])
 def test_a_pod_without_its_label_is_asked_for_again_after_the_bus_forgot_it(bench, new, runs):
-    """Only the others' listing shows it, cut down to its room; its slice would be taken for nobody's, and revoked."""
+    """Only the others' listing shows it, cut down to its usage; its slice would become an orphan, and be revoked."""
     bench.create("train", "u1")
     if runs:
         bench.bind("u1")
@@ -607,7 +607,7 @@ def test_a_pod_without_its_label_is_asked_for_again_after_the_bus_forgot_it(benc
 
 @pytest.mark.parametrize("how", ["ends", "goes"])
 def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, how):
-    """Its slice would stand empty until all is listed again, and whoever waits for that place would give it up."""
+    """Its slice would stay empty until all is listed again, and the pod that waits for the place would give up."""
     bench.create("train", "u1")
     bench.bind("u1")
     bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
@@ -629,7 +629,7 @@ def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, how):
 
 @pytest.mark.parametrize("ask", ["", '{"version":2}'], ids=["taken away", "of a newer version"])
 def test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_asks_for(bench, new, ask):
-    """The bus was wiped: nobody asks for its slice, which would be taken for nobody's, and be revoked while it runs."""
+    """The bus was wiped: its slice has no request, would become an orphan, and be revoked while it runs."""
     bench.create("train", "u1")
     bench.bind("u1")
     bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
@@ -651,7 +651,7 @@ def test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_as
 
 @pytest.mark.parametrize("found", [True, False], ids=["there", "gone"])
 def test_a_source_has_not_said_all_before_it_knows_of_pods_without_their_label(bench, new, found):
-    """The bus was wiped, and the API server is busy: a slice would be nobody's for so long, and be revoked."""
+    """The bus was wiped, and the API server is busy: a slice would be an orphan for so long, and be revoked."""
     bench.create("train", "u1")
     bench.bind("u1")
     bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
@@ -722,7 +722,7 @@ def test_a_pod_whose_pin_failed_is_made_anew_only_where_somebody_does_that(bench
 
 @pytest.mark.parametrize(("owner", "moved"), [("ReplicaSet", True), ("", False)])
 def test_a_bare_pod_is_never_moved(bench, owner, moved):
-    """mig-adapter 2: it deletes pods without an owner, which never come back. Only what is made anew may be moved."""
+    """mig-adapter 2: it deletes pods without an owner, which never come back. Only recreated pods may be moved."""
     words = '"sluice.dev/movable":"true","sluice.dev/substitute":"return","sluice.dev/preemptible":"true"'
     keys = f'{{"sluice.dev/profile":"1g.5gb",{words}}}'
     bench.create("train", "u1", owner=owner, stored=f'{{"version":1,"first":"main","annotations":{keys}}}')
@@ -754,7 +754,7 @@ def lose_it_while_evictions_are_blocked(bench) -> None:
 
 
 def test_a_lost_slice_stays_lost_when_the_broker_is_wiped_before_its_pod_is_evicted(bench):
-    """Its agent takes the slice back when the pod has ended, and nobody would end the pod: both stay for ever."""
+    """Its agent revokes the slice when the pod has ended, and the pod would never end: both stay forever."""
     lose_it_while_evictions_are_blocked(bench)
     bench.read()
     bench.blocked = ""
@@ -829,7 +829,10 @@ def test_an_eviction_that_is_taken_back_is_not_carried_out(bench):
 
 @pytest.mark.parametrize("order", ["stands", "is over"])
 def test_an_order_that_is_read_before_its_request_is_known_is_carried_out(bench, new, order):
-    """A drain would wait for ever: another one asked for the pod, and both words are found by reading the bus anew."""
+    """
+    A drain would wait forever: another process evicted the pod, and both messages are found
+    by reading the bus again.
+    """
     other = new(bench.api, bench.bus, run="w2")
     other.start()
     other.create("train", "u1")
@@ -847,7 +850,7 @@ def test_an_order_that_is_read_before_its_request_is_known_is_carried_out(bench,
 
 @pytest.mark.parametrize("said_again", [True, False])
 def test_an_order_that_went_with_the_broker_is_not_carried_out(bench, said_again):
-    """A running pod would go for nobody: the budget lets it go at last, and who ordered it went with the broker."""
+    """A running pod would be evicted without need: the budget allows it at last, but the order went with the broker."""
     bench.create("train", "u1")
     bench.bind("u1")
     bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
@@ -864,7 +867,7 @@ def test_an_order_that_went_with_the_broker_is_not_carried_out(bench, said_again
 
 
 def test_an_order_of_another_life_of_the_bus_is_not_carried_out(bench):
-    """A running pod would go for nobody: the order was without an answer, and landed after the wipe."""
+    """A running pod would be evicted without need: the order had no answer, and landed after the wipe."""
     bench.create("train", "u1")
     bench.bind("u1")
     order = EvictionOrdered(request=RequestId("u1"), cause="preempted", incarnation=Incarnation("of before"))
@@ -928,7 +931,7 @@ def test_a_pod_that_waits_is_not_refused_by_a_successor_for_an_edit_that_disturb
 
 
 def test_a_pod_that_was_let_go_meanwhile_is_asked_for_by_who_had_refused_it(bench, new):
-    """The patch of a predecessor lands after the bus was wiped: the pod would run on a slice that nobody asks for."""
+    """The patch of a predecessor lands after the bus was wiped: the pod would run on a slice without a request."""
     bench.create("train", "u1")
     bench.change("u1", spec=STRANGE)
     bench.automatic = False

@@ -217,7 +217,7 @@ class ClusterMachine(RuleBasedStateMachine):
             if {"name": QUEUE} in gates:
                 assert self.bench.word(uid) is None, f"{uid} asks before its queue lets it in"
                 continue
-            assert isinstance(self.bench.word(uid), AllocationRequested), f"nobody asks for {uid}"
+            assert isinstance(self.bench.word(uid), AllocationRequested), f"no request for {uid}"
             answered = f"sluice.binding.{uid}" in self.bench.bus
             if answered and not pod["metadata"].get("deletionTimestamp"):
                 assert gates != [{"name": GATE}], f"{uid} has its slice and waits"

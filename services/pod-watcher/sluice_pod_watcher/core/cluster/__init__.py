@@ -1,5 +1,5 @@
 """
-A Kubernetes cluster as a source of requests: pods and nodes in, patches, evictions, events and words on the bus out.
+A Kubernetes cluster as a source of requests: pods and nodes in; patches, evictions, Events and bus messages out.
 
 Pure. Everything is keyed by the pod's UID, never by its name.
 """

@@ -1,8 +1,8 @@
 """
-What the API server shows of our pods, and what became of our writes there.
+Handle what the API server shows of our pods, and the results of our writes.
 
-It shows older versions again, skips events and gives a name to another pod. So versions are compared by UID, absence
-is believed only of a pod that was read by its name and not found, and a pod that leaves our selection has not ended.
+The API server may show older versions, skip events and reuse a name. So versions are compared by UID, a pod counts as
+gone only after a read by name did not find it, and a pod that leaves our selection has not ended.
 """
 
 from sluice.contracts.ids import RequestId
@@ -28,8 +28,8 @@ from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeClaim, topo
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 RESTORED = (
-    "the storage of the API server was restored from a backup, and the request of this pod has ended since; "
-    "delete it, so that a new pod asks anew"
+    "the API server was restored from a backup, and the request of this pod had already ended; "
+    "delete the pod, so that a new one makes a new request"
 )
 Listing = ListingStarted | ListingEnded
 Result = PatchDone | PatchRefused | PodEvicted | EvictionRefused
@@ -37,17 +37,17 @@ ApiEvent = PodSeen | PodGone | PodRead | PodUnreadable | ClaimsRead | ClaimsUnre
 
 
 class ApiHandler:
-    """Takes in what the API server says of our pods."""
+    """Handles events of the API server about our pods."""
 
     def __init__(self, context: ClusterContext) -> None:
-        """Nothing was listed."""
+        """Start before any listing."""
         self._context = context
         self.was_listed = False
         self._listed: set[RequestId] | None = None
         self._went_back = False
 
     def handle(self, event: ApiEvent, now: float) -> None:
-        """Take in one event."""
+        """Handle one event."""
         match event:
             case ListingStarted() | ListingEnded():
                 self._listing(event)
@@ -86,18 +86,18 @@ class ApiHandler:
             self._context.told.append(WriteLogLine("warning", f"{who} is back: {RESTORED}", view.uid))
 
     def other_seen(self, raw: Raw, now: float) -> None:
-        """A pod outside our selection is none of ours, unless our gate or our words are on it."""
+        """A pod outside our selection. Ignored, unless it carries our gate or annotations."""
         view = read_pod(raw) if is_marked(raw) else None
         record = self._context.pod_store.marked(view, now) if view is not None else None
         if record is not None:
             self._context.to_reconcile[record.uid] = None
 
     def other_gone(self, raw: Raw) -> None:
-        """A pod outside our selection is not there any more, or is in it: one of ours has to be read by its name."""
+        """A pod outside our selection was deleted, or entered the selection: read one of ours by name."""
         self._doubt(RequestId(uid_of(raw)))
 
     def _left(self, raw: Raw, now: float) -> None:
-        """It was deleted; or has only left our selection, dying or not, which is no end of it."""
+        """It was deleted, or only left our selection, which does not end it."""
         view = read_pod(raw)
         if view is None:
             return
@@ -124,7 +124,7 @@ class ApiHandler:
             self._gone(event.uid)
 
     def _claims(self, event: ClaimsRead | ClaimsUnreadable, now: float) -> None:
-        """Where the volumes of a pod are was asked, before anything is asked for it."""
+        """The claims of a pod were read, before its request is published."""
         record = self._context.pod_store.records.get(event.uid)
         if record is None:
             return
@@ -189,5 +189,5 @@ class ApiHandler:
         if isinstance(event, PatchDone):
             self._seen(event.pod, now)
         if isinstance(event, (PatchDone, PatchRefused)) and event.step != "condition":
-            self._context.pod_store.due[event.uid] = None  # where its word waited for that, it waits no more
+            self._context.pod_store.due[event.uid] = None  # its message may have waited for this
         self._context.to_reconcile[event.uid] = None

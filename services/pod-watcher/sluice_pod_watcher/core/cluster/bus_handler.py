@@ -1,4 +1,4 @@
-"""What the bus says: our own words, the allocator's answers, why pods wait, and which are to be evicted."""
+"""Handle what the bus shows: our own requests, answers, wait reasons and eviction orders."""
 
 from collections.abc import Iterable
 
@@ -33,21 +33,21 @@ _Note = Pending | WaitOver | EvictionOrdered | EvictionOver
 
 
 class BusHandler:
-    """Takes in what is read from the bus. Nothing of it counts before both streams were read once."""
+    """Handles what is read from the bus. Nothing counts before both streams were read once."""
 
     def __init__(self, context: ClusterContext) -> None:
-        """Nothing was read."""
+        """Start before any reading."""
         self._context = context
         self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
         self._read_answers: dict[RequestId, tuple[BindingMessage, AnsweredAt]] = {}
         self._read_words: dict[RequestId, None] = {}
         self._read_notes: dict[tuple[RequestId, bool], _Note] = {}
         """
-        What is being read of answers, of our own words, and of the rest: of each request why it waits, and whether it
-        shall be evicted. Taken when all of it is there.
+        What the present reading shows: answers, our own requests, and per request its wait reason and its eviction.
+        Applied when the reading is complete.
         """
         self._read_orders: dict[RequestId, None] = {}
-        """Whose eviction is ordered, as far as the present reading has shown."""
+        """Requests with an eviction order, as far as the present reading has shown."""
 
     @property
     def is_read(self) -> bool:
@@ -61,7 +61,7 @@ class BusHandler:
         self._take_answers()
 
     def handle(self, event: BusEvent, now: float) -> None:
-        """Take in one event."""
+        """Handle one event."""
         reports = self._context.publisher.handle(event, now)
         match event:
             case ReadingStarted(stream=Stream.BOOK):
@@ -87,8 +87,8 @@ class BusHandler:
 
     def _doubt_answers(self) -> None:
         """
-        The bus has another life: nobody is let go with a slice of the life before until the answers were read in this
-        one. STATE may have been lost alone, so BOOK is read again by order.
+        The bus has a new incarnation: open no pod's gate with a slice of the old one until the answers were read in the
+        new one. STATE may have been lost alone, so request that BOOK is read again.
         """
         self._context.pod_reconciler.answers_are_old = True
         if not self._reading[Stream.BOOK]:
@@ -156,7 +156,7 @@ class BusHandler:
                 pass
 
     def _heard_of_slices(self, uids: Iterable[RequestId], now: float) -> None:
-        """A slice is being made, or is so no more: that is an answer; or something ails it."""
+        """A slice is being created or no longer is, which counts as an answer; or its health changed."""
         for uid in uids:
             self._context.to_reconcile[uid] = None
             record = self._context.pod_store.records.get(uid)
@@ -168,9 +168,7 @@ class BusHandler:
             self._read_orders[uid] = None
         record = self._context.pod_store.records.get(uid)
         if record is None:
-            if (
-                not self._context.ready or self._reading[Stream.STATE]
-            ):  # its request may be among the words that are read
+            if not self._context.ready or self._reading[Stream.STATE]:  # its request may be part of the present reading
                 self._read_notes[uid, isinstance(message, (EvictionOrdered, EvictionOver))] = message
             return
         self._context.to_reconcile[uid] = None
@@ -185,34 +183,34 @@ class BusHandler:
             case EvictionOrdered():
                 record.eviction = message.cause
                 self._see_whether_evicted(uid, record)
-                if not self._reading[Stream.STATE]:  # else what was said may be of the life before
+                if not self._reading[Stream.STATE]:  # else it may be of the old incarnation
                     self._answer_order(uid, record)
             case EvictionOver():
                 record.eviction = ""  # it stays, unless it was evicted already
 
     def _answer_orders(self) -> None:
-        """The orders to evict were read whole, and what was said of them: until then that may be of another reading."""
+        """The orders to evict and their outcomes were read whole; before, they may be of different readings."""
         for uid in self._read_orders:
             record = self._context.pod_store.records.get(uid)
             if record is not None and record.eviction:
                 self._answer_order(uid, record)
 
     def _answer_order(self, uid: RequestId, record: PodRecord) -> None:
-        """Who evicted a pod and did not tell who has ordered that says so: else the order counts as not carried out."""
+        """Report an eviction that this process carried out but did not report: otherwise the order counts as open."""
         if not self._see_whether_evicted(uid, record) and record.evicted:
             self._context.publisher.evicted(uid, EvictionDone(request=uid))
 
     def _see_whether_evicted(self, uid: RequestId, record: PodRecord) -> bool:
-        """Whether it is said of a pod that it was evicted, be it by another process."""
+        """Whether the pod is reported as evicted, by this or another process."""
         is_said = isinstance(self._context.publisher.eviction_on_bus(uid), EvictionDone)
         record.evicted = record.evicted or is_said
         return is_said
 
     def _forget_orders(self) -> None:
         """
-        The orders to evict were read whole: what is not among them is not there.
+        The orders to evict were read whole: one that was not among them no longer exists.
 
-        It went with a broker that was wiped, and who gave it says it again where it still holds. Nobody else would
+        It was lost with a wiped broker, and the allocator publishes it again if it still holds. No other event would
         take it back.
         """
         for uid, record in self._context.pod_store.records.items():
@@ -222,10 +220,10 @@ class BusHandler:
 
     def _take_answers(self) -> None:
         """
-        The answers were read whole: what is not among them is not there, but that a slice was lost.
+        The answers were read whole: one that was not among them no longer exists, except that a slice was lost.
 
-        A wiped broker says that no more, and nobody else would end the pod: the agent that is taking its slice back
-        waits for it, and the allocator waits for the agent.
+        After a wipe the bus no longer shows the loss, yet the pod still has to end: the agent that revokes its slice
+        waits for that, and the allocator waits for the agent.
         """
         read, self._read_answers = self._read_answers, {}
         self._context.pod_reconciler.answers_are_old = False
@@ -237,7 +235,7 @@ class BusHandler:
             self._answer(uid, answer, at)
 
     def _answer(self, uid: RequestId, answer: BindingMessage, at: AnsweredAt) -> None:
-        """An answer is known (again). One that is older than the last is read from a server that lags."""
+        """An answer was read, maybe again. One older than the last comes from a lagging server."""
         record = self._context.pod_store.records.get(uid)
         if record is None and isinstance(answer, Released) and answer.cause == "pod gone":
             self._context.pod_store.is_over(uid)
@@ -267,7 +265,7 @@ class BusHandler:
             self._context.to_reconcile[uid] = self._context.pod_store.due[uid] = None
 
     def _take_words(self, uids: Iterable[RequestId], now: float) -> None:
-        """Learn what the bus says of our own requests: the last value that is known counts, not the one just read."""
+        """Adopt our own requests from the bus. The last known value counts, not the one just read."""
         adopted = False
         for uid in list(uids):
             word = self._context.publisher.request_on_bus(uid)
@@ -284,4 +282,4 @@ class BusHandler:
         for (uid, _), note in notes.items():
             self._note(uid, note, now)
         if adopted and self._context.ready and not self._reading[Stream.BOOK] and not self._read_answers:
-            self._context.out.append(ReadAgain(Stream.BOOK))  # their answers were passed over as somebody else's
+            self._context.out.append(ReadAgain(Stream.BOOK))  # their answers were skipped as those of another source

@@ -1,4 +1,4 @@
-"""What the sides of a cluster's core share: what is known, what has to be looked at, and what is to be done."""
+"""State shared by the handlers of a cluster's core: facts, the pods to reconcile, and the instructions to return."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,20 +21,20 @@ from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.core.publisher import RequestPublisher
 
 BACKLOG_MAX = 250
-"""Pods of the backlog that are looked at in one turn."""
+"""Pods of the backlog that are reconciled per turn."""
 CUT = (
-    f"has pods of more than {OTHERS_MAX} kinds that terms of requests speak of, or more than {PORTS_MAX} host ports "
-    "are bound there. The allocator learns of no more, so no pod with a slice is placed there until they are fewer"
+    f"has more than {OTHERS_MAX} kinds of pods that affinity terms match, or more than {PORTS_MAX} host ports "
+    "in use. No pod with a slice is placed there until there are fewer"
 )
 PASSED_OVER = (
-    f"it has the gate of Sluice, and the label {LABEL_IGNORE} that keeps it from being reviewed; "
-    "create it without one of them"
+    f"it has Sluice's scheduling gate, but the label {LABEL_IGNORE} excludes it from admission; "
+    "create it again without one of the two"
 )
 
 
 @dataclass(slots=True)
 class ClusterContext:
-    """Everything of one cluster. `ready` once our pods were listed and the bus was read."""
+    """Everything about one cluster. `ready` once our pods were listed and the bus was read."""
 
     config: ClusterConfig
     pod_store: PodStore
@@ -45,21 +45,21 @@ class ClusterContext:
     node_removals: NodeRemovals
     ready: bool = False
     to_reconcile: dict[RequestId, None] = field(default_factory=dict)
-    """Pods of which something is new."""
+    """Pods with news."""
     backlog: dict[RequestId, None] = field(default_factory=dict)
-    """Very many of which something is new at once, as after a start: some at a time, and others need not wait."""
+    """Many pods with news at once, as after a start: some per turn, so that others need not wait."""
     told: list[WriteLogLine] = field(default_factory=list)
     out: list[Instruction] = field(default_factory=list)
 
     def republish_nodes(self) -> None:
-        """What nodes have has to be compared with the bus again."""
+        """Compare the published resources of nodes with the bus again."""
         self.node_capacity.say_again(self.node_removals.missing)
         for record in self.pod_store.records.values():
             if record.held is not None:
                 self.node_capacity.named(record.held.node)
 
     def index_terms(self, uids: Iterable[RequestId]) -> None:
-        """Learn what pods say of others, or that these requests are over."""
+        """Index the affinity terms of these requests, or drop them for requests that are over."""
         affinity_index = self.node_capacity.affinity_index
         for uid in uids:
             record = self.pod_store.records.get(uid)
@@ -70,9 +70,9 @@ class ClusterContext:
 
     def publish_affinity_nodes(self) -> None:
         """
-        Publish others' pods before the requests that are judged by them, on the same stream, and some at a time.
+        Publish nodes with affinity matches before the requests judged by them, on the same stream, some per turn.
 
-        Requests whose terms speak of others wait for that.
+        Requests with such terms wait for that.
         """
         self.index_terms(self.pod_store.due)
         for node, facts in self.node_capacity.first(BACKLOG_MAX):
@@ -85,7 +85,7 @@ class ClusterContext:
         self.node_capacity.newly_cut = []
 
     def publish_nodes(self, now: float) -> None:
-        """Say what nodes have besides GPUs, and which are not there any more."""
+        """Publish the resources of nodes besides GPUs, and the nodes that were removed."""
         for node in self.node_capacity.take_gone():
             self.node_removals.gone(node, self.publisher.node_on_bus(node), now)
         for node, facts in self.node_capacity.due(now):
@@ -98,13 +98,13 @@ class ClusterContext:
                 self.told.append(WriteLogLine("warning", f"node {removed.node} is removed: {removed.cause}"))
 
     def observe_node(self, node: NodeName, message: AnyMessage | None, now: float) -> None:
-        """The last word about a node. One that was removed and speaks has no room, as long as its object is missing."""
+        """The last message about a node. A removed node whose agent reports has no room while its object is missing."""
         if self.node_removals.said(node, message, now):
             self.publisher.rewrite_host(node, self.node_capacity.no_room)
-            self.told.append(WriteLogLine("warning", f"node {node} was removed, and its agent speaks again"))
+            self.told.append(WriteLogLine("warning", f"node {node} was removed, but its agent reports again"))
 
     def settle(self, now: float) -> None:
-        """Look at the pods of which something is new, and at some of the others that have to be looked at."""
+        """Reconcile the pods with news, and a part of the backlog."""
         looked_at, self.to_reconcile = self.to_reconcile, {}
         if len(looked_at) > BACKLOG_MAX:
             self.backlog |= looked_at
@@ -126,11 +126,11 @@ class ClusterContext:
         pod_reconciler.out, pod_reconciler.outcomes = [], []
 
     def log_change(self, record: PodRecord, change: Change) -> None:
-        """What is new about a pod, for people."""
+        """Log what is new about a pod."""
         who, terms = f"{record.namespace}/{record.name}", record.terms
         if terms is None:
             if change and record.is_passed_over:
-                self.told.append(WriteLogLine("warning", f"{who} is passed over: {PASSED_OVER}", record.uid))
+                self.told.append(WriteLogLine("warning", f"{who} is ignored: {PASSED_OVER}", record.uid))
             return
         if change == "ended":
             self.told.append(

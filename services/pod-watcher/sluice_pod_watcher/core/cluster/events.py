@@ -1,8 +1,8 @@
 """
-What the core of a cluster's pod-watcher hears and says, besides the exchange that all cores share.
+Events and instructions of the cluster core, besides those of the bus that all cores share.
 
-Objects come as the API server wrote them (JSON, parsed). A listing is told in pieces, so that no event is larger for a
-larger cluster: `ListingStarted`, one `...Seen` for each object, `ListingEnded`.
+Objects come as the API server wrote them (parsed JSON). A listing comes in pieces, so that events do not grow with the
+cluster: `ListingStarted`, one `...Seen` per object, `ListingEnded`.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from sluice_pod_watcher.core.folder.events import WriteLogLine
 Raw = Mapping[str, Any]
 """An object of the API server."""
 ListedKind = Literal["pods", "others", "nodes"]
-"""Pods of ours (by our label), all other pods, nodes: each is listed and watched by itself."""
+"""Our pods (by label), all other pods, nodes: each kind is listed and watched on its own."""
 
 # -- events -------------------------------------------------------------------------------------------------------
 
@@ -24,9 +24,9 @@ ListedKind = Literal["pods", "others", "nodes"]
 @dataclass(frozen=True, slots=True)
 class ListingStarted:
     """
-    From here to `ListingEnded`, what is seen is all there is.
+    The objects seen until `ListingEnded` are complete.
 
-    `went_back`: the API server's storage was restored from a backup, and its versions are smaller than they were.
+    `went_back`: the API server was restored from a backup, so its resourceVersions are smaller than before.
     """
 
     what: ListedKind
@@ -43,7 +43,7 @@ class ListingEnded:
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
-    """A pod of ours is listed, or was added or modified."""
+    """A pod of ours was listed, added or modified."""
 
     pod: Raw
 
@@ -57,21 +57,21 @@ class PodGone:
 
 @dataclass(frozen=True, slots=True)
 class OtherPodSeen:
-    """A pod that is none of ours: it takes room on its node."""
+    """A pod that is not ours, but uses resources of its node."""
 
     pod: Raw
 
 
 @dataclass(frozen=True, slots=True)
 class OtherPodGone:
-    """It is not there any more, or is one of ours now."""
+    """It was deleted, or became one of ours."""
 
     pod: Raw
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node is listed, or was added or modified."""
+    """A node was listed, added or modified."""
 
     node: Raw
 
@@ -88,7 +88,7 @@ Step = Literal["bind", "annotate", "condition"]
 
 @dataclass(frozen=True, slots=True)
 class PatchDone:
-    """A write to a pod was taken; `pod` is what the API server answered."""
+    """A write to a pod succeeded; `pod` is the API server's answer."""
 
     uid: RequestId
     step: Step
@@ -98,7 +98,7 @@ class PatchDone:
 @dataclass(frozen=True, slots=True)
 class PatchRefused:
     """
-    A write to a pod was refused with this HTTP status; 0 when no answer came, and it may have landed.
+    A write to a pod failed with this HTTP status; 0 without an answer, when it may have landed.
 
     `retry_after_s`: the pause that the API server asks for, 0 for none.
     """
@@ -112,7 +112,7 @@ class PatchRefused:
 
 @dataclass(frozen=True, slots=True)
 class PodRead:
-    """What the API server has under the pod's name now; None when there is nothing."""
+    """The object under the pod's name now; None when there is none."""
 
     uid: RequestId
     pod: Raw | None
@@ -120,7 +120,7 @@ class PodRead:
 
 @dataclass(frozen=True, slots=True)
 class PodUnreadable:
-    """It could not be read; this says nothing about the pod."""
+    """The read failed, which shows nothing about the pod."""
 
     uid: RequestId
     message: str
@@ -128,14 +128,14 @@ class PodUnreadable:
 
 @dataclass(frozen=True, slots=True)
 class PodEvicted:
-    """The eviction was taken: the pod will be gone."""
+    """The eviction was accepted: the pod will be deleted."""
 
     uid: RequestId
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionRefused:
-    """The eviction was not taken: 429 for a disruption budget, 404 and 409 for a pod that is not that one any more."""
+    """The eviction was rejected: 429 for a disruption budget, 404 and 409 when that pod no longer exists."""
 
     uid: RequestId
     status: int
@@ -144,21 +144,21 @@ class EvictionRefused:
 
 @dataclass(frozen=True, slots=True)
 class GpusListed:
-    """The objects of GPUs that were there when this process began, by name."""
+    """The names of the GPU objects that existed when this process started."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GpuMirrored:
-    """The object of a GPU was written, or is gone."""
+    """The object of a GPU was written or deleted."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class GpuNotMirrored:
-    """It could not be written."""
+    """The object of a GPU could not be written."""
 
     name: str
     message: str
@@ -167,9 +167,9 @@ class GpuNotMirrored:
 @dataclass(frozen=True, slots=True)
 class ClaimsRead:
     """
-    What `ReadClaims` found: for each claim the object, its volume and its class, as far as they are there.
+    The result of `ReadClaims`: per claim the object, its volume and its class, as far as they exist.
 
-    `forbidden`: why they may not be read at all; empty when they may.
+    `forbidden`: why reading them is not allowed; empty when it is.
     """
 
     uid: RequestId
@@ -179,7 +179,7 @@ class ClaimsRead:
 
 @dataclass(frozen=True, slots=True)
 class ClaimsUnreadable:
-    """They could not be read now; `message` says why."""
+    """The claims could not be read now; `message` has the cause."""
 
     uid: RequestId
     message: str
@@ -191,7 +191,7 @@ ClaimObjects = tuple[str, Raw | None, Raw | None, Raw | None]
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """It is our turn again, after `Continue`."""
+    """The next turn, after `Continue`."""
 
 
 Event = (
@@ -227,7 +227,7 @@ Patch = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class BindPod:
-    """Tell the pod its devices, pin it and open its gate, in one patch. `PatchDone` or `PatchRefused` follows."""
+    """Write the pod's devices, its pin and its open gate, in one patch. `PatchDone` or `PatchRefused` follows."""
 
     uid: RequestId
     namespace: str
@@ -237,10 +237,7 @@ class BindPod:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatePod:
-    """
-    Tell the pod, in one patch, that its slice was made anew, or that it is not let go with it. `PatchDone` or
-    `PatchRefused` follows.
-    """
+    """Write, in one patch, that the slice was created again or is declined. `PatchDone` or `PatchRefused` follows."""
 
     uid: RequestId
     namespace: str
@@ -271,7 +268,7 @@ class ReadPod:
 
 @dataclass(frozen=True, slots=True)
 class ReadClaims:
-    """Read these volume claims, and where their volumes can be had. `ClaimsRead` or `ClaimsUnreadable` follows."""
+    """Read these volume claims, and the topology of their volumes. `ClaimsRead` or `ClaimsUnreadable` follows."""
 
     uid: RequestId
     namespace: str
@@ -281,10 +278,10 @@ class ReadClaims:
 @dataclass(frozen=True, slots=True)
 class EvictPod:
     """
-    Evict the pod, with the UID as a precondition. `PodEvicted` or `EvictionRefused` follows.
+    Evict the pod, with its UID as a precondition. `PodEvicted` or `EvictionRefused` follows.
 
-    Pods are never deleted in another way: an eviction of a pod that does not run is a deletion, and disruption budgets
-    hold for one that does.
+    Pods are only deleted by eviction: it deletes a pod that does not run, and respects disruption budgets for one that
+    does.
     """
 
     uid: RequestId
@@ -296,9 +293,9 @@ class EvictPod:
 @dataclass(frozen=True, slots=True)
 class WriteEvent:
     """
-    An Event about a pod. `key` names it; with `count` above 1 it is there, and only its series is written.
+    An Event about a pod, named by `key`. With `count` above 1 it exists already, and only its series is updated.
 
-    Nothing follows: events are for people, and one that is lost is not told twice.
+    Nothing follows: a lost Event is not written again.
     """
 
     uid: RequestId
@@ -313,7 +310,7 @@ class WriteEvent:
 
 @dataclass(frozen=True, slots=True)
 class MirrorGpu:
-    """Make the object of a GPU say this. `GpuMirrored` or `GpuNotMirrored` follows."""
+    """Make the object of a GPU show this. `GpuMirrored` or `GpuNotMirrored` follows."""
 
     name: str
     status: Mapping[str, Any]

@@ -1,9 +1,9 @@
 """
-What people are told of a pod: Events, and a condition on those whose trouble lasts for longer than a moment.
+Write Events, and a condition for pods with a lasting problem.
 
-In the good case nothing is written to the pod. `kubectl describe` shows of a condition only that it is False, so what
-is the matter is an Event as well. A thousand waiting pods whose reasons change all the time are told at a bounded rate,
-each in its turn: what is not written now is compared again later, and then says the latest.
+A pod without a problem gets no condition. `kubectl describe` shows of a condition only its status, so a problem is an
+Event as well. Writes have a bounded rate and go round the pods: a skipped one is compared later, and then shows the
+latest.
 """
 
 import hashlib
@@ -20,24 +20,24 @@ from sluice_pod_watcher.core.cluster.pods.pod_view import PodCondition
 from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
 
 EVENTS_REMEMBERED = 16
-"""Of one pod: what was said before counts on in its series."""
+"""Per pod: the same Event again extends its series."""
 NAME_CHARACTERS_MAX = 200
-"""Of a pod's name in that of its Events: an object's has at most 253, and no part of it ends in a dash (RFC 1123)."""
+"""Of the pod's name in an Event's name of at most 253, whose labels do not end in a dash (RFC 1123)."""
 READY = PodCondition("True", "SliceReady", "")
 
 
 class StatusWriter:
-    """Which conditions and events are to be written, and how fast."""
+    """Decides which conditions and Events to write, and how fast."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        """Nothing to tell."""
+        """Start with nothing to write."""
         self._config = config
         self._after_s = {"none": 0.0, "a moment": config.tell_after_s, "an answer": config.unanswered_after_s}
         self._line = FairLine(TokenBucket(config.conditions_per_s, config.burst))
-        """Of pods whose condition is to be written."""
+        """Pods whose condition has to be written."""
         self._events = TokenBucket(config.events_per_s, config.burst)
         self._queue: deque[WriteEvent] = deque(maxlen=config.events_max)
-        """What does not fit drops the oldest: events are for people, who look at the latest."""
+        """Queued Events; beyond the limit the oldest is dropped."""
 
     def tell(
         self, record: PodRecord, problem: PodProblem | None, now: float
@@ -56,11 +56,11 @@ class StatusWriter:
         return written, tuple(at for at in (again, later) if at is not None)
 
     def turns(self, now: float) -> list[RequestId]:
-        """Pods that stood in line for their condition, and whose turn it is."""
+        """Pods whose turn has come to get their condition written."""
         return self._line.turns(now)
 
     def _begins(self, record: PodRecord, problem: PodProblem) -> float:
-        """From when on a trouble is told. Whether an answer is missing counts from the last one, whatever it was."""
+        """When a problem is shown. The time for a missing answer starts with the last one."""
         since = record.quiet_since if problem.patience == "an answer" else record.since
         return since + self._after_s[problem.patience]
 
@@ -74,7 +74,7 @@ class StatusWriter:
         written = view.condition
         wanted = problem.condition if problem is not None else None
         if wanted is None and written is not None and written.status == "False" and not view.is_gated:
-            wanted = READY  # it was told that it waits, so it is told that this is over
+            wanted = READY  # its condition shows that it waited, so it shows that this is over
         if wanted is None or wanted == written or record.writing_condition.under_way:
             self._line.leave(record.uid)
             return None, None
@@ -93,7 +93,7 @@ class StatusWriter:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def event(self, record: PodRecord, level: Literal["Normal", "Warning"], reason: str, note: str) -> None:
-        """Say something about a pod. The same again is one more of its series."""
+        """Queue an Event about a pod. The same one again extends its series."""
         note = shorten(note, NOTE_CHARACTERS_MAX)
         digest = hashlib.sha256(f"{record.uid}/{reason}/{note}".encode()).hexdigest()[:16]
         name = record.name[:NAME_CHARACTERS_MAX].rstrip("-.")  # before a dot comes a letter or a digit
@@ -106,10 +106,10 @@ class StatusWriter:
         self._queue.append(said)
 
     def _remind(self, record: PodRecord, problem: PodProblem, now: float) -> float | None:
-        """Say what is the matter when it is news, and again before its Event expires. Returns when to look again."""
+        """Write an Event when the problem is new, and again before that one expires. Returns when to look again."""
         told = record.event_told
         if told is None and record.view is not None and record.view.condition == problem.condition:
-            record.event_told = told = (problem.event, problem.message, now)  # a predecessor has told it
+            record.event_told = told = (problem.event, problem.message, now)  # a predecessor wrote it
         at = now
         if told is not None and told[0] == problem.event:
             is_news = told[1] != problem.message
@@ -121,7 +121,7 @@ class StatusWriter:
         return now + self._config.event_again_s
 
     def due(self, now: float) -> list[WriteEvent]:
-        """The events that may be written now."""
+        """The Events to write now."""
         found: list[WriteEvent] = []
         while self._queue and self._events.take(now):
             found.append(self._queue.popleft())

@@ -1,10 +1,10 @@
 """
 The core of a cluster's pod-watcher: events in, instructions out.
 
-Facts come from the API server (`api_side`, `node_capacity`) and from the bus (`bus_side`). Nothing is decided before
-our pods were listed once and both streams were read; then each event costs what it is about, however many pods and
-nodes there are. What follows for a pod is decided in `pod_reconciler`, what is said of it in `pod_store`, and said by
-`RequestPublisher`.
+Facts come from the API server (`api_handler`, `node_capacity`) and from the bus (`bus_handler`). Nothing is decided
+before our pods were listed once and both streams were read; then an event costs what it is about, independent of the
+size of the cluster. `pod_reconciler` decides what follows for a pod, `pod_store` derives its request, and
+`RequestPublisher` publishes it.
 """
 
 from collections.abc import Mapping
@@ -66,14 +66,14 @@ READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
         ),
     ),
 )
-"""What it has to read: its own words (the guards of its writes), the answers, orders to evict, and the fleet."""
+"""What to read: its own requests (the guards of its writes), the answers, orders to evict, and the fleet."""
 
 
 class ClusterWatcher:
     """One source of requests: the pods of a cluster."""
 
     def __init__(self, run: RunId, config: ClusterConfig) -> None:
-        """Know nothing, want nothing."""
+        """Start empty."""
         self.config = config
         pod_store = PodStore(config)
         publisher = RequestPublisher(run, config.source, config.closing_ttl_s, pod_store)
@@ -87,7 +87,7 @@ class ClusterWatcher:
         self._continues = False
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take in one event; the only way in which anything changes."""
+        """Handle one event; the only entry point."""
         context = self._context
         self._continues = self._continues and not isinstance(event, Continued)
         match event:
@@ -116,7 +116,7 @@ class ClusterWatcher:
         return [*own, *context.publisher.drain()]
 
     def phases(self) -> Mapping[str, int]:
-        """How many pods are how far, for people who look."""
+        """Pods by phase, for metrics."""
         return self._context.pod_store.phases()
 
     def _host_event(self, event: NodeSeen | NodeGone | OtherPodSeen | OtherPodGone, now: float) -> None:
@@ -151,8 +151,8 @@ class ClusterWatcher:
             return
         context.ready = True
         self._bus.take_all(now)
-        context.told = []  # what was so before this start is no news
-        # Those first of whom nobody has spoken yet.
+        context.told = []  # earlier changes are no news
+        # First those that no process has published yet.
         new = [uid for uid, record in context.pod_store.records.items() if not record.on_bus]
         context.to_reconcile, context.pod_store.due = {}, dict.fromkeys(new)
         context.backlog = dict.fromkeys((*new, *context.pod_store.all_requests()))

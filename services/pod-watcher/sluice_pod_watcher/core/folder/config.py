@@ -1,4 +1,4 @@
-"""The tunables of the pod-watcher's decisions, with the reason for each default."""
+"""The tunables of a folder's pod-watcher, with the reason for each default."""
 
 from dataclasses import dataclass
 
@@ -15,25 +15,25 @@ class FolderConfig:
     """Times in seconds of the caller's clock."""
 
     source: SourceName = FOLDER
-    """For whom this watcher asks. Two folders need two names: each source withdraws what it does not list."""
+    """The name this watcher publishes under. Each folder needs its own: a source withdraws what it does not list."""
     max_gpus_per_node: int = 8
-    """What no node with so many GPUs could hold is refused."""
+    """Requests above this are refused: no node has so many GPUs."""
     driver_capabilities: tuple[str, ...] = CAPABILITIES
-    """What a container may choose of the driver."""
+    """The driver capabilities that a container may choose."""
     relist_s: float = 5.0
-    """The folder is listed at least this often, whatever the file system tells; each listing is a heartbeat."""
+    """The folder is listed at least this often, with or without a file system event; each listing is a heartbeat."""
     gone_grace_s: float = 1.0
     """
-    How long a pod must be missing, or its file be broken, before that counts. Editors that do not replace a file in
-    one step move it away or truncate it for some milliseconds.
+    How long a pod must be missing, or its file broken, before that counts. Editors that do not replace a file
+    atomically move it away or truncate it for some milliseconds.
     """
     closing_ttl_s: int = 4 * 3600
-    """How long closing words stay on the bus: far above any pause of any process (PROTOCOL W5)."""
+    """Time to live of final messages: far above any pause of any process (PROTOCOL W5)."""
     file_bytes_max: int = DEFAULT_LIMITS.file_bytes_max
     """Larger manifest files are refused."""
     documents_max: int = DEFAULT_LIMITS.documents_max
-    """More documents in one file (items of a List count) are refused."""
+    """Files with more documents (items of a List count) are refused."""
     nesting_max: int = DEFAULT_LIMITS.nesting_max
-    """Deeper nested documents are refused."""
+    """More deeply nested documents are refused."""
     nodes_max: int = DEFAULT_LIMITS.nodes_max
-    """More values in one file, each alias counted as all it stands for, are refused."""
+    """Files with more values, each alias counted in full, are refused."""

@@ -1,4 +1,4 @@
-"""What the pod-watcher's core hears and says, besides the exchange that all cores share."""
+"""Events and instructions of the folder core, besides those of the bus that all cores share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import Refusal
 
-# -- what is kept on disk -----------------------------------------------------------------------------------------
+# -- kept on disk ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestTerms:
-    """How the claims are asked for: what else the pod needs of its node, how to choose, and how urgently."""
+    """The terms of the claims: what else the pod needs of its node, how to choose, and its priority."""
 
     host: HostNeeds = NO_NEEDS
     priority: int = 0
@@ -34,7 +34,7 @@ class ManifestTerms:
     group: PodGroup | None = None
     preempts: bool = True
     warnings: tuple[str, ...] = ()
-    """What is taken as it was written, and its owner should know: sentences."""
+    """Sentences about parts that were accepted, but may not mean what the owner intended."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -43,7 +43,7 @@ NO_TERMS = ManifestTerms()
 
 @dataclass(frozen=True, slots=True)
 class RequestRevision:
-    """What was said at one revision of a request: the claims, or why they cannot be understood."""
+    """One revision of a request: the claims, or why they cannot be parsed."""
 
     revision: int
     claims: tuple[Claim, ...] = ()
@@ -54,10 +54,10 @@ class RequestRevision:
 @dataclass(frozen=True, slots=True)
 class IdentityRecord:
     """
-    One document of one file, for as long as it is there, as the request `uid`.
+    One document of one file, for as long as it exists, as the request `uid`.
 
-    `document` is `namespace/name`; empty when it stands for trouble with the file as a whole. `asks` are the last few
-    things said, newest last, never empty. `ended` is set once nobody wants it any more, for ever.
+    `document` is `namespace/name`; empty when it stands for a problem with the whole file. `asks` are the last few
+    revisions, newest last, never empty. `ended` is set for good once the document no longer wants it.
     """
 
     uid: RequestId
@@ -68,7 +68,7 @@ class IdentityRecord:
     asks: tuple[RequestRevision, ...]
     ended: WithdrawCause | None = None
     held: Held | None = None
-    """What it was bound to last. Kept here because the bus may forget it."""
+    """Its last slice. Kept here because the bus may forget it."""
 
 
 # -- events -------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class IdentityRecord:
 
 @dataclass(frozen=True, slots=True)
 class IdentitiesLoaded:
-    """What the identities file holds. Heard once, before anything is decided; empty when there was no file."""
+    """The content of the identities file, before anything is decided; empty when there was no file."""
 
     records: tuple[IdentityRecord, ...]
 
@@ -91,9 +91,9 @@ class IdentitiesSaved:
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
     """
-    One file of the folder: its name (no path) and its text, or why there is no text.
+    One file of the folder: its name (no path) and its text, or why there is none.
 
-    `too_large` stands for a file over `Rules.file_bytes_max`, `error` for any other reason.
+    `too_large`: over `FolderConfig.file_bytes_max`. `error`: any other reason.
     """
 
     name: str
@@ -104,26 +104,26 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class FolderListed:
-    """Everything in the folder, at one moment after the listing was asked for. What is not in it is not there."""
+    """Everything in the folder, at one moment after the listing was requested. What is missing does not exist."""
 
     files: tuple[ManifestFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FolderUnlistable:
-    """The folder could not be listed; this says nothing about what is in it."""
+    """The folder could not be listed, which shows nothing about its content."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class FolderChanged:
-    """Something in the folder has changed (a hint: it is listed again anyway, from time to time)."""
+    """Something in the folder changed (a hint: it is listed again anyway, from time to time)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostsKnown:
-    """What the nodes have besides GPUs."""
+    """The resources of the nodes besides GPUs."""
 
     hosts: tuple[tuple[NodeName, HostFacts], ...]
 
@@ -144,7 +144,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class SaveIdentities:
-    """Put all records on disk, in place of what is there; answered by `IdentitiesSaved`. One at a time."""
+    """Replace the records on disk by these; answered by `IdentitiesSaved`. One at a time."""
 
     version: int
     records: tuple[IdentityRecord, ...]
@@ -157,7 +157,7 @@ class ListFolder:
 
 @dataclass(frozen=True, slots=True)
 class WriteLogLine:
-    """One line in the log: what changed, in words."""
+    """One log line: what changed."""
 
     level: Literal["info", "warning"]
     sentence: str

@@ -1,9 +1,9 @@
 """
-Which document of which file is which request, for as long as it is there.
+Map each document of each file to its request, for as long as the document exists.
 
-A request's id must outlive this process and the broker (a running pod is known by it to its node), and must not
-outlive the document (a file made anew is a new pod). So the book is kept on disk, and every change is there before
-anything is said about it on the bus: `saved` tells what may be said.
+A request's id must outlive this process and the broker (a running pod's node knows it by that id), but not the document
+(a recreated file is a new pod). So the records are kept on disk, and each change is saved before it is published:
+`saved` tells what may be published.
 """
 
 from collections.abc import Iterable
@@ -14,16 +14,16 @@ from sluice.contracts.messages import Held, WithdrawCause
 from sluice_pod_watcher.core.folder.events import IdentityRecord, RequestRevision, SaveIdentities
 
 ASKS_MAX = 8
-"""How many of the last things said are remembered, to compare an answer with what it answers."""
+"""How many of the last revisions are remembered, to match an answer to its revision."""
 DocumentKey = tuple[str, str]
 """File and document."""
 
 
 class Identities:
-    """The book: every record that is not closed yet. At most one living record at a place."""
+    """Every record that is not closed yet. At most one active record per document."""
 
     def __init__(self, run: RunId) -> None:
-        """Begin empty; new ids are made of `run` and a counter."""
+        """Start empty; new ids consist of `run` and a counter."""
         self._run = run
         self._number = 0
         self._records: dict[RequestId, IdentityRecord] = {}
@@ -35,9 +35,9 @@ class Identities:
         self._saving = False
         self._was_empty = False
         self._adopted: dict[RequestId, None] = {}
-        """Whom the bus has told of when the book was lost, also those that are closed by now."""
+        """Requests adopted from the bus after the book was lost, including those closed by now."""
         self._first: dict[RequestId, None] | None = None
-        """Whom the first listing of this process began; None before that."""
+        """Requests that began with the first listing of this process; None before that."""
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -50,27 +50,24 @@ class Identities:
         return self._records.get(uid)
 
     def all(self) -> tuple[IdentityRecord, ...]:
-        """Every record, the oldest first."""
+        """Every record, oldest first."""
         return tuple(self._records.values())
 
     def living(self) -> tuple[IdentityRecord, ...]:
-        """The records that somebody wants, the oldest first."""
+        """The records that are wanted, oldest first."""
         return tuple(record for record in self._records.values() if record.ended is None)
 
     def at(self, place: DocumentKey) -> IdentityRecord | None:
-        """The living record of a document."""
+        """The active record of a document."""
         uid = self._living.get(place)
         return self._records[uid] if uid is not None else None
 
     def may_be_unknown(self, uid: RequestId) -> bool:
-        """
-        Whether this id may have been in a book that was lost, and nobody has told of it: there was no book, and the id
-        is none of our own making.
-        """
+        """Whether this id may come from a lost book, without a trace on the bus."""
         return self._was_empty and uid not in self._adopted and not uid.startswith(f"{self._run}-")
 
     def may_be_known_as_another(self, uid: RequestId) -> bool:
-        """Whether its pod was in the folder already when the book was found lost: it may run under a lost id."""
+        """Whether its pod was in the folder already when the book was lost: it may run under a lost id."""
         return self._was_empty and uid in (self._first or {})
 
     def is_saved(self, uid: RequestId) -> bool:
@@ -80,7 +77,7 @@ class Identities:
     # -- changing -------------------------------------------------------------------------------------------------
 
     def load(self, records: Iterable[IdentityRecord]) -> None:
-        """Take over what a predecessor has saved. Of two living records at one place the later one counts."""
+        """Take over what a predecessor saved. Of two active records for one document the later one counts."""
         for record in records:
             self._put(record)
         self._was_empty = not self._records
@@ -88,7 +85,7 @@ class Identities:
         self._version = self._saved
 
     def listed(self) -> None:
-        """Everything in the folder has its record."""
+        """Every document in the folder has its record."""
         if self._first is None:
             self._first = {uid: None for uid in self._records if uid.startswith(f"{self._run}-")}
 
@@ -99,28 +96,28 @@ class Identities:
         return self._put(IdentityRecord(uid, *place, namespace, name, (ask,)))
 
     def adopt(self, record: IdentityRecord) -> None:
-        """Take over what the bus says of an identity that no file remembers."""
+        """Take over an identity from the bus that no file remembers."""
         self._adopted[record.uid] = None
         self._put(record)
 
     def say(self, uid: RequestId, ask: RequestRevision) -> IdentityRecord:
-        """The identity says something else from now on."""
+        """Add a revision to an identity."""
         record = self._records[uid]
         return self._put(replace(record, asks=(*record.asks, ask)[-ASKS_MAX:]))
 
     def hold(self, uid: RequestId, held: Held) -> IdentityRecord:
-        """It is bound to this now."""
+        """It is bound to this slice now."""
         return self._put(replace(self._records[uid], held=held))
 
     def end(self, uid: RequestId, cause: WithdrawCause) -> IdentityRecord:
-        """Nobody wants it any more, for ever. Its place is free for another identity."""
+        """Close an identity for good. Its document can get another one."""
         record = self._records[uid]
         if record.ended is not None:
             return record
         return self._put(replace(record, ended=cause))
 
     def drop(self, uid: RequestId) -> None:
-        """The last word about it was said."""
+        """Its final message is on the bus."""
         record = self._records.pop(uid)
         self._vacate(record)
         if self._first is not None:
@@ -148,17 +145,17 @@ class Identities:
         if self._living.get(place) == record.uid:
             del self._living[place]
 
-    # -- keeping --------------------------------------------------------------------------------------------------
+    # -- saving -----------------------------------------------------------------------------------------------
 
     def save(self) -> list[SaveIdentities]:
-        """The instruction to save what has changed, unless one is under way."""
+        """The instruction to save what changed, unless one is under way."""
         if self._saving or self._version == self._saved:
             return []
         self._saving = True
         return [SaveIdentities(self._version, self.all())]
 
     def saved(self, version: int) -> None:
-        """The book of that version is on disk."""
+        """That version is on disk."""
         self._saving = False
         self._saved = max(self._saved, version)
         for uid in [uid for uid, changed_in in self._changed_in.items() if changed_in <= self._saved]:

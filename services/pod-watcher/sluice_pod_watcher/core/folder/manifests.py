@@ -1,7 +1,7 @@
 """
-One manifest file of the folder to the pods in it, each with an identity that survives edits of the file.
+Turn a manifest file of the folder into its pods, each with an identity that survives edits of the file.
 
-How a manifest is read, and what it asks for, is `sluice.contracts.manifests`; here it becomes a file of this folder.
+`sluice.contracts.manifests` reads the manifest and its requests.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,7 @@ class ManifestPod:
     One document of a file.
 
     `document` is its identity within the file: `namespace/name`, with a number where two claim the same. Neither
-    `claims` nor a `refusal` means a pod that asks for nothing.
+    `claims` nor a `refusal` means a pod without a request.
     """
 
     document: str
@@ -32,14 +32,14 @@ class ManifestPod:
     refusal: Refusal | None = None
     terms: ManifestTerms = NO_TERMS
     skipped: str = ""
-    """Why it was not looked at, in a sentence."""
+    """Why it was ignored, in a sentence."""
     urgency: PodPriority = NO_PRIORITY
-    """What `terms` says of it, before PriorityClasses of other files are looked at."""
+    """The priority from `terms`, before PriorityClasses of other files are applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedFile:
-    """What is in a file; when it is `broken`, nobody knows."""
+    """The content of a file; unknown while it is `broken`."""
 
     found: tuple[ManifestPod, ...] = ()
     broken: Refusal | None = None
@@ -47,7 +47,7 @@ class ParsedFile:
 
 
 def parse_file(file: ManifestFile, config: FolderConfig) -> ParsedFile:
-    """Read one file. Never raises, whatever is in it."""
+    """Read one file. Never raises."""
     if file.error:
         message = f"{file.name} cannot be read: {file.error}"
         return ParsedFile(broken=Refusal(reason=RefusalReason.NOT_YAML, message=message))
@@ -65,7 +65,7 @@ def parse_file(file: ManifestFile, config: FolderConfig) -> ParsedFile:
 
 
 def _found(pod: PodManifest) -> ManifestPod:
-    """An object of the file; `document` is left to `_identified`."""
+    """An object of the file; `_identified` sets its `document`."""
     if pod.ask is None:
         terms = replace(NO_TERMS, warnings=pod.warnings)
         return ManifestPod("", pod.namespace, pod.name, refusal=pod.refusal, terms=terms, skipped=pod.skipped)
@@ -85,7 +85,7 @@ def _found(pod: PodManifest) -> ManifestPod:
 
 
 def with_class(found: ManifestPod, classes: Collection[PriorityClass]) -> ManifestPod:
-    """The same with what its PriorityClass says, which may be in another file; or a warning that there is none."""
+    """Apply its PriorityClass, which may be in another file; or warn that there is none."""
     if not found.claims:
         return found
     urgency = with_priority_class(found.urgency, classes)
@@ -97,15 +97,15 @@ def with_class(found: ManifestPod, classes: Collection[PriorityClass]) -> Manife
     return replace(found, terms=terms)
 
 
-# -- all of a file ------------------------------------------------------------------------------------------------
+# -- a whole file ----------------------------------------------------------------------------------------------
 
 
 def _identified(objects: list[ManifestPod], file: str) -> tuple[ManifestPod, ...]:
     """
     Give every object an identity that survives edits of the file.
 
-    The first pod of a name has that name; a second one is refused. Everything else (kinds that are no pods, objects
-    without a name) takes what is left, so that a mended `kind` keeps its identity, and is numbered otherwise.
+    The first pod of a name gets that name; a second one is refused. Everything else (other kinds, objects without a
+    name) gets a free name, so that a fixed `kind` keeps its identity, or a number.
     """
     taken: dict[str, None] = {}
     keys: dict[int, str] = {}
@@ -133,7 +133,7 @@ def _asks(found: ManifestPod) -> bool:
 
 
 def duplicate(pod: str, file: str) -> Refusal:
-    """The refusal of a pod whose name another one has, in `file`."""
+    """The refusal of a pod whose name exists already, in `file`."""
     return Refusal(
         reason=RefusalReason.DUPLICATE_POD,
         message=f"a pod of this name is already in {file}",

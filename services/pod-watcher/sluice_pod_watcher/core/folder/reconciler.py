@@ -1,13 +1,12 @@
 """
-What follows for each pod from the folder, from the answers, and from what the bus says of our own requests.
+Reconcile the pods of the folder: from the manifests, the answers, and our own requests on the bus.
 
-Three rules shape it. A pod that was asked for is not disturbed by an edit that cannot be understood: the edit is
-refused under an id of its own. An edit of an ask that has no slice yet is a new revision; once there is a slice, it is
-a new pod. And what somebody else ended stays ended: the document is asked for anew after the next listing, which
-proves that it is still there.
+Three rules shape it. An invalid edit does not disturb a pod with a request: the edit is refused under an id of its own.
+An edit of a request without a slice is a new revision; with a slice, it is a new pod. A request that another process
+ended stays ended: the document gets a new one after the next listing, which proves that it still exists.
 
-A pod that is ordered to be evicted ends, and its document is asked for anew at once: the document is what a controller
-is elsewhere. If it is gone meanwhile, the next listing says so.
+A pod that is ordered to be evicted ends, and its document makes a new request at once: the document stands in for a
+controller. If it was deleted meanwhile, the next listing shows that.
 """
 
 from collections.abc import Mapping
@@ -38,33 +37,33 @@ from sluice_pod_watcher.core.folder.manifests import ManifestPod
 from sluice_pod_watcher.core.folder.view import FolderView
 
 EDIT = " (edit)"
-"""Marks the identity of an edit that cannot be understood, beside the pod that it would have changed."""
+"""Marks the identity of an invalid edit, beside the pod that it would have changed."""
 
 
 @dataclass(slots=True)
 class FolderReconciler:
-    """Our requests: what each shall say, and the sentences about what changed (`told`, taken by the watcher)."""
+    """The requests of the folder: the message of each, and log lines about changes (`told`, taken by the watcher)."""
 
     config: FolderConfig
     identities: Identities
     answers: dict[RequestId, BindingMessage] = field(default_factory=dict)
     due: dict[RequestId, None] = field(default_factory=dict)
-    """Whose word on the bus has to be looked at."""
+    """Requests to compare with the bus."""
     told: list[WriteLogLine] = field(default_factory=list)
     _since: dict[DocumentKey, float] = field(default_factory=dict)
-    """Since when a place is missing or broken, while that does not count yet."""
+    """Since when a document is missing or broken, while that does not count yet."""
     _left_alone: Mapping[DocumentKey, ManifestPod] = field(default_factory=dict)
     _wanted: Mapping[DocumentKey, ManifestPod] = field(default_factory=dict)
-    """What the last listing found: how a pod that is evicted is asked for anew."""
+    """The last listing, from which an evicted pod makes its new request."""
     _contested: dict[RequestId, None] = field(default_factory=dict)
-    """Who has a slice although its pod has another one: which one it keeps is known when all answers were read."""
+    """Requests with a slice whose pod has another one: which one it keeps is decided when all answers were read."""
     _evicted: dict[RequestId, None] = field(default_factory=dict)
-    """Of whom is yet to be said that they were evicted."""
+    """Evicted requests whose outcome is not published yet."""
     _words: dict[RequestId, tuple[IdentityRecord, bool, RequestMessage]] = field(default_factory=dict)
-    """The word of each request, and what it was made of: every listing asks for all of them again."""
+    """The message of each request, and its inputs: each listing needs all of them again."""
 
     def message_of(self, record: IdentityRecord) -> RequestMessage:
-        """What the bus shall say of a record."""
+        """The message for a record."""
         last, source = record.asks[-1], self.config.source
         if record.ended is not None:
             closing = isinstance(self.answers.get(record.uid), Released)
@@ -101,23 +100,23 @@ class FolderReconciler:
         )
 
     def all_requests(self) -> tuple[RequestId, ...]:
-        """Every request that is not closed, the oldest first."""
+        """Every request that is not closed, oldest first."""
         return tuple(record.uid for record in self.identities.all())
 
     def asking(self) -> int:
-        """How many pods ask for a slice."""
+        """How many pods request a slice."""
         return sum(1 for record in self.identities.living() if record.asks[-1].claims)
 
     def has_seen_all(self) -> bool:
-        """A listing of the folder is whole."""
+        """A listing of the folder is complete."""
         return True
 
     def may_publish(self, uid: RequestId) -> bool:
-        """Whether the identity is on disk: before that, nothing is said of it."""
+        """Whether its identity is on disk: nothing is published before."""
         return self.identities.is_saved(uid)
 
     def word(self, uid: RequestId) -> RequestMessage | None:
-        """What the bus shall say of a request."""
+        """The message of a request."""
         record = self.identities.get(uid)
         if record is None:
             return None
@@ -128,11 +127,11 @@ class FolderReconciler:
         return known[2]
 
     def counts_at(self) -> float | None:
-        """When a listing could decide what does not count yet; None when there is nothing of that kind."""
+        """When a listing could settle what does not count yet; None if there is nothing open."""
         return min(self._since.values()) + self.config.gone_grace_s if self._since else None
 
     def drop(self, uid: RequestId) -> None:
-        """The last word about a request was said."""
+        """The final message of a request is on the bus."""
         self.identities.drop(uid)
         self.answers.pop(uid, None)
         self._words.pop(uid, None)
@@ -140,11 +139,11 @@ class FolderReconciler:
     # -- the folder -----------------------------------------------------------------------------------------------
 
     def holders(self) -> list[DocumentKey]:
-        """The places that ask for a pod, the oldest first."""
+        """The documents with a request, oldest first."""
         return [(each.file, each.document) for each in self.identities.living() if each.asks[-1].claims]
 
     def listed(self, view: FolderView, now: float) -> None:
-        """Compare the book with a listing."""
+        """Compare the records with a listing."""
         since, self._since = self._since, {}
         self._wanted = view.wanted
         trouble = {(file, ""): ManifestPod("", "", "", refusal=refusal) for file, refusal in view.broken.items()}
@@ -161,14 +160,14 @@ class FolderReconciler:
             place = (record.file, record.document)
             if self._is_trouble(place):
                 if place not in trouble:
-                    self._end(record, "is understood again, or gone")
+                    self._end(record, "is valid again, or deleted")
             elif place not in view.wanted and record.file not in view.broken and self._counts(place, since, now):
-                self._end(record, "is not there any more")
+                self._end(record, "was deleted")
         self._leave_alone(view.asking_nothing)
         self.identities.listed()
 
     def _settle(self, place: DocumentKey, found: ManifestPod) -> ManifestPod | None:
-        """See to it that a place says what is found there. Returns what cannot be said, for a pod is there already."""
+        """Publish what was found in a document. Returns what cannot be published because its pod exists already."""
         record = self.identities.at(place)
         if record is None:
             self._begin(place, found)
@@ -180,14 +179,15 @@ class FolderReconciler:
             return found
         elif last.claims and self._has_slice(record):
             if _takes_the_same(last, found):
-                # How a slice was chosen says nothing any more once it is there, but what others' terms speak of does.
+                # Once the slice is bound, its placement policy no longer counts, but labels that others' terms match
+                # do.
                 host = msgspec.structs.replace(last.terms.host, **_of_pods(found.terms.host))
                 followed = replace(last.terms, host=host, labels=found.terms.labels)
                 if followed != last.terms:
                     self.identities.say(record.uid, RequestRevision(last.revision + 1, last.claims, None, followed))
                 self.due[record.uid] = None
                 return None
-            self._end(record, "was changed after it had its slice: it is a new pod now")
+            self._end(record, "was changed after it got its slice: it is a new pod now")
             self._begin(place, found)
         else:
             self._say(record, RequestRevision(last.revision + 1, found.claims, found.refusal, found.terms))
@@ -213,11 +213,11 @@ class FolderReconciler:
 
     @staticmethod
     def _is_trouble(place: DocumentKey) -> bool:
-        """Whether a place stands for a broken file or a refused edit: nothing is held for it."""
+        """Whether it stands for a broken file or a refused edit, which holds no slice."""
         return not place[1] or place[1].endswith(EDIT)
 
     def _counts(self, place: DocumentKey, since: Mapping[DocumentKey, float], now: float) -> bool:
-        """Whether a place was missing or broken for long enough to believe it."""
+        """Whether it was missing or broken for long enough."""
         began = since.get(place, now)
         if now - began >= self.config.gone_grace_s:
             return True
@@ -225,7 +225,7 @@ class FolderReconciler:
         return False
 
     def _leave_alone(self, asking_nothing: Mapping[DocumentKey, ManifestPod]) -> None:
-        """Say once of each pod that it is none of ours, and what it is warned of whenever that changes."""
+        """Log each pod without a request once, and its warnings whenever they change."""
         for place, found in asking_nothing.items():
             before = self._left_alone.get(place)
             if before is None or before.terms.warnings != found.terms.warnings:
@@ -235,7 +235,7 @@ class FolderReconciler:
     # -- answers --------------------------------------------------------------------------------------------------
 
     def answered(self, uid: RequestId, answer: BindingMessage) -> None:
-        """The allocator's word about one of our requests is known (again)."""
+        """The allocator's answer to one of our requests was read, maybe again."""
         record = self.identities.get(uid)
         if record is None:
             return
@@ -245,26 +245,26 @@ class FolderReconciler:
         self.judge(record)
 
     def judge(self, record: IdentityRecord) -> None:
-        """What follows for a record from its answer."""
+        """Reconcile a record with its answer."""
         answer, had = self.answers.get(record.uid), record.held
         if isinstance(answer, Bound):
             if not answer.is_for(had):
-                return  # sent before the broker was wiped: the pod runs where it is, and is bound to that again
+                return  # sent before the broker was wiped: the pod stays where it is, and is bound to that again
             record = self._remember_held(record, Held(node=answer.node, allocation=answer.allocation))
         if isinstance(answer, Released):
             if record.ended is None:
-                self._end(record, "has lost its slice")
+                self._end(record, "lost its slice")
             self.due[record.uid] = None
         elif record.ended is None and isinstance(answer, Bound) and had is None and _is_too_late(record, answer):
-            self._end(record, "was changed too late, its slice was given already: it is a new pod now")
+            self._end(record, "was changed after its slice was granted: it is a new pod now")
             last = record.asks[-1]
             self._begin((record.file, record.document), _found(record, last))
 
     def evict(self, uid: RequestId, why: str) -> None:
         """
-        The allocator orders a pod to go. Whether it may be is its decision, made of what the request says.
+        The allocator orders an eviction; whether it is allowed was its decision, from the request.
 
-        An ended one was evicted or went by itself: either way nobody holds its slice any more.
+        An ended request was evicted or ended by itself: in both cases its slice is free.
         """
         record = self.identities.get(uid)
         if record is None or not (record.asks[-1].claims or record.ended is not None):
@@ -283,7 +283,7 @@ class FolderReconciler:
             self.due[uid] = None
 
     def take_evicted(self) -> list[RequestId]:
-        """Who was evicted, as far as that is on disk: a crash before would keep the pod under its old id."""
+        """Evicted requests whose end is on disk: after an earlier crash the pod would keep its old id."""
         if not self._evicted:
             return []
         saved = [uid for uid in self._evicted if self.identities.is_saved(uid)]
@@ -292,19 +292,19 @@ class FolderReconciler:
         return [uid for uid in saved if uid in self.identities]
 
     def _remember_held(self, record: IdentityRecord, held: Held) -> IdentityRecord:
-        """Say with the request where its slice is: a wiped broker will not know."""
+        """Publish with the request where its slice is: a wiped broker will not know."""
         if record.held == held:
             return record
         self.due[record.uid] = None
         return self.identities.hold(record.uid, held)
 
-    # -- our own words, as the bus has them -----------------------------------------------------------------------
+    # -- our own requests on the bus ---------------------------------------------------------------------------------
 
     def heard(self, uid: RequestId, message: RequestMessage) -> bool:
         """
-        The bus says this of a request of our source: ours, a predecessor's, or a rival's.
+        The bus shows this about a request of our source: ours, a predecessor's, or a rival's.
 
-        Returns whether the request was not known to us, and its answer counts from now on.
+        Returns whether the request was unknown here, so that its answer counts from now on.
         """
         record = self.identities.get(uid)
         if record is None and uid in self._contested:
@@ -325,7 +325,7 @@ class FolderReconciler:
         if record.ended is not None:
             return
         if message.closing:
-            self.told.append(log_lines.ended(record, "was ended by somebody else"))
+            self.told.append(log_lines.ended(record, "was withdrawn by another process"))
             self.drop(record.uid)
             return
         last = record.asks[-1]
@@ -333,12 +333,12 @@ class FolderReconciler:
             self.identities.say(record.uid, RequestRevision(message.revision, last.claims, last.refusal, last.terms))
         self.identities.end(record.uid, message.cause)
         self.due[record.uid] = None
-        self.told.append(log_lines.ended(record, "was ended by somebody else"))
+        self.told.append(log_lines.ended(record, "was withdrawn by another process"))
 
     def _asked_anew(self, uid: RequestId, message: RequestMessage) -> IdentityRecord | None:
         """
-        Under which request, that has a slice as this one has, its pod was asked for while a server that lags hid this
-        one from who had lost the book. The pod runs on the slice of before, unless it was taken from it since.
+        The request, with the same slice, that was made for its pod while a lagging server hid this one from a process
+        without its book. The pod runs on the earlier slice, unless that was revoked since.
         """
         if not isinstance(message, AllocationRequested) or message.held is None:
             return None
@@ -348,19 +348,19 @@ class FolderReconciler:
         return other if self.identities.may_be_known_as_another(other.uid) else None
 
     def take_contested(self) -> list[RequestId]:
-        """Of whom is to be decided, now that all answers were read."""
+        """Requests to decide on, now that all answers were read."""
         contested, self._contested = [*self._contested], {}
         return contested
 
     def decide(self, uid: RequestId, message: RequestMessage, answer: BindingMessage | None) -> None:
-        """A pod has two slices: it keeps the one of before the book was lost, if that was not released."""
+        """A pod has two slices: it keeps the one from before the book was lost, if that was not released."""
         other = self._asked_anew(uid, message)
         if other is not None and not isinstance(answer, Released):
-            self._end(other, "runs under another id, which a server that lags had not shown")
+            self._end(other, "runs under another id, which a lagging server did not show")
         self._adopt(uid, message)
 
     def _adopt(self, uid: RequestId, message: RequestMessage) -> bool:
-        """A request that no file remembers is matched with the document that it says it is of."""
+        """Match a request that no file remembers with the document that it names."""
         if isinstance(message, RequestWithdrawn):
             if message.closing:
                 return False
@@ -372,7 +372,7 @@ class FolderReconciler:
         other = self.identities.at(_place(message))
         was_hidden = held is not None and self.identities.may_be_unknown(uid)
         if other is not None and was_hidden and not self._has_slice(other):
-            self._end(other, "has its slice under another id, which a server that lags had not shown")
+            self._end(other, "has its slice under another id, which a lagging server did not show")
             other = None
         record = IdentityRecord(
             uid,
@@ -388,12 +388,12 @@ class FolderReconciler:
         return True
 
     def _has_slice(self, record: IdentityRecord) -> bool:
-        """Whether a pod is bound: it may run there."""
+        """Whether a pod is bound, so that it may run there."""
         return record.held is not None or isinstance(self.answers.get(record.uid), Bound)
 
 
 def _place(message: AllocationRequested | RequestRejected) -> DocumentKey:
-    """The file and the document that a request says it is of."""
+    """The file and the document that a request names."""
     return message.origin, f"{message.namespace}/{message.name}" if message.name else ""
 
 
@@ -419,19 +419,19 @@ def _found(record: IdentityRecord, ask: RequestRevision) -> ManifestPod:
 
 
 def _takes_the_same(one: RequestRevision, other: RequestRevision | ManifestPod) -> bool:
-    """Whether two asks take the same of a node. How they choose, and how urgently, counts only before they have it."""
+    """Whether two revisions take the same of a node. Policy and priority count only before the pod has it."""
     nothing = _of_pods(NO_NEEDS)
     hosts = (msgspec.structs.replace(each.terms.host, **nothing) for each in (one, other))
     return one.claims == other.claims and next(hosts) == next(hosts)
 
 
 def _of_pods(host: HostNeeds) -> dict[str, object]:
-    """What is said of other pods and of ports: also what a version did not read that is older than that."""
+    """The fields about other pods and ports, including those that an older version did not read."""
     return {"beside": host.beside, "apart": host.apart, "spread": host.spread, "ports": host.ports}
 
 
 def _is_too_late(record: IdentityRecord, bound: Bound) -> bool:
-    """Whether the slice was given for an earlier ask that wanted something else."""
+    """Whether the slice was granted for an earlier revision with other needs."""
     last = record.asks[-1]
     if bound.request_revision >= last.revision:
         return False

@@ -1,7 +1,7 @@
 """
-The folder as a whole: which pods it wants, which file is broken, and who has a name that two files claim.
+The folder as a whole: the pods it wants, broken files, and names that two files claim.
 
-Says what is written, not what follows from it.
+Shows what is written, not what follows from it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from sluice_pod_watcher.core.folder.manifests import ManifestPod, ParsedFile, du
 
 @dataclass(frozen=True, slots=True)
 class FolderView:
-    """What one listing says: documents that want something (or are refused), broken files, pods that ask nothing."""
+    """One listing: documents with a request (or a refusal), broken files, pods without a request."""
 
     wanted: Mapping[DocumentKey, ManifestPod]
     broken: Mapping[str, Refusal]
@@ -25,13 +25,13 @@ class FolderView:
 
 @dataclass(slots=True)
 class ParsedFolder:
-    """The last listing. A file is parsed again only when its text has changed."""
+    """The last listing. A file is parsed again only when its text changed."""
 
     config: FolderConfig
     _parsed: dict[str, tuple[ManifestFile, ParsedFile]] = field(default_factory=dict)
 
     def listed(self, files: Iterable[ManifestFile]) -> None:
-        """Take in a full listing."""
+        """Apply a complete listing."""
         parsed: dict[str, tuple[ManifestFile, ParsedFile]] = {}
         for file in sorted(files, key=lambda each: each.name):
             known = self._parsed.get(file.name)
@@ -41,16 +41,16 @@ class ParsedFolder:
                 continue
             found = parse_file(file, self.config)
             if found.broken is not None and known is not None:
-                found = replace(found, classes=known[1].classes)  # an editor may be in the middle of writing it
+                found = replace(found, classes=known[1].classes)  # an editor may be writing it
             parsed[file.name] = file, found
         self._parsed = parsed
 
     def view(self, holders: Iterable[DocumentKey]) -> FolderView:
         """
-        What the listing says.
+        The result of the listing.
 
-        A name that two files claim belongs to the first of `holders` (places that ask for a pod already), or else to
-        the first file; the others are refused.
+        A name that two files claim belongs to the first of `holders` (documents with a request), or else to the first
+        file; the others are refused.
         """
         wanted: dict[DocumentKey, ManifestPod] = {}
         broken: dict[str, Refusal] = {}

@@ -1,9 +1,8 @@
 """
-The pod-watcher's core: events in, instructions out.
+The core of a folder's pod-watcher: events in, instructions out.
 
-Three sources of facts meet here: the folder (what people want), the identities on disk (who is who), and the bus (what
-was said and answered). Nothing is decided before all three were read once; what follows from them is decided in
-`pods`, and said by `publisher`.
+Facts come from the folder, from the identities on disk, and from the bus. Nothing is decided before all three were read
+once; `reconciler` decides what follows, and `publisher` publishes it.
 """
 
 from collections import Counter
@@ -61,14 +60,14 @@ READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
         ),
     ),
 )
-"""What it has to read: its own words (they are the guards of its writes), the answers, and orders to evict."""
+"""What to read: its own requests (the guards of its writes), the answers, and orders to evict."""
 
 
 class FolderWatcher:
     """One source of requests: a folder of manifests."""
 
     def __init__(self, run: RunId, config: FolderConfig) -> None:
-        """Know nothing, want nothing."""
+        """Start empty."""
         self.config = config
         self._identities = Identities(run)
         self._pods = FolderReconciler(config, self._identities)
@@ -81,10 +80,10 @@ class FolderWatcher:
         self._ready = False
         self._read_answers: dict[RequestId, BindingMessage] = {}
         self._read_words: dict[RequestId, None] = {}
-        """What is being read of answers, and of our own requests; taken when all of it is there."""
+        """What the present reading shows of answers and our own requests; applied when it is complete."""
         self._waits: dict[RequestId, str] = {}
         self._orders: dict[RequestId, str] = {}
-        """Orders to evict that stand, of every source, and why: so one is known before its request is."""
+        """Current orders to evict, of every source, with their cause: an order may come before its request."""
         self._list_at = 0.0
         self._listing_asked = False
         self._list_again = False
@@ -93,7 +92,7 @@ class FolderWatcher:
         self._out: list[Instruction] = []
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take in one event; the only way in which anything changes."""
+        """Handle one event; the only entry point."""
         match event:
             case Ticked():
                 self._publisher.tick(now)
@@ -122,7 +121,7 @@ class FolderWatcher:
         return [*own, *self._publisher.drain()]
 
     def phases(self) -> Mapping[str, int]:
-        """How many pods are how far. Walks over all: for people who look, not for decisions."""
+        """Pods by phase, for metrics. Walks over all of them."""
         return Counter(
             phase_of(
                 self._pods.answers.get(record.uid),
@@ -139,7 +138,7 @@ class FolderWatcher:
         self._take_words(self._read_words)
         self._ready = True
         self._take_answers()
-        self._told, self._pods.told = [], []  # what was so before this start is no news
+        self._told, self._pods.told = [], []  # earlier changes are no news
         self._evict_all()
         self._compare(now)
 
@@ -193,7 +192,7 @@ class FolderWatcher:
                 pass
 
     def _evict_all(self) -> None:
-        """Carry out what is ordered: of what was read, or because of requests that are known only now."""
+        """Carry out orders that were just read, or whose requests are known only now."""
         for uid, cause in self._orders.items():
             self._pods.evict(uid, cause)
 
@@ -216,7 +215,7 @@ class FolderWatcher:
             self._told.append(log_lines.waits(log_lines.pod(record), uid, message.message))
 
     def _take_answers(self) -> None:
-        """The answers were read whole: what is not among them is not there."""
+        """The answers were read whole: one that was not among them no longer exists."""
         read, self._read_answers = self._read_answers, {}
         self._pods.answers = {uid: answer for uid, answer in self._pods.answers.items() if uid in read}
         contested = self._pods.take_contested()
@@ -230,17 +229,17 @@ class FolderWatcher:
 
     def _take_words(self, uids: Iterable[RequestId]) -> None:
         """
-        Learn what the bus says of our own requests.
+        Adopt our own requests from the bus.
 
-        The last value that is known counts, not the one that was just read: a write of ours may have overtaken it.
+        The last known value counts, not the one just read: a write of ours may have overtaken it.
         """
         words_now = {uid: word for uid in uids if (word := self._publisher.request_on_bus(uid)) is not None}
-        # Asks first: a pod has a better claim to its document than a refusal has.
+        # Requests first: a pod has a better claim to its document than a refusal.
         asks_first = sorted(words_now, key=lambda uid: not isinstance(words_now[uid], AllocationRequested))
         adopted = [uid for uid in asks_first if self._pods.heard(uid, words_now[uid])]
         if adopted and self._ready:
             self._evict_all()
-            self._out.append(ReadAgain(Stream.BOOK))  # their answers were passed over as somebody else's
+            self._out.append(ReadAgain(Stream.BOOK))  # their answers were skipped as those of another source
 
     # -- the folder -----------------------------------------------------------------------------------------------
 
@@ -261,7 +260,7 @@ class FolderWatcher:
             if self._ready:
                 self._compare(now)
         self._listing_asked = False
-        if self._list_again:  # something changed after this listing was asked for, and it may have missed that
+        if self._list_again:  # something changed after this listing was requested, so it may lack that
             self._list_again = False
             self._list()
 

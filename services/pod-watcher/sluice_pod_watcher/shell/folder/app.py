@@ -1,4 +1,4 @@
-"""Runs a folder's pod-watcher: its core on the bus, the folder it reads and the file it keeps."""
+"""Run a folder's pod-watcher: its core on the bus, its folder and its identities file."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -64,7 +64,7 @@ async def serve_on(
     identities: IdentityFile,
     hosts: HostsKnown,
 ) -> None:
-    """Run on a bus that is there, with the identities locked, until cancelled. The bus is not closed."""
+    """Run on an open bus, with the identities locked, until cancelled. The bus is not closed."""
     core = FolderWatcher(service.run, service.settings.config())
     limits_file = service.settings.limits_file
     first = LimitsGate(bus, service.clock)
@@ -111,7 +111,7 @@ async def _pass_on_changes(folder: ManifestFolder, runner: CoreRunner[Event]) ->
 
 
 def _hosts(fleet_file: Path | None) -> HostsKnown:
-    """What the nodes of a fleet file have besides GPUs. Raises ServiceError."""
+    """The resources besides GPUs of the nodes in a fleet file. Raises ServiceError."""
     if fleet_file is None:
         return HostsKnown(())
     try:
@@ -135,7 +135,7 @@ def _lister(folder: ManifestFolder) -> Callable[[ListFolder], Awaitable[FolderLi
 
 def _saver(identities: IdentityFile, traces: RequestTraces) -> Callable[[SaveIdentities], Awaitable[IdentitiesSaved]]:
     begun: set[RequestId] = set()
-    """Who was wanted when it was saved last: thousands are saved again for each one that has changed."""
+    """Requests that were wanted at the last save: each change saves thousands of unchanged ones again."""
 
     async def save(wanted: SaveIdentities) -> IdentitiesSaved:
         nonlocal begun

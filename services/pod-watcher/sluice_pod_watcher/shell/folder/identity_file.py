@@ -1,8 +1,7 @@
 """
-The identities on disk: one JSON file, replaced as a whole, and a lock that one process holds.
+Keep the identities on disk: one JSON file, replaced as a whole, and a lock that one process holds.
 
-Decides nothing. A file that cannot be read is an error for a person: beginning with new identities instead would give
-every running pod another name.
+A file that cannot be read is an error for a person to solve: new identities would rename every running pod.
 """
 
 import fcntl
@@ -36,15 +35,15 @@ class IdentityFile:
     folder: Path
     _lock: int = -1
     _lines: dict[str, tuple[IdentityRecord, bytes]] = field(default_factory=dict)
-    """What was saved last, by id: of thousands that are saved again and again in a burst few have changed."""
+    """The lines of the last save, by id: of thousands that are saved again in a burst, few have changed."""
 
     @property
     def path(self) -> Path:
-        """Where the identities are."""
+        """The file of the identities."""
         return self.folder / "identities.json"
 
     def __enter__(self) -> Self:
-        """Take the lock. Raises ServiceError when another process has it, or the folder cannot be made."""
+        """Take the lock. Raises ServiceError when another process has it, or the folder cannot be created."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder / "identities.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -54,17 +53,17 @@ class IdentityFile:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise ServiceError(f"another pod-watcher works with {self.folder}") from error
+            raise ServiceError(f"another pod-watcher uses {self.folder}; give each its own data folder") from error
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let another process have the lock."""
+        """Release the lock."""
         os.close(self._lock)
 
     def load(self) -> tuple[IdentityRecord, ...]:
-        """What was saved last; empty when nothing was. Raises ServiceError when it cannot be read."""
+        """The last save; empty if there was none. Raises ServiceError when it cannot be read."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -82,7 +81,7 @@ class IdentityFile:
         return document.identities
 
     def save(self, records: tuple[IdentityRecord, ...]) -> None:
-        """Replace what is there. When this returns, it survives a crash of the machine. Raises OSError."""
+        """Replace the file. When this returns, it survives a crash of the machine. Raises OSError."""
         self._lines = {record.uid: self._line(record) for record in records}
         data = _BEGINS + b",\n".join([line for _, line in self._lines.values()]) + _ENDS
         new = self.folder / "identities.json.new"

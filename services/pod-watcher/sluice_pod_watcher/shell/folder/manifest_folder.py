@@ -1,8 +1,8 @@
 """
-The folder of manifests on disk: what is in it now, and a hint when that changes. Reads only, and decides nothing.
+List the folder of manifests on disk, and hint when it changes. Read-only.
 
-A listing is all or nothing. What cannot be listed, or is more than a limit allows, is reported as such: a listing with
-something left out would end the pods that are left out.
+A listing is all or nothing. A folder that cannot be listed, or is over a limit, is reported as an error: a partial
+listing would end the pods that it lacks.
 """
 
 import asyncio
@@ -23,28 +23,28 @@ from sluice_pod_watcher.core.folder.events import FolderListed, FolderUnlistable
 
 SUFFIXES = (".yaml", ".yml", ".json")
 FILES_MAX = 10_000
-"""More files are not listed at all. A thousand pods in a thousand files is a large folder."""
+"""A folder with more files is not listed. A thousand pods in a thousand files is a large folder."""
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
-"""All texts together; they stay in memory."""
+"""Of all texts together; they stay in memory."""
 SETTLED_S = 2.0
-"""A file that was written longer ago than this and looks the same is the same: file times are only that exact."""
+"""A file that was written longer ago than this and looks the same is unchanged: file times are not more exact."""
 STEP_MS = 5
 DEBOUNCE_MS = 50
-"""Changes closer together than STEP_MS are one hint, given after DEBOUNCE_MS at the latest."""
+"""Changes closer together than STEP_MS are one hint, after DEBOUNCE_MS at the latest."""
 
 Signature = tuple[int, int, int, int, int]
 
 
 def is_manifest(name: str) -> bool:
-    """Whether a file is read: by its ending, and not hidden (editors and `ConfigMap` mounts keep hidden files)."""
+    """Whether a file is read: by its extension, and not hidden (editors and `ConfigMap` mounts keep hidden files)."""
     return name.endswith(SUFFIXES) and not name.startswith(".")
 
 
 def is_locked(descriptor: int) -> bool:
     """
-    Whether somebody else holds the lock (flock) of an open file. Raises OSError where a file cannot be locked.
+    Whether another process holds the lock (flock) of an open file. Raises OSError where a file cannot be locked.
 
-    The kernel lets go of it when the last process that holds it has ended, even if it was killed (flock(2)).
+    The kernel releases it when the last process that holds it ends, even if killed (flock(2)).
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -59,7 +59,7 @@ def _signature(found: os.stat_result) -> Signature:
 
 
 def _signature_at(path: str) -> Signature | None:
-    """Of whatever is there now; None where that cannot be told, which opening it says in words."""
+    """The signature of the file now; None where it cannot be read, for which opening the file gives the reason."""
     try:
         return _signature(os.stat(path))  # noqa: PTH116  # see where it is called
     except OSError:
@@ -68,17 +68,17 @@ def _signature_at(path: str) -> Signature | None:
 
 @dataclass(slots=True)
 class ManifestFolder:
-    """One folder. `bytes_max` is the limit of one file. Methods may be called from one task at a time."""
+    """One folder. `bytes_max` is the limit of one file. Call its methods from one task at a time."""
 
     path: Path
     clock: Clock
     bytes_max: int
     _known: dict[str, tuple[Signature, ManifestFile]] = field(default_factory=dict)
     _held: tuple[str, ...] = ()
-    """The leased manifests that were held when the folder was listed last."""
+    """The leased manifests that were locked at the last listing."""
 
     def check(self) -> None:
-        """Raises ServiceError when there is no such folder, or it cannot be listed."""
+        """Raises ServiceError when the folder does not exist, or cannot be listed."""
         listed = self._list()
         if isinstance(listed, FolderUnlistable):
             raise ServiceError(f"{listed.why} (SLUICE_POD_WATCHER_PODS_DIR names the folder of Pod manifests)")
@@ -89,9 +89,9 @@ class ManifestFolder:
 
     async def changes(self) -> AsyncIterator[None]:
         """
-        Yields after something has changed. A hint: some changes are not told on some file systems.
+        Yields after a change. A hint: some file systems do not report every change.
 
-        Goes on for ever, also while the folder is away, and when it comes back as another one.
+        Never ends, even while the folder is gone, or replaced by another one.
         """
         log = logs.get("folder", folder=str(self.path))
         warned = False
@@ -108,7 +108,7 @@ class ManifestFolder:
                         yield_on_timeout=True,
                         recursive=False,
                     ):
-                        # Something may have changed just before the watch began; a lock that is let go is no change.
+                        # The folder may have changed just before the watch began; a released lock is no change.
                         if changed or fresh or (self._held and await asyncio.to_thread(self._is_let_go)):
                             yield
                         fresh = False
@@ -116,7 +116,7 @@ class ManifestFolder:
                             break
             except (OSError, RuntimeError) as error:  # no inotify, or no watches left: the timer still lists
                 if not warned:
-                    log.warning("changes are found by listing only", why=str(error))
+                    log.warning("file system events are unavailable: changes are found by listing only", why=str(error))
                     warned = True
             await self.clock.sleep(1.0)
             yield
@@ -129,7 +129,7 @@ class ManifestFolder:
         return (found.st_dev, found.st_ino)
 
     def _is_let_go(self) -> bool:
-        """Whether somebody has let go of a manifest since the last listing. Costs what is leased, no more."""
+        """Whether the lock of a manifest was released since the last listing. Costs only the leased ones."""
         return any(not self._is_held(name) for name in self._held)
 
     def _is_held(self, name: str) -> bool:
@@ -164,9 +164,9 @@ class ManifestFolder:
         return FolderListed(tuple(files))
 
     def _file(self, name: str, known: dict[str, tuple[Signature, ManifestFile]]) -> ManifestFile | None:
-        """One file, or None when it has gone meanwhile. What will be the same next time is put into `known`."""
+        """One file, or None if it was deleted meanwhile. Files that will be unchanged next time go into `known`."""
         before = self._known.get(name)
-        path = f"{self.path}/{name}"  # a Path would cost as much as the look at the file
+        path = f"{self.path}/{name}"  # a Path would cost as much as the stat
         if before is not None and not is_leased(name) and _signature_at(path) == before[0]:
             known[name] = before  # not opened: that costs four times as much, and a folder may hold thousands
             return before[1]
@@ -179,7 +179,7 @@ class ManifestFolder:
             return ManifestFile(shown, error=error.strerror or str(error))
         try:
             if is_leased(name) and not is_locked(descriptor):
-                return None  # whoever asked by it has ended
+                return None  # its process has ended
             found = os.fstat(descriptor)
             signature = _signature(found)
             if before is not None and before[0] == signature:

@@ -1,1 +1,1 @@
-"""The API server, as the cluster's core needs it: lists and watches in, patches, evictions and events out."""
+"""The API server for the cluster's core: lists and watches in; patches, evictions and Events out."""

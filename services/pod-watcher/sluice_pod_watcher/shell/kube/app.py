@@ -1,4 +1,4 @@
-"""Runs a cluster's pod-watcher: its core on the bus, and the API server that it watches and writes to."""
+"""Run a cluster's pod-watcher: its core on the bus, and the API server that it watches and writes to."""
 
 import asyncio
 import contextlib
@@ -28,11 +28,11 @@ from sluice_pod_watcher.shell.log_writer import log_writer
 from sluice_pod_watcher.shell.metrics import pods_of
 
 LOOK_S = 0.2
-"""How often the lease is looked at: what a holder may go on watching after it has run out."""
+"""How often the lease is checked, and how long a holder may continue after it expired."""
 RELEASE_S = 1.0
-"""For letting the lease go at the end."""
+"""Timeout for releasing the lease at the end."""
 EVENTS_MAX = 2_000
-"""Objects that wait for the core; then the watches wait, and the API server with them."""
+"""Queued objects for the core; beyond that the watches wait, and the API server with them."""
 
 
 async def watch_cluster(
@@ -50,10 +50,9 @@ async def watch_cluster(
     holds: Callable[[], bool] = lambda: True,
 ) -> None:
     """
-    Run on a bus and an API server that are there, until cancelled. Neither is closed. `status` is kept true.
+    Run on an open bus and API server, until cancelled. Neither is closed. `status` is kept up to date.
 
-    `begins` is awaited when a stream begins to be read. Pods are written to while `holds` says that this process is the
-    one at work.
+    `begins` is awaited before a stream is read. Pods are written to while `holds` is true: this process has the lease.
     """
     status = status if status is not None else WatchStatus(clock, resync_s)
     gpus = GpuObjectWriter(api)
@@ -101,10 +100,10 @@ async def _go_on(_wanted: Continue) -> Continued:
 
 async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """
-    Run `watch` while the lease is held, and stand by while it is not; until cancelled.
+    Run `watch` while the lease is held, and stand by otherwise; until cancelled.
 
-    One that stands by begins with a listing when it takes over. The lease only saves double work: two that watch at
-    once write the same words and patches, of which the second is refused.
+    A standby begins with a listing when it takes over. The lease only saves double work: two active watches publish the
+    same messages and patches, of which the second is refused.
     """
     log = logs.get("watch")
     async with asyncio.TaskGroup() as tasks:
@@ -116,16 +115,16 @@ async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Corouti
                     await clock.sleep(LOOK_S)
                 working = tasks.create_task(watch(), name="watch")
                 while lease.held:
-                    await clock.sleep(LOOK_S)  # one that fails ends the group, and with it this
+                    await clock.sleep(LOOK_S)  # one that fails ends the group, and this with it
                 log.warning("on standby: the lease expired")
                 working.cancel()
                 await asyncio.wait((working,))
         finally:
-            # In this order: nobody else begins while this one still writes, and nothing renews what was let go.
+            # In this order: no other process begins while this one still writes, and a released lease is not renewed.
             doing = [task for task in (working, keeping) if task is not None]
             for task in doing:
                 task.cancel()
             await asyncio.wait(doing)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RELEASE_S):  # while the bus is away: the lease then ends by itself
+                async with asyncio.timeout(RELEASE_S):  # while the bus is away the lease expires by itself
                     await lease.release()

@@ -1,10 +1,10 @@
 """
 One connection to an API server: raw JSON in and out. The only importer of the Kubernetes client.
 
-The official client finds and refreshes credentials, trusts certificates and pools connections; its typed objects are
-not used, for they cost several times the processor time (measured against a real API server). Nothing is retried here,
-but for one thing: a request refused as unauthorised (401) is sent once more if the credentials, read anew, are others.
-A token is replaced while it is in use, and has taken no effect then. Who we are is `kube.credentials`.
+The official client finds and refreshes credentials, trusts certificates and pools connections. Its typed objects cost
+several times the processor time (measured against a real API server), so they are not used. No retries, with one
+exception: an unauthorised request (401) is sent once more if the credentials were replaced on disk. A token is rotated
+while in use, and the refused request had no effect. `kube.credentials` provides the identity.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.shell.kube.credentials import KubeCredentials, Session
 from sluice_pod_watcher.shell.metrics import KUBE_REQUESTS, NO_ANSWER
 
-with without("kubernetes_validate"):  # for its synchronous client, which it loads as well
+with without("kubernetes_validate"):  # for its synchronous client, which it imports as well
     from kubernetes.aio.config.config_exception import ConfigException
 
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
@@ -35,28 +35,28 @@ STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 CANCELLED_TURNS = 10
 _CLOSING_TURNS = 100
-"""More turns of the loop than closing a connection takes."""
+"""Upper bound of event loop turns that closing a connection takes."""
 BAD = 400
-"""From this HTTP status on it is a refusal."""
+"""HTTP statuses from here on are failures."""
 UNAUTHORIZED = 401
 RETRY_AFTER_MAX_S = 60.0
 """The longest pause that an API server may ask for."""
 CALL_S = 15.0
-"""A call without an answer in this time is given up; it may have taken effect."""
+"""A call without an answer in this time is abandoned; it may have taken effect."""
 LIST_S = 60.0
 LINE_BYTES_MAX = 16 * 1024 * 1024
-"""One event of a watch. An object of etcd has at most 1.5 MiB by default."""
+"""One event of a watch. An object in etcd has at most 1.5 MiB by default."""
 
 
 class KubeError(Exception):
     """
-    The API server refused with this HTTP `status` and `message`; 0 when no answer came.
+    The API server answered with this HTTP `status` and `message`; 0 when no answer came.
 
-    `retry_after_s`: the pause that it asks for (`Retry-After`, with 429 and 503), 0 when it asks for none.
+    `retry_after_s`: the pause that it requests (`Retry-After`, with 429 and 503), 0 for none.
     """
 
     def __init__(self, status: int, message: str, *, retry_after_s: float = 0.0) -> None:
-        """Say what came back."""
+        """Store the answer."""
         super().__init__(f"{message} ({status})" if status else message)
         self.status = status
         self.message = message
@@ -67,14 +67,14 @@ class KubeApi:
     """An API server. Methods may be called from many tasks of one event loop."""
 
     def __init__(self, credentials: KubeCredentials) -> None:
-        """Nothing is opened before the first call. `credentials` are connected, and closed with this."""
+        """Opens nothing before the first call. `credentials` are connected, and closed with this."""
         self._credentials = credentials
         self._transports: WeakSet[asyncio.BaseTransport] = WeakSet()
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> "KubeApi":
         """
-        By a kubeconfig, or None for the service account of the pod that this runs in.
+        Connect with a kubeconfig, or None for the service account of this pod.
 
         Raises:
             ServiceError: when there are no usable credentials.
@@ -84,10 +84,10 @@ class KubeApi:
         return cls(credentials)
 
     async def close(self) -> None:
-        """Close all connections, and wait until their sockets are closed, also those of calls that were cancelled."""
+        """Close all connections, and wait until their sockets are closed, including those of cancelled calls."""
         await self._credentials.close()
         for _ in range(CANCELLED_TURNS):
-            await asyncio.sleep(0)  # a call that was cancelled while it connected closes what it had by itself
+            await asyncio.sleep(0)  # a call that was cancelled while connecting closes its own socket
         for transport in list(self._transports):
             await _break_off(transport)
 
@@ -113,9 +113,9 @@ class KubeApi:
         self, path: str, query: Mapping[str, str], timeout_s: float, *, silent_s: float, gather_s: float = 0.0
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """
-        The lines of an answer that comes piece by piece, for at most `timeout_s`, at most `silent_s` between pieces.
+        The lines of a streamed answer, for at most `timeout_s`, with at most `silent_s` between pieces.
 
-        `gather_s`: pieces may wait so long for each other. Each that comes by itself costs a turn of everything.
+        `gather_s`: how long pieces may wait for each other, since each piece costs a turn of the event loop.
 
         Raises KubeError, also while lines are read, when the answer breaks off.
         """
@@ -175,14 +175,14 @@ class KubeApi:
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:
-    """In seconds, as API servers write it; a date is not understood."""
+    """In seconds, as API servers write it; a date is not parsed."""
     text = response.headers.get("Retry-After", "").strip()
     return min(float(text), RETRY_AFTER_MAX_S) if text.isdecimal() else 0.0
 
 
 async def _break_off(transport: asyncio.BaseTransport | None) -> None:
     """
-    End a connection on which an answer was still coming, and wait until its socket is closed.
+    End a connection on which an answer was still arriving, and wait until its socket is closed.
 
     aiohttp only begins to close it; with TLS that takes turns of the loop, and a session that is closed meanwhile
     leaves the transport behind.
@@ -215,7 +215,7 @@ async def _lines(response: aiohttp.ClientResponse, gather_s: float) -> AsyncIter
 
 
 SAID_MAX = 900
-"""Characters of a refusal. It is told in logs, events and conditions, and other people's webhooks write it."""
+"""Characters of a failure's message. It goes to logs, Events and conditions, and other webhooks write it."""
 
 
 class _Status(msgspec.Struct):
@@ -225,6 +225,6 @@ class _Status(msgspec.Struct):
 def _message(body: bytes) -> str:
     try:
         said = msgspec.json.decode(body, type=_Status).message
-        return shorten(said, SAID_MAX) or "refused without a word"
+        return shorten(said, SAID_MAX) or "refused without a message"
     except NOT_READABLE:
-        return body[:200].decode("utf-8", "replace") or "refused without a word"
+        return body[:200].decode("utf-8", "replace") or "refused without a message"

@@ -1,8 +1,8 @@
 """
-Who we are to the API server, and whom we believe to be it: a kubeconfig or a service account, read again on change.
+Credentials and trust for the API server: a kubeconfig or a service account, read again on change.
 
-What is new is used by the calls that begin then; those that are under way, watches above all, end over the old. Files
-that are no good change nothing but the log. No line of it holds what is in a file.
+New calls use new credentials; running ones, watches above all, finish with the old ones. Invalid files only produce a
+log line, which never shows their content.
 """
 
 import asyncio
@@ -24,36 +24,36 @@ from sluice.runtime.optional_imports import without
 from sluice.runtime.text_files import read_named_text
 from sluice.runtime.tls.certificate_files import Signature, file_signature
 
-with without("kubernetes_validate"):  # for its synchronous client, which it loads as well
+with without("kubernetes_validate"):  # for its synchronous client, which it imports as well
     from kubernetes.aio import client, config
     from kubernetes.aio.config.config_exception import ConfigException
 
 RELOAD_S = 1.0
-"""How often credentials are looked at, and read anew, at most."""
+"""How often credentials are checked, and read again at most."""
 EXEC_S = 30.0
-"""So long a kubeconfig may take to be read: it may name a program that asks somebody for credentials."""
+"""How long reading a kubeconfig may take: it may run a program that waits for input."""
 LIMITS = ManifestLimits(documents_max=1)
-"""Of a kubeconfig. One with the certificates of fifty clusters has some hundred KiB."""
+"""For a kubeconfig. One with the certificates of fifty clusters has some hundred KiB."""
 _NOT_THE_SHAPE = (TypeError, KeyError, ValueError, AttributeError)
-"""What the client raises over YAML that is something else than a kubeconfig."""
+"""What the client raises for YAML that is not a kubeconfig."""
 
 
 class Session:
     """A pool of connections with one set of credentials."""
 
     def __init__(self, configuration: client.Configuration) -> None:
-        """Nothing is opened before the first call. Raises ServiceError for files that TLS cannot use."""
+        """Opens nothing before the first call. Raises ServiceError for files that TLS cannot use."""
         self.configuration = configuration
         try:
             self.api = client.ApiClient(configuration)
         except (ssl.SSLError, OSError) as error:
             why = (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or type(error).__name__
-            raise ServiceError(f"the certificates for the API server cannot be used: {why}") from error
+            raise ServiceError(f"the certificates for the API server are invalid: {why}") from error
         self.calls = 0
-        """That are under way."""
+        """Calls under way."""
 
     async def token(self) -> str:
-        """What is sent as authorisation; the client reads a service account's token anew every minute."""
+        """The authorisation header; the client reads a service account's token again every minute."""
         found = (await self.configuration.auth_settings()).get("BearerToken")
         return str(found["value"] or "").strip() if found else ""
 
@@ -63,10 +63,10 @@ class Session:
 
 
 class KubeCredentials:
-    """The session that calls are to use now."""
+    """The session for new calls."""
 
     def __init__(self, kubeconfig: Path | None) -> None:
-        """Use `connect`. None for the service account of the pod that this runs in."""
+        """Use `connect`. None for the service account of this pod."""
         self._kubeconfig = kubeconfig
         self._session: Session | None = None
         self._retired: dict[Session, None] = {}
@@ -76,19 +76,19 @@ class KubeCredentials:
         self._log = logs.get("kubernetes")
 
     async def connect(self) -> None:
-        """Read them for the first time. Raises ServiceError when there are no usable ones."""
+        """Read the credentials for the first time. Raises ServiceError when there are none that work."""
         self._session = Session(await load(self._kubeconfig))
         self._seen = await self._signature()
 
     @property
     def session(self) -> Session:
-        """The newest."""
+        """The newest session."""
         assert self._session is not None, "not connected"
         return self._session
 
     @asynccontextmanager
     async def used(self) -> AsyncIterator[Session]:
-        """The newest, for the time of one call; it stays open until then."""
+        """The newest session, kept open for the time of one call."""
         await self._look()
         session = self.session
         session.calls += 1
@@ -99,7 +99,7 @@ class KubeCredentials:
             await self._close_where_unused(session)
 
     async def has_other(self, session: Session, refused: str) -> bool:
-        """Whether there is another token than the one that was refused; it is read anew to find out."""
+        """Whether there is another token than the refused one; it is read again to find out."""
         async with self._reading:
             now = asyncio.get_running_loop().time()
             if await session.token() == refused and now >= self._reload_at:
@@ -128,10 +128,10 @@ class KubeCredentials:
                 self._seen = found
                 self._log.error("the new credentials are invalid; the old ones stay in use", why=str(error))
                 return
-            # A call may be cancelled at each await: until here nothing was seen, from here on all of it is in use.
+            # A call may be cancelled at each await: everything is swapped from here on, without one.
             old, self._session, self._seen = self.session, new, found
             self._retired[old] = None
-            self._log.info("the credentials for the API server were read again")
+            self._log.info("the credentials for the API server were reloaded")
             await self._close_where_unused(old)
             self._seen = await self._signature()  # they may name other files now
 
@@ -148,7 +148,7 @@ class KubeCredentials:
 
 
 async def load(kubeconfig: Path | None, configuration: client.Configuration | None = None) -> client.Configuration:
-    """Read credentials, into an old configuration where one is given. Raises ServiceError."""
+    """Read credentials, into an existing configuration if given. Raises ServiceError."""
     into = client.Configuration() if configuration is None else configuration
     if kubeconfig is None:
         try:
@@ -156,7 +156,7 @@ async def load(kubeconfig: Path | None, configuration: client.Configuration | No
         except (ConfigException, OSError) as error:
             raise ServiceError(
                 f"the service account of the pod cannot be used: {error} "
-                "(outside a pod SLUICE_POD_WATCHER_KUBECONFIG names a kubeconfig)"
+                "(outside a pod, set SLUICE_POD_WATCHER_KUBECONFIG)"
             ) from error
         return into
     try:
@@ -166,14 +166,14 @@ async def load(kubeconfig: Path | None, configuration: client.Configuration | No
         raise ServiceError(f"the kubeconfig {kubeconfig} cannot be read: {error.strerror or error}") from error
     except YamlError as error:
         where = f" in line {error.line}" if error.line else ""
-        raise ServiceError(f"{kubeconfig} is no kubeconfig that can be used: {error.why}{where}") from error
+        raise ServiceError(f"{kubeconfig} is not a valid kubeconfig: {error.why}{where}") from error
     except (ConfigException, yaml.YAMLError, *_NOT_THE_SHAPE) as error:
-        raise ServiceError(f"{kubeconfig} is no kubeconfig that can be used: {_told(error)}") from error
+        raise ServiceError(f"{kubeconfig} is not a valid kubeconfig: {_told(error)}") from error
     return into
 
 
 async def _load_in_time(kubeconfig: Path, into: client.Configuration) -> None:
-    """The client runs the program that a kubeconfig names, and would wait for it for ever. Raises ServiceError."""
+    """With a timeout, as the client runs the program that a kubeconfig names. Raises ServiceError."""
     before = _children()
     try:
         async with asyncio.timeout(EXEC_S):
@@ -185,25 +185,26 @@ async def _load_in_time(kubeconfig: Path, into: client.Configuration) -> None:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         raise ServiceError(
-            f"the program that {kubeconfig} names for credentials (exec) has not answered for {EXEC_S:g} s and was "
-            "ended; it must neither ask anybody nor wait"
+            f"the credentials program (exec) of {kubeconfig} did not answer within {EXEC_S:g} s and was "
+            "stopped; use one that needs no input"
         ) from None
 
 
 def _children() -> set[int]:
-    """The processes that this one has started and that are there (proc(5))."""
+    """The child processes of this one (proc(5))."""
     found: set[int] = set()
     for listed in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):  # a thread that has ended meanwhile
+        with suppress(OSError):  # a thread that ended meanwhile
             found.update(map(int, listed.read_text().split()))
     return found
 
 
 def _check(kubeconfig: Path) -> None:
     """
-    Whether the client may have it: it takes a file that is not there for an empty one, and its YAML has no bounds.
+    Check a kubeconfig before the client reads it: the client takes a missing file for an empty one, and its YAML parser
+    has no bounds.
 
-    Ten lines of aliases or merged keys would keep it busy for ever. Raises OSError, YamlError.
+    Ten lines of aliases or merged keys would keep it busy forever. Raises OSError, YamlError.
     """
     read_documents(read_named_text(kubeconfig, LIMITS.file_bytes_max), LIMITS)
 
@@ -213,7 +214,7 @@ def _told(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        return f"{type(error).__name__}: {error.problem or error.context or 'no YAML'}{where}"
+        return f"{type(error).__name__}: {error.problem or error.context or 'invalid YAML'}{where}"
     if isinstance(error, ConfigException):
         return " ".join(str(error).split())
-    return f"{type(error).__name__}, while it was read as one"
+    return f"{type(error).__name__} while parsing it"

@@ -1,8 +1,7 @@
 """
-Writes the objects that `kubectl get gpus` shows. They have a status and nothing else, and nobody reads them back.
+Write the objects that `kubectl get gpus` shows: a status and nothing else, never read back.
 
-Where the CustomResourceDefinition is missing this fails quietly enough: the core waits between tries, and the rest of
-the pod-watcher does not mind.
+Without the CustomResourceDefinition only these writes fail: the core pauses between tries.
 """
 
 from dataclasses import dataclass
@@ -36,14 +35,14 @@ class GpuObjectWriter:
     api: KubeApi
 
     def executors(self) -> dict[type, Executor[Event]]:
-        """How each instruction is carried out."""
+        """The executor of each instruction."""
         return {
             MirrorGpu: Executor(self._write, limit=IN_FLIGHT_MAX, quiet=True),
             UnmirrorGpu: Executor(self._delete, limit=IN_FLIGHT_MAX, quiet=True),
         }
 
     async def list(self) -> GpusListed:
-        """The objects that are there; none when they cannot be listed, and then leftovers stay."""
+        """The existing objects; none when they cannot be listed, and then leftovers stay."""
         try:
             items = as_it_is(await self.api.call("GET", GPUS)).get("items") or []
         except (KubeError, *NOT_READABLE) as error:
@@ -52,7 +51,7 @@ class GpuObjectWriter:
         return GpusListed(tuple(str(item["metadata"]["name"]) for item in items))
 
     async def _write(self, wanted: MirrorGpu) -> Event:
-        # The whole status, in place of what is there: merging would keep the profiles of a GPU that was here before.
+        # The whole status is replaced: a merge would keep the profiles of an earlier GPU.
         path, body = f"{GPUS}/{wanted.name}/status", [{"op": "add", "path": "/status", "value": dict(wanted.status)}]
         try:
             try:

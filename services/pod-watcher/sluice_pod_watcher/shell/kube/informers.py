@@ -1,10 +1,10 @@
 """
-What is listed and watched for a cluster's core: our pods, what nodes offer, and what others' pods take of it.
+The informers of a cluster's core: our pods, nodes, and all other pods.
 
-Our pods are read whole, and chosen by their label: a tenth of the bytes of watching all pods (measured). The others
-are watched for the room that they take on nodes and for what keeps ours from being beside them, by the opposite of the
-label; one with our gate, or with a slice written on it, has lost its label. An API server sends objects whole; of
-others' pods and of nodes (10 KiB each, most of it images and heartbeats) all but a few fields is thrown away unread.
+Our pods are selected by label and read whole: a tenth of the bytes of watching all pods (measured). Other pods, by the
+opposite selector, matter for the resources they use and for affinity; one with our gate or a granted slice has lost its
+label. An API server sends whole objects (10 KiB each, most of it images and heartbeats), so all but a few fields of
+other pods and nodes are dropped unparsed.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from sluice_pod_watcher.shell.kube.reflector import Offer, Reflector
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 OURS, OTHERS = f"{LABEL_MANAGED}={MANAGED}", f"{LABEL_MANAGED}!={MANAGED}"
 GATHER_S = 0.1
-"""How long what nodes and others' pods report may wait for more of it: 500 heartbeats a second are then ten turns."""
+"""How long events of nodes and other pods may be batched: 500 heartbeats a second are then ten turns."""
 _Amounts = dict[str, str | int | float]
 
 
@@ -123,19 +123,19 @@ _PODS, _NODES = msgspec.json.Decoder(_Pod), msgspec.json.Decoder(_Node)
 
 
 def pod_usage_only(raw: bytes | msgspec.Raw) -> Raw:
-    """Of a pod, what says who it is, how much room it takes and where, whom it wants apart, and whether it is ours."""
+    """The fields of a pod for its identity, resources, node and affinity, and whether it is ours."""
     found: dict[str, object] = msgspec.to_builtins(_PODS.decode(raw))
     return found
 
 
 def node_capacity_only(raw: bytes | msgspec.Raw) -> Raw:
-    """Of a node, what says who it is and what it offers."""
+    """The fields of a node for its identity and its allocatable resources."""
     found: dict[str, object] = msgspec.to_builtins(_NODES.decode(raw))
     return found
 
 
 def informers(api: KubeApi, clock: Clock, offer: Offer, resync_s: float) -> tuple[Reflector, ...]:
-    """Everything that a cluster's core has to see."""
+    """The informers that a cluster's core needs."""
     nodes = Reflector(api, clock, "nodes", NODES, "", NodeSeen, NodeGone, offer, node_capacity_only, resync_s, GATHER_S)
     others = Reflector(
         api, clock, "others", PODS, OTHERS, OtherPodSeen, OtherPodGone, offer, pod_usage_only, resync_s, GATHER_S

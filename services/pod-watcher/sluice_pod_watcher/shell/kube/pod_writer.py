@@ -1,8 +1,7 @@
 """
-Carries out what the core instructs at the API server, and tells it how that went. Decides and retries nothing.
+Carry out the core's instructions at the API server, and report the results. No retries.
 
-All writes to pods together have at most IN_FLIGHT_MAX under way: from there on the API server is the limit, and more
-only wait longer (measured).
+At most IN_FLIGHT_MAX writes to pods run at once: beyond that the API server is the limit (measured).
 """
 
 import asyncio
@@ -46,31 +45,31 @@ from sluice_pod_watcher.shell.kube.reflector import as_it_is
 IN_FLIGHT_MAX = 8
 CONTROLLER = "sluice.dev/pod-watcher"
 NOTE_BYTES_MAX = 1024
-"""Of an Event: an API server speaks of characters, and counts bytes."""
+"""Of an Event's note: an API server's message says characters, but it counts bytes."""
 FORBIDDEN, GONE, ALREADY_THERE = 403, 404, 409
 AS_LONG_AS_IT_LASTS = frozenset({GONE, ALREADY_THERE})
-"""Of an event: it, or its pod's namespace, is gone; or a predecessor has written it."""
-NOT_SENT = "not sent: the lease has run out, and another pod-watcher may be at work"
+"""For an Event: it, or its pod's namespace, is gone; or a predecessor wrote it."""
+NOT_SENT = "not sent: the lease expired, and another pod-watcher may be active"
 
 
 @dataclass(slots=True)
 class PodWriter:
     """
-    The writes of one pod-watcher, to one API server.
+    The writes of one pod-watcher to one API server.
 
-    What was decided before the process stood still for longer than its lease is not sent any more: by then another one
-    has said of the pod what it knew. The core hears that no answer came, and tries again if it still wants that.
+    After a pause longer than its lease, the process sends no earlier decision: another pod-watcher may be active. The
+    core gets a failure without an answer, and retries if it still wants the write.
     """
 
     api: KubeApi
     clock: Clock
     run: RunId
     holds: Callable[[], bool]
-    """Whether this process is the one at work, at this moment."""
+    """Whether this process holds the lease at this moment."""
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT_MAX))
 
     def executors(self) -> dict[type, Executor[Event]]:
-        """How each instruction is carried out."""
+        """The executor of each instruction."""
         return {
             BindPod: Executor(self._bind, request=_request, quiet=True),
             AnnotatePod: Executor(self._annotate, request=_request, quiet=True),
@@ -117,10 +116,10 @@ class PodWriter:
         except KubeError as error:
             return PatchRefused(wanted.uid, step, error.status, error.message, error.retry_after_s)
         except NOT_READABLE as error:
-            return PatchRefused(wanted.uid, step, 0, f"the answer is no JSON: {shorten(str(error), 300)}")
+            return PatchRefused(wanted.uid, step, 0, f"the answer is not JSON: {shorten(str(error), 300)}")
 
     async def _read(self, wanted: ReadPod) -> Event:
-        """By a list: `get` is a right that nothing else needs."""
+        """With a list: no other call needs the right to `get` pods."""
         path = f"/api/v1/namespaces/{wanted.namespace}/pods"
         try:
             answer = await self.api.call("GET", path, query={"fieldSelector": f"metadata.name={wanted.name}"})
@@ -142,14 +141,14 @@ class PodWriter:
                 found.append((name, claim, volume, await self._object(path) if late else None))
         except KubeError as error:
             if error.status == FORBIDDEN:
-                return ClaimsRead(wanted.uid, forbidden=f"Sluice may not read where its volumes are: {error.message}")
+                return ClaimsRead(wanted.uid, forbidden=f"Sluice is not allowed to read its volumes: {error.message}")
             return ClaimsUnreadable(wanted.uid, shorten(str(error), 300))
         except NOT_READABLE as error:
             return ClaimsUnreadable(wanted.uid, shorten(str(error), 300))
         return ClaimsRead(wanted.uid, tuple(found))
 
     async def _object(self, path: str) -> Raw | None:
-        """One object; None when there is none."""
+        """One object, or None."""
         try:
             return as_it_is(await self.api.call("GET", path))
         except KubeError as error:
@@ -185,7 +184,7 @@ class PodWriter:
                 logs.get("kube").warning("an event was not written", why=str(error), request=wanted.uid)
 
     async def _one_more(self, path: str, count: int, now: str) -> bool:
-        """Write that an event has come again; False when it has expired since. Only its series may change (tried)."""
+        """Count a repeated Event; False when it has expired since. Only its series may change (tried)."""
         series = {"series": {"count": count, "lastObservedTime": now}}
         try:
             await self.api.call("PATCH", path, body=series, content_type=MERGE)
@@ -221,14 +220,14 @@ class PodWriter:
 
 
 def _fitting(note: str) -> str:
-    """What other people's webhooks say comes in any script, and an Event with a longer note is refused whole."""
+    """The note within the API server's limit: messages of other webhooks come in any script."""
     if len(note.encode()) <= NOTE_BYTES_MAX:
         return note
     return f"{note.encode()[: NOTE_BYTES_MAX - 3].decode(errors='ignore')}..."
 
 
 def _traced(wanted: WriteEvent) -> dict[str, str]:
-    """In which trace an event happened: that of the request, or of its release."""
+    """The trace of an Event: that of the request, or of its release."""
     ids = request_traces.ids_of(request_traces.current())
     return {ANNOTATION_TRACE: ids[0] if ids else trace_id(wanted.uid)}
 

@@ -1,14 +1,13 @@
 """
-One kind of object, listed and then watched for ever: what the API server has, as events for a core.
+List and watch one kind of object, as events for a core.
 
-A listing is read whole from the API server (no resourceVersion: never an old one), in pages. A watch that ends goes on
-where it was; one that is too old (410), which is the normal case after the API server was restarted, is followed by a
-new listing after a pause with jitter. All is listed anew from time to time in any case, which finds what a watch
-skipped. Nothing is decided here, and nothing is kept but the version to go on from.
+A listing is read consistently (no resourceVersion), in pages. A watch that ends resumes at its version; if that is too
+old (410), which is normal after a restart of the API server, a new listing follows after a pause with jitter. A regular
+resync finds what a watch missed. The only state is the version to resume from.
 
-Versions only grow, but for one case: the storage of the API server was restored from a backup. A watch from a version
-of the future stays silent for ever (tried), so the present version is asked for before a watch goes on, and a core is
-told when versions went back.
+Versions only grow, except when the API server was restored from a backup. A watch from a future version stays silent
+forever (tried), so the present version is read before a watch resumes, and the core is notified when versions went
+back.
 """
 
 import asyncio
@@ -34,21 +33,21 @@ GONE = 410
 FORBIDDEN = frozenset({401, 403})
 PAGE = 500
 TURN = 50
-"""Objects of a listing that are parsed before others get their turn of the event loop."""
+"""Objects of a listing that are parsed per turn of the event loop."""
 WATCH_S = 240.0
-"""How long one watch may last; the API server is told, and closes it. A dead connection is found by then."""
+"""How long one watch may last; the API server closes it. A dead connection is found by then."""
 CLOSING_S = 15.0
-"""How much longer its end is waited for."""
+"""How much longer to wait for that."""
 SILENT_S = 190.0
-"""A watch without a word for so long is dead: the first bookmark of an idle one came after 120 s, others after 60 s."""
+"""A watch that is silent for so long is dead: the first bookmark of an idle one came after 120 s, others after 60 s."""
 SHORT_S = 0.5
-"""A watch that ends in order after less than this is a trouble like any other: the next one waits."""
+"""A watch that ends in order before this counts as a failure: the next one waits."""
 STEADY_S = 10.0
-"""A watch that lasted so long ends a row of troubles: the next pause is the shortest again."""
+"""A watch that lasted this long resets the backoff."""
 OUTAGE_S = 30.0
-"""An API server that was restarted or failed over answers again before this."""
+"""A restarted or failed-over API server answers again before this."""
 RETRY_RESYNC_S = 30.0
-"""When a listing of all that is known already has failed, it is tried again after this; meanwhile is watched."""
+"""After a failed resync, retry the listing after this; the watch continues meanwhile."""
 
 Offer = Callable[[Event], Awaitable[None]]
 
@@ -94,9 +93,9 @@ def _version_in(found: Raw) -> str:
 @dataclass(slots=True)
 class Reflector:
     """
-    The objects at `path` that `selector` (a label selector; empty is all) chooses.
+    The objects at `path` that `selector` (a label selector; empty is all) selects.
 
-    `seen` and `gone` make the core's events; `read` parses an object, perhaps only the part of it that counts.
+    `seen` and `gone` make the core's events; `read` parses an object, or only the fields that count.
     """
 
     api: KubeApi
@@ -110,18 +109,18 @@ class Reflector:
     read: Callable[[bytes | msgspec.Raw], Raw] = as_it_is
     resync_s: float = 300.0
     gather_s: float = 0.0
-    """How much later than the API server tells of a change it may be taken in."""
+    """How long a change may be batched."""
     watch_s: float = WATCH_S
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 30.0))
     rng: random.Random = field(default_factory=random.Random)
     _version: str = ""
     _highest: int = 0
-    """The newest version that was ever seen of this API server's storage."""
+    """The newest version ever seen of this API server's storage."""
     _failing_since: float | None = None
-    """Since when nothing was listed or watched, for all that was tried."""
+    """Since when neither a listing nor a watch succeeded."""
     _outage_told: bool = False
     _whole: bool = False
-    """The last listing took longer than its pages were kept: the next one is asked for in one piece."""
+    """The last listing took longer than its pages were kept: the next one is not paged."""
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -138,7 +137,7 @@ class Reflector:
                 await self.clock.sleep(self._pause_s(error))
 
     async def _list_again(self) -> float:
-        """List; returns when to do so next. A failure counts only where nothing is known to go on from."""
+        """List; returns when to list next. A failure counts only when there is no version to resume from."""
         try:
             await self._list()
         except KubeError as error:
@@ -146,20 +145,20 @@ class Reflector:
                 raise
             pause_s = max(RETRY_RESYNC_S, error.retry_after_s)
             logs.get("kube", what=self.what).warning(
-                "the resync failed: is watched on, and listed later", why=error.message, pause_s=pause_s
+                "the resync failed: the watch continues, and the resync is retried", why=error.message, pause_s=pause_s
             )
             return self.clock.monotonic() + pause_s
         return self.clock.monotonic() + self.resync_s * self.rng.uniform(0.8, 1.2)
 
     def _pause_s(self, error: Exception) -> float:
-        """How long to wait after this; logs and counts it."""
+        """The backoff after this error; logs and counts it."""
         metrics.count(KUBE_TROUBLES, self.what)
         self._tell_outage()
         log, pause_s = logs.get("kube", what=self.what), self.backoff.next_s()
         if not isinstance(error, KubeError):
             self._version = ""
             why = shorten(str(error), 300)
-            log.warning("lists again: the answer is no JSON of Kubernetes", why=why, pause_s=round(pause_s, 3))
+            log.warning("lists again: the answer is not a Kubernetes object", why=why, pause_s=round(pause_s, 3))
             return pause_s
         if error.status == GONE:
             self._version = ""
@@ -176,16 +175,17 @@ class Reflector:
         return pause_s
 
     def _tell_outage(self) -> None:
-        """Once for each, when it lasts: single failures are everyday life."""
+        """Log each lasting outage once: single failures are normal."""
         now = self.clock.monotonic()
         if self._failing_since is None:
             self._failing_since = now
         elif not self._outage_told and now - self._failing_since >= OUTAGE_S:
             self._outage_told = True
             logs.get("kube", what=self.what).error(
-                "nothing comes from the API server: new pods are not seen, of ended ones nothing is freed; pods run on",
+                "the API server does not answer: new pods are not seen, and slices of ended pods are not freed; "
+                "running pods continue",
                 for_s=round(now - self._failing_since),
-                remedy="bring it back, or look why it cannot be reached from here; all goes on by itself",
+                remedy="restore the API server, or the network path to it; the pod-watcher then resumes by itself",
             )
 
     def _answers(self) -> None:
@@ -226,7 +226,7 @@ class Reflector:
         return msgspec.json.decode(body, type=_Page)
 
     async def _look_for_older_history(self) -> None:
-        """Whether there is a past to go on from. One object is asked for, for the version that comes with it."""
+        """Check that the history to resume from exists. One object is read, for the version that comes with it."""
         body = await self.api.call("GET", self.path, query={"limit": "1"})
         if 0 < version_of(msgspec.json.decode(body, type=_Marked).metadata.resource_version) < self._highest:
             raise KubeError(GONE, f"the API server is behind version {self._version}: its storage was restored")

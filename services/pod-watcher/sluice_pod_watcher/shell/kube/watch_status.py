@@ -1,4 +1,4 @@
-"""How far a watch has come, for who asks whether it is ready. Decides nothing about pods."""
+"""Track the state of a watch for its readiness probe."""
 
 from dataclasses import dataclass, field
 
@@ -7,13 +7,13 @@ from sluice_pod_watcher.core.cluster.events import Event, ListedKind, ListingEnd
 
 KINDS: tuple[ListedKind, ...] = ("nodes", "others", "pods")
 OVERDUE = 2.0
-"""After so many times `resync_s` without a new listing something is wrong: that of pauses and jitter is far less."""
+"""A listing older than this many `resync_s` is overdue: pauses and jitter add far less."""
 SLACK_S = 60.0
 
 
 @dataclass(slots=True)
 class WatchStatus:
-    """Of one process: whether it watches, and what it has listed since it began to."""
+    """Of one process: whether it watches, and what it has listed since then."""
 
     clock: Clock
     resync_s: float
@@ -21,27 +21,25 @@ class WatchStatus:
     _listed: dict[ListedKind, float] = field(default_factory=dict)
 
     def begins(self) -> None:
-        """It takes over: nothing is listed."""
+        """It became active: nothing is listed yet."""
         self.is_watching, self._listed = True, {}
 
     def ends(self) -> None:
-        """It stands by again, or stops."""
+        """It is on standby again, or stops."""
         self.is_watching = False
 
     def offered(self, event: Event) -> None:
-        """What the API server showed was taken in."""
+        """An event of the API server was handled."""
         if isinstance(event, ListingEnded):
             self._listed[event.what] = self.clock.monotonic()
 
     def why_not_ready(self) -> str:
-        """Why pods are not followed although they should be, in a sentence; empty when they are, or it stands by."""
+        """Why pods are not followed although they should be, in a sentence; empty when they are, or on standby."""
         if not self.is_watching:
             return ""
         missing = [kind for kind in KINDS if kind not in self._listed]
         if missing:
-            return (
-                f"it is active, but has not listed yet: {', '.join(missing)} (the log says why the API server refuses)"
-            )
+            return f"it is active, but has not listed yet: {', '.join(missing)} (see the log for the errors)"
         limit_s = self.resync_s * OVERDUE + SLACK_S
         for kind in KINDS:
             age_s = self.clock.monotonic() - self._listed[kind]

@@ -1,8 +1,8 @@
 """
-The webhook's certificates at the API server: kept in a Secret, their authorities told in the webhook configuration.
+Keep the webhook's certificates in a Secret, and publish their authorities in the webhook configuration.
 
-Both objects come with the manifests, and neither is created or deleted here: a right to create cannot be limited to a
-name. Nothing is retried here; the keeper asks again at its next round.
+Both objects come with the manifests, and are neither created nor deleted here: RBAC cannot limit `create` to a name.
+The rotator retries in its next round.
 """
 
 import base64
@@ -36,14 +36,14 @@ class _Secret(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class SecretStore:
-    """A `CertificateStore`: one Secret that all replicas use. Its version is the object's resourceVersion."""
+    """A `CertificateStore`: one Secret shared by all replicas. Its version is the object's resourceVersion."""
 
     api: KubeApi
     namespace: str
     name: str
 
     async def load(self) -> StoredCertificates | None:
-        """What is there: an empty text in a Secret that was just installed. Raises StoreUnavailableError."""
+        """The stored text: empty for a newly installed Secret. Raises StoreUnavailableError."""
         try:
             found = msgspec.json.decode(await self.api.call("GET", self._path), type=_Secret)
             text = base64.b64decode((found.data or {}).get(KEY, "")).decode("utf-8", "replace")
@@ -52,13 +52,13 @@ class SecretStore:
             raise StoreUnavailableError(f"{self._shown}: {why}: {error}") from error
         except (*NOT_READABLE, binascii.Error) as error:
             raise StoreUnavailableError(
-                f"{self._shown}: what the API server says of it is no Secret: {shorten(str(error), 300)}"
+                f"{self._shown}: the API server's answer is not a Secret: {shorten(str(error), 300)}"
             ) from error
         return StoredCertificates(text, found.metadata.resource_version)
 
     async def save(self, text: str, *, replaces: str | None) -> bool:
         """
-        Replace the version `replaces`. False when the Secret is another one by now, or there is none.
+        Replace the version `replaces`. False when the Secret has changed since, or does not exist.
 
         Raises StoreUnavailableError.
         """
@@ -103,10 +103,10 @@ class ConfiguredBundle:
     name: str
 
     async def publish(self, bundle_pem: str) -> None:
-        """Write it where it differs: at most one patch, and none in most rounds. Raises NotPublishedError."""
+        """Update it where it differs: at most one patch, and none in most rounds. Raises NotPublishedError."""
         wanted = base64.b64encode(bundle_pem.encode()).decode()
         path = f"{CONFIGURATIONS}/{self.name}"
-        shown = f"the MutatingWebhookConfiguration {self.name} tells API servers whom to trust"
+        shown = f"the MutatingWebhookConfiguration {self.name} holds the authorities that API servers trust"
         try:
             found = msgspec.json.decode(await self.api.call("GET", path), type=_Configuration)
             if not found.webhooks:
@@ -116,14 +116,16 @@ class ConfiguredBundle:
                 await self.api.call("PATCH", path, body=patch, content_type=JSON_PATCH)
                 logs.get("certificate").info("the caBundle was written", configuration=self.name)
         except KubeError as error:
-            why = "it comes with the manifests" if error.status == ABSENT else "it cannot be brought up to date"
+            why = "it comes with the manifests" if error.status == ABSENT else "it cannot be updated"
             raise NotPublishedError(f"{shown}: {why}: {error}") from error
         except NOT_READABLE as error:
-            raise NotPublishedError(f"{shown}: the API server's answer is none: {shorten(str(error), 300)}") from error
+            raise NotPublishedError(
+                f"{shown}: the API server's answer is not one: {shorten(str(error), 300)}"
+            ) from error
 
 
 def _patch(webhooks: list[_Webhook], wanted: str) -> list[dict[str, Any]]:
-    """A JSON patch that fails, and is made anew in the next round, when the entries have moved meanwhile."""
+    """A JSON patch that fails when the entries moved meanwhile; the next round makes a new one."""
     patch: list[dict[str, Any]] = []
     for index, webhook in enumerate(webhooks):
         if webhook.client.bundle != wanted:

@@ -1,1 +1,1 @@
-"""The limits file: reads it and publishes what it says."""
+"""The limits file: read it and publish its limits."""

@@ -1,8 +1,8 @@
 """
-Runs the limits of a file: their core on the bus, and the file that it follows; beside the pods, apart from them.
+Run the limits of a file: their core on the bus, and the file that it follows, beside the pods' core.
 
-Pods are asked for after the limits were said, in each life of the broker: a limit takes nothing away that was granted
-before it. That wait is bounded, for limits are no reason to serve nobody.
+Requests are published after the limits, in each incarnation of the bus: a limit does not revoke earlier grants. That
+wait is bounded, so that missing limits do not block all pods.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from sluice_pod_watcher.shell.limits.limits_file import LimitsFile
 from sluice_pod_watcher.shell.log_writer import log_writer
 
 FIRST_S = 5.0
-"""So long at most pods wait for the limits, at the start and after each loss of the broker's disk."""
+"""How long pods wait for the limits at most, at the start and after each loss of the broker's disk."""
 
 
 class LimitsGate:
-    """Holds up who asks for pods, in each life of the broker, until the limits were said there."""
+    """Delays requests, in each incarnation of the bus, until the limits were published there."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Nothing was said."""
+        """Start closed."""
         self._bus = bus
         self._clock = clock
         self._said: Incarnation | None = None
@@ -37,11 +37,11 @@ class LimitsGate:
         self._log = logs.get("limits")
 
     async def said(self, limits: LimitsPublished) -> None:
-        """All of it was said in this life."""
+        """All limits were published in this incarnation."""
         self._said = limits.incarnation
 
     async def begins(self, reading: ReadingStarted) -> None:
-        """What is read of the requests of a new life waits until then, `FIRST_S` at most: they are said after that."""
+        """Delay the requests of a new incarnation, `FIRST_S` at most: they are published when this returns."""
         if reading.stream is not Stream.STATE or reading.incarnation == self._life:
             return
         self._life = reading.incarnation
@@ -49,7 +49,7 @@ class LimitsGate:
             async with asyncio.timeout(FIRST_S):
                 await self._said_by_now()
         except TimeoutError:
-            self._log.warning("pods are asked for before the limits are said", waited_s=FIRST_S)
+            self._log.warning("requests are published before the limits, which are late", waited_s=FIRST_S)
 
     async def _said_by_now(self) -> None:
         backoff = Backoff(initial_s=0.01, max_s=0.2)
@@ -59,8 +59,11 @@ class LimitsGate:
     async def _is_said(self) -> bool:
         try:
             return await self._bus.incarnation(Stream.BOOK) == self._said
-        except (TimeoutError, BusError) as error:  # a stream that is not there yet; what lasts is the readers' to tell
-            self._log.debug("cannot tell the life of BOOK", why=str(error))
+        except (
+            TimeoutError,
+            BusError,
+        ) as error:  # no such stream yet; readers report lasting errors
+            self._log.debug("the incarnation of BOOK is unknown", why=str(error))
             return False
 
 
@@ -77,9 +80,9 @@ async def publish_limits(
     first: LimitsGate,
 ) -> None:
     """
-    Say what the file at `path` says, until cancelled. The bus is not closed. `run` is that of the pods' core.
+    Publish the limits of the file at `path`, until cancelled. The bus is not closed. `run` is that of the pods' core.
 
-    `first` hears when all of it was said, or there is nothing to say.
+    `first` is notified when all were published, or there are none.
     """
     runner: CoreRunner[Event] = CoreRunner(
         name="limits",

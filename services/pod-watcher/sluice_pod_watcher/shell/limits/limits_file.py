@@ -1,9 +1,8 @@
 """
-The limits file on disk: its text, whenever that is another one and has stayed so for a moment.
+Read the limits file whenever its text has changed and stayed unchanged for a moment.
 
-Looks again and again rather than being told: a ConfigMap changes by a swapped symbolic link two folders up, and an
-editor may write in place. What is seen once may be half written, or empty in between, and an empty file lifts every
-limit: so only what two looks in a row have shown is passed on.
+It polls: a ConfigMap changes by a swapped symbolic link two folders up, and an editor may write in place. A single read
+may find a half-written or empty file, which would lift every limit: so a text counts once two reads in a row agree.
 """
 
 import asyncio
@@ -18,20 +17,20 @@ from sluice.runtime.text_files import NotTextError, open_to_read, read_text
 from sluice_pod_watcher.core.limits_source import LimitsRead, LimitsUnreadable
 
 LOOK_S = 1.0
-"""Between two looks at a file of at most 64 KiB. An edit counts after the second one that shows it."""
+"""Between two reads of a file of at most 64 KiB. An edit counts after the second read that shows it."""
 SETTLED_S = 2.0
 """At the start, a file that was written longer ago than this counts at once: pods wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsFile:
-    """One file, which may be missing for now."""
+    """One file, which may be missing."""
 
     path: Path
     clock: Clock
 
     async def changes(self) -> AsyncIterator[LimitsRead | LimitsUnreadable]:
-        """What is in the file, and each time it has changed; or why nothing can be read. Goes on for ever."""
+        """The content of the file, and each change; or why it cannot be read. Never ends."""
         before: LimitsRead | LimitsUnreadable | None = None
         told = before
         while True:
@@ -44,7 +43,7 @@ class LimitsFile:
             await self.clock.sleep(LOOK_S)
 
     def _is_settled(self) -> bool:
-        """Whether nobody is writing it just now; so it is when nothing is there."""
+        """Whether no process is writing the file just now; true if it does not exist."""
         try:
             found = self.path.stat()
         except OSError:
@@ -52,7 +51,7 @@ class LimitsFile:
         return self.clock.utc().timestamp() - max(found.st_mtime, found.st_ctime) > SETTLED_S
 
     def look(self) -> LimitsRead | LimitsUnreadable:
-        """What is in the file now."""
+        """The content of the file now."""
         try:
             descriptor = open_to_read(self.path)
             try:

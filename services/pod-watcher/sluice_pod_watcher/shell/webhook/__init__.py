@@ -1,6 +1,6 @@
 """
-The webhook's server: HTTPS in front of the pure review, and the certificate that it shows.
+The webhook's server: HTTPS in front of the pure review, and its certificate.
 
-It waits for nothing but CPU while a pod is judged: no bus, no API server, no file. What it needs of them (its
-certificate) is fetched beside, and an outage there leaves the last certificate in use.
+A review needs CPU only: no bus, no API server, no file. The certificate is fetched beside, and during an outage the
+last one stays in use.
 """

@@ -1,7 +1,7 @@
 """
-Makes one generation: a key, a certificate for names, and the authority that signed it. Only here is anything signed.
+Make a key, a certificate for names, and the authority that signed it. The only place that signs.
 
-ECDSA on P-256, as Kubernetes' own tools make them; extensions by RFC 5280 so that strict verifiers take them.
+ECDSA on P-256, as Kubernetes' own tools make them; extensions by RFC 5280 for strict verifiers.
 """
 
 import ipaddress
@@ -63,7 +63,7 @@ def make_generation(names: Sequence[str], made: datetime, validity: timedelta) -
 
 
 def expiry_of(certificate_pem: bytes) -> datetime:
-    """When a certificate ends, in UTC. Raises ValueError when it is none."""
+    """The expiry of a certificate, in UTC. Raises ValueError if it is not one."""
     return x509.load_pem_x509_certificate(certificate_pem).not_valid_after_utc
 
 

@@ -1,10 +1,10 @@
 """
-When a webhook's certificate is made anew, which one is shown, and which authorities its callers are to trust.
+Decide when to renew the webhook's certificate, which one to serve, and which authorities its callers trust.
 
-A *generation* is a certificate with an authority of its own that signed this one certificate and whose key is thrown
-away: nothing is kept that could sign another. A new generation is made long before the old one ends, its authority is
-published first, and it is shown only after the API servers have had time to learn it. Pure: the wall clock is an
-argument, for validity is written in wall-clock times.
+A *generation* is a certificate with an authority of its own, whose key is thrown away after signing it: no key is kept
+that could sign another. A new generation is made long before the old one ends. Its authority is published first, and it
+is served once the API servers have had time to learn it. Pure: the wall clock is an argument, as validity is in
+wall-clock times.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from typing import Literal
 import msgspec
 
 GENERATIONS_MAX = 8
-"""Kept at once: more than two are there only while names change."""
+"""Kept at once: more than two exist only while names change."""
 SKEW = timedelta(hours=1)
-"""A certificate is valid that long before it was made, for callers whose clocks are behind."""
+"""A certificate is valid from this long before it was made, for callers with slow clocks."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,7 +32,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Generations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is kept, oldest first."""
+    """The kept generations, oldest first."""
 
     version: Literal[1] = 1
     generations: tuple[Generation, ...] = ()
@@ -40,19 +40,19 @@ class Generations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 @dataclass(frozen=True, slots=True)
 class CertificateConfig:
-    """How long things hold. Raises ValueError when a certificate could end before its successor is shown."""
+    """Validity and renewal. Raises ValueError when a certificate could end before its successor is served."""
 
     validity: timedelta = timedelta(days=90)
     renew_before: timedelta = timedelta(days=30)
-    """The successor is made that long before the end: a month in which an outage of the store does no harm."""
+    """The successor is made this long before the end: the store may be away for a month."""
     overlap: timedelta = timedelta(hours=1)
     """
-    An authority is published that long before its certificate is shown. API servers learn a new caBundle by their
+    An authority is published this long before its certificate is served. API servers learn a new caBundle by their
     watch, within seconds; other replicas of the webhook at their next refresh.
     """
 
     def __post_init__(self) -> None:
-        """Refuse what could not work."""
+        """Raise ValueError for values that cannot work."""
         if not timedelta(0) <= self.overlap < self.renew_before < self.validity:
             raise ValueError(
                 f"overlap {self.overlap}, renew_before {self.renew_before}, validity {self.validity}: "
@@ -61,23 +61,23 @@ class CertificateConfig:
 
 
 def is_due(kept: Sequence[Generation], names: Sequence[str], now: datetime, config: CertificateConfig) -> bool:
-    """Whether a new generation is to be made: none that holds now, for these names, lasts long enough."""
+    """Whether to make a new generation: no valid one for these names lasts long enough."""
     lasting = [each for each in _begun(kept, now) if each.expires - now > config.renew_before]
     return all(each.names != tuple(names) for each in lasting)
 
 
 def with_new(kept: Sequence[Generation], new: Generation, now: datetime) -> Generations:
-    """What is to be kept with a new generation: those that have ended are dropped."""
+    """The generations to keep with a new one: expired ones are dropped."""
     return Generations(generations=(*alive(kept, now), new)[-GENERATIONS_MAX:])
 
 
 def alive(kept: Sequence[Generation], now: datetime) -> tuple[Generation, ...]:
-    """Those that have not ended."""
+    """The generations that have not expired."""
     return tuple(each for each in kept if each.expires > now)
 
 
 def _begun(kept: Sequence[Generation], now: datetime) -> tuple[Generation, ...]:
-    """Those that hold already: a clock that was ahead makes some that no caller takes until then."""
+    """The generations that are valid already: a fast clock makes some that no caller accepts yet."""
     return tuple(each for each in kept if each.made - SKEW <= now)
 
 
@@ -90,10 +90,10 @@ def shown(
     kept: Sequence[Generation], names: Sequence[str], now: datetime, config: CertificateConfig, *, published: str
 ) -> Generation | None:
     """
-    The generation to show: the newest for these names whose authority was published long enough ago.
+    The generation to serve: the newest for these names whose authority was published long enough ago.
 
-    Where none is (the very first one, or the others have ended), the oldest for these names: nobody trusts another.
-    `published` is the caBundle that is known to be out.
+    Without one (the very first, or the others expired), the oldest for these names, which is trusted first. `published`
+    is the caBundle that is known to be in effect.
     """
     fitting = [each for each in _begun(alive(kept, now), now) if each.names == tuple(names)]
     ripe = [each for each in fitting if each.authority_pem in published and now - each.made >= config.overlap]

@@ -1,8 +1,8 @@
 """
-Keeps the server's certificate good: asks its source again and again, shows what is new, has its authorities published.
+Keep the server's certificate valid: refresh it from its source, serve new ones, and publish their authorities.
 
-An outage of the store or of the API server costs nothing as long as the certificate that is shown holds: it is logged,
-and tried again at the next round. Certificates hold by the wall clock, so this is the one place that decides by it.
+An outage of the store or of the API server does no harm while the served certificate is valid: it is logged, and
+retried in the next round. Certificates expire by the wall clock, so only this module decides by it.
 """
 
 import ssl
@@ -24,23 +24,21 @@ from sluice_pod_watcher.shell.webhook.cert_sources import (
 from sluice_pod_watcher.shell.webhook.tls import UnusableCertificateError, show
 
 REFRESH_S = 60.0
-"""
-Between two rounds: far below the hour in which a new authority must reach all, and each is one read of a Secret.
-"""
+"""Between two rounds: far below the hour in which a new authority must reach all, and each is one read of a Secret."""
 RETRY_S = 5.0
-"""While there is no certificate at all, or nobody was told of its authority."""
+"""While there is no certificate, or its authority is not published."""
 
 
 class NotPublishedError(Exception):
-    """The authorities could not be told to those who call. Its text is a sentence."""
+    """The authorities could not be published. Its text is a sentence."""
 
 
 class BundlePublisher(Protocol):
-    """Tells the API servers which authorities to trust (the caBundle of the webhook's configuration)."""
+    """Publishes to the API servers which authorities to trust (the caBundle of the webhook's configuration)."""
 
     async def publish(self, bundle_pem: str) -> None:
         """
-        Make it so, and nothing if it is so: it is called every round, for others may overwrite it.
+        Publish it, unless it is there: called every round, as others may overwrite it.
 
         Raises NotPublishedError.
         """
@@ -48,7 +46,7 @@ class BundlePublisher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoBundlePublisher:
-    """Where somebody else publishes: cert-manager's injector, or a test that reads the source."""
+    """For authorities that are published elsewhere: by cert-manager's injector, or read by a test."""
 
     async def publish(self, bundle_pem: str) -> None:
         """Nothing to do."""
@@ -76,13 +74,13 @@ class CertificateRotator:
 
     @property
     def expires(self) -> datetime | None:
-        """When the certificate that is shown ends; None before there is one."""
+        """When the served certificate expires; None before there is one."""
         return self._shown.expires if self._shown is not None else None
 
     def why_not_ready(self) -> str:
-        """Why a caller could not speak to the server now, in a sentence; empty when it can."""
+        """Why callers cannot connect now, in a sentence; empty when they can."""
         if self._shown is None:
-            return f"there is no certificate yet: {self._trouble or 'not asked for'}"
+            return f"there is no certificate yet: {self._trouble or 'not requested yet'}"
         if self._shown.expires <= self._clock.utc():
             return f"the certificate has expired: {self._trouble or 'not renewed'}"
         if self._shown.bundle and not self._published:
@@ -97,13 +95,13 @@ class CertificateRotator:
                 await self._clock.sleep(RETRY_S if self.why_not_ready() else REFRESH_S)
 
     def _samples(self) -> Iterator[Sample]:
-        """Nobody asks a webhook that is away, and what fails is logged once: a month later no pod could be created."""
+        """The expiry as a metric: a failing renewal is logged once, and a month later no pod could be created."""
         yield Sample(WEBHOOK_READY, not self.why_not_ready())
         if self._shown is not None:
             yield Sample(CERTIFICATE_ENDS, self._shown.expires.timestamp())
 
     async def refresh(self) -> None:
-        """One round. What fails is logged once, and tried again in the next."""
+        """One round. A failure is logged once, and retried in the next."""
         try:
             found = await self._source.refresh(self._clock.utc(), published=self._published)
             self._show(found)

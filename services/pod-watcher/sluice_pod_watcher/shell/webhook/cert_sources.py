@@ -1,7 +1,7 @@
 """
-Where the certificate to show comes from: made and rotated here, or mounted by cert-manager.
+Where the certificate comes from: made and rotated here, or mounted by cert-manager.
 
-Both answer the same question again and again; nothing here runs by itself.
+Both are polled by the rotator.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from sluice_pod_watcher.shell.webhook.cert_generations import (
 from sluice_pod_watcher.shell.webhook.cert_stores import CertificateStore, StoreUnavailableError
 
 _ATTEMPTS_MAX = 4
-"""Of replacing what is kept, when other replicas do the same at once; the next refresh tries again."""
+"""Attempts to replace the stored certificates while other replicas do the same; the next refresh tries again."""
 
 
 class CertificateUnavailableError(Exception):
-    """There is no certificate to show now. Its text is a sentence."""
+    """There is no certificate to serve now. Its text is a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedCertificate:
-    """A certificate with its key (PEM), and the authorities that callers must trust; empty: somebody else says so."""
+    """A certificate with its key (PEM), and the authorities that callers must trust; empty if published elsewhere."""
 
     certificate_pem: bytes
     key_pem: bytes
@@ -45,22 +45,22 @@ class ServedCertificate:
 
 
 class CertificateSource(Protocol):
-    """Tells which certificate to show."""
+    """Provides the certificate to serve."""
 
     async def refresh(self, now: datetime, *, published: str) -> ServedCertificate:
-        """The certificate to show at `now`, while callers trust `published`. Raises CertificateUnavailableError."""
+        """The certificate to serve at `now`, while callers trust `published`. Raises CertificateUnavailableError."""
 
 
 @dataclass(frozen=True, slots=True)
 class RotatingCertificates:
-    """Makes certificates for `names` and keeps them in a store, by itself and beside its replicas."""
+    """Makes certificates for `names` and keeps them in a store that its replicas share."""
 
     store: CertificateStore
     names: Sequence[str]
     config: CertificateConfig
 
     async def refresh(self, now: datetime, *, published: str) -> ServedCertificate:
-        """Read what is kept, make what is due, and tell what to show. Raises CertificateUnavailableError."""
+        """Read the store, make what is due, and return what to serve. Raises CertificateUnavailableError."""
         try:
             kept = await self._kept(now)
         except StoreUnavailableError as error:
@@ -86,7 +86,7 @@ class RotatingCertificates:
 
 
 def _decoded(text: str) -> Generations:
-    """What is kept; nothing when the store is empty, as a Secret is when it was just installed."""
+    """The stored generations; none when the store is empty, as a newly installed Secret is."""
     if not text.strip():
         return Generations()
     try:
@@ -100,9 +100,9 @@ def _decoded(text: str) -> Generations:
 @dataclass(frozen=True, slots=True)
 class MountedCertificates:
     """
-    Somebody else's certificate in a folder, as cert-manager mounts it: `tls.crt` and `tls.key`.
+    A certificate in a folder, as cert-manager mounts it: `tls.crt` and `tls.key`.
 
-    Its authorities reach the API server by cert-manager's own injector, so none are told here.
+    Cert-manager's own injector publishes its authorities, so there are none here.
     """
 
     folder: Path
@@ -118,7 +118,9 @@ class MountedCertificates:
         except OSError as error:
             raise CertificateUnavailableError(f"{error.filename}: {error.strerror or error}") from error
         except ValueError as error:
-            raise CertificateUnavailableError(f"{self.folder / 'tls.crt'} holds no certificate: {error}") from error
+            raise CertificateUnavailableError(
+                f"{self.folder / 'tls.crt'} is not a valid certificate: {error}"
+            ) from error
         if expires <= now:
-            raise CertificateUnavailableError(f"{self.folder / 'tls.crt'} has ended at {expires:%Y-%m-%d %H:%M} UTC")
+            raise CertificateUnavailableError(f"{self.folder / 'tls.crt'} expired at {expires:%Y-%m-%d %H:%M} UTC")
         return ServedCertificate(certificate, key, expires)

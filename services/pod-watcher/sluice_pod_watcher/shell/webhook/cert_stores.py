@@ -1,8 +1,8 @@
 """
-Where a webhook's certificates are kept, so that all its replicas show one, and a restart none that nobody trusts.
+Where the webhook's certificates are kept, so that all replicas and later restarts serve the same.
 
-The port is small enough for a Secret (`shell.kube.certificates`): read all, and replace all if it is still what was
-read. In memory it serves one process.
+The port fits a Secret (`shell.kube.webhook_certificates`): read all, and replace all if unchanged since. In memory it
+serves one process.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class StoreUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredCertificates:
-    """What a store holds, and its version: any text that differs once the content does."""
+    """The content of a store, and its version: any text that differs once the content does."""
 
     text: str
     version: str
@@ -25,13 +25,13 @@ class CertificateStore(Protocol):
     """Keeps one text, which holds private keys."""
 
     async def load(self) -> StoredCertificates | None:
-        """What is there; None when nothing is. Raises StoreUnavailableError."""
+        """The stored text; None if there is none. Raises StoreUnavailableError."""
 
     async def save(self, text: str, *, replaces: str | None) -> bool:
         """
-        Replace the version `replaces` (None: nothing). False when something else is there by now: read again.
+        Replace the version `replaces` (None: nothing). False when it has changed since: read again.
 
-        Raises StoreUnavailableError; then it may have happened all the same.
+        Raises StoreUnavailableError; the write may have happened all the same.
         """
 
 
@@ -43,7 +43,7 @@ class MemoryStore:
     _count: int = 0
 
     async def load(self) -> StoredCertificates | None:
-        """What is there."""
+        """The stored text."""
         return self.kept
 
     async def save(self, text: str, *, replaces: str | None) -> bool:

@@ -1,7 +1,7 @@
 """
-What the server answers: reviews, and whether it is alive and ready. Errors are told in a sentence, never a traceback.
+The HTTP handlers: reviews, liveness and readiness. An error is a sentence, never a traceback.
 
-A review is CPU alone; reading its body is the only wait, and is bounded in time, size and number.
+A review is CPU only; reading its body is the only wait, and is bounded in time, size and number.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class ServingLimits(ConnectionLimits):
-    """What one caller may cost."""
+    """Limits for one caller."""
 
     body_bytes_max: int = 8 * 1024 * 1024
-    """An API server takes objects up to 3 MiB, and an update's review holds two of them, and its own words."""
+    """An API server accepts objects up to 3 MiB, and an update's review holds two of them plus its own fields."""
     request_s: float = 5.0
     """For a whole request: no more than the API server waits."""
     reviews_max: int = 64
-    """Bodies read at once, so that memory has a bound; others wait for their turn within their time."""
+    """Bodies read at once, which bounds memory; others queue within their time."""
 
 
 def make_app(
@@ -45,10 +45,10 @@ def make_app(
     heard: Callable[[web.Request], None],
 ) -> web.Application:
     """
-    The application. `why_not_ready` is asked at each readiness probe, `heard` is told of each request as it begins.
+    The application. `why_not_ready` is called at each readiness probe, `heard` with each request as it starts.
 
-    MUTATE uses the rules as they are; MUTATE/<mode> with this default mode, for namespaces that have it: the API server
-    chooses the path by the namespace's label, for a review does not hold it.
+    MUTATE applies `config` as it is; MUTATE/<mode> with this default mode: the API server chooses the path by the
+    namespace's label, which a review does not contain.
     """
     handlers = _Handlers(config, why_not_ready, limits)
 
@@ -66,7 +66,7 @@ def make_app(
 
 
 def answer_to(body: bytes, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
-    """The answer to the bytes of a request. Never raises, whatever they are."""
+    """The answer to the bytes of a request. Never raises."""
     try:
         raw = msgspec.json.decode(body)
     except NOT_READABLE as error:
@@ -92,7 +92,7 @@ class _Handlers:
                 metrics.observe(REVIEW_SECONDS, time.monotonic() - began, _kind(response))
         except TimeoutError:
             raise web.HTTPRequestTimeout(text=f"the request took longer than {self._limits.request_s:g} s") from None
-        except ConnectionError:  # nobody hears the answer; the log shall not call it a defect of ours
+        except ConnectionError:  # the caller is gone; this is no error of ours
             raise web.HTTPBadRequest(text="the caller disconnected before its request was complete") from None
         if isinstance(response, MalformedReview):
             raise web.HTTPBadRequest(text=response.why)
@@ -101,17 +101,17 @@ class _Handlers:
         return web.Response(body=msgspec.json.encode(response.as_review()), content_type="application/json")
 
     async def health(self, _request: web.Request) -> web.Response:
-        """Whether the process still serves."""
+        """Whether the process serves."""
         return web.Response(text="ok")
 
     async def ready(self, _request: web.Request) -> web.Response:
-        """Whether an API server could be served."""
+        """Whether API servers can connect and be answered."""
         why = self._why_not_ready()
         return web.Response(status=503 if why else 200, text=why or "ok")
 
 
 async def _in_words(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every refusal as one line of text, and a log line for each; a defect of ours told without its insides."""
+    """Every failure as one line of text and a log line; an internal error without its details."""
     log = logs.get("webhook")
     try:
         return await handler(request)
@@ -120,7 +120,7 @@ async def _in_words(request: web.Request, handler: Handler) -> web.StreamRespons
         log.warning("refused a request", status=refusal.status, why=text, **_caller(request))
         headers = {"Allow": refusal.headers["Allow"]} if "Allow" in refusal.headers else {}
         return web.Response(status=refusal.status, text=text, headers=headers)
-    except Exception:  # the border: the caller must learn that it failed, and nothing of how
+    except Exception:  # the boundary: the caller learns that it failed, without details
         log.exception("a request failed", **_caller(request))
         return web.Response(status=500, text="the webhook failed; see its log")
 

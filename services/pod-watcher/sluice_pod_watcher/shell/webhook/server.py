@@ -1,4 +1,4 @@
-"""Serves the webhook over HTTPS until it is cancelled, and keeps its certificate good meanwhile."""
+"""Serve the webhook over HTTPS until cancelled, and keep its certificate valid."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ async def serve_webhook(
     *,
     limits: ServingLimits = DEFAULT_LIMITS,
 ) -> None:
-    """Serve, and keep the certificate good, until cancelled. Raises ServiceError when the port cannot be had."""
+    """Serve until cancelled, with certificate rotation. Raises ServiceError when the port is not available."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(keeper.run(), name="certificate")
         async with listening(config, context, keeper, address, limits=limits):
@@ -40,7 +40,7 @@ async def listening(
     *,
     limits: ServingLimits = DEFAULT_LIMITS,
 ) -> AsyncIterator[int]:
-    """Listen, and give the port. At the end no connection is left, and requests that had begun are answered."""
+    """Listen, and yield the port. At the end all connections are closed, and requests that had started are answered."""
 
     def make(heard: OnRequest) -> web.Application:
         return make_app(config, keeper.why_not_ready, limits, heard)

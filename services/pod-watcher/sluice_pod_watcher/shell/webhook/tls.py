@@ -1,8 +1,8 @@
 """
-The TLS side of the server: one context, whose certificate is exchanged while connections go on.
+The server's TLS context, whose certificate is replaced while connections stay open.
 
-Handshakes that begin later see the new certificate; connections that are open keep theirs. No key touches a disk: the
-library wants a file, so it is given one in memory.
+New handshakes see the new certificate; open connections keep theirs. No key touches a disk: the library wants a file,
+so it gets one in memory.
 """
 
 import os
@@ -10,11 +10,11 @@ import ssl
 
 
 class UnusableCertificateError(Exception):
-    """A certificate and a key that do not belong together, or are none. Its text is a sentence."""
+    """A certificate or key is invalid, or they do not match. Its text is a sentence."""
 
 
 def new_context() -> ssl.SSLContext:
-    """A server's context without a certificate: handshakes fail until one is shown."""
+    """A server's context without a certificate: handshakes fail until one is set."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
@@ -22,9 +22,9 @@ def new_context() -> ssl.SSLContext:
 
 def show(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> None:
     """
-    Show this certificate from now on. Raises UnusableCertificateError, and then what was shown stays.
+    Serve this certificate from now on. Raises UnusableCertificateError, and then the old one stays.
 
-    It is tried in a context of its own first, for a context with half of a pair serves nobody.
+    It is tried in a context of its own first, because a context with half of a pair fails every handshake.
     """
     descriptor = os.memfd_create("sluice-webhook", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:
@@ -39,5 +39,5 @@ def show(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> Non
 
 
 def _no_password() -> str:
-    """Instead of asking on the terminal for the password of an encrypted key, which would stop the service."""
+    """Instead of prompting on the terminal for the password of an encrypted key, which would block the service."""
     raise ValueError("its key is encrypted")

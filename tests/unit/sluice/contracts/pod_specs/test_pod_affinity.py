@@ -123,8 +123,8 @@ def test_what_the_api_server_would_refuse_is_refused_by_its_field(spec, field) -
     assert field in found.field
 
 
-def test_an_unsupported_requirement_is_warned_of() -> None:
-    """Labels of namespaces are unknown: a warning says what is used instead."""
+def test_a_demand_that_nobody_here_can_look_at_is_told() -> None:
+    """Labels of namespaces are unknown: a warning shows what counts instead."""
     by_team = apart(labelSelector={}, namespaceSelector={"matchLabels": {"team": "ml"}})
     (told,) = unknown_demands({"affinity": by_team})
     assert "namespaceSelector" in told

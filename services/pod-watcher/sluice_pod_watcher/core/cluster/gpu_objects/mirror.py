@@ -1,9 +1,8 @@
 """
-The fleet as `kubectl get gpus` shows it: one object for each GPU, written from what the inventory last saw.
+Mirror the fleet for `kubectl get gpus`: one object per GPU, written from the inventory.
 
-For people: nothing is read back, and nothing is decided from it. What changes is written at a bounded rate, and first;
-the time of the observation alone is written now and then, at a rate of its own, so that a large fleet in which nothing
-happens costs little.
+For people: never read back. Changes are written first, at a bounded rate; the observation time alone at a rate of its
+own, so that an idle fleet costs little.
 """
 
 from collections import OrderedDict
@@ -18,39 +17,39 @@ from sluice_pod_watcher.core.cluster.gpu_objects.status import OBSERVED, Status,
 from sluice_pod_watcher.core.workqueue import TokenBucket
 
 LOOKED_AT_MAX = 500
-"""Of objects of which only the age is to be refreshed, in one turn."""
+"""Objects checked per turn for a stale observation time."""
 
 
 def name_of(node: NodeName, index: int) -> str:
-    """The object's name: lower case, as node names are (a GPU's UUID is not always)."""
+    """The object's name, in lower case as node names are (a GPU's UUID is not always)."""
     return f"{node}-{index}"
 
 
 @dataclass(slots=True)
 class GpuMirror:
-    """What each object shall say, what it was told to say, and which are behind."""
+    """The wanted and the written status of each object, and which are behind."""
 
     config: ClusterConfig
     _wanted: dict[str, Status] = field(default_factory=dict)
     _written: OrderedDict[str, tuple[Status, float]] = field(default_factory=OrderedDict)
-    """What it says, and when that was written or found to be all there is to say: oldest first."""
+    """The written status, and when it was written or confirmed: oldest first."""
     _of_node: dict[NodeName, tuple[str, ...]] = field(default_factory=dict)
     _changed: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    """Objects that differ in more than the time of the observation; none of them is under way."""
+    """Objects that differ in more than the observation time; none of them is under way."""
     _under_way: dict[str, Status | None] = field(default_factory=dict)
     _not_before: float = float("-inf")
     _budget: TokenBucket = field(init=False)
     _refreshes: TokenBucket = field(init=False)
 
     def __post_init__(self) -> None:
-        """Nothing was seen."""
+        """Start empty."""
         self._budget = TokenBucket(self.config.gpus_per_s, self.config.gpus_per_s)
         self._refreshes = TokenBucket(self.config.gpus_refresh_per_s, self.config.gpus_refresh_per_s)
 
-    # -- hearing --------------------------------------------------------------------------------------------------
+    # -- observing --------------------------------------------------------------------------------------------------
 
     def inventory(self, word: NodeInventory) -> None:
-        """What the inventory says of a node now."""
+        """The inventory of a node now."""
         node = word.snapshot.node
         found = {name_of(node, gpu.index): status_of(word, gpu) for gpu in word.snapshot.gpus}
         for name in self._of_node.get(node, ()):
@@ -62,19 +61,19 @@ class GpuMirror:
             self._compare(name)
 
     def node_gone(self, node: NodeName) -> None:
-        """The node was deleted: nobody shall look at its GPUs any more."""
+        """The node was deleted: delete the objects of its GPUs."""
         for name in self._of_node.pop(node, ()):
             self._drop(name)
 
     def listed(self, names: Iterable[str]) -> None:
-        """These objects were there when this process began; those of no GPU are a predecessor's."""
+        """Objects that existed when this process started; those without a GPU are a predecessor's."""
         for name in names:
             if name not in self._wanted and name not in self._under_way:
                 self._written.setdefault(name, ({}, float("-inf")))
                 self._changed[name] = None
 
     def done(self, name: str, now: float) -> None:
-        """The object says what it was to say, or is gone."""
+        """The object was written or deleted."""
         if name not in self._under_way:
             return
         said = self._under_way.pop(name)
@@ -84,15 +83,15 @@ class GpuMirror:
         self._compare(name)
 
     def failed(self, name: str, now: float) -> None:
-        """The API server did not take it: all of them wait for a while, for it is seldom about one of them."""
+        """The API server refused the write. All objects pause, as the cause is seldom one object."""
         if self._under_way.pop(name, None) is not None or name in self._written:
             self._changed[name] = None
         self._not_before = now + self.config.gpus_retry_s
 
-    # -- saying ---------------------------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> Iterator[MirrorGpu | UnmirrorGpu]:
-        """What to write now."""
+        """The writes to make now."""
         if now < self._not_before:
             return
         while self._changed:
@@ -110,7 +109,7 @@ class GpuMirror:
         return MirrorGpu(name, wanted) if wanted is not None else UnmirrorGpu(name)
 
     def _aged(self, now: float) -> Iterator[str]:
-        """Objects whose observation is older than it should look, as many as may be written now."""
+        """Objects with a stale observation time, as many as may be written now."""
         for _ in range(min(LOOKED_AT_MAX, len(self._written))):
             name, (said, at) = next(iter(self._written.items()))
             if now - at < self.config.gpus_refresh_s:
@@ -129,7 +128,7 @@ class GpuMirror:
             self._compare(name)
 
     def _compare(self, name: str) -> None:
-        """Whether the object is to be written for more than its age. What is under way is compared when it is done."""
+        """Whether the object has to be written for more than its age. One under way is compared when it is done."""
         if name in self._under_way:
             return
         wanted, written = self._wanted.get(name), self._written.get(name)

@@ -1,7 +1,7 @@
 """
-What `kubectl get gpus` and `kubectl describe gpu` say of one GPU: the status of its object.
+Build the status of a GPU object, as `kubectl get gpus` and `kubectl describe gpu` show it.
 
-The keys are those of the CustomResourceDefinition (deploy/kubernetes/base/crd-gpus.yaml), which holds the limits too.
+The keys are those of the CustomResourceDefinition (deploy/kubernetes/base/crd-gpus.yaml), which also sets the limits.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def status_of(word: NodeInventory, gpu: GpuReport) -> Status:
 
 
 def _layout(gpu: GpuReport) -> Iterator[str]:
-    """Each profile with the starts of its instances: `1g.5gb@0,1 3g.20gb@4`, by the first of them."""
+    """Each profile with the starts of its instances: `1g.5gb@0,1 3g.20gb@4`, ordered by the first."""
     starts: dict[str, list[int]] = {}
     for instance in sorted(gpu.instances, key=lambda each: each.start):
         starts.setdefault(instance.profile, []).append(instance.start)
@@ -48,7 +48,7 @@ def _layout(gpu: GpuReport) -> Iterator[str]:
 
 
 def _health(word: NodeInventory, gpu: GpuReport) -> tuple[str, list[str]]:
-    """One word, and all that is the matter, most serious first."""
+    """The state in one word, and all problems, most serious first."""
     why = [] if gpu.healthy else [gpu.health_message]
     why += [f"{_span(place.start, place.size)} quarantined" for place in gpu.quarantined]
     for daemon in gpu.daemons:
@@ -67,7 +67,7 @@ def _span(start: int, size: int) -> str:
 
 
 def _used(gpu: GpuReport, slices: list[SliceReport]) -> str:
-    """Compute slices in use of those there are; of a GPU without MIG the part of its memory that is given away."""
+    """Compute slices in use of the total; for a GPU without MIG, the used share of its memory."""
     devices = [device for each in slices for device in each.booking.devices if device.gpu == gpu.uuid]
     if gpu.mig_enabled:
         sizes = {profile.name: profile.compute_slices for profile in gpu.profiles}

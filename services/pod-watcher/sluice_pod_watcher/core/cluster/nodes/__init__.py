@@ -1,1 +1,1 @@
-"""What is known of each node: its capacity, the pods that matter there, and its removal."""
+"""Facts about nodes: capacity, pods that affinity terms match, and removal."""

@@ -1,10 +1,10 @@
 """
 Choose which pods without slices to publish per node, for the affinity and port rules of requests.
 
-Most pods of a cluster are left out. Published are those that a term of a pod of ours matches, those that keep others
-away by anti-affinity, and the host ports that any of them binds. Of their labels only those are published that a term
-asks for: pods that differ in others (each pod of a StatefulSet does) are one entry with a count. The allocator judges
-by them, because it knows the places that are booked and not yet taken.
+Published are: pods that a term of a pod of ours matches, pods that repel others by anti-affinity, and host ports in
+use. Labels are published only if a term uses them, so pods that differ in other labels (as each pod of a StatefulSet
+does) are one entry with a count. The allocator evaluates the terms, because it knows the places that are booked but not
+used yet.
 """
 
 from collections import Counter
@@ -17,15 +17,15 @@ from sluice.contracts.kube.selectors import selector_matches
 from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, OtherPods, PodTerm, Selector
 
 OTHERS_MAX, PORTS_MAX = 100, 200
-"""So many kinds of pods, and ports, are published of one node; a kubelet runs 110 pods by default."""
+"""At most so many kinds of pods, and ports, are published per node; a kubelet runs 110 pods by default."""
 PodSignature = tuple[str, tuple[tuple[str, str], ...], tuple[PodTerm, ...], bool]
-"""Namespace, labels, whom it wants apart, whether it is being deleted."""
+"""Namespace, labels, anti-affinity terms, whether it is being deleted."""
 PodSelector = tuple[tuple[str, ...], Selector]
-"""Namespaces, and what is asked of labels there."""
+"""Namespaces, and the label selector."""
 
 
 def signature_of(meta: Mapping[str, Any], needs: HostNeeds) -> PodSignature:
-    """What terms can tell of a pod."""
+    """The properties of a pod that terms can match."""
     labels = meta.get("labels")
     pairs = sorted((str(key), str(text)) for key, text in labels.items()) if isinstance(labels, dict) else ()
     return str(meta.get("namespace", "")), tuple(pairs), needs.apart, bool(meta.get("deletionTimestamp"))
@@ -33,20 +33,20 @@ def signature_of(meta: Mapping[str, Any], needs: HostNeeds) -> PodSignature:
 
 @dataclass(slots=True)
 class AffinityIndex:
-    """Others' pods by node, and what the terms of our requests speak of."""
+    """Pods without slices by node, and the terms of our requests."""
 
     _kinds: dict[PodSignature, dict[NodeName, int]] = field(default_factory=dict)
     _on: dict[NodeName, dict[PodSignature, int]] = field(default_factory=dict)
     _ports: dict[NodeName, dict[HostPort, int]] = field(default_factory=dict)
     _spoken: dict[PodSelector, dict[RequestId, None]] = field(default_factory=dict)
-    """By whose request."""
+    """Selectors, with the requests that use them."""
     _of_request: dict[RequestId, tuple[PodSelector, ...]] = field(default_factory=dict)
     _keys: Counter[str] = field(default_factory=Counter)
-    """The labels that terms ask for, and how many terms."""
+    """Labels that terms use, with the number of terms."""
     _matters: dict[PodSignature, bool] = field(default_factory=dict)
 
     def count(self, node: NodeName, kind: PodSignature, ports: Iterable[HostPort], more: int) -> None:
-        """More of a kind are on a node, or fewer."""
+        """Add pods of a kind on a node, or remove them."""
         nodes = self._kinds.setdefault(kind, {})
         on_node, ports_there = self._on.setdefault(node, {}), self._ports.setdefault(node, {})
         _add(nodes, node, more)
@@ -62,7 +62,7 @@ class AffinityIndex:
             del self._ports[node]
 
     def ask(self, request: RequestId, namespace: str, host: HostNeeds) -> list[NodeName]:
-        """What a request's pod says of others. Returns the nodes of which more has to be published for it."""
+        """Index the terms of a request's pod. Returns the nodes for which more has to be published."""
         terms = ((each.namespaces, each.selector) for each in (*host.beside, *host.apart))
         spoken = (*terms, *(((namespace,), each.selector) for each in host.spread))
         if self._of_request.get(request, ()) == spoken:
@@ -86,7 +86,7 @@ class AffinityIndex:
         return list(found)
 
     def nodes_that_matter(self) -> list[NodeName]:
-        """The nodes of which a pod has to be published."""
+        """The nodes with a pod to publish."""
         found = (nodes for kind, nodes in self._kinds.items() if self._does_matter(kind))
         return list(dict.fromkeys(node for nodes in found for node in nodes))
 
@@ -100,11 +100,11 @@ class AffinityIndex:
                 self._matters.clear()
 
     def ports(self, node: NodeName) -> tuple[HostPort, ...]:
-        """The ports that they bind on a node."""
+        """The host ports in use on a node."""
         return tuple(self._ports.get(node, ()))
 
     def others(self, node: NodeName) -> tuple[OtherPods, ...]:
-        """The pods on a node that matter, by what terms ask of them."""
+        """The pods on a node that matter, with the labels that terms use."""
         found: Counter[PodSignature] = Counter()
         for (namespace, labels, apart, leaving), count in self._on.get(node, {}).items():
             if self._does_matter((namespace, labels, apart, leaving)):

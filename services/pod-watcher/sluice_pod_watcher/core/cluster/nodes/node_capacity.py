@@ -1,8 +1,8 @@
 """
-What nodes have besides GPUs: what they offer, less what pods that are none of ours take.
+Track the resources of nodes besides GPUs: allocatable, less the requests of pods that are not ours.
 
-Sums are kept, so one event costs the same on a large cluster. What is said, and how often, is bounded: a node is said
-at most once in `host_interval_s`, and only when pods and nodes were both listed; before, it would promise too much.
+Sums are kept, so one event costs the same on a large cluster. A node is published at most once per `host_interval_s`,
+and only after pods and nodes were both listed; earlier it would promise too much.
 """
 
 from collections import OrderedDict
@@ -49,7 +49,7 @@ _NOTHING = Fraction(0)
 _AMOUNTS = ("containers", "initContainers", "resources", "overhead")
 _READ = (*_AMOUNTS, "affinity", "hostNetwork")
 KEPT_MAX = 4096
-"""Amounts, and rooms of pods, whose reading is remembered: a cluster writes the same few again and again."""
+"""How many amounts and specs keep their parsed form: a cluster repeats the same few."""
 
 
 HostEvent = ListingStarted | ListingEnded | NodeSeen | NodeGone | OtherPodSeen | OtherPodGone
@@ -59,7 +59,7 @@ HostEvent = ListingStarted | ListingEnded | NodeSeen | NodeGone | OtherPodSeen |
 class _NodeFacts:
     version: int
     told: tuple[object, ...]
-    """What the object said of all this, unread: heartbeats change nothing of it, and come 500 times a second."""
+    """The raw fields that were read: heartbeats, 500 a second, do not change them."""
     room: HostRoom
     pods: int
     labels: dict[str, str]
@@ -77,7 +77,7 @@ class _PodUsage:
 
     @property
     def told(self) -> tuple[object, ...]:
-        """What of it is said of its node."""
+        """The part that is published for its node."""
         return self.node, self.room, self.kind, self.ports
 
 
@@ -98,36 +98,36 @@ class _NodeUsage:
 
 @dataclass(slots=True)
 class NodeCapacity:
-    """Every node, what others take of each, and which of them have to be said."""
+    """Every node, the usage by other pods, and which nodes have to be published."""
 
     config: ClusterConfig
     affinity_index: AffinityIndex = field(default_factory=AffinityIndex)
-    """What terms of pods speak of."""
+    """The terms of pods."""
     _nodes: dict[NodeName, _NodeFacts] = field(default_factory=dict)
     _taking: dict[str, _PodUsage] = field(default_factory=dict)
     _taken: dict[NodeName, _NodeUsage] = field(default_factory=dict)
     _dirty: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
     _needs: dict[str, HostNeeds] = field(default_factory=dict)
-    """What was read before, by what the pods' specs say."""
+    """Parsed needs, by what the pods' specs contain."""
     _gone: dict[NodeName, None] = field(default_factory=dict)
     _unproven: dict[NodeName, None] = field(default_factory=dict)
-    """Ours, not seen, and nodes were not listed yet."""
+    """Our nodes that were not seen, before nodes were listed."""
     _urgent: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes that keep pods out, or let them in, since they were said last: places are booked there meanwhile."""
+    """Nodes that became (un)schedulable since they were last published: places are booked there meanwhile."""
     _first: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes that are published before the requests that wait: terms of these speak of pods there."""
+    """Nodes to publish before waiting requests, whose terms match pods there."""
     _cut: dict[NodeName, None] = field(default_factory=dict)
     """Nodes with more kinds of pods, or ports, than are published."""
     newly_cut: list[NodeName] = field(default_factory=list)
-    """Those that have come to be so. Taken by who tells people."""
+    """Nodes that just became so, for the log."""
     _said_at: dict[NodeName, float] = field(default_factory=dict)
     _listed: dict[ListedKind, bool] = field(default_factory=lambda: {"others": False, "nodes": False})
     _seen: dict[ListedKind, set[str] | None] = field(default_factory=lambda: {"others": None, "nodes": None})
 
-    # -- hearing --------------------------------------------------------------------------------------------------
+    # -- observing --------------------------------------------------------------------------------------------------
 
     def handle(self, event: HostEvent) -> None:
-        """Take in one event."""
+        """Handle one event."""
         match event:
             case ListingStarted():
                 self._listing_started(event)
@@ -143,20 +143,20 @@ class NodeCapacity:
                 self._take(str(_map(event.pod, "metadata").get("uid", "")), None)
 
     def _listing_started(self, event: ListingStarted) -> None:
-        """What is seen from here on is all there is."""
+        """Objects seen from here on are complete."""
         self._seen[event.what] = set()
         if event.went_back:
             for known in self._nodes.values() if event.what == "nodes" else self._taking.values():
-                known.version = 0  # of a history that is not there any more: older than anything
+                known.version = 0  # of a history that no longer exists: older than anything
 
     def _listing_ended(self, what: ListedKind, version: int) -> None:
-        """What was not seen is gone, unless it is newer than the listing."""
+        """An object that was not seen is gone, unless it is newer than the listing."""
         seen, self._seen[what] = self._seen[what], None
         if seen is None:
             return
         was_listed, self._listed[what] = self.is_listed, True
         if self.is_listed and not was_listed:
-            self.put_first(self.affinity_index.nodes_that_matter())  # what was asked before could not name them
+            self.put_first(self.affinity_index.nodes_that_matter())  # terms indexed earlier could not name them
         if what == "nodes":
             for name, node in list(self._nodes.items()):
                 if name not in seen and not node.version > version > 0:
@@ -168,7 +168,7 @@ class NodeCapacity:
                     self._take(uid, None)
 
     def _node_seen(self, raw: Raw) -> None:
-        """A node is, or has become, this."""
+        """A node is new or changed."""
         name = node_name_of(raw)
         version = version_of(_map(raw, "metadata").get("resourceVersion"))
         seen = self._seen["nodes"]
@@ -190,7 +190,7 @@ class NodeCapacity:
         self._gone.pop(name, None)  # it was away for less than a turn
 
     def _other_seen(self, raw: Raw) -> None:
-        """A pod that is none of ours is, or has become, this."""
+        """A pod that is not ours is new or changed."""
         meta, spec = _map(raw, "metadata"), _map(raw, "spec")
         uid, version = str(meta.get("uid", "")), version_of(meta.get("resourceVersion"))
         seen = self._seen["others"]
@@ -206,32 +206,32 @@ class NodeCapacity:
         needs = self._read(spec, meta)
         self._take(uid, _PodUsage(version, node, needs.room, signature_of(meta, needs), needs.ports))
 
-    # -- saying ---------------------------------------------------------------------------------------------------
+    # -- publishing -------------------------------------------------------------------------------------------------
 
     def heard(self, name: NodeName, facts: HostFacts) -> None:
-        """What the bus says of a node: one of ours that is not there any more must not go on looking as it was."""
+        """The bus shows a node. Track one of ours that no longer exists, so that its stale capacity is withdrawn."""
         if facts.source == self.config.source and name not in self._nodes:
             self._unproven[name] = None
             self._unproven_are_gone()
 
     @property
     def no_room(self) -> HostFacts:
-        """Of a node that is missing: nothing fits there."""
+        """The facts of a missing node: nothing fits there."""
         return HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True, source=self.config.source)
 
     def named(self, name: NodeName) -> None:
-        """A node of ours is spoken of; its object may be there, or not (any more)."""
+        """A node of ours is referenced; its object may be missing."""
         if name not in self._nodes:
             self._unproven[name] = None
             self._unproven_are_gone()
 
     def take_gone(self) -> list[NodeName]:
-        """The nodes of ours that are not there, as was learnt since this was asked last."""
+        """Our nodes whose objects are missing, as learnt since the last call."""
         gone, self._gone = list(self._gone), {}
         return gone
 
     def due(self, now: float) -> list[tuple[NodeName, HostFacts]]:
-        """What to say now of nodes that have changed."""
+        """The changed nodes to publish now."""
         if not self.is_listed:
             return []
         found: list[tuple[NodeName, HostFacts]] = []
@@ -257,11 +257,11 @@ class NodeCapacity:
         return found
 
     def put_first(self, names: Iterable[NodeName]) -> None:
-        """Terms of requests that wait speak of pods on these nodes: they are to be published before those."""
+        """Publish these nodes before waiting requests, whose terms match pods there."""
         self._first |= dict.fromkeys(names)
 
     def first(self, at_most: int) -> list[tuple[NodeName, HostFacts]]:
-        """What to publish before requests that wait, some at a time: a DaemonSet may be on all nodes."""
+        """Nodes to publish before waiting requests, some at a time: a DaemonSet may be on all nodes."""
         if not self.is_listed:
             return []
         chosen = list(islice(self._first, at_most))
@@ -271,16 +271,16 @@ class NodeCapacity:
 
     @property
     def is_listed(self) -> bool:
-        """Whether all nodes and all pods of others were listed once."""
+        """Whether all nodes and all other pods were listed once."""
         return all(self._listed.values())
 
     @property
     def are_first(self) -> bool:
-        """Whether there are nodes to be published before requests, or it is not known yet which."""
+        """Whether nodes have to be published before requests, or this is not known yet."""
         return bool(self._first) or not self.is_listed
 
     def _said(self, name: NodeName, node: _NodeFacts) -> HostFacts:
-        """A node whose pods cannot all be published is full: a place there might be beside one that forbids it."""
+        """A node whose pods cannot all be published counts as full: an unpublished one may forbid a place."""
         ports, others = self.affinity_index.ports(name), self.affinity_index.others(name)
         facts = replace(_facts(node, self._taken.get(name, _NodeUsage())), source=self.config.source)
         if len(ports) > PORTS_MAX or len(others) > OTHERS_MAX:
@@ -293,7 +293,7 @@ class NodeCapacity:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether something is to be said at once."""
+        """Whether a node has to be published at once."""
         return bool(self._urgent) and self.is_listed
 
     def why_kept_out(self, name: NodeName, tolerations: Iterable[Toleration], volumes: VolumeTopologies) -> str:
@@ -305,16 +305,17 @@ class NodeCapacity:
         return why or ("" if volumes_reachable(volumes, node.labels) else "cannot reach a volume of the pod")
 
     def say_again(self, missing: Iterable[NodeName]) -> None:
-        """Everything has to be compared with the bus again, also that nothing fits on the missing ones."""
+        """Compare everything with the bus again, including that nothing fits on the missing nodes."""
         self._dirty |= dict.fromkeys((*self._nodes, *missing))
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _read(self, spec: Mapping[str, Any], meta: Mapping[str, Any]) -> HostNeeds:
         """
-        What a pod of somebody else takes, and whom it wants apart. What its spec says of nodes is not looked at.
+        The resources that another pod takes, and its anti-affinity. The node terms of its spec are not read.
 
-        Only absurd amounts are refused here, and they fit on no node: such a pod takes its place and nothing else.
+        Only absurd amounts are refused here, and they fit on no node: such a pod counts as a pod without other
+        resources.
         """
         asks = {key: spec.get(key) for key in _READ}
         labels = meta.get("labels") if asks["affinity"] else None
@@ -336,7 +337,7 @@ class NodeCapacity:
             self._dirty[name] = self._gone[name] = None
 
     def _unproven_are_gone(self) -> None:
-        """Once nodes were listed, what was not seen is not there."""
+        """Once nodes were listed, a node that was not seen does not exist."""
         if not self._listed["nodes"]:
             return
         gone = dict.fromkeys(name for name in self._unproven if name not in self._nodes)
@@ -363,7 +364,7 @@ class NodeCapacity:
 
 
 def _facts(node: _NodeFacts, taken: _NodeUsage) -> HostFacts:
-    """What is left; what is taken beyond what there is leaves nothing."""
+    """The free resources; usage above allocatable leaves none."""
     left = {name: max(0, size - taken.resources.get(name, 0)) for name, size in node.room.resources.items()}
     return HostFacts(
         cpu_cores=max(0, node.room.cpu_milli - taken.cpu_milli) / 1000,

@@ -1,1 +1,1 @@
-"""What is known of each pod: its record, its request, its slice and its problems."""
+"""Facts about each pod: its record, its request, its slice and its problems."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sluice.contracts.ids import NodeName
 
 AVOIDED_S = 600.0
-"""After so long a node is tried again: what stood in the way there has mostly gone, or somebody has mended it."""
+"""A node is tried again after this: most obstacles are gone or fixed by then."""
 OWNERS_MAX, NODES_MAX = 1000, 20
 
 
@@ -22,7 +22,7 @@ class AvoidedNodes:
     _of: OrderedDict[str, dict[NodeName, float]] = field(default_factory=OrderedDict)
 
     def add(self, owner: str, node: NodeName, now: float) -> None:
-        """A pod of this owner was not placed there."""
+        """A pod of this owner was not scheduled there."""
         nodes = self._of.setdefault(owner, {})
         nodes[node] = now + AVOIDED_S
         self._of.move_to_end(owner)
@@ -32,5 +32,5 @@ class AvoidedNodes:
             self._of.popitem(last=False)
 
     def nodes(self, owner: str, now: float) -> tuple[NodeName, ...]:
-        """Where the next pod of this owner goes only if there is nothing else."""
+        """Nodes that the next pod of this owner uses only as a last resort."""
         return tuple(sorted(node for node, until in self._of.get(owner, {}).items() if until > now))

@@ -1,7 +1,7 @@
 """
-What a pod is told of its slice, as annotations; and what those still tell of it after everything else is lost.
+The annotations that give a pod its slice; and what they prove after everything else is lost.
 
-An annotation mirrors a grant and never is one: nothing is given to a pod because of what stands there.
+An annotation mirrors a grant and never is one: nothing is granted because of it.
 """
 
 import re
@@ -15,7 +15,7 @@ from sluice.contracts.ticket_paths import pipe_directory_in, quota_library_in, q
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 
 NEUTRAL_THREAD_PERCENTAGE = "100"
-"""What CUDA takes when it is told nothing (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, MPS documentation)."""
+"""CUDA's default (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, MPS documentation)."""
 _DEVICES = re.compile(r"[A-Za-z0-9-]{1,80}(?:,[A-Za-z0-9-]{1,80}){0,63}")
 _SOCKET = re.compile(r"[a-z0-9]{1,64}\.sock")
 _WORDS = re.compile(r"[A-Za-z0-9_.,=-]{0,1000}")
@@ -23,10 +23,10 @@ _WORDS = re.compile(r"[A-Za-z0-9_.,=-]{0,1000}")
 
 def annotations_of(bound: Bound, asked: ResolvedRequest) -> dict[str, str] | str:
     """
-    Every granted annotation of a pod, with a neutral value where a mode has no use for one; or why there is none.
+    Every granted annotation of a pod, with a neutral value where a mode does not use it; or why there is none.
 
-    What is wrong with a binding is checked here once more: a ticket named `.` would mount the whole volume, and a
-    container without its value would start with whatever its image says.
+    The binding is validated once more: a ticket named `.` would mount the whole volume, and a container without its
+    value would start with that of its image.
     """
     devices = {each.container: each for each in bound.containers}
     found = {names.GRANTED_ALLOCATION: str(bound.allocation)}
@@ -36,13 +36,13 @@ def annotations_of(bound: Bound, asked: ResolvedRequest) -> dict[str, str] | str
         if given is None:
             return f"the binding has no devices for the container {server!r}"
         if _DEVICES.fullmatch(given.visible_devices) is None:
-            return f"the devices {given.visible_devices[:100]!r} of {server!r} are no list of UUIDs"
+            return f"the devices {given.visible_devices[:100]!r} of {server!r} are not a list of UUIDs"
         if not (_WORDS.fullmatch(given.driver_capabilities) and _WORDS.fullmatch(given.pinned_memory_limit)):
-            return f"the capabilities or the memory limit of {server!r} hold what no variable may"
+            return f"the capabilities or the memory limit of {server!r} are not valid in an environment variable"
         if given.quota_socket and _SOCKET.fullmatch(given.quota_socket.rpartition("/")[2]) is None:
-            return f"the quota socket {given.quota_socket[-100:]!r} of {server!r} is no name of one"
+            return f"the quota socket {given.quota_socket[-100:]!r} of {server!r} is not a valid name"
         if not names.is_ticket_name(ticket_of(bound.ticket, given)):
-            return f"the ticket of {server!r} is no name that can be mounted (a-z, 0-9 and '-')"
+            return f"the ticket of {server!r} cannot be mounted: only a-z, 0-9 and '-' are valid"
         for key, text in _values(given, bound.ticket).items():
             found[names.granted(container, key)] = text
     return found
@@ -63,7 +63,7 @@ def _values(given: ContainerDevices, ticket: str) -> Mapping[str, str]:
 
 
 def held_by(view: PodView) -> Held | None:
-    """What a pod was bound to, as it remembers it itself: its gate is open, and it is (to be) on that node."""
+    """The slice that a pod was bound to, by its own annotations: its gate is open, and it is (to be) on that node."""
     allocation = view.granted.get(names.GRANTED_ALLOCATION, "")
     if view.is_gated or not is_token(allocation) or not view.place:
         return None

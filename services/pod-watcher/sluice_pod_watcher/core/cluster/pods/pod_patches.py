@@ -1,7 +1,7 @@
 """
-The writes to a pod, as JSON patches: what the API server takes was tried, case by case, on v1.36.
+The writes to a pod, as JSON patches, tried case by case on v1.36.
 
-Every patch begins with the UID, so that a pod made anew under the same name is never touched.
+Every patch tests the UID first, so that a recreated pod of the same name is never touched.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ def bind(view: PodView, node: NodeName, annotations: Mapping[str, str]) -> Patch
     """
     Annotations, pin and gate at once; or why the pod cannot be pinned to that node.
 
-    Its guard fails unless our gate is the only one left, and nothing was declined that we have not seen. The pin is by
-    `metadata.name`, for a node's hostname label may be another name. After this it cannot be changed any more.
+    Its guard fails unless our gate is the only one left, and no decline is unseen. The pin is by `metadata.name`, since
+    a node's hostname label may differ. After this it cannot be changed.
     """
     pin = _pin(view.pinning, node)
     if isinstance(pin, str):
@@ -39,19 +39,19 @@ def bind(view: PodView, node: NodeName, annotations: Mapping[str, str]) -> Patch
 
 def decline(view: PodView, allocation: AllocationId) -> Patch:
     """
-    That the pod is not let go with this allocation, under the guard of `bind`.
+    Decline this allocation for the pod, under the guard of `bind`.
 
-    Only one of the two can land: no patch that binds the pod to it lands after this one, from whichever pod-watcher.
+    Only one of the two can land: after this, no pod-watcher can bind the pod to it.
     """
     return (*_is_held(view), *_annotate({GRANTED_DECLINED: str(allocation)}))
 
 
 def annotate(view: PodView, annotations: Mapping[str, str]) -> Patch:
     """
-    What differs from what the pod has, in one patch: devices and ticket change together or not at all.
+    The annotations that differ from the pod's, in one patch: devices and ticket change together or not at all.
 
-    The tests of what it has are the guard: a watcher that stood still meanwhile, and does not know yet that another one
-    works, would tell the pod what it was told long ago.
+    The tests for the present values are the guard: a watcher that was paused, and does not know of its successor, would
+    write old values.
     """
     changed = {key: text for key, text in annotations.items() if view.granted.get(key) != text}
     has = {key: text for key, text in view.granted.items() if key in annotations}
@@ -59,7 +59,7 @@ def annotate(view: PodView, annotations: Mapping[str, str]) -> Patch:
 
 
 def _is_held(view: PodView) -> Patch:
-    """It is held by our gate alone, and has declined no more than what is known; a test for null is one for absence."""
+    """Only our gate holds it, and it has declined no more than is known; a test for null is one for absence."""
     return (
         _uid(view.uid),
         {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
@@ -76,12 +76,12 @@ def _test(key: str, text: str) -> Mapping[str, Any]:
 
 
 def _annotate(annotations: Mapping[str, str]) -> Patch:
-    """The map is there: admission writes the ask into it."""
+    """The map exists: admission writes the request into it."""
     return tuple({"op": "add", "path": _path(key), "value": text} for key, text in sorted(annotations.items()))
 
 
 def _path(key: str) -> str:
-    """Of an annotation; a key is one token of a JSON pointer (RFC 6901)."""
+    """The path of an annotation; a key is one token of a JSON pointer (RFC 6901)."""
     return f"/metadata/annotations/{key.replace('~', '~0').replace('/', '~1')}"
 
 
@@ -96,7 +96,7 @@ def _pin(pinning: NodePin, node: NodeName) -> Patch | str:
         return ({"op": "add", "path": f"{_NODE_AFFINITY}/{_REQUIRED}", "value": required},)
     elsewhere = sorted(set(pinning.terms) - {"", str(node)})
     if elsewhere:
-        return f"it is pinned to {elsewhere[0]!r} already, and its slice is on {node!r}"
+        return f"it is pinned to {elsewhere[0]!r} already, but its slice is on {node!r}"
     return tuple(
         {"op": "add", "path": f"{_TERMS}/{at}/matchFields", "value": fields}
         for at, named in enumerate(pinning.terms)

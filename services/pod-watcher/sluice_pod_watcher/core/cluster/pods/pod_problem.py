@@ -1,8 +1,7 @@
 """
-What keeps a pod from running as it should, in the words that its owner reads. When it is told is not decided here.
+The problem that keeps a pod from running, as its owner reads it. The caller decides when to show it.
 
-A sentence says what is the matter, then what would help. What others tell already (the scheduler, the kubelet) is not
-said again.
+A sentence says what is wrong, then what helps. It does not repeat messages of the scheduler or the kubelet.
 """
 
 from dataclasses import dataclass
@@ -23,9 +22,10 @@ Patience = Literal["none", "a moment", "an answer"]
 @dataclass(frozen=True, slots=True)
 class PodProblem:
     """
-    One trouble of one pod.
+    One problem of one pod.
 
-    `reason` is the condition's, `event` the Event's. `patience`: how long it is not told, for it may be over by then.
+    `reason` is the condition's, `event` the Event's. `patience`: how long to wait before showing it, since it may end
+    by itself.
     """
 
     reason: str
@@ -42,10 +42,10 @@ class PodProblem:
 
 def problem_of(record: PodRecord, stuck: str, ails: str, made_on: str) -> PodProblem | None:
     """
-    What is the matter with a pod; None when nothing is.
+    The problem of a pod; None when there is none.
 
-    `stuck`: why a pod that was bound does not start. `ails`: what is wrong with a slice that it has. `made_on`: the
-    node on which a slice for it is being made.
+    `stuck`: why a bound pod does not start. `ails`: what is wrong with its slice. `made_on`: the node on which its
+    slice is being created.
     """
     view, answer = record.view, record.answer
     if view is None:
@@ -71,34 +71,34 @@ def problem_of(record: PodRecord, stuck: str, ails: str, made_on: str) -> PodPro
 
 
 def loss_cause(released: Released) -> str:
-    """Why a slice was lost, without the words that say that it was."""
+    """Why a slice was lost, without the prefix."""
     return released.cause.removeprefix("slice lost: ")
 
 
 def _of_bound(bound: Bound, view: PodView, complaint: str, stuck: str, ails: str) -> PodProblem | None:
     if view.is_gated and view.others_gates:
         gates = ", ".join(view.others_gates)
-        words = f"its slice on {bound.node} is ready and held; it waits for others to open their gate: {gates}"
+        words = f"its slice on {bound.node} is ready and reserved; it waits for other scheduling gates: {gates}"
         return _said("OtherGates", "OtherGates", words, level="Normal", patience="a moment")
     if complaint:
         return _said("SliceNotUsable", "SliceNotUsable", f"the pod {complaint}")
     if stuck:
         return _said("NotStarted", "NotStarted", f"{stuck.rstrip('.')}. {_once_more(view)}")
     if ails:
-        words = f"its slice on {bound.node} is out of order: {ails}. It keeps it. {_once_more(view)}"
+        words = f"its slice on {bound.node} is unhealthy: {ails}. The pod keeps it. {_once_more(view)}"
         return _said("SliceDegraded", "SliceDegraded", words)
     return None
 
 
 def _refused(reason: str, refusal: Refusal, view: PodView) -> PodProblem:
-    mend = "mend its template" if view.controller else "create it anew with that mended"
+    mend = "fix its template" if view.controller else "create it again with that fixed"
     words = f"{refusal.sentence()}. This pod can never start: delete it, and {mend}."
     return _said(reason, str(refusal.reason), words)
 
 
 def _words_of(released: Released, view: PodView) -> str:
-    anew = f"its {view.controller} makes it anew" if view.controller else "create it anew"
-    return f"its slice was lost ({loss_cause(released)}), and it gets no other: delete the pod, and {anew}."
+    again = f"its {view.controller} recreates it" if view.controller else "create it again"
+    return f"its slice was lost ({loss_cause(released)}), and it gets no other: delete the pod, and {again}."
 
 
 def _lost(words: str) -> PodProblem:
@@ -107,15 +107,15 @@ def _lost(words: str) -> PodProblem:
 
 def _once_more(view: PodView) -> str:
     if view.controller:
-        return f"If it must not wait, delete the pod: its {view.controller} makes it anew, and it gets another slice."
+        return f"If it cannot wait, delete the pod: its {view.controller} recreates it with another slice."
     return "If it cannot wait, delete the pod and create it again: it gets another slice."
 
 
 def _waiting(pending: Pending | WaitOver | None, made_on: str) -> PodProblem:
     if not isinstance(pending, Pending):
         if made_on or pending is not None:
-            place = f"its place on {made_on} is booked" if made_on else "a place is booked for it"
-            words = f"{place}, and its slice is being made. If this lasts, check the agent of that node."
+            place = f"its place on {made_on} is reserved" if made_on else "a place is reserved for it"
+            words = f"{place}, and its slice is being created. If this lasts, check the agent of that node."
             return _said(BEING_MADE, WAITS, words, level="Normal", patience="an answer")
         words = "it requested a slice, and no allocator has answered. If this lasts, check that the allocator runs."
         return _said(UNANSWERED, UNANSWERED, words, patience="an answer")

@@ -1,7 +1,7 @@
 """
-What is known of one pod of ours, and what the bus shall say of it.
+The facts about one pod of ours, and the message that the bus shall hold.
 
-It must not change what it knows by itself (`requests` does), nor write anything (`following` and `telling` do).
+`pod_store` changes the facts; `pod_reconciler` and `status_writer` write to the pod.
 """
 
 from dataclasses import dataclass, field
@@ -29,14 +29,14 @@ from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
 
 AnsweredAt = tuple[Incarnation, int]
-"""Where an answer stands: in which life of BOOK, under which sequence."""
+"""The position of an answer: its incarnation of BOOK, and its sequence."""
 ConfirmBy = Literal["", "read", "write"]
 """
-Not at all; until it was read, for the patch was refused because of what is there; until another write was answered,
-for it had no answer, and may land after any read.
+Not needed; by a read, as the patch was refused because of the pod's present state; by another write, as the last one
+had no answer and may land after any read.
 """
 LOST = "SliceLost"
-"""The reason of the condition of a pod whose slice was lost for good (`plight` gives it)."""
+"""The reason of the condition of a pod whose slice was lost for good (`pod_problem` sets it)."""
 
 
 @dataclass(slots=True)
@@ -50,87 +50,87 @@ class PendingWrite:
 
 @dataclass(slots=True)
 class PodRecord:
-    """One pod, or what the bus says of one that nobody has seen yet (`view` is None)."""
+    """One pod, or a request on the bus whose pod was not seen yet (`view` is None)."""
 
     uid: RequestId
     namespace: str
     name: str
     since: float
-    """When it was first seen, or began to ask: others may have held it back before that."""
+    """When it was first seen, or made its request: other gates may have held it before."""
     quiet_since: float
-    """Since when nothing was said to it: it began to ask, or was answered, then."""
+    """The time of its request, or of its last answer."""
     view: PodView | None = None
     asked: ResolvedRequest | None = None
     terms: RequestTerms | None = None
-    """What is said of it; None while nothing is."""
+    """The content of its request; None while there is none."""
     revision: int = 1
     ended: WithdrawCause | None = None
     on_bus: bool = False
-    """Somebody has said something of it before this process did."""
+    """It was on the bus before this process published it."""
     closed: bool = False
-    """The last word was said, and the object is still there."""
+    """Its final message is on the bus, but its object still exists."""
     held: Held | None = None
     declined: AllocationId | None = None
-    """What it was bound to last of what it is not let go with."""
+    """The last slice that it declined."""
     answer: BindingMessage | None = None
     answered_at: AnsweredAt = (Incarnation(""), 0)
-    """Of the last answer that was read, be it that a later reading has not shown it."""
+    """The position of the last answer that was read, even if a later reading did not show it."""
     pending: Pending | WaitOver | None = None
-    """Why it waits, or that it does so no more: then a place is booked for it."""
+    """Why it waits, or that its wait is over, as a place is booked for it."""
     eviction: str = ""
-    """Why the allocator wants the pod gone."""
+    """Why the allocator wants the pod evicted."""
     evicted: bool = False
     opened_at: float | None = None
-    """Since when it is seen with its gate open, for those that have not started."""
+    """Since when its gate is open, for pods that have not started."""
     writing: PendingWrite = field(default_factory=PendingWrite)
-    """Of annotations, pin and gate: one write at a time."""
+    """Writes of annotations, pin and gate: one at a time."""
     reading: PendingWrite = field(default_factory=PendingWrite)
     evicting: PendingWrite = field(default_factory=PendingWrite)
     reading_claims: PendingWrite = field(default_factory=PendingWrite)
     places: VolumeTopologies | None = None
-    """Where its volumes can be had; None while that was not read."""
+    """The topologies of its volumes; None before they were read."""
     places_for: AllocationId | None = None
-    """The slice for which that was read last; None before it has one."""
+    """The slice for which they were last read; None before it has one."""
     unread: Raw | None = None
-    """Its object, as long as what it asks for waits for that."""
+    """Its object, while parsing its request waits for that."""
     writing_condition: PendingWrite = field(default_factory=PendingWrite)
-    """Of the condition."""
+    """Writes of the condition."""
     confirm_by: ConfirmBy = ""
-    """Whether the last answer to the patch that binds it leaves open if it is bound, and what will tell."""
+    """Whether the last answer to the patch that binds it leaves the outcome open, and what settles it."""
     sent: Patch = ()
-    """That patch, as long as it may be sent again."""
+    """That patch, while it may be sent again."""
     needs_read: bool = False
-    """What we know of it may be wrong: read it by name."""
+    """Our view of it may be wrong: read it by name."""
     read_too_early: bool = False
-    """That became so while it was being read: what this read finds there may be of before."""
+    """It became so during a read, whose result may be older."""
     events: dict[str, int] = field(default_factory=dict)
     event_told: tuple[str, str, float] | None = None
-    """What is the matter with it as its last Event told: reason, note, and when."""
+    """Its last Event: reason, note, and time."""
     complaint: str = ""
-    """Why its slice cannot be given to it, as a predicate; empty when that is not so."""
+    """Why it cannot be bound to its slice, as a predicate; empty if it can."""
 
     @property
     def active(self) -> bool:
-        """Whether somebody wants it."""
+        """Whether it is wanted."""
         return self.ended is None
 
     @property
     def is_refused(self) -> bool:
-        """Whether what it asks for cannot be understood, or no node could ever have it."""
+        """Whether its request cannot be parsed, or no node could ever fit it."""
         return self.terms is not None and self.terms.refusal is not None
 
     @property
     def speaks_of_others(self) -> bool:
-        """Whether its terms speak of other pods."""
+        """Whether its affinity terms match other pods."""
         host = self.terms.host if self.terms is not None else NO_NEEDS
         return bool(host.apart or host.beside or host.spread)
 
     @property
     def binding_unknown(self) -> bool:
         """
-        Whether its pod may be bound to what it was granted, and is not seen to be.
+        Whether its pod may be bound to its grant, but is not seen to be.
 
-        Until it is, nothing is said of it anew: a request that does not tell what its pod has is given another slice.
+        Until that is known, its request is not changed: one without its slice would be granted another.
         """
         is_gated = self.view is not None and self.view.is_gated
         return self.active and is_gated and (self.writing.under_way or bool(self.confirm_by))
@@ -140,7 +140,7 @@ class PodRecord:
         """
         Whether the slice that its pod is pinned to was lost for good: it gets no other.
 
-        The bus may have forgotten that with its disk, and then the pod's own condition still tells.
+        The bus may have lost that with its disk; the pod's condition still shows it.
         """
         if not self.active or self.held is None:
             return False
@@ -150,24 +150,24 @@ class PodRecord:
     @property
     def is_passed_over(self) -> bool:
         """
-        Whether it is told to be ignored, and yet waits behind our gate.
+        Whether it is labelled to be ignored, and yet waits behind our gate.
 
-        No webhook has seen such a pod, so its gate, label and ask are somebody's own. One that was asked for before it
-        got that label is followed to its end: its slice would be lost otherwise.
+        No webhook has reviewed such a pod, so its gate, label and request were written by hand. A pod that got the
+        label after its request is followed to its end: its slice would leak otherwise.
         """
         view = self.view
         return view is not None and view.is_ignored and view.is_gated and self.terms is None
 
     def has_declined(self, answer: BindingMessage | None) -> bool:
-        """Whether it waits on, whatever it is bound to by this answer."""
+        """Whether it keeps waiting, having declined the slice of this answer."""
         return isinstance(answer, Bound) and answer.allocation == self.declined
 
     def mark_for_read(self) -> None:
-        """What we know of it may be wrong."""
+        """Our view of it may be wrong."""
         self.needs_read, self.read_too_early = True, self.reading.under_way
 
     def as_message(self, source: SourceName) -> RequestMessage | None:
-        """What the bus shall say of it; None when there is nothing to say (any more)."""
+        """The message that the bus shall hold; None when there is none."""
         if self.closed or (self.terms is None and not (self.ended and self.on_bus)):
             return None
         if self.ended is not None:

@@ -1,10 +1,10 @@
 """
-The requests of a cluster: one for each pod of ours, by its UID, from its first sight to its last word.
+The requests of a cluster: one per pod of ours, by its UID, from its first sight to its final message.
 
-A pod asks when our gate is the last one that holds it: a queueing system (Kueue) decides first who may run at all, and
-what it has not let in holds no places. What a pod asks for is fixed while it waits, but for what it needs of a node,
-which may be edited until it is bound: a new revision. A request ends when the pod's status says that every container
-has ended, or when its object is gone: never because it is dying, and never because of its name (PROTOCOL §7).
+A pod makes its request when our gate is the last one that holds it: a queueing system (Kueue) admits pods first, and
+pods that it holds reserve no places. The request is fixed while the pod waits, except for its node needs, which may be
+edited until it is bound: a new revision. A request ends when the pod's status shows that every container has ended, or
+when its object is gone: not because it is terminating, and not because of its name (PROTOCOL §7).
 """
 
 from collections import Counter, OrderedDict
@@ -37,14 +37,14 @@ from sluice_pod_watcher.core.request_phase import phase_of
 
 Change = Literal["", "new", "changed", "ended"]
 _OF_WHO_HAS_IT = RequestLimits(max_gpus_per_node=GPUS_MAX)
-"""The limit of today is none for a pod that was given its slice under another one."""
+"""For a pod with a slice: today's limit does not apply if it was granted under another one."""
 
 
 class PodStore:
-    """Every pod of ours. Implements the voice's `Speaker`."""
+    """Every pod of ours. Implements the publisher's `RequestSource`."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        """No pod is known."""
+        """Start empty."""
         self.config = config
         self.avoided_nodes = AvoidedNodes()
         self.due: dict[RequestId, None] = {}
@@ -54,28 +54,28 @@ class PodStore:
         self._limits = RequestLimits(config.max_gpus_per_node, config.driver_capabilities)
         self._asking: dict[RequestId, None] = {}
         self._unknown: dict[RequestId, None] = {}
-        """Pods that may have a slice, and of which neither they nor the bus say what they ask for."""
+        """Pods that may have a slice, but whose request is neither on them nor on the bus."""
         self.others_were_listed = False
-        """Whether pods of ours that are not in our selection are known."""
+        """Whether our pods outside the selection are known."""
         self.wait_for_nodes = True
-        """Whether others' pods are yet to be published that terms of requests speak of."""
+        """Whether pods that terms of requests match have yet to be published."""
 
-    # -- what the voice asks --------------------------------------------------------------------------------------
+    # -- for the publisher ----------------------------------------------------------------------------------------
 
     def all_requests(self) -> Iterable[RequestId]:
         """Every request that is not closed."""
         return [uid for uid, record in self.records.items() if not record.closed]
 
     def asking(self) -> int:
-        """How many pods that were seen ask for a slice."""
+        """How many seen pods request a slice."""
         return len(self._asking)
 
     def has_seen_all(self) -> bool:
-        """Whether it is known of everybody what he asks for, also of those who lost their label, or their ask."""
+        """Whether the request of every pod is known, including pods that lost their label or annotation."""
         return self.others_were_listed and not self._unknown
 
     def phases(self) -> Counter[str]:
-        """How many pods are how far. Walks over all: for people who look, not for decisions."""
+        """Pods by phase, for metrics. Walks over all of them."""
         return Counter(
             phase_of(
                 record.answer,
@@ -89,9 +89,9 @@ class PodStore:
 
     def may_publish(self, uid: RequestId) -> bool:
         """
-        Whether it is known what its pod has: a bus that was wiped would give it another slice beside that.
+        Whether its pod's slice is known: otherwise a wiped bus would grant it a second one.
 
-        One that waits, and speaks of others' pods, is said after those: else it would be placed beside them.
+        A waiting request with affinity terms follows the pods that they match: else it would be placed beside them.
         """
         record = self.records.get(uid)
         if record is None or record.binding_unknown:
@@ -99,12 +99,12 @@ class PodStore:
         return not (self.wait_for_nodes and record.active and record.held is None and record.speaks_of_others)
 
     def word(self, uid: RequestId) -> RequestMessage | None:
-        """What the bus shall say of a request; None when there is nothing to say (any more)."""
+        """The message that the bus shall hold of a request; None when there is none."""
         record = self.records.get(uid)
         return record.as_message(self.config.source) if record is not None else None
 
     def drop(self, uid: RequestId) -> None:
-        """The last word was said: nothing is remembered but that it was, while its object is there."""
+        """The final message is on the bus: remember only that, while its object exists."""
         record = self.records.get(uid)
         if record is None:
             return
@@ -113,10 +113,10 @@ class PodStore:
             self._bury(uid)
             self._forget(record)
 
-    # -- what the cluster shows -----------------------------------------------------------------------------------
+    # -- from the API server -----------------------------------------------------------------------------------------
 
     def seen(self, raw: Raw, view: PodView, now: float) -> tuple[PodRecord | None, Change]:
-        """A version of a pod. Older ones than the known, and pods that are gone, change nothing."""
+        """A version of a pod. Ignored if older than the known one, or of a pod that is gone."""
         if view.uid in self._gone:
             return None, ""
         record = self.records.get(view.uid)
@@ -125,9 +125,9 @@ class PodStore:
         other = self.records.get(self._by_name.get((view.namespace, view.name), RequestId("")))
         if other is not None and other.uid != view.uid and other.view is not None:
             if other.view.version > view.version > 0:
-                self._bury(view.uid)  # a replayed version of a predecessor: its name has been taken since
+                self._bury(view.uid)  # a replayed version of a predecessor: its name was reused since
                 return None, ""
-            self.gone(other.uid)  # two objects never have one name, so that one is gone
+            self.gone(other.uid)  # two objects never share a name, so that one is gone
         change: Change = "" if record is not None and record.view is not None else "new"
         if record is None:
             record = self.records[view.uid] = PodRecord(view.uid, view.namespace, view.name, now, now)
@@ -149,7 +149,7 @@ class PodStore:
         return record, change
 
     def gone(self, uid: RequestId) -> PodRecord | None:
-        """The object is not there any more, for sure. Returns the record if the request ended by that."""
+        """The object is certainly gone. Returns the record if that ended its request."""
         self._bury(uid)
         record = self.records.get(uid)
         if record is None:
@@ -164,22 +164,22 @@ class PodStore:
 
     def is_over(self, uid: RequestId) -> None:
         """
-        The allocator has said its last word about a pod that is gone, and nobody else remembers it.
+        The allocator closed the request of a deleted pod that is unknown here.
 
-        Our own last word was lost, perhaps, with a server that had not synced it. An API server that shows the pod
-        again shows what was.
+        Our own final message was lost, perhaps, by a server that had not synced it. An API server that shows the pod
+        again is lagging.
         """
         self._bury(uid)
 
     def heard(self, uid: RequestId, word: RequestMessage, now: float) -> PodRecord | None:
-        """The bus says this of a request of our source. Returns the record if something follows."""
+        """The bus shows this about a request of our source. Returns the record if something follows."""
         record = self.records.get(uid)
         if record is not None and not (isinstance(word, RequestWithdrawn) and word.closing):
-            record.closed = False  # the bus has forgotten the last word that it had acknowledged: it is said again
+            record.closed = False  # the bus lost the final message that it had acknowledged: publish it again
         if isinstance(word, RequestWithdrawn):
             return self._heard_end(record, uid, word, now)
         if record is None:
-            over: WithdrawCause | None = "pod gone" if uid in self._gone else None  # who asks had not heard that it is
+            over: WithdrawCause | None = "pod gone" if uid in self._gone else None  # its writer did not know that it is
             record = self.records[uid] = PodRecord(uid, word.namespace, word.name, now, now, ended=over)
         record.on_bus = True
         if _counts(record, word):
@@ -198,16 +198,15 @@ class PodStore:
         return record
 
     def forget_versions(self) -> None:
-        """What is shown from here on is newer than anything that was seen, whatever its version says."""
+        """Everything shown from here on is newer than before, whatever its version."""
         for record in self.records.values():
             if record.view is not None:
                 record.view = replace(record.view, version=0)
 
     def marked(self, view: PodView, now: float) -> PodRecord | None:
         """
-        A pod outside our selection is one of ours: somebody took its label away, and where the bus has forgotten its
-        request nobody asks for its slice any more. Of what becomes of it no more is shown than that it is another
-        version. Returns the record if it has to be read by its name.
+        A pod outside our selection that is one of ours: its label was removed, and the bus may have lost its request.
+        Only its new version is recorded. Returns the record if it has to be read by name.
         """
         uid = view.uid
         if uid in self._gone:
@@ -222,18 +221,18 @@ class PodStore:
         return record
 
     def mark_for_read(self, uid: RequestId) -> PodRecord | None:
-        """It should have been seen and was not: it has to be read by its name."""
+        """It should have been seen but was not: it has to be read by name."""
         record = self.records.get(uid)
         if record is None:
             return None
         if record.ended is not None:
-            self.gone(uid)  # nothing hangs on that any more
+            self.gone(uid)  # nothing depends on it now
             return None
         record.mark_for_read()
         return record
 
     def claims_read(self, record: PodRecord, places: VolumeTopologies, now: float) -> Change:
-        """Where its volumes can be had is known: what it asks for can be said."""
+        """The topologies of its volumes are known: its request can be published."""
         record.places, raw, record.unread = places, record.unread, None
         record.places_for = record.answer.allocation if isinstance(record.answer, Bound) else None
         if raw is None or not record.active or record.view is None:
@@ -247,8 +246,8 @@ class PodStore:
     ) -> PodRecord | None:
         if record is None:
             if word.closing:
-                self._bury(uid)  # an API server that shows it again shows what was: no UID lives twice
-                return None  # any other word is not the last: of a pod that was closed the bus has forgotten it
+                self._bury(uid)  # an API server that shows it again is lagging: no UID lives twice
+                return None  # any other message is not final: the bus lost that of a closed pod
             record = self.records[uid] = PodRecord(uid, "", "", now, now, ended=word.cause, held=word.held)
         record.on_bus = True
         record.revision = max(record.revision, word.revision)
@@ -262,7 +261,7 @@ class PodStore:
         return record
 
     def _has_declined(self, record: PodRecord, allocation: AllocationId | None, now: float) -> None:
-        """What it is not let go with is no answer to it: it goes on waiting."""
+        """A declined slice is no answer: the pod keeps waiting."""
         if allocation is not None and allocation != record.declined:
             record.declined = allocation
             self._say(record)
@@ -270,7 +269,7 @@ class PodStore:
             record.answer, record.quiet_since = None, now
 
     def _ended(self, record: PodRecord, cause: WithdrawCause) -> bool:
-        """Nobody wants it any more, for ever. Whether there is somebody to be told so."""
+        """Close its request for good. Returns whether that has to be published."""
         if record.ended is not None:
             return False
         record.ended = cause
@@ -279,7 +278,7 @@ class PodStore:
         return record.terms is not None
 
     def _read_terms(self, record: PodRecord, raw: Raw, now: float) -> Change:
-        """What the pod asks for now."""
+        """Parse the request of a pod."""
         view = record.view
         assert view is not None
         found = raw.get("spec")
@@ -293,22 +292,22 @@ class PodStore:
         if record.is_passed_over:
             return ""
         if record.asked is None or (not view.is_gated and record.held is None and record.terms is None):
-            return ""  # it asks for nothing, or runs without us
+            return ""  # it requests nothing, or runs without us
         is_refused_with_its_slice = record.held is not None and record.is_refused
         is_let_go = isinstance(record.answer, Bound) or not view.is_gated
         if record.terms is not None and is_let_go and not is_refused_with_its_slice:
             return self._follow(record, record.terms, view, spec)
         if record.terms is None and view.others_gates:
-            return ""  # whoever else holds it lets it in first: a slice beside a closed gate would serve nobody
+            return ""  # other gates come first: a slice beside a closed gate would be idle
         if view.claims and record.places is None and view.is_gated and record.held is None:
-            record.unread = raw  # where its volumes are is asked first (`following`)
+            record.unread = raw  # the topologies of its volumes are read first (`pod_reconciler`)
             return ""
         shun = self.avoided_nodes.nodes(view.owner, record.since) if view.owner and record.held is None else ()
         terms = terms_of_pod(record.asked, spec, view, places=record.places or (), held=record.held, shun=shun)
         return self._take_terms(record, terms, now)
 
     def _follow(self, record: PodRecord, terms: RequestTerms, view: PodView, spec: Raw) -> Change:
-        """Of one that has its slice: what of it others' terms speak of, which may be edited while it runs."""
+        """A pod that has its slice: update the labels that others' terms match, which may be edited while it runs."""
         followed = terms_followed(terms, view, spec)
         if followed != terms:
             record.revision += 1
@@ -318,7 +317,7 @@ class PodStore:
 
     def _take_terms(self, record: PodRecord, terms: RequestTerms, now: float) -> Change:
         if terms == record.terms or (record.terms is not None and record.terms.claims and terms.refusal is not None):
-            return ""  # an edit that cannot be understood disturbs nothing
+            return ""  # an invalid edit changes nothing
         change: Change = "new" if record.terms is None else "changed"
         record.revision += record.terms is not None
         record.since = now if record.terms is None else record.since
@@ -329,7 +328,7 @@ class PodStore:
         return change
 
     def _count(self, record: PodRecord) -> None:
-        seen = record.view is not None  # what only the bus remembers may be gone: a count too high is never reached
+        seen = record.view is not None  # a pod known only from the bus may be gone; the count must be reachable
         if seen and record.ended is None and record.terms is not None and record.terms.claims:
             self._asking[record.uid] = None
         else:
@@ -356,19 +355,19 @@ class PodStore:
 
 
 def _counts(record: PodRecord, word: AllocationRequested | RequestRejected) -> bool:
-    """Whether the bus says what a pod asks for, and not its spec."""
+    """Whether the request on the bus counts, rather than the pod's spec."""
     if isinstance(word, RequestRejected) and record.held is not None:
-        return False  # who has a slice is asked for
+        return False  # a pod with a slice has a request
     if record.terms is None:
-        return True  # nobody of us has read it, or it had ended by then
+        return True  # its spec was never parsed here, or it had ended by then
     if not record.active or record.view is None:
         return False
     if not record.view.is_gated:
-        return True  # its spec has been pinned since, and says something else now
-    # An edit that cannot be understood disturbs nothing, whoever reads it.
+        return True  # its spec has been pinned since, and differs now
+    # An invalid edit changes nothing, whichever watcher reads it.
     return record.asked is not None and record.is_refused and isinstance(word, AllocationRequested)
 
 
 def _readable(view: PodView) -> tuple[object, ...]:
-    """What of a pod says what it asks for, and when. A pod that declined a slice asks for one its volumes can reach."""
+    """The parts of a pod that its request is parsed from. After a decline, its volumes count as well."""
     return (view.generation, view.editable, view.request, view.gates, view.is_ignored, view.labels, view.declined)

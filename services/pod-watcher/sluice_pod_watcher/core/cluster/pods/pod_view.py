@@ -1,8 +1,8 @@
 """
-A pod as the API server has it, reduced to what counts here.
+A pod as the API server has it, reduced to the fields used here.
 
-Nothing is decided, and nothing raises: the API server has validated the object. What a pod's status proves is said
-once, here (`containers_ended`).
+Nothing raises: the API server has validated the object. `containers_ended` is the only place that interprets a pod's
+status.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ from sluice_pod_watcher.core.cluster.pods.volume_claims import claims_of
 
 DONE = frozenset({"Succeeded", "Failed"})
 _EDITABLE = ("nodeSelector", "affinity", "tolerations")
-"""Of a pod that waits (https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/)."""
+"""Editable while gated (https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/)."""
 _VERSION_MAX = 20
 """Digits of a resourceVersion: the store counts in 64 bits."""
 
@@ -42,10 +42,10 @@ class PodCondition:
 @dataclass(frozen=True, slots=True)
 class NodePin:
     """
-    What a pod's spec says of nodes, as far as a pin has to know it.
+    The node terms of a pod's spec, as far as a pin depends on them.
 
-    `terms` holds, for each required term, the node that it names (empty: none); None when there are no required terms.
-    `has_affinity`, `has_node_affinity`: whether those objects are there to add to.
+    `terms` holds, for each required term, the node that it names (empty: none); None without required terms.
+    `has_affinity`, `has_node_affinity`: whether those objects exist and can be added to.
     """
 
     has_affinity: bool = False
@@ -67,36 +67,36 @@ class PodView:
     namespace: str
     name: str
     version: int
-    """The resourceVersion: newer is larger; 0 when it is no number, and then nothing is known of its age."""
+    """The resourceVersion: newer is larger; 0 when it is not a number, so its age is unknown."""
     generation: int
-    """How often its spec was edited; 0 where the API server does not count that of pods (before 1.33)."""
+    """How often its spec was edited; 0 where the API server does not count that for pods (before 1.33)."""
     editable: tuple[Any, ...]
-    """What may be edited of its spec while it waits, as it is, where that is not counted."""
+    """The editable part of its spec, where edits are not counted."""
     dying: bool
     nothing_holds_it: bool
-    """It is dying, its grace period is over and nobody has a finalizer on it: what is deleted like this is gone."""
+    """It is terminating, past its grace period and without finalizers: a pod deleted like this is gone."""
     labels: Mapping[str, str]
     claims: tuple[str, ...]
     """The volume claims that it mounts."""
     unknown: tuple[str, ...]
-    """What it demands of its node that nobody here looks at."""
+    """Constraints on its node that Sluice does not evaluate."""
     is_ignored: bool
-    """It has the label that tells Sluice to leave it alone."""
+    """It has the label that excludes it from Sluice."""
     gates: tuple[str, ...]
     request: str
     granted: Mapping[str, str]
     """The annotations that only Sluice writes."""
     node: NodeName
-    """Where the scheduler has put it; empty before that."""
+    """The node that the scheduler chose; empty before that."""
     pinning: NodePin
     controller: str
-    """The kind of the owner that makes it anew; empty for a bare pod."""
+    """The kind of the owner that recreates it; empty for a bare pod."""
     owner: str
     """The UID of that owner."""
     has_ended: bool
     has_started: bool
     unschedulable: str
-    """What the scheduler says of a pod that it cannot place."""
+    """The scheduler's message about a pod that it cannot place."""
     condition: PodCondition | None
 
     @property
@@ -106,12 +106,12 @@ class PodView:
 
     @property
     def others_gates(self) -> tuple[str, ...]:
-        """The gates of others, without which it is not ours to open."""
+        """Other scheduling gates; while there are any, ours stays closed."""
         return tuple(gate for gate in self.gates if gate != GATE)
 
     @property
     def declined(self) -> AllocationId | None:
-        """What it was bound to last of what it is not let go with, as it remembers that itself."""
+        """The last slice that it declined, by its own annotation."""
         text = self.granted.get(GRANTED_DECLINED, "")
         return AllocationId(text) if is_token(text) else None
 
@@ -161,7 +161,7 @@ def read_pod(raw: Raw) -> PodView | None:
 
 
 def is_marked(raw: Raw) -> bool:
-    """Whether a pod has our gate, or what it was given is written on it. Quick, for all pods of a cluster are asked."""
+    """Whether a pod has our gate or our granted annotations. Cheap: called for all pods of a cluster."""
     if _map(_map(raw, "metadata"), "annotations").get(GRANTED_ALLOCATION):
         return True
     return any(each.get("name") == GATE for each in _list(_map(raw, "spec"), "schedulingGates"))
@@ -173,7 +173,7 @@ def uid_of(raw: Raw) -> str:
 
 
 def version_of(text: object) -> int:
-    """A resourceVersion as a number, 0 when it is none."""
+    """A resourceVersion as a number, 0 if it is not one."""
     return int(text) if isinstance(text, str) and len(text) <= _VERSION_MAX and text.isdecimal() else 0
 
 
@@ -184,11 +184,11 @@ def node_name_of(node: Raw) -> NodeName:
 
 def containers_ended(spec: Mapping[str, Any], status: Mapping[str, Any], *, dying: bool) -> bool:
     """
-    Whether the kubelet says that no container of the pod runs, or will run again.
+    Whether the kubelet reports that no container of the pod runs, or will run again.
 
-    Seen on a real kubelet: `terminated` of all containers always came after their processes were gone; it is not yet an
-    end while the pod is neither done nor dying, for then they are restarted. `phase` alone proves nothing, others than
-    the kubelet write it too; and a container that a done pod never started stays `waiting` for ever.
+    Seen on a real kubelet: `terminated` of all containers always came after their processes were gone; it is no end
+    while the pod is neither done nor terminating, as they are restarted. `phase` alone proves nothing, as others than
+    the kubelet write it too; and a container that a done pod never started stays `waiting` forever.
     """
     done = str(status.get("phase")) in DONE
     states = list(_states(status))
@@ -233,7 +233,7 @@ def _named(term: Mapping[str, Any]) -> str:
 
 def _unschedulable(scheduled: Mapping[str, Any]) -> str:
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        return str(scheduled.get("message") or "the scheduler gives no reason")
+        return str(scheduled.get("message") or "the scheduler gave no reason")
     return ""
 
 

@@ -1,7 +1,7 @@
 """
-What a request of a pod says, besides who it is: read from the pod's ask and its spec, or from what the bus says of it.
+The content of a request: read from the pod's annotation and its spec, or from the bus.
 
-It must not know which pod is asked for when (`requests` does).
+`pod_store` decides when a pod makes its request.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
 
 @dataclass(frozen=True, slots=True)
 class RequestTerms:
-    """What a request says, besides who it is: the claims and their terms, or why they cannot be understood."""
+    """The content of a request, without its identity: the claims and their terms, or why they cannot be parsed."""
 
     claims: tuple[Claim, ...] = ()
     host: HostNeeds = NO_NEEDS
@@ -46,7 +46,7 @@ class RequestTerms:
 
 
 def terms_of(word: AllocationRequested | RequestRejected) -> RequestTerms:
-    """What the bus says that a request asks for."""
+    """The terms of a request on the bus."""
     if isinstance(word, RequestRejected):
         return RequestTerms(refusal=word.refusal)
     return RequestTerms(
@@ -72,12 +72,12 @@ def terms_of_pod(
     shun: tuple[NodeName, ...] = (),
 ) -> RequestTerms:
     """
-    What a pod asks for, with what its spec needs of a node and how urgent it says it is.
+    The terms of a pod: its request, what its spec needs of a node, and its priority.
 
-    The API server has resolved the pod's PriorityClass into its spec; the pod's own annotation comes before that.
+    The API server has resolved the pod's PriorityClass into its spec; the pod's own annotation takes precedence.
 
-    One that has its slice is where it is, also if its spec says by now what nobody could be placed by: refused, it
-    would have a slice that nobody asks for.
+    A pod with a slice stays where it is, even if its edited spec fits no node: a refusal would leave its slice without
+    a request.
     """
     pod = asked.pod
     needs = read_host_needs(spec, view.namespace, view.labels)
@@ -91,7 +91,7 @@ def terms_of_pod(
         needs = msgspec.structs.replace(needs, volumes=places, shun=shun)
     urgency = read_priority(spec)
     if isinstance(urgency, Refusal):
-        urgency = NO_PRIORITY  # no API server takes such a pod
+        urgency = NO_PRIORITY  # no API server accepts such a pod
     priority = pod.priority if pod.priority is not None else with_priority_class(urgency, ()).value
     leeway = pod.leeway if view.controller else _unmoved(pod.leeway)
     return RequestTerms(
@@ -108,7 +108,7 @@ def terms_of_pod(
 
 
 def terms_followed(terms: RequestTerms, view: PodView, spec: Mapping[str, Any]) -> RequestTerms:
-    """The terms of a pod that has its slice, as others' terms speak of it: labels may be edited while it runs."""
+    """The terms of a pod that has its slice, as others' terms match it: labels may be edited while it runs."""
     now = read_host_needs(spec, view.namespace, view.labels)
     if isinstance(now, Refusal) or terms.refusal is not None:
         return terms
@@ -118,9 +118,9 @@ def terms_followed(terms: RequestTerms, view: PodView, spec: Mapping[str, Any]) 
 
 def _unmoved(leeway: Leeway) -> Leeway:
     """
-    What may be done with a pod that no controller makes anew: it is moved for nothing, for it would not come again.
+    The leeway of a pod that no controller recreates: it is never moved, since it would not come back.
 
-    That it may be evicted for more important ones is kept: there its owner has said that it may end.
+    It may still be evicted for more important pods: there its owner has agreed that it may end.
     """
     substitute = "stay" if leeway.substitute == "return" else leeway.substitute
     return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)

@@ -1,8 +1,8 @@
 """
-Which pods have a slice that is out of order, and why, and whose is still being made: from what the inventory shows.
+Track from the inventory which pods have an unhealthy slice, and whose slice is being created.
 
-The binding of a pod whose slice ails stands, and nothing else would tell its owner why the program fails. That a slice
-is being made is the answer to a pod that has no binding yet. Costs the slices of one node for each of its inventories.
+The binding of a pod with an unhealthy slice stands, and only this shows its owner why the program fails. A slice under
+creation is the answer for a pod without a binding. Costs the slices of one node per inventory.
 """
 
 from dataclasses import dataclass, field
@@ -17,19 +17,19 @@ _BEING_MADE = frozenset({"planned", "making"})
 @dataclass(slots=True)
 class SliceHealth:
     """
-    What ails the slices of a cluster's pods, and which are being made.
+    The health of the slices of a cluster's pods, and slices under creation.
 
-    An inventory that is stale changes nothing: nobody has looked.
+    A stale inventory changes nothing: it is no observation.
     """
 
     _of_node: dict[NodeName, dict[RequestId, str]] = field(default_factory=dict)
-    """A request may have slices on several nodes, of which one is its pod's."""
+    """By node: a request may have slices on several, one of them its pod's."""
     _making_on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
     _made_on: dict[RequestId, NodeName] = field(default_factory=dict)
-    """The same by request; of several nodes the latest that was heard."""
+    """The same by request; of several nodes, the latest one observed."""
 
     def heard(self, word: NodeInventory) -> list[RequestId]:
-        """What the inventory says of a node now. Returns the requests of which something is new."""
+        """Apply the inventory of a node. Returns the requests with news."""
         if word.stale:
             return []
         node, gpus = word.snapshot.node, {gpu.uuid: gpu for gpu in word.snapshot.gpus}
@@ -40,19 +40,19 @@ class SliceHealth:
                 making[each.booking.request] = None
             if each.state == "degraded" and not each.revoked:
                 why = dict.fromkeys(_what_ails(device, gpus.get(device.gpu)) for device in each.booking.devices)
-                found[each.booking.request] = "; ".join(filter(None, why)) or "its devices are not there any more"
+                found[each.booking.request] = "; ".join(filter(None, why)) or "its devices no longer exist"
         return [*self._replace(node, found), *self._replace_making(node, making)]
 
     def node_gone(self, node: NodeName) -> list[RequestId]:
-        """Nobody looks at that node any more."""
+        """The node is no longer observed."""
         return [*self._replace(node, {}), *self._replace_making(node, {})]
 
     def made_on(self, request: RequestId) -> str:
-        """The node on which a request's slice is being made; empty where none is."""
+        """The node on which a request's slice is being created; empty if none."""
         return self._made_on.get(request, "")
 
     def why(self, request: RequestId, node: NodeName) -> str:
-        """What ails a request's slice on the node of its pod; empty when nothing is known."""
+        """What is wrong with a request's slice on its pod's node; empty if nothing is known."""
         return self._of_node.get(node, {}).get(request, "")
 
     def _replace(self, node: NodeName, found: dict[RequestId, str]) -> list[RequestId]:
@@ -78,7 +78,7 @@ class SliceHealth:
 
 def _what_ails(device: DeviceGrant, gpu: GpuReport | None) -> str:
     if gpu is None:
-        return f"its GPU {device.gpu} is not there any more"
+        return f"its GPU {device.gpu} no longer exists"
     if gpu.lost:
         return f"its GPU {gpu.index} does not answer{_because(gpu.health_message)}"
     if not gpu.healthy:

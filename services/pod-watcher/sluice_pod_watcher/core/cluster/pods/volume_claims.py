@@ -19,12 +19,12 @@ from sluice_pod_watcher.core.cluster.events import Raw
 VolumeTopologies = tuple[tuple[Selector, ...], ...]
 """As `HostNeeds.volumes`."""
 CLAIMS_MAX = 32
-"""Of one pod so many are read; a node attaches fewer volumes."""
+"""At most so many claims are read per pod; a node attaches fewer volumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeClaim:
-    """One claim, as it was read: the objects that were there."""
+    """One claim with the objects that were found."""
 
     name: str
     claim: Raw | None
@@ -33,7 +33,7 @@ class VolumeClaim:
 
 
 def claims_of(pod: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the claims that a pod mounts, also of those that are made for it alone."""
+    """The names of the claims that a pod mounts, including those created for it alone."""
     found: dict[str, None] = {}
     volumes = spec.get("volumes")
     for each in volumes if isinstance(volumes, list) else ():
@@ -48,7 +48,7 @@ def claims_of(pod: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def topologies_of(claims: tuple[VolumeClaim, ...]) -> tuple[VolumeTopologies, tuple[str, ...]]:
-    """What they demand of a node, and what of it is not known, in words."""
+    """The node constraints of the claims, and the unknown ones as sentences."""
     places: list[tuple[Selector, ...]] = []
     unknown: list[str] = []
     for each in claims:
@@ -64,13 +64,13 @@ def _places(claim: VolumeClaim) -> tuple[Selector, ...] | str:
     if claim.volume is not None:
         affinity = _map(_map(claim.volume, "spec"), "nodeAffinity")
         terms = read_node_terms(_map(affinity, "required").get("nodeSelectorTerms"))
-        return "the node affinity of its volume cannot be read" if isinstance(terms, Refusal) else terms
+        return "the node affinity of its volume cannot be parsed" if isinstance(terms, Refusal) else terms
     if claim.claim is None:
-        return ()  # it may come later; nothing says where
+        return ()  # it may be created later; no known constraint
     if claim.storage_class is None:
-        return ()  # without a class, or with one that is not there: nothing says where
+        return ()  # without a class, or with a missing one: no known constraint
     if claim.storage_class.get("volumeBindingMode") != "WaitForFirstConsumer":
-        return "it is not bound yet, so the place of its volume is unknown"
+        return "it is not bound yet, so the location of its volume is unknown"
     return _allowed(claim.storage_class)
 
 
