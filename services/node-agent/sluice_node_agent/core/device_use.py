@@ -1,8 +1,8 @@
 """
-What a device is used for at the moment, as far as its driver tells: the words of `GpuBackend.uses`.
+How a device is used at the moment, as `GpuBackend.uses` reports it.
 
-Plain facts of one look. None means that the driver does not tell, never zero: who shows them must keep the two apart.
-What it means for a slice (whose it is, whether it idles) is `sluice_node_agent.core.usage`'s.
+Plain facts of one sample. None means that the driver does not report the value, which is not zero.
+`sluice_node_agent.core.usage` attributes them to slices.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """One process with a context on a device. `owner` is the UID of its pod, empty when it belongs to none."""
+    """One process with a context on a device. `owner` is the UID of its pod, empty outside pods."""
 
     pid: int
     owner: str
     memory_mib: int | None
     busy_percent: float | None
-    """Of the time in which a kernel of it ran (`nvmlDeviceGetProcessUtilization`, smUtil)."""
+    """Share of the time in which one of its kernels ran (`nvmlDeviceGetProcessUtilization`, smUtil)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class DeviceUse:
 
     uuid: str
     memory_mib: int | None
-    """What its processes hold of it."""
+    """Memory that its processes hold."""
     busy_percent: float | None
-    """Of the time in which any kernel ran on it."""
+    """Share of the time in which any kernel ran on it."""
     sm_percent: float | None
-    """Of its SMs that were busy, on average; only where the driver has GPM (Hopper and newer)."""
+    """Share of its SMs that were busy, on average; only where the driver has GPM (Hopper and newer)."""
     memory_busy_percent: float | None
-    """Of the time (or of the bandwidth, with GPM) in which its memory was read or written."""
+    """Share of the time (with GPM: of the bandwidth) in which its memory was read or written."""
     processes: tuple[ProcessUse, ...]
-    """The node's MPS servers are left out: what they do is their clients' doing."""
+    """Without the node's MPS servers: what they do is their clients' work."""

@@ -1,4 +1,4 @@
-"""One instruction per lane at a time, first come first served. Each GPU is a lane, and each MPS daemon's home."""
+"""One instruction in flight per GPU and per MPS daemon's home, in order of arrival."""
 
 from collections import deque
 from collections.abc import Collection
@@ -9,15 +9,15 @@ QueuedInstruction = GpuInstruction | MpsInstruction
 
 
 class DeviceQueues:
-    """What is out and what waits, per lane. Lanes do not wait for one another."""
+    """In-flight and waiting instructions per queue. Queues are independent."""
 
     def __init__(self) -> None:
-        """Begin with nothing out."""
+        """Start empty."""
         self._out: dict[str, QueuedInstruction] = {}
         self._waiting: dict[str, deque[QueuedInstruction]] = {}
 
     def send(self, instruction: QueuedInstruction) -> list[QueuedInstruction]:
-        """Queue an instruction. Returns it when it may go out now."""
+        """Queue an instruction. Returns it if it can go out now."""
         lane = _queue_of(instruction)
         if lane in self._out:
             self._waiting.setdefault(lane, deque()).append(instruction)
@@ -26,11 +26,11 @@ class DeviceQueues:
         return [instruction]
 
     def out(self) -> Collection[QueuedInstruction]:
-        """What is out now, one of each lane that is busy."""
+        """Instructions in flight, one per busy queue."""
         return self._out.values()
 
     def done(self, instruction: QueuedInstruction) -> list[QueuedInstruction]:
-        """An instruction that was out has its result. Returns the next one of its lane."""
+        """An instruction in flight has its result. Returns the next one of its queue."""
         lane = _queue_of(instruction)
         del self._out[lane]
         waiting = self._waiting.get(lane)

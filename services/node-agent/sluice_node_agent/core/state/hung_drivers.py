@@ -1,7 +1,7 @@
 """
-GPUs whose driver does not come back from a call: nobody knows then how they are, so they count as lost.
+Detect GPUs whose driver does not return from a call: their state is unknown, so they count as lost.
 
-A driver that hangs says nothing and refuses nothing, and whatever else is to be done on its GPU waits behind the call.
+A hung driver reports no error, and all other work on its GPU waits behind the call.
 """
 
 from sluice.contracts.ids import GpuUuid
@@ -11,17 +11,17 @@ from sluice_node_agent.core.state.in_flight import InFlight
 
 
 class HungDrivers:
-    """Since when each GPU has been busy with one call."""
+    """The start of each GPU's current call."""
 
     def __init__(self, in_flight: InFlight, config: AgentConfig) -> None:
-        """Nothing is out yet."""
+        """Start with nothing in flight."""
         self._in_flight = in_flight
         self._patience_s = config.driver_patience_s
         self._since: dict[GpuUuid, tuple[int, float]] = {}
-        """Of each GPU that something is out for: its token, and when that was seen first."""
+        """Per busy GPU: the token of its call, and when that was first seen."""
 
     def look(self, now: float) -> dict[GpuUuid, str]:
-        """The GPUs that have been busy with one call for too long: why they count as lost."""
+        """The GPUs whose current call takes too long, with the reason to count them as lost."""
         out = self._in_flight.out_on_gpus()
         self._since = {gpu: self._seen_since(gpu, call, now) for gpu, call in out.items()}
         late = (gpu for gpu, (_, since) in self._since.items() if now - since >= self._patience_s)

@@ -1,7 +1,7 @@
 """
-What is out: every instruction with its token, whose step it is, and one at a time per GPU and per home.
+Instructions in flight: each with its token and its task, one at a time per GPU and per home.
 
-It numbers, queues and remembers; it must not decide what is sent.
+It numbers and queues them; the controllers decide what to send.
 """
 
 from sluice.contracts.ids import GpuUuid
@@ -19,10 +19,10 @@ from sluice_node_agent.core.state.tasks import Task
 
 
 class InFlight:
-    """Instructions that are out or wait for their GPU."""
+    """Instructions that are in flight or wait for their GPU or home."""
 
     def __init__(self) -> None:
-        """Begin with nothing out."""
+        """Start empty."""
         self._lanes = DeviceQueues()
         self._sent: dict[int, tuple[OwnInstruction, Task | None]] = {}
         self._token = 0
@@ -30,21 +30,21 @@ class InFlight:
 
     @property
     def busy(self) -> bool:
-        """Whether something is out, or waits for its GPU."""
+        """Whether an instruction is in flight or waits."""
         return bool(self._sent)
 
     @property
     def next_token(self) -> int:
-        """The token of the instruction that is sent next."""
+        """The token of the next instruction."""
         return self._token + 1
 
     def drain(self) -> list[OwnInstruction]:
-        """What to do now."""
+        """Instructions to carry out now."""
         out, self._out = self._out, []
         return out
 
     def send(self, instruction: OwnInstruction, job: Task | None) -> None:
-        """Send an instruction that was given the next token. The job waits for it."""
+        """Send an instruction that has the next token. Its task waits for it."""
         self._token += 1
         assert instruction.token == self._token
         self._sent[self._token] = (instruction, job)
@@ -57,24 +57,24 @@ class InFlight:
             self._out.append(instruction)
 
     def save(self, record: Record, job: Task | None) -> None:
-        """Put a record in the journal; `job` goes on when it is there."""
+        """Save a record in the journal; `job` continues when it is saved."""
         self.send(SaveJournal(self.next_token, record), job)
 
     def read(self, gpu: GpuUuid) -> None:
-        """Read one GPU anew."""
+        """Read one GPU again."""
         self.send(ReadGpu(self.next_token, gpu), None)
 
     def out_on_gpus(self) -> dict[GpuUuid, GpuInstruction]:
-        """What each GPU that is busy is busy with."""
+        """The current instruction of each busy GPU."""
         return {order.gpu: order for order in self._lanes.out() if isinstance(order, GPU_INSTRUCTIONS)}
 
     def job_of(self, token: int) -> Task | None:
-        """Whose step an instruction is that is out; None for nobody's."""
+        """The task that an instruction in flight belongs to; None for none."""
         found = self._sent.get(token)
         return found[1] if found is not None else None
 
     def take(self, result: Result) -> tuple[OwnInstruction, Task | None] | None:
-        """What a result answers, and whose step that was. None for a result of nothing that is out (a duplicate)."""
+        """The instruction that a result answers, and its task. None if no such one is in flight (a duplicate)."""
         found = self._sent.pop(result.token, None)
         if found is None:
             return None
