@@ -176,7 +176,7 @@ def test_a_stopped_client_is_not_let_go_but_the_others_are_and_its_neighbours_st
     until(lambda: place.processes.is_stopped(stopped.pid), "it is stopped")
     order = TerminateMpsClients(4, H1, (stopped.pid, going.pid))
     said = refusal_of(lambda: place.daemons.terminate_clients(order))
-    assert said == f"home h1: process {stopped.pid} is stopped; no server lets go of it: continue or kill it"
+    assert said == f"home h1: process {stopped.pid} is stopped; no server can disconnect it: continue or kill it"
     assert going.hear()["error"] == "CUDA_ERROR_MPS_CLIENT_TERMINATED"
     assert place.seen(running).alive
     assert staying.allocate(10) == {"held_mib": 10}

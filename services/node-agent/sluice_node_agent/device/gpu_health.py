@@ -2,7 +2,7 @@
 Whether a GPU may get new slices, from its driver's health facts. No NVML here.
 
 An Xid is an error that the driver reports by itself. Most are an application's own fault, or are solved by restarting
-it, and must not take a GPU out of the fleet: a faulty job would move on and take out one GPU after the other. The
+it, and takes no GPU out of the fleet: a faulty job would move on and take out one GPU after the other. The
 driver's *recovery action* (R565 and newer) names what the GPU needs; it outlives this process and ends with the reset,
 so it takes precedence over what is remembered here.
 """
@@ -103,7 +103,7 @@ def reset_of(gpu: GpuUuid, before: str = "end what runs on the GPU") -> str:
     names the GPU, because without -i nvidia-smi resets all of the node, under all tenants.
     """
     return (
-        f"{before}, stop the node's agent (take its label sluice.dev/agent away) and run"
+        f"{before}, stop the node's agent (remove its label sluice.dev/agent) and run"
         f" nvidia-smi --gpu-reset -i {gpu}, or reboot the node"
     )
 

@@ -216,7 +216,7 @@ class MpsDaemons:
         if stopped:
             pids = ", ".join(map(str, stopped))
             raise MpsError(
-                f"home {order.home}: process {pids} is stopped; no server lets go of it: continue or kill it"
+                f"home {order.home}: process {pids} is stopped; no server can disconnect it: continue or kill it"
             )
 
     def _let_go(self, directory: HomeDirectory, control: MpsControl, server: int, pid: int, deadline: Deadline) -> None:
@@ -226,7 +226,7 @@ class MpsDaemons:
         refusal = control.terminate(server, pid, deadline.left_s)
         if refusal and pid in control.clients_of(server, deadline.left_s):
             terminated.forget(pid)
-            raise MpsError(f"home {directory.home}: server {server} does not let go of {pid} (it said: {refusal})")
+            raise MpsError(f"home {directory.home}: server {server} does not disconnect {pid} (it printed: {refusal})")
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
