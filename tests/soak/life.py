@@ -140,7 +140,7 @@ class StrikingJournal(Journal):
         self._channel.send("paused")
         heard: list[tuple[Any, ...]] = []
         until = time.monotonic() + STRIKE_WAIT_S
-        while ("go on",) not in heard:  # the whole process stands still: nobody else listens
+        while ("go on",) not in heard:  # the whole process stands still
             if not select.select([self._channel.socket], [], [], max(0.0, until - time.monotonic()))[0]:
                 raise TimeoutError("the driver did not say to go on")
             heard += self._channel.receive()
@@ -248,7 +248,7 @@ class _Ear:
     stop: asyncio.Future[None]
 
     def hear(self) -> None:
-        """Something came. At its end nobody is there any more for whom to live."""
+        """An event arrived. At its end the parent is gone, so this process ends."""
         try:
             frames = self.channel.receive()
         except ChannelClosedError as error:

@@ -72,7 +72,7 @@ def test_slices_whose_tickets_are_missing_are_told(well, tmp_path, has_kubelet):
 
 
 def test_without_proc_one_finding_is_enough(well):
-    """That the processes cannot be seen is told already."""
+    """Another finding reports already that processes are invisible."""
     (well.processes.root / "self/mountinfo").unlink()
     assert found(well, Check.TICKETS) == []
 

@@ -109,7 +109,7 @@ class QuotaServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Close all connections and remove the sockets. Clients follow their fail mode, and reconnect to a successor."""
+        """Close all connections and remove the sockets. Clients follow their fail mode, then find a successor."""
         with self._lock:
             self._is_over = True
         self._ring()
