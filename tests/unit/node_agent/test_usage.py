@@ -11,10 +11,9 @@ from sluice.contracts.proto.slice_usage import usage_from_proto, usage_to_proto
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import MetricRegistry
-from sluice_node_agent.core.device_use import DeviceUse, ProcessUse
 from sluice_node_agent.core.events import DeviceErrorKind
 from sluice_node_agent.core.instructions import ListHolders
-from sluice_node_agent.core.usage import UsageTracker
+from sluice_node_agent.core.usage import DeviceUse, ProcessUse, UsageTracker
 from sluice_node_agent.device.port import GpuLostError
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS, AgentMetrics, usage_samples

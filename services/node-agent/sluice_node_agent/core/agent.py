@@ -70,8 +70,7 @@ from sluice_node_agent.core.shared.controller import SharedDeviceController
 from sluice_node_agent.core.slices.controller import SliceController
 from sluice_node_agent.core.state.apply_result import apply_result
 from sluice_node_agent.core.state.devices import Devices
-from sluice_node_agent.core.state.hung_drivers import HungDrivers
-from sluice_node_agent.core.state.in_flight import InFlight
+from sluice_node_agent.core.state.in_flight import HungDrivers, InFlight
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import SharedDeviceKey, SharedDeviceTask, SliceTask, Task
 from sluice_node_agent.core.state.tombstones import Tombstones

@@ -13,11 +13,42 @@ from msgspec.structs import replace
 from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import Booking, DeviceGrant, GpuReport, NodeSnapshot
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
-from sluice_node_agent.core.device_use import DeviceUse, ProcessUse
 
 IDLE_BELOW_PERCENT = 1.0
 """Percent of the time below which a slice is idle. NVML reports whole percents of GPUs without GPM."""
 _READY = frozenset({"ready"})
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """One process with a context on a device. `owner` is the UID of its pod, empty outside pods."""
+
+    pid: int
+    owner: str
+    memory_mib: int | None
+    busy_percent: float | None
+    """Share of the time in which one of its kernels ran (`nvmlDeviceGetProcessUtilization`, smUtil)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """
+    One sample of a whole GPU without MIG, or of a MIG device (`GpuBackend.uses`).
+
+    None means that the driver does not report the value, which is not zero.
+    """
+
+    uuid: str
+    memory_mib: int | None
+    """Memory that its processes hold."""
+    busy_percent: float | None
+    """Share of the time in which any kernel ran on it."""
+    sm_percent: float | None
+    """Share of its SMs that were busy, on average; only where the driver has GPM (Hopper and newer)."""
+    memory_busy_percent: float | None
+    """Share of the time (with GPM: of the bandwidth) in which its memory was read or written."""
+    processes: tuple[ProcessUse, ...]
+    """Without the node's MPS servers: what they do is their clients' work."""
 
 
 @dataclass(frozen=True, slots=True)

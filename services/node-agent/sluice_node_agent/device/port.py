@@ -11,8 +11,8 @@ from typing import ClassVar, Protocol
 
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
-from sluice_node_agent.core.device_use import DeviceUse
 from sluice_node_agent.core.events import DeviceErrorKind, Holder
+from sluice_node_agent.core.usage import DeviceUse
 
 
 class DeviceError(Exception):

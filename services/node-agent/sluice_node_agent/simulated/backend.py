@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
-from sluice_node_agent.core.device_use import DeviceUse
 from sluice_node_agent.core.events import Holder
+from sluice_node_agent.core.usage import DeviceUse
 from sluice_node_agent.device.fixed_layout_selector import refusal
 from sluice_node_agent.device.port import (
     DeviceError,

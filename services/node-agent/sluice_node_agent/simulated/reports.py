@@ -12,8 +12,8 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice.mig.catalog import find_model
 from sluice.mig.model import GpuModel
-from sluice_node_agent.core.device_use import DeviceUse, ProcessUse
 from sluice_node_agent.core.events import Holder
+from sluice_node_agent.core.usage import DeviceUse, ProcessUse
 from sluice_node_agent.device.gpu_health import HealthFacts, is_critical, why_unhealthy
 from sluice_node_agent.device.port import GpuLostError, InUseError, NotFoundError, NotSupportedError
 from sluice_node_agent.device.processes import Processes

@@ -14,8 +14,8 @@ import pynvml  # type: ignore[import-untyped]
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice.runtime import logs
-from sluice_node_agent.core.device_use import DeviceUse
 from sluice_node_agent.core.events import Holder
+from sluice_node_agent.core.usage import DeviceUse
 from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector, refusal
 from sluice_node_agent.device.gpu_health import RECOVERY_CHANGED, is_critical
 from sluice_node_agent.device.nvml import holders

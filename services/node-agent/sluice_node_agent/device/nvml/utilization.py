@@ -21,7 +21,7 @@ from typing import Any
 import pynvml  # type: ignore[import-untyped]
 
 from sluice.contracts.ids import GpuUuid
-from sluice_node_agent.core.device_use import DeviceUse, ProcessUse
+from sluice_node_agent.core.usage import DeviceUse, ProcessUse
 from sluice_node_agent.device.nvml import holders
 from sluice_node_agent.device.nvml import mig as nvml_mig
 from sluice_node_agent.device.nvml.attributes import MIB

@@ -20,7 +20,6 @@ from sluice.contracts.ids import GpuUuid
 from sluice.runtime import logs
 from sluice.runtime.core_runner import Executor
 from sluice.runtime.prometheus import metrics
-from sluice_node_agent.core.device_use import DeviceUse
 from sluice_node_agent.core.events import (
     DeviceRefused,
     Event,
@@ -59,6 +58,7 @@ from sluice_node_agent.core.instructions import (
     WatchMps,
 )
 from sluice_node_agent.core.journal_records import SliceRecord, Tombstone, must_outlive_boot
+from sluice_node_agent.core.usage import DeviceUse
 from sluice_node_agent.device.port import DeviceError, GpuBackend
 from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS
 from sluice_node_agent.shell.journal.journal import Journal

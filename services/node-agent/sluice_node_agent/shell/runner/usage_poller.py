@@ -15,8 +15,7 @@ from sluice.runtime.clock import Clock
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import Sample
 from sluice_node_agent.core.agent import Agent
-from sluice_node_agent.core.device_use import DeviceUse
-from sluice_node_agent.core.usage import UsageTracker
+from sluice_node_agent.core.usage import DeviceUse, UsageTracker
 from sluice_node_agent.device.port import DeviceError
 from sluice_node_agent.shell.agent_metrics import USAGE_LOOK_SECONDS, usage_samples
 from sluice_node_agent.shell.hami_metrics import hami_samples
