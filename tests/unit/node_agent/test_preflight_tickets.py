@@ -78,7 +78,7 @@ def test_without_proc_one_finding_is_enough(well):
 
 
 def test_a_node_without_a_kubelet_has_no_such_tickets(well):
-    """Nothing to complain about on a desk."""
+    """A laptop without a kubelet gets no finding."""
     assert found(replace(well, pods_dir=None), Check.TICKETS) == []
 
 

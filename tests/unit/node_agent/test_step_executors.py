@@ -1,4 +1,4 @@
-"""How the agent's hands work: in parallel where they may, in order where they must, and refused in words."""
+"""How steps are carried out: in parallel where they may, in order where they must, and refused with a reason."""
 
 import asyncio
 import threading

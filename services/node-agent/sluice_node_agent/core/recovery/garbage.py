@@ -42,24 +42,24 @@ class GarbageCollector:
         """Remove a ticket that no slice has."""
         self._clear(ticket, RemoveTicket(0, ticket))
 
-    def take_result(self, rubbish: Garbage, result: Result, now: float) -> None:
+    def take_result(self, garbage: Garbage, result: Result, now: float) -> None:
         """It is removed, or retried later."""
         if isinstance(result, (MpsRefused, TicketRefused)):
-            back_off(rubbish, result.message, self._config, now)
+            back_off(garbage, result.message, self._config, now)
         else:
-            self._left.pop(rubbish.name, None)
+            self._left.pop(garbage.name, None)
 
     def tick(self, now: float) -> None:
         """Retry what is due."""
-        for rubbish in self._left.values():
-            if rubbish.retry_at is not None and rubbish.retry_at <= now:
-                rubbish.retry_at = None
-                self._send(rubbish)
+        for garbage in self._left.values():
+            if garbage.retry_at is not None and garbage.retry_at <= now:
+                garbage.retry_at = None
+                self._send(garbage)
 
     def _clear(self, name: str, order: StopMps | RemoveTicket) -> None:
         if name not in self._left:
             self._left[name] = Garbage(name=name, order=order)
             self._send(self._left[name])
 
-    def _send(self, rubbish: Garbage) -> None:
-        self._in_flight.send(replace(rubbish.order, token=self._in_flight.next_token), rubbish)
+    def _send(self, garbage: Garbage) -> None:
+        self._in_flight.send(replace(garbage.order, token=self._in_flight.next_token), garbage)

@@ -65,7 +65,7 @@ class Devices:
         self._shown_last: tuple[tuple[GpuReport, ...], ShownFacts, tuple[GpuReport, ...]] | None = None
         """The last reports of all and their inputs, for the same reason."""
 
-    # -- asking ---------------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------------
 
     def known(self) -> tuple[object, ...]:
         """All that is known; equal while nothing has changed."""
@@ -139,7 +139,7 @@ class Devices:
         report = self.reports.get(gpu)
         return report.instances if report is not None else ()
 
-    # -- learning -------------------------------------------------------------------------------------------------
+    # -- updating -------------------------------------------------------------------------------------------------
 
     def expect(self, gpu: GpuUuid) -> bool:
         """
@@ -219,7 +219,7 @@ class Devices:
             ordered = tuple(sorted(instances, key=lambda i: (i.start, i.gi_id)))
             self.reports[gpu] = replace(self.reports[gpu], instances=ordered)
 
-    # -- telling --------------------------------------------------------------------------------------------------
+    # -- reporting ------------------------------------------------------------------------------------------------
 
     def shown(self, seen: "ShownFacts") -> tuple[GpuReport, ...]:
         """The reports of all GPUs: with the owner of each instance, and what more could be created."""

@@ -159,7 +159,7 @@ class StepExecutors:
         self._calls: set[Future[Any]] = set()
         self._lanes: dict[GpuUuid, asyncio.Lock] = {}
         """One call about a GPU at a time: the core's own never overlap, and usage samples must not overlap them."""
-        self._log = logs.get("hands", node=journal.node)
+        self._log = logs.get("executors", node=journal.node)
 
     async def __aenter__(self) -> Self:
         """Nothing to open."""
