@@ -31,7 +31,7 @@ static inline void clock_rest(int64_t ns)
 }
 
 /*
- * Waits until `*word` is no longer `seen` and somebody says so, for at most `ns`. A system call of its own, because
+ * Waits until `*word` is no longer `seen` and a thread wakes it, for at most `ns`. A system call of its own, because
  * libc's condition variables are points at which pthread_cancel ends a thread, and have other versions in older libcs.
  */
 static inline void clock_wait(atomic_uint *word, unsigned seen, int64_t ns)

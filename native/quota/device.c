@@ -160,7 +160,7 @@ static bool finish(const struct set *set, const struct context *context, void *d
 {
     (void)set, (void)context, (void)data;
     CUresult (*synchronize)(void) = driver_function(DRIVER_cuCtxSynchronize);
-    /* What failed on the device is the program's to hear; for us it is over in either case. */
+    /* The program gets the device's errors; for us it is over in either case. */
     if (synchronize != NULL) synchronize();
     return true;
 }

@@ -89,7 +89,7 @@ enum driver { HOOKS(AS_HOOK) HOOKS_PER_THREAD(AS_HOOK) HOOK_COUNT, CALLS(AS_CALL
 /* The driver's function, or NULL when this driver has none of that name. Safe in every thread. */
 void *driver_function(enum driver which);
 
-/* Somebody was given the driver's `address` for `symbol`: from now on that is what is called for it. */
+/* The driver returned `address` for `symbol`: from now on that is called for it. */
 void driver_saw(const char *symbol, void *address);
 
 /*

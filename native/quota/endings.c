@@ -1,6 +1,6 @@
 /*
  * What takes away something that the library's own thread may be looking at (a stream, a context), and what forbids it
- * to look (a capture). Each waits until that thread is out of the driver, and goes on then.
+ * to look (a capture). Each waits until that thread is out of the driver, and continues then.
  */
 #include "capture.h"
 #include "cuda.h"

@@ -10,7 +10,7 @@
 #include "keeper.h"
 #include "settings.h"
 
-/* A wait is looked at again after this time, whatever was told: a lost word may cost time, never a launch. */
+/* A wait is checked again after this time: a lost wake-up may cost time, never a launch. */
 static const int64_t LOOK_AGAIN_NS = 100 * 1000000LL;
 
 /* Written rarely, read by every launch. */
@@ -53,7 +53,7 @@ static bool is_waited_for(struct where where, int64_t waits_since, int64_t *done
         *done_since = 0;
         return false;
     }
-    /* Seen twice: at the end of what ran, its stream is done a moment before the keeper has heard of it. */
+    /* Seen twice: at the end of what ran, its stream is done a moment before the keeper knows it. */
     if (*done_since == 0) *done_since = now;
     if (now - *done_since < LOOK_AGAIN_NS / 2) return false;
     say(atomic_exchange(&said, true) ? 2 : 1, "a launch goes before a token's end: what runs may wait for it");
@@ -87,7 +87,7 @@ struct pass gate_enter(struct where where)
     struct pass pass = {.counted = false, .error = errno};
     if (depth == 0 && keeper_is_on() && !capture_takes(where) && where_context() != NULL) {
         pass.counted = true;
-        /* A thread that is cancelled within the driver would be under way for ever. It ends after its launch. */
+        /* A thread that is cancelled within the driver would be in flight for ever. It ends after its launch. */
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &pass.cancel);
         depth++;
         atomic_fetch_add(&under_way, 1);

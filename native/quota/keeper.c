@@ -23,7 +23,7 @@
 
 enum { MESSAGES_AT_ONCE = 64 };
 enum state { UNREAD, OFF, ON };
-/* Also without any word the thread looks around this often: a program may close all descriptors, ours too. */
+/* Without any message the thread checks this often: a program may close all descriptors, ours too. */
 static const int64_t REST_MOST_NS = 1000 * 1000000LL;
 static const int64_t END_WAIT_NS = 200 * 1000000LL;
 

@@ -1,4 +1,4 @@
-/* The connection to the scheduler: a socket of packets. Never waits, and says no more than whether it worked. */
+/* The connection to the scheduler: a socket of packets. Never waits; reports only success or failure. */
 #ifndef SLUICE_QUOTA_LINK_H
 #define SLUICE_QUOTA_LINK_H
 

@@ -1,4 +1,4 @@
-/* What the environment says to the library, read once per process, and the few lines that it may write to stderr. */
+/* The settings in the environment, read once per process, and the few lines written to stderr. */
 #ifndef SLUICE_QUOTA_SETTINGS_H
 #define SLUICE_QUOTA_SETTINGS_H
 
@@ -14,7 +14,7 @@ struct settings {
     int log;             /* SLUICE_QUOTA_LOG: 0 nothing, 1 what a person should know, 2 each token */
 };
 
-/* Reads the environment. What it does not understand it says, and takes what is usual. */
+/* Reads the environment. An invalid value is logged, and its default used. */
 void settings_read(struct settings *settings);
 
 /* Writes one line to stderr, after `sluice-quota: `, when SLUICE_QUOTA_LOG is at least `level`. Never allocates. */

@@ -26,7 +26,7 @@ struct tokens {
     bool fail_closed;
     int64_t patience;
     enum line line;
-    int64_t heard;         /* when the scheduler last said anything */
+    int64_t heard;         /* when the last message came */
     int64_t greeted;       /* when the last HELLO went out */
     int64_t trouble_since; /* since when no server has answered */
     int64_t try_at, pause; /* the next try to connect, and the pause after it */
@@ -42,7 +42,7 @@ struct tokens {
     uint64_t unwanted; /* a token to be given back unused, 0: none */
     int64_t wanted_since; /* since when a thread waits, 0: none does */
     bool free;         /* failed open: launches need no token */
-    uint32_t refused;  /* why the scheduler does not take us, 0: it has not said so */
+    uint32_t refused;  /* why the scheduler does not take us, 0: not refused */
 };
 
 enum busy { IDLE, BUSY, UNKNOWN };

@@ -3,7 +3,7 @@ Who has ended by itself in a run, and who may: any other end is a violation, how
 
 Only one is designed: an agent that cannot write its journal ends, and so does each life that its supervisor gives it
 while the disk is full (docs/operations.md). Whatever else is broken here is waited for: a broker that is away or was
-wiped, streams that were made anew, a lost lease, a silent network. What ends a service besides (a denied subject,
+wiped, streams that were created again, a lost lease, a silent network. What ends a service besides (a denied subject,
 settings or an address that make no sense) is not done here.
 """
 
@@ -25,7 +25,7 @@ LATE_S = 2 * DRAIN_S
 
 @dataclass(frozen=True)
 class Death:
-    """One end that nobody else made, in unix seconds."""
+    """One unplanned end of a process, in unix seconds."""
 
     at: float
     name: str
@@ -38,7 +38,7 @@ class Deaths:
     """All of one run."""
 
     def __init__(self) -> None:
-        """Nobody has died."""
+        """No process has died."""
         self.seen: list[Death] = []
         self._noted: dict[str, int] = {}
         """The life of each that was seen to have ended last."""

@@ -138,7 +138,7 @@ class Faults:
         return ""
 
     async def _info(self, stream: str) -> dict:
-        """What a stream says of its cluster; empty while nobody answers."""
+        """The state of a stream's cluster; empty while no broker answers."""
         try:
             client = await nats.connect(
                 self._system.broker.url.split(","), allow_reconnect=False, connect_timeout=2, error_cb=_nothing

@@ -1,7 +1,7 @@
 """
 Private name spaces of the kernel for a run, where they are allowed: networks that can be cut, disks that fill up.
 
-A run enters them by starting itself anew under `unshare`; when its last process ends, the kernel takes all of it away.
+A run enters them by restarting itself under `unshare`; when its last process ends, the kernel takes all of it away.
 Without the right to that (it needs root, or user name spaces) a run does without: `kinds_without` says what it leaves
 out, and a full disk is then a limit on the size of one process's files.
 """
@@ -24,13 +24,13 @@ WAYS = (("--mount", "--net"), ("--user", "--map-root-user", "--mount", "--net"))
 NEEDED = ("unshare", "nsenter", "mount", "umount", "ip", "sleep")
 WITHIN_S = 10.0
 NETWORK = "10.99.0"
-"""Nobody outside the name space ever sees it."""
+"""Visible only inside the name space."""
 DISK_BYTES = 8 * 1024 * 1024
 """Enough for a journal and its rewriting, and little to fill up."""
 
 
 def enter(arguments: Sequence[str]) -> None:
-    """Start this program anew in name spaces of its own; returns where that is not allowed, or was done."""
+    """Restart this program in name spaces of its own; returns where that is not allowed, or was done."""
     if INSIDE in os.environ:
         _run("ip", "link", "set", "lo", "up")
         return
@@ -127,7 +127,7 @@ class Islands:
 
     @contextmanager
     def cut(self, number: int) -> Iterator[None]:
-        """The cable carries nothing meanwhile, and nobody is told."""
+        """The cable carries nothing meanwhile, without any error."""
         _run("ip", "link", "set", f"near{number}", "down")
         try:
             yield

@@ -87,7 +87,7 @@ class Load:
         return self.all_bound_since(1.0)
 
     def forget_bookings(self) -> None:
-        """The book was lost: what of it still stands will be entered anew."""
+        """The book was lost: bookings that still stand will be entered again."""
         self._held.clear()
 
     # -- what pods do -------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class System:
         self.wires: dict[str, list[Wire]] = {}
         """The ways of one service, one to each broker."""
         self.down: set[str] = set()
-        """Services that are dead on purpose: nobody starts them again."""
+        """Services that are dead on purpose: they are not restarted."""
         self.deaths = Deaths()
         self._stack = ExitStack()
         self._ending = AsyncExitStack()

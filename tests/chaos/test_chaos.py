@@ -20,7 +20,7 @@ TIMEOUT_S = 420.0
 LAST_LINE = re.compile(r"kills=(\d+) violations=(\d+) recovery_p99_s=(?:\d+\.\d\d|nan)")
 BROKERS, SERVICES, AGENTS = ["b1", "b2", "b3"], ["s", "a"], ["a"]
 KILLS = int(os.environ.get("KILLS_IN_TESTS", "15"))
-"""A dose for whoever waits for it; before a change lands it is fifty, and `make chaos` does as many as one likes."""
+"""A dose for a normal test run; before a change lands it is fifty, and `make chaos` takes any number."""
 DOSE = (*["broker-kill"] * KILLS, "link-cut", "broker-wipe", "disk-full", "journal-wipe")
 
 

@@ -70,7 +70,7 @@ def test_an_agent_without_a_disk_may_end_and_no_later_life_of_it(process):
 
 
 def test_a_life_that_a_full_disk_did_not_end_has_no_excuse_for_ever(process):
-    """An agent that was started while its disk was full, and goes on, could crash much later and nobody is told."""
+    """An agent that was started while its disk was full could crash much later, and no test would notice."""
     deaths = Deaths()
     with deaths.allowed(process):
         life(process)
@@ -90,7 +90,7 @@ def test_an_end_of_another_kind_is_not_excused_by_a_full_disk(process):
 
 @pytest.mark.parametrize("kind", ["service-kill", "service-restart", "service-freeze", "journal-wipe", "disk-full"])
 async def test_a_fault_whose_victim_does_not_run_is_not_done(process, tmp_path, monkeypatch, kind):
-    """Kills that hit nobody were counted, so `kills=1000` could be said of far fewer."""
+    """Kills that hit no process were counted, so `kills=1000` could mean far fewer."""
     monkeypatch.setattr(faults, "RUNS_WITHIN_S", 0.0)
     system = System(tmp_path / "run", 1)
     system.services[process.name] = process

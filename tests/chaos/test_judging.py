@@ -36,7 +36,7 @@ def verdict(folder, *, kind: str, killed_at: float) -> list[str]:
 
 
 def test_an_end_that_a_killed_broker_has_forgotten_does_not_fail_a_run(tmp_path):
-    """The allocator heard it and revoked; the broker was killed before it was on its disk, and it was said again."""
+    """The allocator read it and revoked; the broker was killed before it stored it, and it was published again."""
     assert verdict(tmp_path, kind="broker-kill", killed_at=10.5) == []
 
 

@@ -1,8 +1,8 @@
 """
 The network between services and brokers: a wire is a port of ours that passes everything on to one server.
 
-A wire that is cut is silent, as a network is: nobody is told, what was sent waits, and comes when it is mended (TCP
-would send it again). It never loses or reorders a byte of a connection.
+A wire that is cut is silent, as a network is: neither end gets an error, what was sent waits, and comes when it is
+mended (TCP would send it again). It never loses or reorders a byte of a connection.
 """
 
 import asyncio

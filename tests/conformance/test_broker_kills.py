@@ -181,7 +181,7 @@ async def test_a_frozen_broker_that_takes_no_more_is_left_for_another_one(nats: 
 async def _stuffed(connection: Connection) -> None:
     """Send more than a frozen server's socket takes."""
     for _ in range(32):
-        await connection.publish("nobody.listens", bytes(1_000_000))
+        await connection.publish("unheard.subject", bytes(1_000_000))
     await asyncio.sleep(0.1)  # the client sends in a task of its own
 
 
@@ -226,7 +226,7 @@ async def test_what_a_frozen_broker_did_not_take_is_not_sent_to_its_next_life(na
 
 
 async def test_an_agent_reads_its_ledger_again_after_the_broker_was_killed(nats: NatsRig) -> None:
-    """Also what it had acknowledged: the reading begins anew."""
+    """Also what it had acknowledged: the reading starts over."""
     bus = await nats.bus("administrator")
     await bus.ensure_agent(NODE)
     last = await say(bus, place("a"), 0)
@@ -250,7 +250,7 @@ async def test_a_reader_begins_anew_now_and_then_although_nothing_is_wrong(nats:
 
 
 async def test_a_consumer_that_vanishes_is_made_again(nats: NatsRig) -> None:
-    """Somebody deletes it, or its server is gone: the reading begins anew."""
+    """An operator deletes it, or its server is gone: the reading starts over."""
     bus = await nats.bus()
     async with watching(bus.read(Stream.BOOK)) as view, raw(nats.broker.url) as connection:
         await view.until(lambda view: view.caught_up == 1)

@@ -32,7 +32,7 @@ async def test_the_broker_is_in_its_image_and_has_no_rights(tmp_path: Path, cont
 
 
 async def test_a_broker_that_was_killed_or_stopped_leaves_no_container(tmp_path: Path, containers: Launch) -> None:
-    """Else a day of tests would fill the disk; and its end is told as a process's end is."""
+    """Else a day of tests would fill the disk; and its end is reported as a process's is."""
     folder = str(tmp_path)
     async with Broker(tmp_path, launch=containers) as broker:
         process = broker.servers[0].process

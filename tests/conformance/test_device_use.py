@@ -107,7 +107,7 @@ def test_a_gpu_that_is_lost_says_so(make_devices, which):
 
 
 def test_where_all_clients_are_counted_as_their_server_nothing_is_said_of_each(make_nvml):
-    """Every tenant would look idle, and the one who works be asked to give his share back."""
+    """Every tenant would look idle, and a busy one be asked to give its share back."""
     rig = make_nvml(A100S)
     _, gpu = rig.uuids()
     server, client = rig.start_process(gpu, kind="mps"), rig.start_process(gpu, owner=POD)
@@ -120,7 +120,7 @@ def test_where_all_clients_are_counted_as_their_server_nothing_is_said_of_each(m
 @pytest.mark.parametrize(
     ("symbol", "code", "expected"),
     [
-        ("nvmlGpmSampleGet", 3, (45.0, None)),  # not supported: what is told without GPM is told
+        ("nvmlGpmSampleGet", 3, (45.0, None)),  # not supported: values without GPM are reported
         ("nvmlGpmSampleAlloc", 999, (45.0, None)),
         ("nvmlGpmMetricsGet", 999, (45.0, None)),
     ],

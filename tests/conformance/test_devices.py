@@ -69,7 +69,7 @@ def test_instances_go_inside_out_and_only_when_they_are_the_ones_that_are_meant(
 
 
 def test_a_gpu_instance_without_compute_instance_is_seen_and_holds_its_slices(rig):
-    """Slices of an agent that died half-way would be lost, and nobody could say to what."""
+    """Slices of an agent that died half-way would be lost without a trace."""
     gi_id, uuid = rig.make("3g.20gb", 4, compute=False)
     assert uuid == ""
     (found,) = rig.backend.read()[0].instances

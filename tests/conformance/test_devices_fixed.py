@@ -15,7 +15,7 @@ def rig(make_devices):
 
 
 def test_what_its_administrator_made_is_told(rig):
-    """Nobody would know what there is to be had."""
+    """Available instances would be unknown."""
     fixed, plain = rig.backend.read()
     assert (fixed.fixed_layout, plain.fixed_layout) == (True, False)
     assert rig.spans() == LAYOUT
@@ -25,7 +25,7 @@ def test_what_its_administrator_made_is_told(rig):
 
 
 def test_nothing_is_made_or_destroyed_there(rig):
-    """One wrong order would cost an administrator his partitioning: the last hand before the driver refuses it."""
+    """One wrong order would cost an administrator the partitioning: this is the last check before the driver."""
     gpu = rig.uuids()[0]
     found = rig.backend.read()[0].instances[2]
     ids = rig.ids()
@@ -43,7 +43,7 @@ def test_nothing_is_made_or_destroyed_there(rig):
 
 
 def test_what_its_administrator_changes_is_seen_at_the_next_reading(rig):
-    """Instances that are new would be had by nobody."""
+    """New instances would never be assigned."""
     rig.foreign("1g.5gb", 3, gpu=1)
     rig.reboot()
     assert rig.spans() == []

@@ -85,7 +85,7 @@ def _child(machine):
 
 
 def test_what_a_killed_agent_made_is_found_by_the_next(nvml_library, tmp_path):
-    """Instances of an agent that was killed would be on the GPU and in nobody's books."""
+    """Instances of a killed agent would be on the GPU and in no journal."""
     machine = NvmlMachine(nvml_library, tmp_path, state=tmp_path / "gpus")
     machine.add_gpu("a100-40gb")
     with _child(machine) as (child, (gpu, gi_id, uuid)):
@@ -300,7 +300,7 @@ def test_many_processes_on_one_gpu_are_all_listed(rig):
 
 
 def test_who_only_opened_the_files_of_a_slice_is_shown_for_that_slice(rig):
-    """A slice that is "in use by another client" would have nobody to blame."""
+    """A slice that is "in use by another client" would have no visible holder."""
     (gpu,) = rig.uuids()
     gi_id, uuid = rig.make("3g.20gb", 4)
     _, other = rig.make("3g.20gb", 0)
@@ -396,7 +396,7 @@ def test_a_fact_that_this_gpu_does_not_tell_is_no_lost_gpu(gb10, symbol):
 
 
 def test_memory_that_cannot_be_read_for_a_moment_is_no_unknown_memory(rig):
-    """The GPU would be another model for a moment, and what is booked on it be measured anew."""
+    """The GPU would be another model for a moment, and its bookings be measured again."""
     before = rig.backend.read()
     rig.machine.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_TIMEOUT, 1)
     (slow,) = rig.backend.read()
@@ -538,7 +538,7 @@ def test_handles_of_what_is_gone_are_refused(rig):
 
 
 def test_a_uuid_may_come_again_when_a_slice_is_made_again_at_its_place(rig):
-    """Whoever takes a UUID for a slice's own name could not be found out, should drivers give it again."""
+    """Code that takes a UUID for a slice's name would pass, although drivers may reuse it."""
     rig.machine.fault("stable_uuids", 1)
     (gpu,) = rig.uuids()
     seen = set()

@@ -28,7 +28,7 @@ BINDING = subjects.binding(RequestId("r1"))
 
 
 async def test_a_request_is_bound_once_although_two_allocators_bind_it(rig: Rig) -> None:
-    """Of two writes with the same guard one lands, and the other is told the sequence that was first."""
+    """Of two writes with the same guard one lands, and the other gets the sequence that was first."""
     one, two = await rig.bus("allocator"), await rig.bus("allocator")
     answers = await asyncio.gather(
         settled(one, order(BINDING, 0, word(BINDING, "one"))), settled(two, order(BINDING, 0, word(BINDING, "two")))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_reading_that_the_server_ends_ends_in_a_sentence(nats: NatsRig) -> None:
-    """Somebody makes the streams anew under `sluice events -f`."""
+    """The streams are created again under `sluice events -f`."""
     bus = await nats.bus()
     await say(bus, place("a"), 0)
     heard: asyncio.Queue[list[HistoryRecord]] = asyncio.Queue()
@@ -53,7 +53,7 @@ async def read_after(history: NatsHistory, happens: Callable[[], Awaitable[objec
 
 @pytest.mark.parametrize("status", ["404", "409", "503", "100"])
 async def test_a_stored_word_is_no_word_of_the_servers(nats: NatsRig, status: str) -> None:
-    """An agent that writes such a header beside its own words would leave nobody a history: no story, no events."""
+    """An agent that writes such a header to its own messages would break the history: no story, no events."""
     bus = await nats.bus()
     first = await say(bus, place("a"), 0)
     await bus.incarnation(Stream.HISTORY)  # by now it is stored
@@ -76,7 +76,7 @@ async def test_a_reading_ends_although_what_was_to_come_has_run_out(nats: NatsRi
 
 
 async def test_a_server_that_says_nothing_just_when_nobody_waits_any_more_ends_no_reading(nats: NatsRig) -> None:
-    """On a busy machine `sluice explain` said that HISTORY was made anew, and it was not."""
+    """On a busy machine `sluice explain` reported that HISTORY was recreated, and it was not."""
     await say(await nats.bus(), place("a"), 0)
     async with open_history(nats.broker.url, name="console") as history, asyncio.timeout(20):
         bind = history._stream.pull_subscribe_bind

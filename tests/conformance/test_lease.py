@@ -84,7 +84,7 @@ async def test_what_nobody_can_read_does_not_keep_everybody_from_working(rig: Ri
     await rig.put_undecodable(subjects.lease("allocator").subject)
     async with _watched(leases) as counts, _kept(leases[0]), _kept(leases[1]):
         await eventually(lambda: _any_held(leases))
-        await asyncio.sleep(ABANDONED_TTLS * TTL_S + 1)  # it is kept, and not taken by whoever looks for long
+        await asyncio.sleep(ABANDONED_TTLS * TTL_S + 1)  # it is kept, and no waiting allocator takes it
     assert max(counts) == 1
 
 

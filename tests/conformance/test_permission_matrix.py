@@ -47,7 +47,7 @@ WORDS: Mapping[str, set[str]] = {
     "node.gpu-a_example": {AGENT_A, WATCHER, OPERATOR},
     "node.gpu-b": {AGENT_B, WATCHER, OPERATOR},
 }
-"""Who may say what. Each word may also be copied to HISTORY by whoever may say it."""
+"""The publishers of each message. Each may also copy it to HISTORY."""
 
 PUBLISH: Mapping[str, set[str]] = {
     **{f"sluice.{subject}": who for subject, who in WORDS.items()},
@@ -83,7 +83,7 @@ PUBLISH: Mapping[str, set[str]] = {
     "$JS.API.DIRECT.GET.STATE": set(),  # by a body that names any subject or sequence
     "$JS.API.DIRECT.GET.BOOK": set(),
     "$JS.API.STREAM.MSG.GET.BOOK": set(),
-    # An agent's own durable, and nobody else's.
+    # An agent's own durable, and no other.
     "$JS.API.CONSUMER.INFO.BOOK.agent_gpu-a_example": {ALLOCATOR, ADMIN, AGENT_A},
     "$JS.API.CONSUMER.INFO.BOOK.agent_gpu-b": {ALLOCATOR, ADMIN, AGENT_B},
     "$JS.API.CONSUMER.RESET.BOOK.agent_gpu-a_example": {AGENT_A},
@@ -95,7 +95,7 @@ PUBLISH: Mapping[str, set[str]] = {
     "$JS.API.STREAM.CREATE.STATE": {ALLOCATOR, ADMIN},
     "$JS.API.STREAM.CREATE.HISTORY": {ALLOCATOR, ADMIN},
     "$JS.API.STREAM.CREATE.OTHER": set(),
-    # Nobody changes, empties, restores or deletes, or asks about what is none of ours.
+    # No service changes, empties, restores or deletes, or queries what is not ours.
     "$JS.API.STREAM.UPDATE.BOOK": set(),
     "$JS.API.STREAM.DELETE.BOOK": set(),
     "$JS.API.STREAM.PURGE.BOOK": set(),
@@ -131,7 +131,9 @@ SUBSCRIBE: Mapping[str, set[str]] = {
     **{f"sluice.{subject}": set() for subject in WORDS},
     **{f"hist.sluice.{subject}": set() for subject in WORDS},
 }
-"""Nobody listens to a subject of ours: streams are read by consumers, which a stream's own subjects cannot deceive."""
+"""
+No service subscribes to a subject of ours: streams are read by consumers, which a stream's subjects cannot deceive.
+"""
 
 Guarded = tuple[int, dict[str, str]]
 

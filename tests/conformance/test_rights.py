@@ -191,7 +191,7 @@ ELSEWHERE: dict[str, tuple[str, bytes, str]] = {
 
 
 async def test_no_answer_to_an_agent_is_a_word_of_somebody_else(guarded: Guarded) -> None:
-    """Else whoever has taken over one node writes any ledger, and empties the book, without one denied publish."""
+    """Else one compromised node writes any ledger, and empties the book, without one denied publish."""
     allocator = await guarded.bus(Role.ALLOCATOR)
     agent = await guarded.connection(Role.NODE_AGENT, NODE)
     own, other = subjects.node_token(NODE), subjects.node_token(OTHER_NODE)
@@ -202,7 +202,7 @@ async def test_no_answer_to_an_agent_is_a_word_of_somebody_else(guarded: Guarded
     for subject, data, answer_to in ELSEWHERE.values():
         filled = {"own": own, "other": other}
         await agent.publish(subject.format(**filled), data, reply=answer_to.format(**filled))
-    # Answered behind the others, so they were heard; and nobody listens where this one goes.
+    # Answered behind the others, so they arrived; and this one goes to a subject without subscribers.
     await agent.request(f"sluice.slice.{own}.last", b"last")
     agent.check()
     after = await _held(guarded)

@@ -83,7 +83,7 @@ async def test_a_reading_ends_although_what_it_was_promised_has_run_out(
             await view.until(lambda view: view.caught_up >= 1, within_s=20.0)
             if view.known == {}:
                 return
-    raise AssertionError("no reading began anew: each had what had run out")
+    raise AssertionError("no reading started over: each had what had expired")
 
 
 async def _is_gone(bus: Bus, address: Address) -> bool:
@@ -153,7 +153,7 @@ async def test_a_service_is_not_told_what_it_did_not_ask_for(rig: Rig) -> None:
 
 
 async def test_a_core_that_doubts_what_it_knows_reads_again(rig: Rig) -> None:
-    """`read_again` begins every reading of that stream anew, and no other."""
+    """`read_again` restarts every reading of that stream, and no other."""
     bus = await rig.bus()
     await say(bus, place("a"), 0)
     async with watching(bus.read(Stream.BOOK)) as book, watching(bus.read(Stream.STATE)) as state:
@@ -170,7 +170,7 @@ async def test_a_core_that_doubts_what_it_knows_reads_again(rig: Rig) -> None:
 
 
 async def test_a_service_that_lives_through_a_wipe_learns_that_everything_is_gone(rig: Rig) -> None:
-    """The reader waits for the streams and begins anew in another incarnation."""
+    """The reader waits for the streams and starts over in another incarnation."""
     bus = await rig.bus()
     await say(bus, place("a"), 0)
     async with watching(bus.read(Stream.BOOK)) as view:

@@ -1,4 +1,4 @@
-"""Messages that nobody can read, on real servers: each is said and counted once, and what is behind it is read."""
+"""Undecodable messages, on real servers: each is reported and counted once, and what is behind it is read."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ BOOKING = {
 POISONS = {
     "no JSON": (b"\xff\x00 not ours", "bytes"),
     "nothing": (b"", "bytes"),
-    "a JSON of nobody": (b"[1, 2, 3]", "bytes"),
+    "an unknown JSON": (b"[1, 2, 3]", "bytes"),
     "too large": (b" " * (MESSAGE_BYTES_MAX + 1), "bytes"),
     "nested too deep": (b'{"message":' + b"[" * 200_000, "bytes"),
     "a newer schema": (envelope(CLOSED, schema=SCHEMA + 1), "bytes"),
@@ -65,7 +65,7 @@ async def test_what_is_behind_a_message_that_nobody_can_read_is_read(nats: NatsR
     async with raw(nats.broker.url) as connection:
         for number, (data, _) in enumerate(POISONS.values()):
             await connection.request(place(f"p{number}").subject, data)
-        await connection.request("sluice.ledger.gpu-1_example.a.b.c", b"nobody's subject")
+        await connection.request("sluice.ledger.gpu-1_example.a.b.c", b"unknown subject")
         await connection.request(place("status").subject, b"", headers={"Status": "409", "Description": "gone"})
     last = await allocator.last(Stream.BOOK, place("status").subject)
     assert last.message is None, "a header of a stored message is no word of the server"
@@ -101,7 +101,7 @@ async def test_one_value_that_cannot_be_read_is_told_to_who_asks_for_it(nats: Na
 
 
 async def test_a_message_over_the_servers_limit_never_reaches_anybody(nats: NatsRig) -> None:
-    """100 MB are refused at the door: the client of whoever tries is told, and no reader sees a byte."""
+    """100 MB are refused at the door: the sending client gets an error, and no reader sees a byte."""
     async with raw(nats.broker.url) as connection:
         with pytest.raises(BusError, match="takes no message of 100000000 bytes"):
             await connection.request(place("huge").subject, b" " * 100_000_000)

@@ -216,7 +216,7 @@ async def test_three_brokers_on_the_disk_of_one_are_refused(there: bool) -> None
 
 
 async def test_a_broker_that_takes_no_message_so_large_is_named(nats: NatsRig) -> None:
-    """An allocator would end with a traceback, again after each start, and nobody would look at the broker."""
+    """An allocator would end with a traceback after each start, and the broker would not be suspected."""
     bus = await nats.bus()
     bus._connection._client._max_payload = 100  # what the broker says of itself when it is connected to
     with pytest.raises(BusError, match=r"takes no message of \d+ bytes \(sluice.ledger.* max_payload is 100 bytes"):

@@ -68,7 +68,7 @@ def _why_not(config: pytest.Config) -> str:
 
 @pytest.fixture(scope="session")
 def hardware_report(request: pytest.FixtureRequest) -> HardwareReport:
-    """Where facts are kept. Skips where there is no GPU, or nobody asked."""
+    """The directory of facts. Skips without a GPU, or without a request."""
     why = _why_not(request.config)
     if why:
         pytest.skip(why)
@@ -97,7 +97,7 @@ def gpus(backend) -> tuple[GpuReport, ...]:
 
 @pytest.fixture(scope="session")
 def quiet_gpu(backend, gpus) -> GpuReport:
-    """A healthy GPU without MIG on which nobody is: checks with processes of their own disturb nobody there."""
+    """A healthy unused GPU without MIG: checks with processes of their own disturb no other work there."""
     for gpu in gpus:
         busy = [holder for holder in backend.processes(gpu.uuid, gpu.uuid) if holder.kind != "file"]
         if gpu.healthy and not gpu.mig_enabled and not busy:

@@ -1,7 +1,7 @@
 """
 What was found on real hardware, to be kept: as JSON for programs and as Markdown for people.
 
-Holds and writes; it judges nothing. A machine is not named: GPUs are told by their index.
+Holds and writes; it judges nothing. Machines stay anonymous: GPUs are named by their index.
 """
 
 import json

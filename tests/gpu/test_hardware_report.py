@@ -14,7 +14,7 @@ from sluice.mig.catalog import catalog, find_model
 
 @pytest.mark.parametrize("key", [model.key for model in catalog()])
 def test_a_device_that_is_as_the_catalog_says_differs_in_nothing(key):
-    """A comparison that always finds something is read by nobody."""
+    """A comparison that always finds something is never read."""
     model = find_model(key)
     assert model is not None
     assert compare(gpu_report("n", 0, model=key), model) == []
@@ -50,7 +50,7 @@ def test_a_gpu_that_lists_no_profiles_is_not_called_wrong():
 
 
 def test_a_report_says_what_was_seen_what_differs_and_what_failed(tmp_path):
-    """It is all that is kept of hours on a machine that nobody has any more."""
+    """It is all that remains of hours on a machine that is gone."""
     report = HardwareReport()
     report.fact("GPU 0", "model", "NVIDIA H100 80GB HBM3")
     report.fact("MPS", "SMs seen at 25 %", 34)

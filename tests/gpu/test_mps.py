@@ -1,7 +1,7 @@
 """
 The real MPS control daemon through our `MpsDaemons`: limits that hold, clients, adoption, death, and nothing left.
 
-On a whole GPU without MIG that nobody uses. The checks of this file go together, in their order, over one home.
+On an unused whole GPU without MIG. The checks of this file go together, in their order, over one home.
 """
 
 import math
@@ -47,7 +47,7 @@ class Home:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What a tenant is told."""
+        """The environment of a tenant."""
         base = self.daemons.root / self.order.home
         return {"CUDA_MPS_PIPE_DIRECTORY": str(base / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(base / "log")}
 
@@ -56,7 +56,7 @@ class Home:
         return self.daemons.look(WatchMps(1, self.order.home, self.pid, self.started_at, self.order.uid))
 
     def is_gone(self) -> bool:
-        """Whether it is seen to be dead. While its process goes it is there and answers nobody: looked at again."""
+        """Whether it is visibly dead. While its process ends it exists and does not answer: polled again."""
         try:
             return not self.look().alive
         except MpsError:
@@ -166,7 +166,7 @@ def test_two_tenants_get_what_they_were_promised_and_no_more(
 
 
 def test_who_does_not_find_the_daemon_gets_nothing(home: Home, exclusive: bool, tmp_path: Path) -> None:
-    """It would run beside the daemon, unbounded, and nobody would notice."""
+    """It would run beside the daemon, without limits, unnoticed."""
     if not exclusive:
         pytest.skip("this machine does not allow EXCLUSIVE_PROCESS")
     with Client(home.variables) as tenant:
@@ -198,7 +198,7 @@ def test_one_tenant_is_put_out_and_the_other_goes_on(home: Home, hardware_report
             put_out = TerminateMpsClients(1, home.order.home, (leaving.pid,))
             home.daemons.terminate_clients(put_out)
             answer = leaving.ask("take", mib=16)
-            hardware_report.fact("MPS", "error of a terminated client", answer.get("name", "nothing"))
+            hardware_report.fact("MPS", "error of a disconnected tenant", answer.get("name", "nothing"))
             assert "error" in answer
             listed = leaving.pid in home.clients()
             hardware_report.fact("MPS", "a terminated client is listed until it ends", listed)
@@ -224,7 +224,7 @@ def test_a_restarted_agent_finds_the_daemon_and_disturbs_nobody(home: Home) -> N
 
 
 def test_the_last_one_leaves_and_nothing_is_left(home: Home, backend, quiet_gpu: GpuReport) -> None:
-    """A forgotten daemon keeps the GPU for a trust domain that has nobody in it any more."""
+    """A forgotten daemon keeps the GPU for a trust domain without pods."""
     home.stop()
     assert Processes().started_at(home.pid) != home.started_at
     assert not (home.daemons.root / home.order.home).exists()

@@ -1,7 +1,7 @@
 """
 The time quota on a real GPU: the real library and scheduler, and CUDA processes that all want the device all the time.
 
-On a GPU that nobody uses, without an MPS daemon: processes then take turns on the device, as tenants of one lane do.
+On an unused GPU, without an MPS daemon: processes then take turns on the device, as tenants of one lane do.
 """
 
 import os
@@ -133,7 +133,7 @@ def test_an_uncontended_process_loses_next_to_nothing(
 
 
 def test_the_driver_has_what_the_library_stands_in_front_of(library: Path, hardware_report: HardwareReport) -> None:
-    """A function of another name would be launched past the quota, and nobody would notice."""
+    """A function of another name would be launched past the quota, unnoticed."""
     script = (
         "import ctypes, sys\n"
         "cuda = ctypes.CDLL('libcuda.so.1')\n"

@@ -53,7 +53,7 @@ def test_what_a_process_does_is_told(backend, quiet_gpu, hardware_report: Hardwa
             use = until(work_and_look, lambda seen: (seen.busy_percent or 0) > 0, "the work to be seen")
             hardware_report.fact("usage", "at work: busy, SMs (percent)", f"{use.busy_percent}, {use.sm_percent}")
         assert use.memory_mib >= before + CLIENT_MIB
-        hardware_report.fact("usage", "at work: processes reported", len(use.processes))
+        hardware_report.fact("usage", "at work: reported processes", len(use.processes))
         if "gvisor" in platform.version().lower() or platform.release().startswith("4.4.0"):
             pytest.skip("in this sandbox the driver knows processes by ids of the host")
         (own,) = [each for each in use.processes if each.pid == client.pid]

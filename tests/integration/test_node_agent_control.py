@@ -48,7 +48,7 @@ def _service(folder, run="run1", **changes):
 
 RELEASED = (
     "slice a1 is gone, and its place is free",
-    "slice a1 is being tried again, and stays quarantined until nothing holds it",
+    "slice a1 is being retried, and stays quarantined until nothing holds it",
 )
 """What an operator hears; the second also where that takes longer than he is kept waiting."""
 

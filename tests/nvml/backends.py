@@ -1,8 +1,8 @@
 """
 Two kinds of devices behind one set of words: simulated ones, and NVML on our own library.
 
-What a test does behind the agent's back (processes, faults, foreign hands, reboots) is said here once for both, so that
-one suite can hold both backends to the same promises.
+What a test does behind the agent's back (processes, faults, other programs, reboots) is defined here once for both, so
+that one suite can hold both backends to the same promises.
 """
 
 import itertools

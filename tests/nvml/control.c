@@ -166,7 +166,7 @@ EXPORT int sluice_nvml_reboot(void)
 {
     CONTROL();
     for (unsigned i = 0; i < m->gpu_count; i++) machine_clear_gpu(m, &m->gpus[i]);
-    m->event_count += EVENTS_MAX; /* nobody hears of what was before */
+    m->event_count += EVENTS_MAX; /* earlier events are lost */
     for (int i = 0; i < EVENTS_MAX; i++) m->events[i].type = 0;
     return 0;
 }

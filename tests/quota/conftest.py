@@ -18,6 +18,6 @@ def built() -> Built:
 
 @pytest.fixture
 def rig(built: Built) -> Iterator[Rig]:
-    """A device and nobody on it."""
+    """An unused device."""
     with Rig(built) as found:
         yield found

@@ -30,7 +30,7 @@ def overhead_percent(built: Built, scale: float) -> float:
 
 
 def round_trip_us(built: Built) -> tuple[float, float]:
-    """From ASK to GRANT with nobody else there: the middle and the 99th percentile."""
+    """From ASK to GRANT without other clients: the median and the 99th percentile."""
     with Rig(built) as rig:
         rig.start_scheduler()
         rig.add("a", request=1.0)

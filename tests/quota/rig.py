@@ -114,7 +114,7 @@ class Rig:
     """A device, and who uses it. A context: everything that was started is stopped, every file removed."""
 
     def __init__(self, built: Built) -> None:
-        """Begin with a device that nobody uses, and no scheduler."""
+        """Start with an unused device, and no scheduler."""
         self.built = built
         self.folder = Path(tempfile.mkdtemp(prefix="sl-q"))
         self.device = self.folder / "device"

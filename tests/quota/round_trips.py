@@ -1,4 +1,4 @@
-"""How long a token takes to come when nobody else wants one: asked, granted and given back by a bare socket."""
+"""How long a token takes without other clients: asked, granted and returned by a bare socket."""
 
 import socket
 import struct

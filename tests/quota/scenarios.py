@@ -16,7 +16,7 @@ class Tenant:
     name: str
     request: float
     expected: float | None
-    """Its share of what the device does; None where it is nobody's promise."""
+    """Its expected share of the device; None where none is promised."""
     limit: float = 1.0
     width: int = 100
     does: str = STEADY
@@ -34,7 +34,7 @@ class Scenario:
     of_the_time: bool = False
     """Shares are of the time, not of what the device did: for limits, beside which the device may rest."""
     least_busy: float = 0.95
-    """Of the time, where somebody always wants the device and may have it; 0 where nobody may at times."""
+    """Of the time, where some process always wants the device and may have it; 0 where at times none may."""
 
 
 def _even(count: int) -> tuple[Tenant, ...]:

@@ -3,7 +3,7 @@ The soak's broker and allocator in one: a small honest ledger, the words that th
 
 It outlives the agent's processes. What it promises is what NATS promises: last values, guarded writes, order per
 reading; and in bad weather what NATS does too: a durable that delivers again what it has delivered, older values of a
-subject after newer ones, a reading that begins anew, answers that are lost.
+subject after newer ones, a reading that starts over, answers that are lost.
 """
 
 from dataclasses import dataclass, field
@@ -123,7 +123,7 @@ class Broker:
         return self._order(held, order)
 
     def close(self, held: Held) -> list[Reading]:
-        """It is gone: nobody waits for a word any more."""
+        """It is gone: no reader waits for its messages."""
         held.closed = True
         closed = Closed(
             revision=held.revision,
@@ -150,7 +150,7 @@ class Broker:
         if self._past and self._strikes():  # something that this reader was sent long ago comes again
             batch.insert(self.dice.randrange(len(batch) + 1), Observed(Stream.BOOK, self.dice.choice(self._past)))
         self._past = [*self._past[1 - HISTORY_MAX :], entry]
-        if self._strikes():  # the durable begins anew
+        if self._strikes():  # the durable starts over
             batch += self.reading()
         return batch
 

@@ -128,7 +128,7 @@ def in_use(times: int) -> Callable[[Rig], None]:
 
         rig.until(is_gone, f"{held.allocation} is gone after {times} times IN_USE")
         if times > rig.config.quarantine_after and not rig.has_struck and "SliceQuarantined" not in said:
-            raise rig.failure(f"{held.allocation} was in use {times} times and nobody was told: {said}")
+            raise rig.failure(f"{held.allocation} was in use {times} times without a warning: {said}")
         rig.finish(held)
 
     return run
@@ -211,13 +211,13 @@ def neighbours(rig: Rig) -> None:
 
 
 def daemon_dies(rig: Rig) -> None:
-    """The MPS daemon is killed under its tenant: it is started again, and the tenant is told."""
+    """The MPS daemon is killed under its tenant: it is restarted, and the tenant gets a warning."""
     held = rig.grant(share(whole(rig, rig_whole(rig)), memory_mib=8000))
     rig.until_said(held, "SliceReady")
     if not kill_daemons(rig.place.mps):
         raise SoakFailureError(f"{held.allocation} is ready and no daemon runs")
     rig.counts.daemons += 1
-    rig.until(lambda: held.is_ready and held.word.warnings, f"{held.allocation} is told that its daemon died")
+    rig.until(lambda: held.is_ready and held.word.warnings, f"{held.allocation} has the warning that its daemon died")
     give_back(rig, held)
 
 

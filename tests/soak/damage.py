@@ -1,5 +1,5 @@
 """
-The journal is damaged while nobody looks: cut off in each record, a bit flipped in each record, emptied, taken away.
+The journal is damaged while the agent is down: cut off in each record, a bit flipped in each, emptied, removed.
 
 The agent must say so loudly, find its slices again by devices and ledger, disturb none of them, and leave nothing.
 """
@@ -62,7 +62,7 @@ def damage_every_record(rig: Rig, say: Callable[[str], None], *, stride: int = 1
             snapshot = rig.ask_snapshot()
             what = f"a journal that was {name} record {number} of {lines}"
             if not snapshot.warnings:
-                raise rig.failure(f"{what}: nobody is told")
+                raise rig.failure(f"{what}: there is no warning")
             rig.check()
             if (now := [(one.word.devices, one.word.ticket) for one in held]) != before:
                 raise rig.failure(f"{what}: live slices were disturbed: {before} -> {now}")

@@ -49,7 +49,7 @@ class JournalSeen:
 
 
 def read_journal(path: Path) -> JournalSeen:
-    """Parse it anew: a checksum that goes on from line to line, a space, JSON; a torn end does not count."""
+    """Parse it independently: a checksum that continues from line to line, a space, JSON; a torn end does not count."""
     seen = JournalSeen()
     if not path.exists():
         return seen
@@ -148,7 +148,7 @@ def look(place: Place, machine: Machine) -> Node:
 
 
 def after_death(node: Node, foreign: Collection[Key]) -> list[str]:
-    """What is on the node that the journal does not know of, with nobody left who could."""
+    """What is on the node without a record in the journal or an owner."""
     wrong = [node.journal.problem] if node.journal.problem else []
     known: set[Spot] = set()
     tickets: set[str] = set()

@@ -1,5 +1,5 @@
 """
-One life of the agent's process: the real core, its runner, hands, journal and tickets, over the driver's bus.
+One life of the agent's process: the real core, its runner, executors, journal and tickets, over the driver's bus.
 
 It is forked from the driver, which has imported everything, so that a restart costs milliseconds. Its journal can
 strike: kill this very process before, within or after the n-th writing of a record, or wait there for the driver to do
@@ -140,7 +140,7 @@ class StrikingJournal(Journal):
         self._channel.send("paused")
         heard: list[tuple[Any, ...]] = []
         until = time.monotonic() + STRIKE_WAIT_S
-        while ("go on",) not in heard:  # the whole process stands still: nobody else listens
+        while ("go on",) not in heard:  # the whole process stands still
             if not select.select([self._channel.socket], [], [], max(0.0, until - time.monotonic()))[0]:
                 raise TimeoutError("the driver did not say to go on")
             heard += self._channel.receive()
@@ -248,7 +248,7 @@ class _Ear:
     stop: asyncio.Future[None]
 
     def hear(self) -> None:
-        """Something came. At its end nobody is there any more for whom to live."""
+        """An event arrived. At its end the parent is gone, so this process ends."""
         try:
             frames = self.channel.receive()
         except ChannelClosedError as error:

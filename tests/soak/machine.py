@@ -71,16 +71,16 @@ class Machine(Protocol):
         """An operator makes a GPU instance by hand. Returns its id."""
 
     def take_foreign(self, gpu: int, gi_id: int) -> None:
-        """He takes it away."""
+        """The administrator destroys it."""
 
     def start_process(self, device: str, owner: str) -> int:
-        """A process of a pod is on a device; its pid, which is nobody's real one."""
+        """A process of a pod is on a device; its pid is that of no real process."""
 
     def stop_process(self, pid: int) -> None:
         """It ends."""
 
     def reboot(self) -> None:
-        """The node starts anew. The caller has killed all processes."""
+        """The node reboots. The caller has killed all processes."""
 
 
 class SimulatedMachine:

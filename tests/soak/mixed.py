@@ -162,7 +162,7 @@ class Mix:
         return home, share(home.place, memory_mib=1000, sm_partition=home.sm_partition)
 
     def _is_going(self, home: Home) -> bool:
-        """A home whose last tenant goes is on its way down: the allocator books it anew only when that is gone."""
+        """A home whose last tenant goes is being destroyed: the allocator books it again only when it is gone."""
         return all(tenant in self.going for tenant in home.tenants)
 
     def _home_place(self) -> DeviceGrant | None:

@@ -235,7 +235,7 @@ def in_use_up_to(rig: Rig, say: Callable[[str], None]) -> None:
 
 
 def in_bad_weather(rig: Rig, say: Callable[[str], None]) -> None:
-    """All kinds, with a ledger that is delivered twice, out of order and anew, and answers that are lost."""
+    """All kinds, with a ledger that is delivered twice, out of order and from the start, and answers that are lost."""
     kinds = [replace(kind, torn=False) for kind in (*PLAIN, *SHARED)]
     rig.broker.weather, before = 0.3, rig.broker.weathered
     for kind in kinds:

@@ -27,7 +27,7 @@ class State:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether only each home's daemon and its server work, so that nobody asks a daemon at this moment."""
+        """Whether only each home's daemon and its server run, and no command is in flight."""
         homes = [home for home, _, _ in self.processes]
         return len(set(homes)) == HOMES and all(homes.count(home) == 2 for home in homes)
 
@@ -65,7 +65,7 @@ def restarts(rig: Rig, times: int, say: Callable[[str], None]) -> None:
 
 def _quiet(rig: Rig, held: list[Held]) -> State:
     """
-    The state at a moment when nobody asks a daemon.
+    The state at a moment without a command to a daemon.
 
     One that asks counts as a process of the home until it shows its command; after a restart it would be missed.
     """

@@ -308,7 +308,7 @@ class Rig:
     # -- deaths -------------------------------------------------------------------------------------------------------
 
     def _ended(self) -> None:
-        """The agent's process has ended: was that wanted? Look, and begin anew."""
+        """The agent's process has ended: was that wanted? Check, and start over."""
         wanted, names = self._wanted_dead, self.struck
         status = self._reap()
         if not wanted or not os.WIFSIGNALED(status):

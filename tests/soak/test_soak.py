@@ -63,7 +63,7 @@ def _soak(*options: str) -> tuple[subprocess.CompletedProcess, dict[str, int]]:
 @pytest.mark.timeout(TIMEOUT_S + 10)
 @pytest.mark.parametrize("dose", list(DOSES))
 def test_nothing_of_a_slice_is_lost_or_left_however_the_agent_dies(dose):
-    """Users get what they were granted, and a node never fills up with what nobody owns."""
+    """Users get what they were granted, and a node never fills up with orphans."""
     if dose == "NVML" and shutil.which("cc") is None:
         pytest.skip("there is no C compiler (cc) on PATH to build our NVML library with")
     options = list(DOSES[dose])

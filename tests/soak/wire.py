@@ -77,7 +77,7 @@ class Channel:
 
 
 class PipeBus:
-    """A `sluice.runtime.bus.Bus` for one agent, over a channel to whoever holds the streams."""
+    """A `sluice.runtime.bus.Bus` for one agent, over a channel to the process that holds the streams."""
 
     def __init__(self, channel: Channel) -> None:
         """Nothing is asked yet."""

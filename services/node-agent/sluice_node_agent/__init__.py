@@ -1,1 +1,1 @@
-"""Does. The only service that touches devices."""
+"""The node agent: the only service that touches devices."""

@@ -1,4 +1,4 @@
-"""Puts the node agent together and runs it. `python -m sluice_node_agent`, or `sluice-node-agent`."""
+"""The node agent's entry point: `python -m sluice_node_agent`, or `sluice-node-agent`."""
 
 from sluice.runtime import sigint  # noqa: F401 - the first import, so that Ctrl-C ends the others quietly
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 def main() -> int:
-    """Run until told to stop, or carry out one command on the node. Returns the exit code."""
+    """Run until stopped, or carry out one command on the node. Returns the exit code."""
     words = sys.argv[1:]
     if words[:1] == ["hardware"]:
         from sluice_node_agent.shell.commands.hardware_command import change_hardware  # noqa: PLC0415 - not for the service

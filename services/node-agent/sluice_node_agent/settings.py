@@ -1,4 +1,4 @@
-"""What a node agent may be told."""
+"""The settings of a node agent."""
 
 import re
 from pathlib import Path
@@ -12,9 +12,9 @@ from sluice_node_agent.device.fixed_layout_selector import parse_selector
 MPS_OFF = "off"
 """As `mps_control`: hand out no shares."""
 QUOTA_OFF = "off"
-"""As `quota_library`: hold nobody to its time."""
+"""As `quota_library`: enforce no time quota."""
 _USAGE_EVERY_MIN_S, _USAGE_EVERY_MAX_S = 0.2, 600.0
-"""GPM's samples are at least 0.1 s apart (nvml.h); what is older than ten minutes is no use."""
+"""GPM's samples are at least 0.1 s apart (nvml.h); a sample older than ten minutes is useless."""
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NODE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 """A DNS subdomain (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/)."""
@@ -94,7 +94,7 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     """Interval of the timer; at most 10."""
 
     def __post_init__(self) -> None:
-        """Refuse what would stop the agent from working."""
+        """Reject values that cannot work."""
         for node in self.nodes:
             if not _NODE_NAME.fullmatch(node) or len(node) > 253:
                 raise ValueError(f"nodes: {node[:100]!r} is no node's name (lower-case letters, digits, '-' and '.')")
@@ -148,7 +148,7 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError(f"fixed_layout: {error}") from None
 
     def config(self) -> AgentConfig:
-        """The part that the core takes."""
+        """The settings of the core."""
         return AgentConfig(
             closing_ttl_s=self.closing_ttl_s,
             tombstone_ttl_s=self.tombstone_ttl_s,

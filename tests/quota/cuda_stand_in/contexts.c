@@ -91,7 +91,7 @@ static struct context *new_context(CUdevice of)
     return context;
 }
 
-/* Its work ends with it. The objects stay, dead: a program that still uses one is told, as a driver would. */
+/* Its work ends with it. The objects stay, dead: a program that still uses one gets the driver's error. */
 static void end_context(struct context *context)
 {
     for (struct stream *stream = context->streams; stream != NULL; stream = stream->next) {

@@ -113,7 +113,7 @@ static void roll_call(struct device *d, int file)
     }
 }
 
-/* Starts what fits, whoever has waited longest first. */
+/* Starts what fits, the longest waiting first. */
 static void start_what_fits(struct device *d)
 {
     for (;;) {
@@ -248,7 +248,7 @@ static void nap(int64_t ends_ns)
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
 }
 
-/* When so many can be done at the soonest: each after the other, if nobody else is in the way. */
+/* When so many can be done at the soonest: one after the other, if no other work is in the way. */
 static int64_t soonest(const struct lane *l, uint64_t count)
 {
     int64_t at = l->running ? l->ends_ns : device->now_ns;

@@ -1,7 +1,7 @@
 /*
  * The simulated device: what every process has queued on it, and what it has done. In a file that all of them map.
  *
- * It runs by the clock, without anybody's help: whoever looks first plays all that has happened since the last look, in
+ * It runs by the clock, without a thread: the next query plays all that has happened since the last look, in
  * its order and at its exact times. So how busy the device was does not depend on when a process got a processor, and
  * a kernel costs no processor time.
  *

@@ -313,7 +313,7 @@ static void launches_around(void)
     launch_for(NULL, 20);
     printf("launched\n");
     fflush(stdout);
-    expect(getchar() != EOF, "nobody let it go on");
+    expect(getchar() != EOF, "it was not continued");
     launch_for(NULL, 20);
 }
 

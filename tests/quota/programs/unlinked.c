@@ -42,7 +42,7 @@ static void must(int result, const char *what)
 int main(int argc, char **argv)
 {
     if (argc != 2) return 2;
-    if (strcmp(argv[1], "next") == 0) { /* who asks for the next of a name is told who comes after itself */
+    if (strcmp(argv[1], "next") == 0) { /* RTLD_NEXT finds what comes after the caller */
         void *(*next)(size_t) = (void *(*)(size_t))dlsym(RTLD_NEXT, "malloc");
         void *(*usual)(size_t) = (void *(*)(size_t))dlsym(RTLD_DEFAULT, "malloc");
         Dl_info where;

@@ -309,7 +309,7 @@ class Node:
     # -- ledger ---------------------------------------------------------------------------------------------------
 
     def put(self, subject: str, message: AnyMessage) -> Entry:
-        """Write an entry of the ledger; nobody reads it yet."""
+        """Write an entry of the ledger, unread so far."""
         self.sequence += 1
         entry = Entry(subject, self.sequence, OperationId(f"o{self.sequence}"), message)
         self.ledger[subject] = entry

@@ -41,7 +41,7 @@ def test_making_survives_a_crash_at_every_step(make_node, executed):
 
 
 def test_making_survives_a_second_crash_at_every_step(make_node):
-    """What the second life found on the GPU, the third one knows for its own: else an instance is nobody's for ever."""
+    """The third run knows what the second one found on the GPU: else an instance is orphaned for good."""
     tried = 0
     for node, when in killed_twice(make_node, lambda node: node.order(node.grant(node.booking("a1", *BOTH)))):
         assert isinstance(node.word("a1"), SliceReady), when
@@ -101,7 +101,7 @@ def test_a_revoke_while_down_ends_what_was_half_made(make_node, executed):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "share"])
 def test_what_is_made_instead_of_an_instance_that_vanished_is_given_back_after_a_crash(make_node, monkeypatch, shared):
-    """The journal names the one that is not there any more: the new one would be nobody's, and its place be lost."""
+    """The journal names an instance that is gone: the new one would be orphaned, and its place lost."""
     given: list[int] = []
 
     def never_twice(free):
@@ -139,7 +139,7 @@ def _taken_out(node, kind):
 
 
 def test_an_instance_with_the_id_of_one_that_just_went_is_its_own_slices_after_a_crash(node, monkeypatch):
-    """The driver gives an id again at once: the new instance would be nobody's for ever, and its place be lost."""
+    """The driver reuses an id at once: the new instance would be orphaned, and its place lost."""
     monkeypatch.setattr("sluice_node_agent.simulated.backend.random.choice", min)
     leaving, coming = node.booking("a1", (0, "1g.5gb", 3, 1)), node.booking("a2", (0, "1g.5gb", 0, 1))
     node.live()
@@ -162,7 +162,7 @@ def test_an_instance_with_the_id_of_one_that_just_went_is_its_own_slices_after_a
 
 
 def _made_by_hand(node):
-    """An administrator has put a compute instance of his own into the only GPU instance."""
+    """An administrator created a compute instance in our only GPU instance."""
     with node.hardware.changing() as hardware:
         (instance,) = hardware.gpus[0].instances
         instance.uuid = "MIG-by-hand"

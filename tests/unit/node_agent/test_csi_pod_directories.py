@@ -1,4 +1,4 @@
-"""The directories that pods' volumes show: what a reboot must remove, and what nobody may remove."""
+"""The directories that pods' volumes show: what a reboot must remove, and what must never be removed."""
 
 import fcntl
 import stat
@@ -43,7 +43,7 @@ def test_a_pods_directory_lets_its_user_pass_and_nobody_list(sources):
 
 
 def test_a_directory_stays_while_a_volume_shows_it(sources):
-    """A directory that is made anew would not be seen in the volume: the pod would wait for ever."""
+    """A directory that is created again would not appear in the volume: the pod would wait without end."""
     sources.make(UID)
     sources.note_published(TARGET)
     sources.note_published(Target(UID, "other"))
@@ -75,7 +75,7 @@ def test_a_restart_keeps_everything_and_a_reboot_nothing(sources, boot):
 
 
 def test_somebodys_files_are_never_taken_for_ours(tmp_path, boot):
-    """A wrong setting costs nobody his files."""
+    """A wrong setting deletes no files of a user."""
     folder = tmp_path / "home"
     (folder / "thesis").mkdir(parents=True)
     with pytest.raises(OSError, match="pods_dir must be a directory for Sluice alone"):

@@ -145,7 +145,7 @@ def test_who_sees_only_his_own_container_is_no_witness(proc):
     """Without the host's processes every pod would look as if it had ended."""
     (proc.root / "self" / "ns").mkdir(parents=True)
     (proc.root / "self" / "ns" / "pid").symlink_to("pid:[4026532999]")
-    assert "only the processes of its own container" in why_unseen(Processes(proc.root))
+    assert "only its own container's processes are visible" in why_unseen(Processes(proc.root))
     (proc.root / "1" / "comm").write_text("kubelet\n")
     assert why_unseen(Processes(proc.root)) == ""
     (proc.root / "1" / "comm").write_text("init\n")

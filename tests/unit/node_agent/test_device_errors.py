@@ -77,7 +77,7 @@ def _device_steps(node):
     ],
 )
 def test_a_failure_at_any_step_is_undone_in_reverse(node, kind, count, undone):
-    """tensor-fusion #700: a slice that could not be made leaves nothing on any GPU, and the user is told why."""
+    """tensor-fusion #700: a slice that could not be created leaves nothing on any GPU, and the user gets the reason."""
     node.live()
     node.own_done.clear()
     node.order(node.grant(node.booking("a1", *TWO)))
@@ -254,7 +254,7 @@ def test_a_reboot_makes_every_standing_grant_again_under_a_new_ticket(node, jour
 
 
 def test_what_cannot_be_made_again_is_degraded_and_tried_again(make_node):
-    """A pod whose slice is lost is told so, and gets it back when that becomes possible."""
+    """A pod whose slice is lost gets the reason, and gets the slice back when that becomes possible."""
     node = make_node(remake_retry_s=5.0)
     node.live()
     node.order(node.grant(node.booking("a1", *TWO)))
@@ -289,7 +289,7 @@ def test_a_slice_that_vanishes_while_it_is_ready_is_made_again(node):
 
 
 def test_a_whole_gpu_that_somebody_puts_in_mig_mode_is_degraded_until_it_is_out_of_it(node):
-    """Its pod has no device any more, and nobody would be told."""
+    """Its pod has no device any more, and no message would say so."""
 
     def put_in_mig_mode(*, on):
         with node.hardware.changing() as hardware:
@@ -418,7 +418,7 @@ def test_a_grant_that_moves_a_slice_is_not_taken(node):
 
 
 def test_what_was_begun_on_a_gpu_that_is_lost_at_the_start_is_found_when_it_answers(node):
-    """A GPU that comes back late does not come back with an instance that nobody knows."""
+    """A GPU that comes back late does not come back with an unknown instance."""
     node.live()
     booking = node.booking("a1", (0, "3g.20gb", 4, 4))
     node.order(node.grant(booking))

@@ -42,7 +42,7 @@ def node(make_node):
 
 
 def test_an_instance_is_handed_out_as_it_is_and_stays_when_its_tenant_goes(node):
-    """An administrator would lose his partitioning to the first pod."""
+    """An administrator would lose the partitioning to the first pod."""
     uuid = uuid_at(node, 6)
     booking, word = granted(node)
     assert isinstance(word, SliceReady)
@@ -170,7 +170,7 @@ def test_a_gpu_without_mig_is_given_whole_as_ever(make_node):
 
 
 def test_who_uses_an_instance_directly_keeps_it_and_is_named(node):
-    """A tenant would share his device with a stranger; and nobody would know why a slice is not to be had."""
+    """A tenant would share its device with a stranger, and the reason for an unavailable slice would be unknown."""
     device = uuid_at(node, 6)
     use(node, device)
     reread(node)

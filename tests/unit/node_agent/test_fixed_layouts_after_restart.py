@@ -1,4 +1,4 @@
-"""A GPU whose layout is an administrator's, after a crash, a lost journal, and when it is given to him or back."""
+"""A GPU with an administrator's layout, after a crash, a lost journal, and when it changes hands."""
 
 import itertools
 
@@ -113,7 +113,7 @@ def test_a_lost_journal_leaves_a_tenant_what_he_has(node):
 
 
 def test_a_lost_journal_and_a_lost_device_leave_a_tenant_his_other_one(node):
-    """An administrator changes his layout while the journal is lost: what a running pod has elsewhere was destroyed."""
+    """An administrator changes the layout while the journal is lost: a pod's other device was destroyed."""
     booking, word = granted(node, "a1", SMALL, OTHER)
     use(node, word.devices[1].uuid, owner="pod-1")
     node.stop()
@@ -134,7 +134,7 @@ def test_a_lost_journal_and_a_lost_device_leave_a_tenant_his_other_one(node):
 
 
 def test_a_lost_journal_does_not_call_gone_what_is_still_used(node):
-    """The next tenant would be put beside the last one: nothing but the process tells that he is there."""
+    """The next tenant would be put beside the last one, which only its process shows."""
     booking, word = granted(node)
     use(node, word.devices[0].uuid, owner="pod-1")
     node.order(node.revoke(booking))
@@ -162,7 +162,7 @@ def test_instances_of_an_administrator_are_no_sign_of_a_lost_journal(make_node):
 
 
 def test_what_was_made_before_the_layout_was_fixed_stays_and_is_offered(node):
-    """A change of one setting would destroy slices, or leave slots that nobody can have."""
+    """A change of one setting would destroy slices, or leave slots that cannot be used."""
     booking, word = granted(node, "a1", (1, "2g.10gb", 2, 2))
     with node.hardware.changing() as hardware:
         hardware.gpus[1].fixed = True
@@ -229,7 +229,7 @@ def test_an_idle_instance_of_ours_is_the_administrators_from_then_on(make_node):
 
 
 def test_a_gpu_that_is_lost_is_nobodys_until_it_answers(node):
-    """A place would be called free while nobody knows who is on it."""
+    """A place would be reported free while its users are unknown."""
     booking, word = granted(node)
     use(node, word.devices[0].uuid, owner="pod-1")
     with node.hardware.changing() as hardware:

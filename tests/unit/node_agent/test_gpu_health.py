@@ -42,7 +42,7 @@ def test_a_faulty_job_does_not_take_gpus_out_of_the_fleet(xid):
 
 @pytest.mark.parametrize("xid", [46, 48, 62, 64, 74, 79, 95, 119, 120, 140, 143, 158, 171, 172, 999])
 def test_an_error_that_needs_a_reset_stops_new_slices(xid):
-    """Also one that nobody knows: tenants would land on a broken GPU."""
+    """Also an unknown one: tenants would land on a broken GPU."""
     assert is_critical(xid)
     assert f"Xid {xid}: " in why_unhealthy(HealthFacts(mig_now=True, mig_next=True), (xid,), GPU)
 
@@ -178,7 +178,7 @@ def test_every_code_of_the_driver_becomes_an_error_of_ours(code, kind):
 
 
 def test_no_error_of_pynvml_gets_out():
-    """It cannot be hashed, and comparing it raises: whoever logs or collects errors would crash."""
+    """It cannot be hashed, and comparing it raises: code that logs or collects errors would crash."""
 
     def fail(code):
         raise pynvml.NVMLError(code)

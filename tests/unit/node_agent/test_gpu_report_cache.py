@@ -1,4 +1,4 @@
-"""What others are shown of GPUs is told again while nothing of it has changed, and never longer."""
+"""Reports of GPUs are reused while nothing of them has changed, and never longer."""
 
 from dataclasses import replace
 

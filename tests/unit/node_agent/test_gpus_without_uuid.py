@@ -77,7 +77,7 @@ def test_a_running_pod_keeps_what_it_has_on_it(node, kind, lost, again):
 @pytest.mark.parametrize("marks", [True, False], ids=["marks", "no marks"])
 @pytest.mark.parametrize("again", [False, True], ids=["answers", "answers at the next start"])
 def test_a_slice_that_is_revoked_on_it_is_not_gone_because_the_journal_was_lost(node, kind, marks, again):
-    """Its place would be given away while its instance, and whoever is on it, is there."""
+    """Its place would be given away while its instance, and its users, exist."""
     node.live()
     booking = _bookings(node)[kind]
     node.order(node.grant(booking))
@@ -103,13 +103,13 @@ def test_a_slice_that_is_revoked_on_it_is_not_gone_because_the_journal_was_lost(
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
 @pytest.mark.parametrize("again", [False, True], ids=["answers", "answers at the next start"])
 def test_what_was_being_made_on_it_when_its_agent_was_killed_is_not_forgotten(node, shared, again):
-    """The slice would fail and be gone, and its instance nobody's for ever."""
+    """The slice would fail and be gone, and its instance orphaned for good."""
     node.live()
     booking = node.share("a1", SMALL) if shared else node.booking("a1", SMALL)
     node.order(node.grant(booking))
     while not any(isinstance(step, CreateGpuInstance) for step in node.waiting):
         node.work(own_max=1)
-    node.carry_out(next(step for step in node.waiting if isinstance(step, CreateGpuInstance)))  # and nobody hears of it
+    node.carry_out(next(step for step in node.waiting if isinstance(step, CreateGpuInstance)))  # and its result is lost
     assert node.instances(0)
     _cannot_tell(node, 0)
     node.live()
@@ -127,7 +127,7 @@ def test_what_was_being_made_on_it_when_its_agent_was_killed_is_not_forgotten(no
 
 
 def test_it_is_shown_as_lost_with_the_reason_where_something_is_known_of_it(node):
-    """Whoever looks would see a node with a GPU less, and no reason."""
+    """An operator would see a node with a GPU less, and no reason."""
     node.live()
     node.order(node.grant(node.booking("a1", SMALL)))
     node.work()
@@ -156,7 +156,7 @@ def test_a_gpu_that_is_not_there_is_waited_for_only_where_one_cannot_tell_its_uu
 
 @pytest.mark.parametrize("lost", [False, True], ids=["journal", "no journal"])
 def test_one_that_nothing_was_on_is_used_once_it_tells_which_it_is(node, lost):
-    """Nobody names it: it would stay out of the fleet, and pods wait, until its agent is started again."""
+    """It would stay out of the fleet, and pods wait, until its agent is restarted."""
     node.live()
     if lost:
         node.lose_journal()

@@ -96,7 +96,7 @@ def test_the_file_does_not_grow_for_ever(path, tmp_path):
 
 
 def test_a_full_disk_changes_nothing(path, monkeypatch):
-    """An instance would be on a GPU of which nobody was told that it could be made."""
+    """An instance would be on a GPU although its creation was reported as failed."""
     monkeypatch.setattr(hardware_lines.os, "pwrite", lambda *_: 3)
     with pytest.raises(OSError, match="No space left"):
         hardware_lines.add_line(path, b"third")

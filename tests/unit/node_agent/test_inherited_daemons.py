@@ -1,4 +1,4 @@
-"""Journal and ledger lost while somebody was being taken back: his processes are in a home, and nothing names him."""
+"""Journal and ledger lost while a slice was being destroyed: its processes are in a home, and no record names it."""
 
 import pytest
 
@@ -13,7 +13,7 @@ LEAVING = 502
 
 
 def lose_both_while_one_leaves(node, place):
-    """Of two tenants one is being taken back, his ticket is gone, and he still computes. Then both copies are lost."""
+    """Of two tenants one is leaving: its ticket is gone, and it still computes. Then both copies are lost."""
     stays, leaves = node.share("a1", place), node.share("a2", place, owner="pod-2")
     node.live()
     for booking in (stays, leaves):
@@ -47,13 +47,13 @@ def ends(node, daemon, *pids):
 
 
 def out_of_use(node, place):
-    """The places of a GPU where nobody may be put, as pullers see them."""
+    """The places of a GPU that take no tenant, as a pull shows them."""
     return [(at.start, at.size) for at in node.agent.snapshot().gpus[place[0]].quarantined]
 
 
 @PLACES
 def test_nobody_is_put_beside_a_process_of_which_nothing_tells(node, place):
-    """Two pods would have one part of a GPU: one is told it is his, and the other still computes there."""
+    """Two pods would have one part of a GPU: one gets it, and the other still computes there."""
     _, daemon = lose_both_while_one_leaves(node, place)
     assert out_of_use(node, place) == [(place[2], place[3])]
     node.open()
@@ -96,7 +96,7 @@ def test_a_home_is_not_stopped_under_a_process_of_which_nothing_tells(node, plac
 
 @PLACES
 def test_an_operator_vouches_for_a_process_of_which_nothing_tells(node, place):
-    """A tool that he runs there himself would keep the place for ever."""
+    """An operator's own tool would keep the place for good."""
     stays, daemon = lose_both_while_one_leaves(node, place)
     node.open()
     ends(node, daemon, 501)

@@ -113,7 +113,7 @@ def test_what_was_written_is_there_for_the_next_life_although_no_disk_was_waited
     assert (directory / "journal.told").read_bytes() != told
     told = (directory / "journal.told").read_bytes()
     journal.write([_stone(2)])
-    assert (directory / "journal.told").read_bytes() == told  # nobody may be told of it yet
+    assert (directory / "journal.told").read_bytes() == told  # not published yet
     assert read_journal(directory, "n1")[1:] == (_stone(1), _stone(2))
     journal.close()
     assert _records(directory).records()[1:] == (_stone(1), _stone(2))
@@ -269,7 +269,7 @@ def test_a_look_beside_the_agent_changes_nothing(directory):
 
 
 def test_only_its_owner_can_read_the_journal(tmp_path):
-    """What tenants run is nobody's business on the node."""
+    """The pods of a node are visible to its agent alone."""
     (tmp_path / "n1").mkdir(mode=0o755)
     Journal(tmp_path / "n1", "n1").close()
     assert (tmp_path / "n1").stat().st_mode & 0o777 == 0o700

@@ -101,7 +101,7 @@ def test_a_grant_is_made_step_by_step_each_saved_before_the_next(node):
 
 
 def test_a_revoke_removes_the_ticket_first_and_the_slice_last(node):
-    """No container can start on a slice that is being taken away, and nobody gets its place before it is gone."""
+    """No container starts on a slice that is being destroyed, and its place is not assigned before it is gone."""
     _opened(node)
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
     node.order(node.grant(booking))
@@ -166,7 +166,7 @@ def test_a_late_grant_after_a_revoke_makes_nothing(node):
 
 
 def test_a_newer_grant_of_what_is_gone_is_answered_and_not_carried_out(node):
-    """An allocation id is never used twice, whoever orders it."""
+    """An allocation id is never used twice, by any writer."""
     _opened(node)
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
     node.order(node.revoke(booking))
@@ -213,7 +213,7 @@ def test_nothing_is_done_before_the_node_is_opened_for_this_run(node):
 
 
 def test_an_order_of_another_incarnation_is_not_carried_out(node):
-    """What was decided in an earlier life of the broker is decided anew."""
+    """What was decided in an earlier life of the broker is decided again."""
     _opened(node)
     grant = msgspec.structs.replace(node.grant(node.booking("a1", (0, "2g.10gb", 4, 2))), incarnation=Incarnation("0"))
     assert own(node.order(grant)) == []
@@ -318,7 +318,7 @@ def test_a_closed_entry_that_the_journal_does_not_know_ends_the_word_too(node):
 
 
 def test_reading_anew_compares_everything_that_is_kept(node):
-    """What the broker forgot of an agent's words is said again."""
+    """What the broker forgot of an agent's messages is published again."""
     _opened(node)
     node.order(node.grant(node.booking("a1", (0, "2g.10gb", 4, 2))))
     node.work()
@@ -412,7 +412,7 @@ def test_a_closing_word_that_the_broker_forgot_is_said_again(node):
 
 
 def test_two_grants_on_one_gpu_take_turns_and_two_gpus_do_not_wait(node):
-    """A slow device keeps nobody waiting but those on the same device."""
+    """A slow device delays only work on the same device."""
     _opened(node)
     for name, gpu in (("a1", 0), ("a2", 0), ("a3", 1)):
         start = 5 if name == "a2" else 6

@@ -84,7 +84,7 @@ def test_a_share_found_again_is_not_given_up_because_its_daemon_cannot_be_starte
 @pytest.mark.parametrize("restarts", [0, 1], ids=["once", "started again meanwhile"])
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
 def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with_its_pod(node, restarts, shared):
-    """Its ticket would be removed and its instance be nobody's for ever, and another be made beside it."""
+    """Its ticket would be removed, its instance orphaned, and another created beside it."""
     node.live()
     node.order(node.grant(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
     node.work()
@@ -120,7 +120,7 @@ def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with
 
 @pytest.mark.parametrize("seen_before", [False, True], ids=["silent at once", "silent at the next start"])
 def test_a_slice_that_is_revoked_on_a_silent_gpu_is_not_gone_because_the_journal_was_lost(node, seen_before):
-    """Its place would be given away while its instance, and whoever is on it, is there."""
+    """Its place would be given away while its instance, and its users, exist."""
     node.live()
     booking = node.booking("a1", SMALL)
     node.order(node.grant(booking))
@@ -208,7 +208,7 @@ def _by_hand(node, at, uuid="MIG-by-hand"):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "share"])
 def test_what_somebody_has_made_at_a_granted_place_is_given_to_no_pod(node, shared):
-    """A pod would run on an administrator's instance, and be without devices when he takes it away."""
+    """A pod would run on an administrator's instance, and lose it when that is destroyed."""
     node.live()
     node.lose_journal()
     _by_hand(node, SMALL)
@@ -232,7 +232,7 @@ def test_what_somebody_has_made_where_a_slice_is_taken_back_stays(node, shared):
 
 @pytest.mark.parametrize("what", ["no marks", "a doubt"])
 def test_an_instance_of_a_slice_is_found_again_where_marks_do_not_tell(node, what):
-    """Its place would be nobody's, and its pod get another slice."""
+    """Its place would be orphaned, and its pod get another slice."""
     node.live()
     node.order(node.grant(node.booking("a1", SMALL)))
     node.work()
@@ -293,7 +293,7 @@ def test_a_compute_instance_whose_making_nobody_heard_of_is_unmade_although_its_
 
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "share"])
 def test_what_somebody_has_made_at_a_place_that_was_about_to_be_used_is_given_to_no_pod(node, shared):
-    """An agent that was killed before it made its own would take his for it, and destroy it when the pod ends."""
+    """An agent killed before it created its own would adopt a foreign one, and destroy it when the pod ends."""
     node.live()
     node.order(node.grant(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
     while not any(isinstance(step, CreateGpuInstance) for step in node.waiting):
@@ -309,7 +309,7 @@ def test_what_somebody_has_made_at_a_place_that_was_about_to_be_used_is_given_to
 
 @pytest.mark.parametrize("phase", ["planned", "making"])
 def test_a_slice_that_was_closed_already_is_not_handed_out_again(node, phase):
-    """Its Revoke was overwritten before it was read: the place is another pod's by now, and nobody would unmake it."""
+    """Its Revoke was replaced unread: the place is another pod's by now, and the slice would never be destroyed."""
     node.live()
     booking = node.booking("a1", SMALL)
     order = node.grant(booking, after=("a0",) if phase == "planned" else ())

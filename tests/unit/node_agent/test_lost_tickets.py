@@ -65,7 +65,7 @@ WAYS = [_emptied, _half_written, _another_record, _without_documents]
 @pytest.mark.parametrize("lose", WAYS)
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_ticket_that_is_lost_is_made_again_under_its_name(node, lose, dies):
-    """Its pod was told that name: without it no container of it starts any more, and nobody would say why."""
+    """Its pod has that name: without it none of its containers starts any more, and no message would say why."""
     before = {a: node.word(a) for a in ("a1", "a2")}
     there = {path.name: (path / "slice.json").read_bytes() for path in _folder(node).iterdir()}
     lose(node)

@@ -1,4 +1,4 @@
-"""Orders that make no sense harm nobody else: the next pod of this node gets its slice, also after a restart."""
+"""Invalid orders harm no other pod: the next one of this node gets its slice, also after a restart."""
 
 from collections.abc import Iterator
 

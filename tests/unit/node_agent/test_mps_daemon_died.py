@@ -1,4 +1,4 @@
-"""An MPS daemon that died: its tenants are told, keep their device, and it is started again."""
+"""An MPS daemon that died: its tenants get a warning, keep their device, and it is restarted."""
 
 from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean, live_with
 
@@ -19,7 +19,7 @@ def test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told(node, plac
     while not isinstance(node.word("a1"), SliceDegraded):
         assert not node.work(own_max=1)
     assert "died" in node.word("a1").message
-    assert node.agent.snapshot().gpus[place[0]].quarantined  # nobody new is put there now
+    assert node.agent.snapshot().gpus[place[0]].quarantined  # it takes no new tenant
     node.work()
     for allocation in ("a1", "a2"):
         word = node.word(allocation)
@@ -46,7 +46,7 @@ def test_a_daemon_that_is_slow_to_answer_is_not_taken_for_dead(node):
 
 
 def test_a_daemon_that_never_answers_is_started_again(node):
-    """No client could ever come to it again, and nobody would know."""
+    """No client could ever connect again, and no message would say why."""
     live_with(node, node.share("a1", ON_MIG))
 
     node.mps.refusals = [WatchMps] * 5

@@ -67,7 +67,7 @@ def test_a_pid_that_is_another_process_by_now_is_not_killed() -> None:
 
 
 def test_a_client_whose_first_thread_has_ended_is_of_its_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a home that was taken over it would be a stranger: nobody is put into it, and it is not ended, for ever."""
+    """In an inherited home it would be a stranger: the home would take no tenant, and never end."""
     pod, proc = "7d0b1f4e-3c2a-4b1d-9e8f-0a1b2c3d4e5f", tmp_path / "proc"
     for pid, state, cgroup in ((7, "S", "/"), (100, "Z", "/"), (101, "S", f"/kubepods/pod{pod}/c1")):
         (proc / str(pid)).mkdir(parents=True)
@@ -86,7 +86,7 @@ def _line(text: str) -> str:
 
 
 def test_a_client_that_waits_is_known_until_it_ends(tmp_path: Path) -> None:
-    """Of clients in process namespaces that the daemon cannot see (pid 0) nobody knows if they still live."""
+    """Whether clients in process namespaces that the daemon cannot see (pid 0) still live is unknown."""
     log = tmp_path / "control.log"
     not_ready = "Server is not ready, push client to pending list"
     log.write_text(
@@ -139,21 +139,21 @@ def test_of_a_log_that_grew_large_only_the_end_is_read(tmp_path: Path, monkeypat
 
 
 def test_a_homes_gate_lets_in_one_user_and_stays_ours(tmp_path: Path) -> None:
-    """A tenant who owned the directory could put a daemon of his own there, and the agent would talk to it as root."""
+    """A tenant that owned the directory could put its own daemon there, and the agent would talk to it as root."""
     directory = HomeDirectory(tmp_path / "r", HomeId("h"))
     directory.prepare(OWNER)
     value = os.getxattr(directory.pipe, "system.posix_acl_access")
     (version,) = struct.unpack_from("<I", value)
     entries = {struct.unpack_from("<HHI", value, at) for at in range(4, len(value), 8)}
-    nobody = 0xFFFFFFFF
+    no_id = 0xFFFFFFFF
     owner, user, group, mask, other = 1, 2, 4, 16, 32
     assert version == 2
-    assert entries == {(owner, 7, nobody), (user, 5, 1000), (group, 0, nobody), (mask, 5, nobody), (other, 0, nobody)}
+    assert entries == {(owner, 7, no_id), (user, 5, 1000), (group, 0, no_id), (mask, 5, no_id), (other, 0, no_id)}
     assert directory.pipe.stat().st_uid == os.geteuid()
 
 
 def test_what_a_dead_daemon_left_is_cleaned(tmp_path: Path) -> None:
-    """A stale socket takes clients for nobody; the logs are kept for whoever asks why it died."""
+    """A stale socket accepts clients without serving them; the logs are kept to show why the daemon died."""
     directory = HomeDirectory(tmp_path, HomeId("h"))
     directory.prepare(OWNER)
     (directory.pipe / "control").write_text("stale")
@@ -180,7 +180,7 @@ def test_removing_follows_no_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "left"), [(0o700, 0o711), (0o775, 0o755), (0o755, 0o755)])
 def test_an_mps_directory_of_ours_is_opened_for_passing_only(tmp_path: Path, mode: int, left: int) -> None:
-    """A server of the tenant has to pass it, and nobody may put a home there."""
+    """A tenant's server has to pass it, and no other user may put a home there."""
     root = tmp_path / "r"
     root.mkdir()
     root.chmod(mode)
@@ -189,7 +189,7 @@ def test_an_mps_directory_of_ours_is_opened_for_passing_only(tmp_path: Path, mod
 
 
 def test_an_mps_directory_that_others_can_write_in_is_refused(tmp_path: Path) -> None:
-    """As /tmp: somebody else could put a home there; and closing it would break whoever uses it."""
+    """As /tmp: another user could put a home there; and closing it would break its users."""
     root = tmp_path / "r"
     root.mkdir()
     root.chmod(0o1777)

@@ -95,7 +95,7 @@ def test_whoever_opens_a_node_hears_of_every_change(node):
 
 
 def test_news_that_the_bus_has_forgotten_are_said_as_they_are_now(node):
-    """After a wipe of the bus nothing waits: the node may be opened anew before its agent has heard of the wipe."""
+    """After a wipe of the bus nothing waits: the node may be opened again before its agent notices the wipe."""
     node.live()
     node.tick()
     _somebody_makes_an_instance(node, 0)

@@ -45,7 +45,7 @@ gpus = [{ model = "a100-40gb", count = 2 }]
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch):
-    """None of the settings of whoever runs the tests."""
+    """None of the settings of the developer's environment."""
     for name in [name for name in os.environ if name.startswith("SLUICE_")]:
         monkeypatch.delenv(name)
 
@@ -306,7 +306,7 @@ def test_an_mps_program_that_is_not_there_is_a_finding(data, monkeypatch, capsys
     """It was asked for by name."""
     monkeypatch.setenv("SLUICE_NODE_AGENT_MPS_CONTROL", "/nowhere/mps")
     assert run_command(["check"]) == 1
-    assert "/nowhere/mps is not there" in capsys.readouterr().out
+    assert "/nowhere/mps does not exist" in capsys.readouterr().out
 
 
 # -- which node ---------------------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ def test_without_an_agent_nothing_can_be_released(data, capsys):
 
 
 def test_a_socket_that_a_killed_agent_left_is_no_agent(tmp_path):
-    """The file is there, and nobody listens."""
+    """The file exists, and no process listens."""
     place = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(place))

@@ -272,7 +272,7 @@ def test_a_gpu_that_cannot_be_read_from_the_start_is_lost_until_it_can(library, 
 
 
 def test_a_gpu_that_cannot_tell_its_uuid_from_the_start_is_left_out(library, begin):
-    """Nobody knows what it is; the agent must start for the others."""
+    """It is unknown which one it is; the agent must start for the others."""
     library.gpu(error=LOST)
     fine = library.gpu()
     assert [report.uuid for report in begin().read()] == [fine.uuid]
@@ -316,7 +316,7 @@ def test_a_gpu_that_was_only_slow_to_answer_keeps_its_xid(library, begin, asked,
 
 @pytest.mark.parametrize("asked", ["all", "one"])
 def test_a_gpu_that_was_slow_and_then_lost_is_well_after_its_reset(library, begin, asked):
-    """It would be out of the fleet until its agent is started again, and nobody would know that it is lost."""
+    """It would be out of the fleet until its agent is restarted, and not be reported lost."""
     gpu = library.gpu()
     gpus = begin()
     library.events = [(gpu, 0x8, 119)]
@@ -363,7 +363,7 @@ def test_a_gpu_that_could_not_tell_its_uuid_is_named_where_its_reset_is_advised(
 @pytest.mark.parametrize("asked", ["all", "one"])
 @pytest.mark.parametrize("how", ["name", "all"])
 def test_a_lost_gpu_is_named_where_its_reset_is_advised(library, begin, asked, how):
-    """Whoever types a command without the GPU's name resets all of the node."""
+    """A command without the GPU's name resets all GPUs of the node."""
     gpu = library.gpu()
     gpus = begin()
     gpu.error, gpu.errors = (LOST, {}) if how == "all" else (0, {"name": LOST})
@@ -528,7 +528,7 @@ def test_another_instance_than_the_expected_one_is_left_alone(library, begin):
 
 
 def test_a_compute_instance_whose_device_cannot_be_named_is_not_destroyed_blindly(library, begin):
-    """It may be somebody else's; or it is ours, and would be said to be gone with whoever is on it."""
+    """It may be foreign; or it is ours, and would be reported gone while it is in use."""
     gpu = library.gpu(errors={"hidden": 1})
     made = library.instance(gpu, "3g.20gb", 4, 1)
     gpus = begin()
@@ -543,7 +543,7 @@ def test_a_compute_instance_whose_device_cannot_be_named_is_not_destroyed_blindl
 
 
 def test_an_instance_that_does_not_tell_its_id_is_undone(library, begin):
-    """Its creation counts as refused: it would be nobody's, and in everybody's way, for ever."""
+    """Its creation counts as refused: it would be orphaned, and block its place for good."""
     gpu = library.gpu()
     gpus = begin()
     gpu.errors["info"] = INVALID
@@ -553,7 +553,7 @@ def test_an_instance_that_does_not_tell_its_id_is_undone(library, begin):
 
 
 def test_a_compute_instance_that_gets_no_device_is_undone(library, begin):
-    """Nobody could ever name it, so nobody could destroy it: the GPU instance would stay for ever."""
+    """It could never be named, so never be destroyed: the GPU instance would stay for good."""
     gpu = library.gpu(errors={"hidden": 1})
     made = library.instance(gpu, "3g.20gb", 4, 1, device=False)
     with pytest.raises(NotSupportedError, match="has no MIG device"):
@@ -724,7 +724,7 @@ def test_who_cannot_be_looked_at_is_not_taken_for_nobody(library, begin, tmp_pat
 
 
 def test_a_process_whose_first_thread_has_ended_is_of_its_pod(library, begin, tmp_path):
-    """Of nobody known, its slice would stay in use by a stranger, with nobody told who, or be shown as empty."""
+    """Its slice would stay in use by an unknown process, or be shown as empty."""
     gpu = library.gpu(mig=[0, 0], pids=[100])
     _process(tmp_path, 100)
     (tmp_path / "100" / "stat").write_text("100 (train) Z " + "7 " * 40)
@@ -738,7 +738,7 @@ def test_a_process_whose_first_thread_has_ended_is_of_its_pod(library, begin, tm
 
 
 def test_a_tenant_cannot_hide_its_use_behind_the_name_of_a_server(library, begin, tmp_path):
-    """A slice whose memory is full would be shown as empty and idle, so nobody knows who fills the GPU."""
+    """A slice whose memory is full would be shown as empty and idle, and the process that fills it not at all."""
     gpu = library.gpu(mig=[0, 0], pids=[100, 101, 102])
     _process(tmp_path, 100, comm="nvidia-cuda-mps", pod=POD)
     _process(tmp_path, 101, comm="nvidia-cuda-mps")
@@ -750,7 +750,7 @@ def test_a_tenant_cannot_hide_its_use_behind_the_name_of_a_server(library, begin
 
 
 def test_holders_are_not_none_when_processes_cannot_be_seen(library, begin, tmp_path):
-    """Without /proc nobody would be found, and the device be taken for free."""
+    """Without /proc no process would be found, and the device counted as free."""
     gpu = library.gpu(mig=[0, 0])
     with pytest.raises(DeviceError, match="cannot be listed"):
         begin(proc=tmp_path / "none").processes(gpu.uuid, gpu.uuid)
@@ -814,7 +814,7 @@ def test_a_gpu_that_cannot_tell_its_uuid_is_told_by_its_index_and_answers_to_its
 
 
 def test_a_gpu_that_tells_its_uuid_at_last_is_to_be_read(library, begin, monkeypatch):
-    """Nobody would name one that nothing was on: it would stay out of the fleet until its agent is started again."""
+    """No record names a GPU that was empty: it would stay out of the fleet until its agent is restarted."""
     gpu, other = library.gpu(error=TIMEOUT), library.gpu()
     gpus = begin()
     assert [report.uuid for report in gpus.read()] == [other.uuid]
@@ -833,8 +833,8 @@ def test_an_error_of_nobody_known_has_all_read_and_breaks_none(library, begin):
     """One event that cannot be placed would take every GPU of the node out of the fleet."""
     gpu, other = library.gpu(), library.gpu()
     gpus = begin()
-    nobody = library.gpu(error=LOST)
-    library.events = [(nobody, 0x8, 79)]
+    unknown = library.gpu(error=LOST)
+    library.events = [(unknown, 0x8, 79)]
     assert set(gpus.troubled(0.01)) == {gpu.uuid, other.uuid}
     assert all(gpus.read_gpu(each.uuid).healthy for each in (gpu, other))
 
@@ -912,7 +912,7 @@ def test_a_driver_whose_version_is_no_text_is_said_in_a_sentence(library, begin,
         return 0
 
     monkeypatch.setattr(Library, "nvmlSystemGetDriverVersion", no_text)
-    with pytest.raises(BackendError, match="no text"):
+    with pytest.raises(BackendError, match="not valid text"):
         begin()
 
 
@@ -931,7 +931,7 @@ def test_an_answer_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, 
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})  # the function was asked for at the start
     broken, fine = gpus.read()
     assert (broken.uuid, broken.lost) == (gpu.uuid, True)
-    assert "no text" in broken.health_message
+    assert "not valid text" in broken.health_message
     assert (fine.uuid, fine.lost) == (other.uuid, False)
 
 
@@ -944,17 +944,17 @@ def test_a_uuid_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, mon
     def no_text(self, handle, buffer, size):
         code = uuid(self, handle, buffer, size)
         found, _ = self._of(handle, {"gpu", "mig", "ghost"})
-        buffer.value = b"\xfc" if found in {gpu, nobody} else buffer.value
+        buffer.value = b"\xfc" if found in {gpu, unknown} else buffer.value
         return code
 
-    nobody = library.gpu()
+    unknown = library.gpu()
     monkeypatch.setattr(Library, "nvmlDeviceGetUUID", no_text)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    library.events = [(nobody, 0x8, 79)]
+    library.events = [(unknown, 0x8, 79)]
     assert set(gpus.troubled(0.01)) == {gpu.uuid, other.uuid}
     broken, fine = gpus.read()
     assert (broken.uuid, broken.lost) == (gpu.uuid, True)
-    assert "no text" in broken.health_message
+    assert "not valid text" in broken.health_message
     assert (fine.uuid, fine.lost) == (other.uuid, False)
     assert gpus.remaining(gpu.uuid) == gpus.remaining(other.uuid)  # by its UUID it is still found
 

@@ -68,7 +68,7 @@ def is_ready(node):
 
 
 def foreign(node):
-    """What is there and nobody's, as a puller is told."""
+    """Foreign instances, as a pull shows them."""
     gpus = node.agent.snapshot().gpus
     return [(gpu.index, i.profile, i.start) for gpu in gpus for i in gpu.instances if i.allocation is None]
 
@@ -116,7 +116,7 @@ def test_nothing_that_was_being_unmade_stays_on_a_gpu_for_ever(make_node, kind):
 
 
 def test_a_slice_that_is_taken_back_unmade_does_not_keep_what_is_in_its_way(make_node):
-    """A whole GPU would be quarantined for ever, by a daemon that serves nobody and a slice that never was."""
+    """A whole GPU would be quarantined for good, by a daemon without tenants and a slice that never was."""
     for steps in range(STEPS_MAX):
         node = make_node()
         node.live()
@@ -292,7 +292,7 @@ def test_what_an_administrator_made_where_ours_vanished_stays(node):
     node.stop()
     with node.hardware.changing() as hardware:
         hardware.gpus[0].instances.clear()
-    node.start()  # whoever reads the GPU sees that nothing is there
+    node.start()  # the reading shows that nothing is there
     node.stop()
     node.backend.create_gpu_instance(node.gpus[0], 14, 4, 2)
     lose_both(node)
@@ -348,7 +348,7 @@ def test_what_a_process_uses_stays_until_the_process_is_gone(node):
 
 
 def test_a_slice_is_gone_only_with_what_it_left_behind(node):
-    """Its place would be called free while its instance is there: the Revoke came when that was nobody's already."""
+    """Its place would be reported free while its instance exists: it was orphaned before the Revoke came."""
     node.live()
     booking = node.booking("a1", SMALL)
     node.order(node.grant(booking))
@@ -372,7 +372,7 @@ def test_a_slice_is_gone_only_with_what_it_left_behind(node):
 
 
 def test_while_a_ticket_is_doubted_nothing_is_cleared_away(node):
-    """Nobody knows what the ticket's pod uses."""
+    """What the ticket's pod uses is unknown."""
     node.live()
     node.order(node.grant(node.booking("a1", SMALL)))
     node.work()

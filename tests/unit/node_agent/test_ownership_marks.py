@@ -70,7 +70,7 @@ def test_a_refused_creation_leaves_no_mark(marks, tmp_path, kind):
 @pytest.mark.parametrize("kind", DeviceErrorKind)
 @pytest.mark.parametrize(("order", "mark"), [(CREATE, PLACE), (SetComputeMode(1, GPU, exclusive_process=True), MODE)])
 def test_what_is_ours_keeps_its_mark_when_another_is_refused_there(marks, tmp_path, kind, order, mark):
-    """A slice is made where an idle instance could not be destroyed: that would be nobody's after a lost journal."""
+    """A slice is created where an idle instance could not be destroyed: after a lost journal that would be orphaned."""
     marks.carry_out(Made(), order)
     with pytest.raises(DeviceError):
         marks.carry_out(Refusing(kind, lambda: None), order)
@@ -80,7 +80,7 @@ def test_what_is_ours_keeps_its_mark_when_another_is_refused_there(marks, tmp_pa
 @pytest.mark.parametrize("kind", [DeviceErrorKind.GPU_LOST, DeviceErrorKind.UNKNOWN])
 @pytest.mark.parametrize(("order", "mark"), [(DESTROY, PLACE), (SetComputeMode(1, GPU, exclusive_process=True), MODE)])
 def test_a_step_of_which_nobody_knows_whether_it_was_taken_leaves_its_mark(marks, tmp_path, kind, order, mark):
-    """An instance, or a mode, that is there after all would be nobody's for ever."""
+    """An instance, or a mode, that exists after all would be orphaned for good."""
     if order is DESTROY:
         marks.carry_out(Made(), CREATE)
     with pytest.raises(DeviceError):
@@ -89,13 +89,13 @@ def test_a_step_of_which_nobody_knows_whether_it_was_taken_leaves_its_mark(marks
 
 
 class Taken(Refusing):
-    """An administrator was here since the last reading, and whoever creates there is refused for an unclear reason."""
+    """An administrator changed the layout since the last reading, and a creation is refused for an unclear reason."""
 
     def __init__(self):
         super().__init__(DeviceErrorKind.UNKNOWN, lambda: None)
 
     def instance_at(self, gpu, profile_id, start, size):
-        """His, at the place that was granted."""
+        """The administrator's, at the granted place."""
         return 5 if (gpu, profile_id, start, size) == (GPU, CREATE.profile_id, 4, 2) else None
 
 
@@ -123,7 +123,7 @@ class Made:
 
 
 def test_a_mark_ends_with_its_instance_and_with_the_boot(marks, tmp_path):
-    """Whoever makes something there afterwards would lose it."""
+    """A later instance of an administrator would be destroyed."""
     marks.carry_out(Made(), CREATE)
     marks.carry_out(Made(), SetComputeMode(1, GPU, exclusive_process=True))
     assert there(tmp_path) == [MODE, PLACE]
@@ -233,7 +233,7 @@ def test_the_file_of_marks_does_not_grow_with_every_slice(marks, tmp_path):
 
 
 def test_a_file_of_marks_that_somebody_removed_is_made_again(marks, tmp_path):
-    """Who tidies up would stop a node from making slices until its agent is started anew, or have it forget some."""
+    """Deleting it would stop a node from creating slices until its agent restarts, or lose some."""
     marks.carry_out(Made(), CREATE)
     (tmp_path / "marks" / "places").unlink()
     marks.carry_out(Made(), SetComputeMode(1, GPU, exclusive_process=True))
@@ -241,7 +241,7 @@ def test_a_file_of_marks_that_somebody_removed_is_made_again(marks, tmp_path):
 
 
 def test_threads_of_several_gpus_keep_each_others_marks(tmp_path):
-    """GPUs are worked on at once: a mark that is lost leaves an instance that is nobody's."""
+    """GPUs work in parallel: a lost mark leaves an instance that is orphaned."""
     marks = OwnershipMarks(tmp_path / "marks", "boot-1")
     gpus = [GpuUuid(f"GPU-{number}") for number in range(8)]
 
@@ -257,7 +257,7 @@ def test_threads_of_several_gpus_keep_each_others_marks(tmp_path):
 
 
 def test_nothing_is_made_without_a_mark(marks, tmp_path):
-    """A full disk must not leave an instance that nobody can tell from a foreign one; the reason is said."""
+    """A full disk must not leave an instance that looks foreign; the reason is reported."""
     shutil.rmtree(tmp_path / "marks")
     (tmp_path / "marks").touch()
     backend = Refusing(DeviceErrorKind.UNKNOWN, lambda: None)
@@ -282,7 +282,7 @@ def test_a_gpu_is_read_although_a_mark_cannot_be_removed(node, monkeypatch):
 
 
 def test_what_was_made_at_a_doubted_place_was_made_although_the_disk_is_full(marks, monkeypatch):
-    """It would be nobody's: its id is in no journal where its making was refused."""
+    """It would be orphaned: its id is in no journal if its creation was refused."""
     marks.found(EMPTY)
     with pytest.raises(DeviceError):
         marks.carry_out(Refusing(DeviceErrorKind.UNKNOWN, lambda: None), CREATE)

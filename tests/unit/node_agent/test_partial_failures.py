@@ -1,4 +1,4 @@
-"""Failures between two steps of making or giving back: nothing stays behind, and nobody's process is forgotten."""
+"""Failures between two steps of creating or destroying: nothing stays behind, and no process is forgotten."""
 
 import msgspec
 import pytest
@@ -68,7 +68,7 @@ def test_a_ticket_never_names_a_device_that_is_gone(node):
 
 
 def test_a_revoked_share_waits_for_its_processes_although_a_surplus_one_is_being_made(node):
-    """Both would be given back, and the next tenant share a GPU with a process that nobody knows of."""
+    """Both would be destroyed, and the next tenant share a GPU with an unknown process."""
     first, neighbour = node.share("a1", ON_MIG), node.share("b1", ON_MIG, owner="pod-2")
     live_with(node, first, neighbour)
     (daemon,) = node.mps.living()
@@ -196,7 +196,7 @@ def test_a_ticket_of_what_is_closed_that_could_not_be_removed_is_tried_again(nod
 
 @pytest.mark.parametrize("profile", ["1g.5gb+me", "1g.5gb"])
 def test_an_instance_that_somebody_made_in_the_place_of_ours_is_left_alone(node, profile):
-    """Its user would lose it. One that looks like ours cannot be told from it, and nobody has used it."""
+    """Its user would lose it. One that looks like ours cannot be told apart, and is unused."""
     node.live()
     booking = node.booking("a1", (0, "1g.5gb", 0, 1))
     node.order(node.grant(booking))

@@ -13,7 +13,7 @@ OTHER_HALF = (0, "3g.20gb", 0, 4)
 
 
 def foreign(node, profile="1g.5gb", start=6, size=1, uuid="MIG-by-hand"):
-    """Somebody makes an instance with a tool of his own."""
+    """An administrator creates an instance by hand."""
     with node.hardware.changing() as hardware:
         hardware.gpus[0].instances.append(Instance(gi_id=99, profile=profile, start=start, size=size, uuid=uuid))
 
@@ -55,7 +55,7 @@ def test_what_was_begun_and_never_finished_is_given_back_when_its_pod_is_gone(ma
 
 @pytest.mark.parametrize("damage", ["flipped", "torn", "emptied", "removed"])
 def test_a_damaged_journal_is_told_of_and_ends_no_agent(node, damage):
-    """DRA driver #1100: a corrupt checkpoint ended each start anew, and no event said why."""
+    """DRA driver #1100: a corrupt checkpoint ended every start, and no event said why."""
     node.live()
     ready(node)
     node.stop()
@@ -63,7 +63,7 @@ def test_a_damaged_journal_is_told_of_and_ends_no_agent(node, damage):
     spoil(path, damage)
     node.start()
     node.work()
-    assert node.agent.snapshot().warnings, "nobody is told"
+    assert node.agent.snapshot().warnings, "no warning"
     node.open()
     node.work()
     assert node.instances() == [("3g.20gb", 4, 4)]
@@ -88,7 +88,7 @@ def spoil(path: Path, damage: str) -> None:
 
 
 def test_a_device_that_vanished_with_nobody_watching_is_made_again_before_anybody_starts_on_it(node):
-    """Of kubelet #102880: a checkpoint was not restored, nobody said so, and pods were admitted without devices."""
+    """Of kubelet #102880: a checkpoint was not restored, silently, and pods were admitted without devices."""
     node.live()
     ready(node)
     before = node.word("a1")
@@ -153,7 +153,7 @@ def test_an_update_of_the_agent_destroys_nothing(node):
 
 
 def test_a_reading_forgets_no_daemon_and_starts_none_twice(node):
-    """FaST-GShare 3.6.3: each reading of the GPUs forgot that MPS was on, so nobody ended the daemon any more."""
+    """FaST-GShare 3.6.3: each reading of the GPUs forgot that MPS was on, so the daemon was never ended."""
     node.live()
     booking = node.share("a1", (2, None, 0, 8))
     node.order(node.grant(booking))
@@ -172,7 +172,7 @@ def test_a_reading_forgets_no_daemon_and_starts_none_twice(node):
 
 
 def test_a_gpu_instance_without_its_compute_instance_is_found_and_undone(node):
-    """DRA driver #1452, FaST-GShare 3.6.12, InstaSlice: the rollback did not find it, or nobody saw the error."""
+    """DRA driver #1452, FaST-GShare 3.6.12, InstaSlice: the rollback did not find it, or the error was lost."""
     node.live()
     with node.hardware.changing() as hardware:
         hardware.faults.ci_fails = 1
@@ -185,7 +185,7 @@ def test_a_gpu_instance_without_its_compute_instance_is_found_and_undone(node):
 
 
 def test_an_instance_is_unmade_inside_out(node):
-    """FaST-GShare 3.6.7, 3.6.11: the GPU instance went before its compute instance, which fails; or nobody did it."""
+    """FaST-GShare 3.6.7, 3.6.11: the GPU instance went before its compute instance, which fails; or neither did."""
     node.live()
     booking = ready(node)
     node.own_done.clear()

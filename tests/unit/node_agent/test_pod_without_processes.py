@@ -76,7 +76,7 @@ def test_what_is_done_for_a_pod_that_has_ended_is_in_order(node):
 
 
 def test_a_process_on_the_device_after_its_pod_has_ended_keeps_it_all_the_same(node):
-    """Both must be so: one that left its cgroup, or one that nobody can name, is on the device."""
+    """Both must be so: a process that left its cgroup, or an unknown one, is on the device."""
     booking = node.booking("a1", WHOLE)
     _ready(node, booking)
     with node.hardware.changing() as hardware:
@@ -90,7 +90,7 @@ def test_a_process_on_the_device_after_its_pod_has_ended_keeps_it_all_the_same(n
 
 
 def test_where_processes_cannot_be_looked_for_nothing_is_given_back_and_it_is_said(node):
-    """To see nobody says nothing where nobody can be seen."""
+    """An empty list proves nothing where processes are invisible."""
     booking = node.booking("a1", INSTANCE)
     _ready(node, booking)
     node.unseen = "only its own; set hostPID: true in the agent's pod"

@@ -155,13 +155,13 @@ def test_the_agent_and_the_driver_of_volumes_in_their_containers_are_one_agent(w
 
 
 def test_a_journal_that_cannot_be_used_is_told(well):
-    """The agent would refuse to start, or begin anew."""
+    """The agent would refuse to start, or start over."""
     machine = replace(well, journal=ReadJournal(exists=True, problem="it is the journal of node n2, not of n1"))
     assert "of node n2" in only(machine, Check.JOURNAL, "problem").what
 
 
 def test_what_a_journal_holds_is_said(well):
-    """A person sees whether this is the journal that he thinks it is."""
+    """An operator sees whether this is the right journal."""
     gone = Tombstone(allocation=AllocationId("x"), request=RequestId("r"), revision=1, cause="")
     machine = replace(well, journal=ReadJournal(exists=True, records=(gone,)))
     assert "0 slices, 0 homes" in found(machine, Check.JOURNAL)[0].what

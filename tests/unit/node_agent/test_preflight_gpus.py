@@ -79,7 +79,7 @@ def test_a_library_of_another_driver_is_told(well, monkeypatch):
 
 
 def test_a_driver_that_does_not_know_mig_on_this_model_is_told(well, monkeypatch):
-    """Else MIG looks unsupported, and nobody knows why."""
+    """Else MIG looks unsupported, for no visible reason."""
     monkeypatch.setattr(Gpus, "version", "515.43.04")
     version_file(well).write_text(PROC_VERSION.replace(DRIVER, "515.43.04"))
     assert "which needs 525.85.12" in only(well, Check.DRIVER_FOR_GPU, "problem").what
@@ -142,13 +142,13 @@ def test_a_gpu_that_cannot_tell_its_uuid_is_told(well, monkeypatch):
     """It is in no list: the node would seem to have a GPU less, and be well."""
     monkeypatch.setattr(Gpus, "nameless", lambda self: {1: "GPU 1: the driver did not answer in time"})
     monkeypatch.setattr(Gpus, "read", lambda self: SimulatedBackend.read(self)[:1])
-    assert "GPU 1 cannot tell its UUID" in only(well, Check.GPUS, "problem").what
+    assert "GPU 1 cannot read its UUID" in only(well, Check.GPUS, "problem").what
     monkeypatch.setattr(Gpus, "read", lambda self: ())
     assert "did not answer in time" in only(well, Check.GPUS, "problem").what
 
 
 def test_a_mig_mode_that_waits_for_a_reset_is_told(well, hardware):
-    """Until then the GPU takes nobody, and looks idle."""
+    """Until then the GPU takes no slice, and looks idle."""
     with hardware.changing() as now:
         now.faults.mig_pending = 0
     told = only(well, Check.GPUS, "problem")
@@ -220,7 +220,7 @@ def test_nobody_is_told_to_destroy_instances_whose_journal_was_not_read(well, ha
 
 
 def test_instances_of_a_fixed_layout_are_not_foreign_and_said_when_they_are_of_no_use(well, hardware):
-    """A person would be told to destroy his own partitioning, or not that half of it cannot be had."""
+    """An administrator would be advised to destroy the partitioning, or not learn that half of it is unusable."""
     made_by_hand(hardware)
     with hardware.changing() as file:
         for gpu in file.gpus:
@@ -250,7 +250,7 @@ def test_instances_of_our_own_are_not_foreign(well, hardware, kind):
 
 
 def test_a_compute_mode_left_behind_is_told(well, hardware):
-    """A pod with two processes would fail on that GPU, and nobody would know why."""
+    """A pod with two processes would fail on that GPU, for no visible reason."""
     gpu = hardware.read().gpus[1]
     machine = replace(well, exclusive=lambda: frozenset({gpu.uuid}))
     assert only(machine, Check.COMPUTE_MODE, "warning").remedy == f"nvidia-smi -i {gpu.uuid} -c DEFAULT"

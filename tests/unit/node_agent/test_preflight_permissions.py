@@ -115,7 +115,7 @@ def test_processes_that_may_not_be_looked_into_are_told(well, monkeypatch):
 
 
 def test_a_data_directory_that_may_not_be_looked_into_is_told(well, monkeypatch):
-    """Whoever checks as another user than the agent's gets a traceback, and none of the findings."""
+    """A check by another user than the agent's ends in a traceback, without any finding."""
     closed(monkeypatch, well.data_dir)
     monkeypatch.setattr(os, "access", lambda path, _mode, **_: Path(path) != well.data_dir)
     told = found(well, Check.DIRECTORIES)
@@ -144,13 +144,13 @@ def test_a_shared_temporary_directory_is_none_of_that(well):
 
 
 def test_a_file_in_the_place_of_a_directory_is_told(well):
-    """Nothing could be made there, whoever the agent runs as."""
+    """Nothing could be created there, by any user."""
     (well.data_dir / "agents").write_text("")
     assert "is no directory" in only(well, Check.DIRECTORIES, "problem").what
 
 
 def test_a_directory_of_somebody_else_is_told(well, monkeypatch):
-    """The kernel is asked; root is told of a read-only mount in the same way."""
+    """The kernel decides; root gets a read-only mount reported in the same way."""
     monkeypatch.setattr(os, "access", lambda path, mode, **_: not mode & os.W_OK or Path(path) != well.data_dir)
     told = found(well, Check.DIRECTORIES)
     assert f"{well.data_dir} cannot be written by user 0" in told[0].what

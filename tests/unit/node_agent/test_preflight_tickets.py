@@ -72,13 +72,13 @@ def test_slices_whose_tickets_are_missing_are_told(well, tmp_path, has_kubelet):
 
 
 def test_without_proc_one_finding_is_enough(well):
-    """That the processes cannot be seen is told already."""
+    """Another finding reports already that processes are invisible."""
     (well.processes.root / "self/mountinfo").unlink()
     assert found(well, Check.TICKETS) == []
 
 
 def test_a_node_without_a_kubelet_has_no_such_tickets(well):
-    """Nothing to complain about on a desk."""
+    """A laptop without a kubelet gets no finding."""
     assert found(replace(well, pods_dir=None), Check.TICKETS) == []
 
 

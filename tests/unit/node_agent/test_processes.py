@@ -119,7 +119,7 @@ def test_a_torn_stat_is_told_as_nothing(tmp_path):
 
 @pytest.mark.parametrize("state", ["T", "t"], ids=["by a signal", "by a debugger"])
 def test_a_process_of_which_one_thread_is_stopped_is_stopped(tmp_path, state):
-    """Told to let go of it, its MPS daemon would hear nobody any more."""
+    """If asked to disconnect it, its MPS daemon would answer no request any more."""
     seen = told(tmp_path, 40, stat="40 (python) S 1 1\n")
     assert not seen.is_stopped(40), "no thread of it is there any more"
     for thread, its in ((40, "S"), (41, state)):
@@ -158,7 +158,7 @@ def opened(root: Path, pid: int, *targets: str) -> None:
 
 
 def test_who_holds_a_device_open_is_found(tmp_path):
-    """Else the list of who keeps a slice in use stays empty, and nobody can free it."""
+    """Else the list of what keeps a slice in use stays empty, and it cannot be freed."""
     opened(tmp_path, 40, "/dev/null", "socket:[1]", "/dev/nvidia0")
     opened(tmp_path, 41, "/dev/nvidia1", "/home/nvidia0.log")
     opened(tmp_path, 42, "/dev/nvidia-caps/nvidia-cap12")
@@ -171,7 +171,7 @@ def test_who_holds_a_device_open_is_found(tmp_path):
 
 
 def test_a_device_under_another_name_is_the_same_device(tmp_path):
-    """A container may have the device under a name of its own: it is told by its number."""
+    """A container may have the device under another name: its number identifies it."""
     opened(tmp_path, 40, "/dev/zero")
     opened(tmp_path, 41, "/dev/../dev/zero")
     opened(tmp_path, 42, "/dev/full", "/dev/null")
@@ -198,7 +198,7 @@ def test_real_open_files_are_found_and_our_own_left_out():
 
 
 def test_a_scan_that_ends_at_its_bound_is_no_answer(tmp_path, monkeypatch):
-    """Who is behind a million open files would not be seen, and his slice be given to the next tenant."""
+    """A process behind a million open files would be missed, and its slice given to the next tenant."""
     monkeypatch.setattr(processes, "FDS_MAX", 4)
     opened(tmp_path, 40, "/a", "/b", "/c")
     opened(tmp_path, 41, "/dev/nvidia0")
@@ -233,7 +233,7 @@ def test_files_of_others_are_skipped_where_they_may_not_be_read(tmp_path, monkey
 
 @pytest.mark.parametrize(("call", "path"), [("scandir", "40/fd"), ("readlink", "40/fd/0"), ("stat", "40/fd/1")])
 def test_files_that_could_not_be_looked_at_are_not_taken_for_none(tmp_path, monkeypatch, call, path):
-    """An agent without a descriptor or memory left would find nobody on a device, and give it to the next tenant."""
+    """An agent without a descriptor or memory left would find a device unused, and give it to the next tenant."""
     opened(tmp_path, 40, "/a", "/dev/full")
     _refuse(monkeypatch, call, tmp_path / path, errno.ENOMEM if call != "scandir" else errno.EMFILE)
     with pytest.raises(OSError, match="refused here"):

@@ -41,7 +41,7 @@ def test_a_process_is_told_its_quota_and_gets_a_token_at_once():
 
 
 def test_who_is_alone_goes_on_without_a_pause():
-    """A process that nobody competes with synchronises at every token."""
+    """A process without competition synchronises at every token."""
     bench = QuotaBench(a=(30, 100, 100))
     bench.process(1, "a")
     bench.ask(1)
@@ -146,7 +146,7 @@ def test_a_limit_below_the_shortest_token_is_kept_over_a_longer_window():
 
 
 def test_what_a_long_kernel_took_from_others_is_paid_back():
-    """A tenant with long kernels gets more than its share, for nobody can interrupt a kernel."""
+    """A tenant with long kernels gets more than its share, since no kernel can be interrupted."""
     bench = _two(first=(50, 100, 100), second=(50, 100, 100))
     bench.ask(1)
     bench.ask(2, 1)

@@ -337,7 +337,7 @@ def test_after_its_end_a_server_says_so(tmp_path):
     [({"request": 1.5}, "request of tenant 'a' is 1.5"), ({"width_percent": 0}, "width_percent of tenant 'a' is 0")],
 )
 def test_sizes_that_make_no_sense_are_refused(server, tmp_path, size, why):
-    """A slip becomes a limit that nobody asked for."""
+    """A typo becomes a limit."""
     with pytest.raises(ValueError, match=why):
         _add(server, tmp_path / "a.sock", **size)
 
@@ -374,7 +374,7 @@ def test_the_homes_of_a_node_have_library_and_sockets(connect, tmp_path):
 
 @pytest.mark.parametrize("lost", ["a.sock", "libsluice-quota.so"])
 def test_a_home_whose_sockets_are_gone_is_begun_anew(connect, tmp_path, lost):
-    """After its memory disk was emptied no process that begins is held to its time, and nobody would say so."""
+    """After its memory disk was emptied the time of new processes is not enforced, silently."""
     library = tmp_path / "library"
     library.write_bytes(b"elf")
     (tmp_path / "mps" / "h1").mkdir(parents=True)

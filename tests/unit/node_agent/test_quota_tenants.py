@@ -1,4 +1,4 @@
-"""Fractional shares of a node that enforces time: who is told to the token scheduler of their home, and when."""
+"""Fractional shares of a node that enforces time: which tenants a home's token scheduler has, and when."""
 
 from types import SimpleNamespace
 
@@ -109,7 +109,7 @@ def test_what_a_scheduler_refused_is_tried_again(timed):
 
 
 def test_a_process_without_a_hello_is_reported(timed):
-    """A program that is linked statically takes all of the time, and nobody is told."""
+    """A program that is linked statically takes all of the time, silently."""
     live_with(timed, _timed_share(timed, "a1", WHOLE))
     timed.tick(60)
     timed.work()
@@ -130,7 +130,7 @@ def test_a_process_without_a_hello_is_reported(timed):
 
 
 def test_what_was_counted_is_shown_of_slices_that_are_there_and_of_no_others(timed):
-    """Nobody sees who waits for the GPU; or a metric for every pod that ever was fills the memory of a Prometheus."""
+    """No metric shows what waits for the GPU; or metrics of every past pod fill the memory of a Prometheus."""
     live_with(timed, _timed_share(timed, "a1", WHOLE))
     counted = TenantUsage(
         granted_us=5_000_000, used_us=4_000_000, waited_us=3_000_000, overrun_us=500_000,

@@ -79,7 +79,7 @@ def test_a_promise_that_was_revoked_unread_is_gone_while_those_before_it_live_on
 @pytest.mark.parametrize(
     ("kind", "owner", "is_in_the_way"),
     [("mps", "", False), ("mps", "pod-2", True), ("compute", "", True)],
-    ids=["the server of the home", "its own server", "a process of nobody known"],
+    ids=["the server of the home", "its own server", "an unknown process"],
 )
 def test_a_whole_gpu_that_was_given_back_unheard_is_not_kept_by_those_who_share_it_since(
     node, kind, owner, is_in_the_way
@@ -218,9 +218,9 @@ def test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other(node)
 @pytest.mark.parametrize("made", ["half", "whole"])
 def test_what_was_made_of_a_promise_when_the_journal_was_lost_is_in_nobodys_way(node, shared, revoked, made):
     """
-    Its instance would be nobody's for ever, in the way of the very slice that it was made for.
+    Its instance would be orphaned, and block the very slice that it was created for.
 
-    A whole one is that slice's; a half one may have been kept warm, and is made anew.
+    A whole one is that slice's; a half one may have been kept warm, and is created again.
     """
     node.live()
     first = node.booking("a1", (0, "3g.20gb", 4, 4))
@@ -291,7 +291,7 @@ def test_a_promise_is_not_carried_out_for_what_its_pod_has_by_another_grant(node
 
 
 def test_a_promise_that_was_carried_out_is_not_called_one_that_failed_when_a_new_disk_cannot_have_it_at_once(node):
-    """Whoever was there before is not known to be gone, so it waits; its pod lives on it, and would lose its place."""
+    """Its predecessors are not known to be gone, so it waits; its pod lives on it, and would lose its place."""
     before, booking = node.booking("a1", SMALL), node.booking("a2", SMALL, owner="pod-2")
     node.put("sluice.ledger.n1_example.a1", node.revoke(before))
     node.put("sluice.ledger.n1_example.a2", msgspec.structs.replace(node.grant(booking), after=(A1,)))

@@ -119,7 +119,7 @@ def test_a_smaller_share_counts_as_before_while_its_old_processes_run(node, plac
 
     assert node.tickets.names() == (node.word("a1").ticket,)
     assert node.word("a1").ticket != ticket  # no container may start again with the old strings
-    assert _told(node) == (2, 1000, True)  # its containers are told at once: they shall start smaller
+    assert _told(node) == (2, 1000, True)  # its containers get it at once: they start smaller
     assert node.mps.living()[0].limits.memory_mib == 1000
     assert _counts(node) == [3000]
     for _ in range(5):
@@ -325,7 +325,7 @@ def test_a_lost_journal_keeps_counting_what_may_be_used(node):
 @PLACES
 @pytest.mark.parametrize("ledger", [True, False], ids=["journal lost", "journal and ledger lost"])
 def test_what_was_used_once_does_not_count_again_when_the_journal_is_lost(node, place, ledger):
-    """Nobody could be given that memory for as long as the pod runs, although it has not used it for a long time."""
+    """That memory would be lost for as long as the pod runs, although it is not used."""
     booking = node.share("a1", place, memory_mib=4000)
     _live_with(node, booking)
     _client(node)

@@ -67,7 +67,7 @@ def test_a_real_node_is_named_alone(nodes):
 
 
 def test_an_mps_program_that_is_not_there_is_named():
-    """Who asks for MPS and has none is told so, instead of getting a node that silently shares nothing."""
+    """A node would silently share nothing, although MPS was asked for."""
     with pytest.raises(NodeBackendError, match=r"mps_control is '/none/mps', which is no program"):
         find_program("/none/mps", "mps_control")
 
@@ -123,7 +123,7 @@ def test_an_agent_holds_only_what_its_kind_of_node_needs(tmp_path):
 
 
 def test_time_is_enforced_where_the_image_can(tmp_path, monkeypatch):
-    """What an operator has to switch on by hand is on nowhere, or what he switched off is on."""
+    """A setting that needs an operator is on nowhere, or a setting that is off is on."""
     monkeypatch.setattr(external_programs, "QUOTA_IN_IMAGE", tmp_path / "image.so")
     assert quota_library("") is None
     (tmp_path / "image.so").touch()

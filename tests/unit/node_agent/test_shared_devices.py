@@ -35,7 +35,7 @@ from sluice_node_agent.simulated.hardware_file import Instance
 
 
 def test_a_share_gets_instance_daemon_and_limits_before_its_ticket(node):
-    """A container would start beside a server that serves nobody, or that lets it take everything."""
+    """A container would start beside a server that serves no client, or that lets it take everything."""
     node.live()
     node.own_done.clear()
     booking = node.share("a1", ON_MIG, memory_mib=4000, sm_partition=20, uid=7)
@@ -151,7 +151,7 @@ def test_making_a_share_survives_a_second_crash_at_every_step(make_node, place):
 @PLACES
 @pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
 def test_unmaking_the_last_share_survives_a_crash_at_every_step(make_node, executed, place):
-    """A daemon without tenant, or an instance that nobody owns, stays behind."""
+    """A daemon without tenant, or an orphaned instance, stays behind."""
     steps = 0
     while True:
         node = make_node()
@@ -288,7 +288,7 @@ def test_a_daemon_that_cannot_be_started_leaves_nothing_behind(node, place):
 
 
 def test_a_client_of_another_user_that_waits_is_reported(node):
-    """A pod hangs at its first CUDA call, and nobody knows why."""
+    """A pod hangs at its first CUDA call, for no visible reason."""
     live_with(node, node.share("a1", ON_MIG, uid=7))
     node.mps.living()[0].waiting = (1001,)
     node.tick(6.0)
@@ -410,7 +410,7 @@ def test_a_share_does_not_wait_for_ever_for_a_home_that_cannot_be_taken_down(nod
 
 
 def test_an_operator_has_a_quarantined_slice_tried_again_at_once(node):
-    """After he has looked after it, he would wait for the back-off."""
+    """An operator who removed the cause would wait for the backoff."""
     booking = node.booking("a1", (0, "1g.5gb", 6, 1))
     live_with(node, booking)
     node.mps.enter(900, node.word("a1").devices[0].uuid, "")
@@ -453,7 +453,7 @@ def test_holders_that_an_operator_vouches_for_do_not_keep_a_whole_gpu(node):
 
 
 def test_what_an_operator_says_during_an_attempt_is_not_lost(node):
-    """He hears that it is being tried again; but the attempt that is under way knows nothing of what he vouched for."""
+    """The answer says that it is retried; but the attempt in flight knows nothing of the confirmation."""
     a_held_gpu(node)
     node.handle(QuarantineReleased("a1"))
     assert any(isinstance(each, ListHolders) for each in node.waiting), "it is being tried"
@@ -524,7 +524,7 @@ def test_after_a_reboot_shares_get_a_new_home_under_new_tickets(node, place):
 
 @PLACES
 def test_after_a_reboot_a_home_stays_as_long_as_a_ticket_lets_containers_in(node, place, monkeypatch):
-    """A container that is started with it again would find no daemon, and compute beside whoever has the GPU next."""
+    """A container started with it would find no daemon, and compute beside the GPU's next tenant."""
     booking = node.share("a1", place)
     live_with(node, booking)
     (home,) = node.mps.homes
@@ -606,7 +606,7 @@ def test_a_pod_that_lost_one_of_its_shares_keeps_the_other(node):
 
 
 def test_a_pod_that_lost_one_of_its_shares_may_use_as_much_of_the_other_as_before(node):
-    """A process that it starts anew would get no more than the smaller share of a neighbour."""
+    """A process that it starts later would get no more than the smaller share of a neighbour."""
     two = (node.share("a1", ON_MIG), node.share("a1", WHOLE, memory_mib=5000))
     live_with(
         node,
@@ -683,7 +683,7 @@ def test_a_revoke_found_after_a_reboot_ends_what_is_left_of_its_home(node, place
 
 
 def test_an_operators_instance_at_an_announced_place_is_not_taken_for_ours(make_node):
-    """It would be destroyed with the slice, under whoever works on it."""
+    """It would be destroyed with the slice, while in use."""
     node = make_node()
     node.live()
     node.order(node.grant(node.booking("a1", (0, "1g.5gb", 0, 1))))

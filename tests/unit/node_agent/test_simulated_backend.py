@@ -56,7 +56,7 @@ def _spans(gpus, number=0):
 
 
 def test_ids_follow_nothing_and_uuids_are_always_new(gpus, a100, ids):
-    """Nobody can guess an instance from its place."""
+    """Code that derives an instance's id from its place would pass here, and fail on hardware."""
     seen, uuids = set(), set()
     for _ in range(40):
         gi_id = gpus.create_gpu_instance(a100, ids["1g.5gb"], 6, 1)
@@ -71,7 +71,7 @@ def test_ids_follow_nothing_and_uuids_are_always_new(gpus, a100, ids):
 
 
 def test_instances_outlive_the_process_and_not_a_reboot(file, gpus, a100, ids):
-    """Restarting an agent disturbs nobody; a reboot takes every instance."""
+    """Restarting an agent changes nothing; a reboot destroys every instance."""
     gi_id = gpus.create_gpu_instance(a100, ids["3g.20gb"], 4, 4)
     again = SimulatedBackend(HardwareFile(file._path))
     assert again.boot_id() == gpus.boot_id()
@@ -106,7 +106,7 @@ def test_gpus_work_in_parallel_and_take_their_time(file, ids):
 
 
 def test_another_fleet_on_the_same_file_is_refused(file):
-    """Nobody's instances vanish because a fleet file was edited."""
+    """Editing a fleet file must not make instances vanish."""
     with pytest.raises(HardwareFileError, match="holds other GPUs"):
         file.make(_fleet('{model="a100-40gb"}'))
 
@@ -120,7 +120,7 @@ def test_unknown_or_wrong_fault_switches_are_refused_by_name(tmp_path):
 
 
 def test_a_damaged_hardware_file_is_said_to_be_one(file):
-    """A person is told which file, not shown a traceback."""
+    """The message names the file, without a traceback."""
     file._path.write_text("{")
     with pytest.raises(HardwareFileError, match="no simulated hardware"):
         SimulatedBackend(file)
@@ -170,7 +170,7 @@ def test_what_changes_nothing_writes_nothing(file, gpus, a100, ids):
 
 
 def test_a_later_process_with_the_same_pid_is_another_one(file, gpus, a100):
-    """A device would be held by whoever happens to get the pid of a process that ended."""
+    """A device would be held by an unrelated process that gets the pid of one that ended."""
     mine = Processes().started_at(os.getpid())
     with file.changing() as hardware:
         hardware.gpus[0].processes = [
@@ -239,7 +239,7 @@ def test_a_person_can_rehearse_a_broken_gpu(command):
 
 @pytest.mark.parametrize("switch", ["slow=nan", "slow=inf", "slow=1e999"])
 def test_a_fault_that_no_file_can_hold_is_refused_and_the_node_lives_on(command, switch):
-    """The command says that all is well, and nobody can read the node's hardware ever again."""
+    """The command reports success, and the node's hardware can never be read again."""
     code, said = command("fault", switch)
     assert (code, "known: in_use_times" in said) == (1, True)
     assert len(SimulatedBackend(command.file).read()) == 2
@@ -296,7 +296,7 @@ def test_everything_that_was_ever_on_the_devices_is_told_to_whoever_asked_for_it
     """A judge that only looks now and then would miss an instance that was destroyed under a pod and made again."""
     log = tmp_path / "n1.json.log"
     gi_id = gpus.create_gpu_instance(a100, ids["1g.5gb"], 0, 1)
-    assert not log.exists()  # nobody asked yet
+    assert not log.exists()  # not requested yet
     log.touch()
     uuid = gpus.create_compute_instance(a100, gi_id)
     gpus.destroy_compute_instance(a100, gi_id, uuid)

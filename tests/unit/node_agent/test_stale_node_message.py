@@ -1,4 +1,4 @@
-"""STATE is lost while nobody's connection breaks, and old news of the node land there before the agent looks."""
+"""STATE is lost without a broken connection, and an old NodeChanged lands there before the agent checks."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SMALL = (0, "1g.5gb", 0, 1)
 
 @pytest.mark.parametrize("again", [True, False], ids=["of an earlier run", "of this run"])
 def test_old_news_that_landed_late_are_not_taken_for_what_was_said(node, again):
-    """Its inventory would ask where nobody listens, or not at all: a node that lives is of no use until it restarts."""
+    """The inventory would pull from a dead address, or not at all: the node is useless until its agent restarts."""
     node.live()
     first = node.news()
     if again:

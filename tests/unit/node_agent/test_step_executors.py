@@ -1,4 +1,4 @@
-"""How the agent's hands work: in parallel where they may, in order where they must, and refused in words."""
+"""How steps are carried out: in parallel where they may, in order where they must, and refused with a reason."""
 
 import asyncio
 import threading
@@ -186,7 +186,7 @@ async def test_records_are_on_disk_in_the_order_of_their_instructions(journal, t
 
 
 async def test_a_journal_that_refuses_ends_the_agent_in_one_sentence(threads, tmp_path, marks):
-    """No step is taken that was not recorded, and nobody waits for ever for a record that will never be."""
+    """No step is taken without its record, and no task waits without end for a record that will never be."""
 
     class Full:
         node = "n1"
@@ -240,7 +240,7 @@ async def test_records_are_in_the_file_in_the_order_in_which_they_were_decided(j
 
 
 class Long:
-    """A journal that is to be written anew, which takes until `replaced` is set."""
+    """A journal that must be rewritten, which takes until `replaced` is set."""
 
     node, is_long = "n1", True
 
@@ -341,7 +341,7 @@ async def test_a_node_that_hands_out_no_shares_refuses_them_in_words(journal, th
 
 
 async def test_the_compute_mode_is_set_or_refused(journal, threads, tmp_path, marks):
-    """Nobody runs beside the daemon of a whole GPU."""
+    """No process runs beside the daemon of a whole GPU."""
     backend = Backend()
     async with StepExecutors(backend, journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
         assert await _do(step_executors, SetComputeMode(1, GPU, exclusive_process=True)) == ComputeModeSet(1)
@@ -402,7 +402,7 @@ def _report(**changes):
 async def test_an_instance_is_handed_out_only_when_it_reads_back_as_ordered(
     journal, threads, tmp_path, marks, changes, kind
 ):
-    """Nobody gets another device than the one that was booked, nor one on a GPU that went bad meanwhile."""
+    """No pod gets another device than the one that was booked, nor one on a GPU that went bad meanwhile."""
     backend = Backend()
     backend.report = _report(**changes)
     async with StepExecutors(backend, journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:

@@ -1,4 +1,4 @@
-"""Journal and ledger lost at once: what tickets prove goes on, and what they only say is told and never believed."""
+"""Journal and ledger lost at once: what tickets prove continues, and what they only claim is a warning."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def run(node, *bookings):
 
 
 def reported(node):
-    """What a puller is told of slices."""
+    """Slices, as a pull shows them."""
     return {(report.booking.allocation, report.revision, report.state) for report in node.agent.snapshot().slices}
 
 
@@ -119,7 +119,7 @@ def test_a_running_pods_slice_is_known_again_by_its_ticket_alone(node):
 
 
 def test_a_share_is_known_again_with_its_home_and_its_daemon(node):
-    """A daemon with clients would be nobody's, and be started a second time."""
+    """A daemon with clients would be orphaned, and started a second time."""
     run(node, node.share("a1", SMALL), node.share("a2", SMALL, owner="pod-2"))
     before, (daemon,) = [node.word("a1"), node.word("a2")], node.mps.living()
     lose_both(node)

@@ -117,7 +117,7 @@ def test_a_daemon_survives_the_removal_of_a_ticket(tmp_path, home):
 
 
 def test_what_is_mounted_in_a_ticket_is_left_alone(tmp_path, home):
-    """Whoever mounts a daemon's directory into a ticket does not lose the daemon with the ticket."""
+    """A daemon's directory mounted into a ticket survives the ticket."""
     mounts = tmp_path / "mountinfo"
     mounts.write_text("1 0 0:1 / / rw - rootfs rootfs rw\n")
     tickets = Tickets(tmp_path / "t t", mounts=mounts)
@@ -127,7 +127,7 @@ def test_what_is_mounted_in_a_ticket_is_left_alone(tmp_path, home):
     mounts.write_text(f"1 0 0:1 / / rw - rootfs rootfs rw\n2 1 0:2 / {escaped} rw - tmpfs tmpfs rw\n")
     with pytest.raises(OSError, match="something is mounted at"):
         tickets.remove(TICKET)
-    assert not (tmp_path / "t t" / TICKET).exists(), "nobody can start with it any more"
+    assert not (tmp_path / "t t" / TICKET).exists(), "no container can start with it any more"
     assert (tmp_path / "t t" / f".{TICKET}" / "slice.json").exists()
     mounts.write_text("")
     tickets.remove(TICKET)
@@ -254,7 +254,7 @@ def test_tickets_names_are_never_used_twice_and_found_again():
 
 
 def test_pods_are_told_where_they_find_their_daemon():
-    """What the agent makes and what the pod is told are the same."""
+    """The tickets that the agent creates and the pod's mounts match."""
     plain, sharing = ContainerDevices(container="main", visible_devices="MIG-1"), _sharing("/mps/h1")
     assert (ticket_of(TICKET, plain), pipe_directory_in(plain)) == (TICKET, "")
     assert ticket_of(TICKET, sharing) == f"mps-{TICKET}-main"

@@ -11,10 +11,9 @@ from sluice.contracts.proto.slice_usage import usage_from_proto, usage_to_proto
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import MetricRegistry
-from sluice_node_agent.core.device_use import DeviceUse, ProcessUse
 from sluice_node_agent.core.events import DeviceErrorKind
 from sluice_node_agent.core.instructions import ListHolders
-from sluice_node_agent.core.usage import UsageTracker
+from sluice_node_agent.core.usage import DeviceUse, ProcessUse, UsageTracker
 from sluice_node_agent.device.port import GpuLostError
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS, AgentMetrics, usage_samples
@@ -51,7 +50,7 @@ def seen(device, *processes, memory_mib=0, busy=None, sm=None) -> DeviceUse:
 
 
 def test_only_devices_of_slices_are_looked_at(node):
-    """The driver would be asked all day about GPUs that nobody has."""
+    """The driver would be asked all day about unassigned GPUs."""
     node.live()
     watched = Watched(node)
     assert watched.book.wanted(node.agent.snapshot()) == {}
@@ -61,7 +60,7 @@ def test_only_devices_of_slices_are_looked_at(node):
 
 
 def test_a_slice_idles_from_the_first_look_that_saw_nothing_and_no_longer_than_that(node):
-    """Its owner would be asked for it back because of an hour in which nobody looked."""
+    """An unwatched hour would count as idle, and the slice be asked back."""
     live_with(node, node.booking("a1", (2, None, 0, 8)))
     watched = Watched(node)
     before = watched.told(100.0)["a1"]
@@ -78,7 +77,7 @@ def test_a_slice_idles_from_the_first_look_that_saw_nothing_and_no_longer_than_t
 
 
 def test_slices_that_are_gone_are_forgotten_also_where_nobody_asks(node):
-    """An agent whose metrics nobody reads would grow by every slice that ever was, until it is killed."""
+    """An agent whose metrics are never scraped would grow by every past slice, until it is killed."""
     live_with(node, node.booking("a1", (2, None, 0, 8)))
     snapshot, gpu = node.agent.snapshot(), node.gpus[2]
     book = UsageTracker()
@@ -106,7 +105,7 @@ def test_what_nobody_can_tell_is_not_called_idle(node):
 
 @pytest.mark.parametrize("place", [ON_MIG, WHOLE])
 def test_tenants_of_one_device_are_told_apart_by_their_processes(node, place):
-    """A tenant would be shown what his neighbour does."""
+    """A tenant would be shown a neighbour's use."""
     live_with(node, node.share("a1", place, owner="pod-1"), node.share("a2", place, memory_mib=2000, owner="pod-2"))
     watched = Watched(node)
     snapshot = node.agent.snapshot()
@@ -157,7 +156,7 @@ def test_the_answer_says_the_same_after_the_wire(node):
 
 
 def test_who_watches_sees_each_slice_by_its_owner_and_only_what_is_known(node):
-    """A slice that nobody can tell of would be a zero on the dashboard, and its owner be blamed."""
+    """A slice with unknown use would be a zero on the dashboard, and its owner be blamed."""
     live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.booking("a2", (2, None, 0, 8)))
     watched = Watched(node)
     snapshot = node.agent.snapshot()
@@ -244,7 +243,7 @@ def node_journal(node):
 
 
 async def test_a_gpu_that_cannot_be_looked_at_hides_no_other(node):
-    """One GPU that is lost, and nobody would know anything of any slice of the node."""
+    """One lost GPU, and the use of all slices of the node would be unknown."""
     live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.booking("a2", (2, None, 0, 8)))
 
     async def look(gpu, devices):
@@ -265,7 +264,7 @@ async def test_who_wants_no_looks_has_none(node):
     live_with(node, node.booking("a2", (2, None, 0, 8)))
 
     async def look(_gpu, _devices):
-        raise AssertionError("nobody shall look")
+        raise AssertionError("not sampled")
 
     watch = UsagePoller(node.agent, look, SystemClock(), every_s=0.0)
     await asyncio.wait_for(watch.run(), PATIENCE_S)
@@ -274,7 +273,7 @@ async def test_who_wants_no_looks_has_none(node):
 
 
 def test_who_has_dashboards_of_hami_finds_their_names(node):
-    """A fleet that moves over would be blind until everything is drawn anew."""
+    """A fleet that moves over would be blind until every dashboard is drawn again."""
     live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.share("a2", WHOLE, memory_mib=2000, sm_partition=25))
     watched = Watched(node)
     watched.look(100.0, busy=40.0, memory_mib=300)
@@ -300,7 +299,7 @@ def test_who_has_dashboards_of_hami_finds_their_names(node):
 
 
 class RefusingDevices:
-    """A GPU that lets nobody look at its processes."""
+    """A GPU whose processes cannot be listed."""
 
     def processes(self, gpu, _uuid):
         """No."""

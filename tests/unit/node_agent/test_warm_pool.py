@@ -1,4 +1,4 @@
-"""Instances kept warm: faster for the next tenant, in nobody's way, and never a device of the one before."""
+"""Instances kept warm: faster for the next tenant, blocking no grant, and never a device of the one before."""
 
 import pytest
 
@@ -106,7 +106,7 @@ def test_what_is_refused_although_nothing_is_warm_any_more_fails(warm):
 
 
 def test_its_time_is_bounded(warm):
-    """An instance that nobody wants would block MIG reconfiguration for ever."""
+    """An instance that no request wants would block MIG reconfiguration for good."""
     _given_back(warm)
     for _ in range(8):
         warm.tick(9.0)
@@ -127,7 +127,7 @@ def test_one_that_somebody_else_put_to_use_is_left_alone(warm):
 
 @pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_step_of_keeping_and_taking_loses_nothing(make_node, executed):
-    """An instance would be foreign after a crash: capacity that nobody can have."""
+    """An instance would be foreign after a crash: lost capacity."""
     steps = 0
     while True:
         node = make_node(keep_warm_s=60.0)
@@ -208,14 +208,14 @@ def test_nothing_is_kept_on_a_gpu_that_does_not_say_what_is_in_it(make_node, sha
 
 
 def test_nothing_is_kept_unless_told(node):
-    """Whoever changes layouts by hand would find instances that nobody uses."""
+    """An operator who changes layouts by hand would find unused instances."""
     node.live()
     _given_back(node)
     assert node.instances(0) == []
 
 
 def test_one_that_cannot_be_destroyed_is_told_and_its_place_given_to_nobody(warm):
-    """Its place would be granted again and again, to slices that cannot be made, and nobody would know why."""
+    """Its place would be granted again and again, to slices that cannot be created, for no visible reason."""
     _given_back(warm)
     warm.refused = [DestroyGpuInstance] * 5
     warm.tick(60.0)

@@ -17,7 +17,7 @@ PATIENCE_S = 10.0
 
 
 class Driver:
-    """Answers as it is told to, then waits until the test lets it go."""
+    """Answers as the test says, then waits until the test releases it."""
 
     def __init__(self, *answers):
         """Errors among the answers are raised."""

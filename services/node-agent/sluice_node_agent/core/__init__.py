@@ -1,1 +1,1 @@
-"""Pure: decides what to do, does nothing."""
+"""The agent's pure decisions: no I/O, no clock."""

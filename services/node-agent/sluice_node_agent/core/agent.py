@@ -1,9 +1,9 @@
 """
-The node agent's decisions: what the ledger orders, held against journal and devices.
+The node agent's core: reconciles the ledger's orders with the journal and the devices.
 
 Everything is derived again after every event, so a restart, a duplicate, a skipped value and a wiped broker need no
-path of their own. It acts only when the head of its ledger names this run; before that it only reads, and tells what
-it has (PROTOCOL §5, §6). Only a Revoke destroys; absence from the ledger is never an order.
+path of their own. It acts only while the head of its ledger names this run; before that it reads and publishes what it
+has (PROTOCOL §5, §6). Only a Revoke destroys; absence from the ledger is never an order.
 """
 
 import dataclasses
@@ -70,22 +70,21 @@ from sluice_node_agent.core.shared.controller import SharedDeviceController
 from sluice_node_agent.core.slices.controller import SliceController
 from sluice_node_agent.core.state.apply_result import apply_result
 from sluice_node_agent.core.state.devices import Devices
-from sluice_node_agent.core.state.hung_drivers import HungDrivers
-from sluice_node_agent.core.state.in_flight import InFlight
+from sluice_node_agent.core.state.in_flight import HungDrivers, InFlight
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import SharedDeviceKey, SharedDeviceTask, SliceTask, Task
 from sluice_node_agent.core.state.tombstones import Tombstones
 from sluice_node_agent.core.state.warm_pool import WarmInstance, WarmPool
 
 WRITES = frozenset({"slice", "node"})
-"""The nouns whose writer an agent is."""
+"""Kinds of subjects that an agent writes."""
 
 
 class Agent:
-    """One node's agent. `handle` is the only way in; `snapshot` is what the pull serves."""
+    """The agent of one node. `handle` is the only way in; `snapshot` is what a pull returns."""
 
     def __init__(self, node: NodeName, run: RunId, config: AgentConfig) -> None:
-        """Begin knowing nothing; `AgentStarted` comes first."""
+        """Start empty; the first event must be `AgentStarted`."""
         self._node = node
         self._run = run
         self._config = config
@@ -106,35 +105,35 @@ class Agent:
         )
         self._orphans = OrphanedInstances(config, self._state, self._in_flight, self._shared_devices)
         self._due: dict[AllocationId, None] = {}
-        """Slices that have to be looked at."""
+        """Slices to reconcile."""
         self._homes_due: dict[SharedDeviceKey, None] = {}
-        """Homes that have to be looked at, after their tenants."""
+        """Homes to reconcile, after their tenants."""
         self._read_at: dict[GpuUuid, float] = {}
-        """When each GPU shall be read next; absent while a reading is out."""
+        """When to read each GPU next; absent while a reading is in flight."""
         self._looks: list[Instruction] = []
         self._was_forgotten = False
-        """The bus had lost the news of this node, and its ledger was not read since: it may be open no more."""
+        """The bus lost this node's NodeChanged and the ledger was not read since: the node may no longer be open."""
         self._compare_at: float | None = 0.0
-        """When to compare tickets; None while a look is out."""
+        """When to compare tickets next; None while a comparison is in flight."""
         self._look_at = 0.0
-        """When to look whether the bus still has the news of this node."""
+        """When to check next that the bus still has this node's NodeChanged."""
         self._is_open = False
 
     @property
     def started(self) -> bool:
-        """Whether journal and devices were read, so that `snapshot` tells the truth."""
+        """Whether journal and devices were read, so that `snapshot` is complete."""
         return self._snapshots.snapshot is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether the node was opened for this run, so that orders are carried out."""
+        """Whether the node was opened for this run: orders are carried out."""
         return self._is_open
 
     def request_of(self, token: int) -> str:
         """
-        Which request an instruction that is out is a step of, for its trace; empty for those of none.
+        The request that an instruction in flight belongs to, for its trace; empty if none.
 
-        A home's steps are those of the tenant who came last: a daemon is started for whom it is not there yet.
+        A home's steps belong to its newest tenant, which its daemon is started for.
         """
         match self._in_flight.job_of(token):
             case SliceTask(record=record):
@@ -147,14 +146,14 @@ class Agent:
                 return ""
 
     def snapshot(self) -> NodeSnapshot:
-        """Everything known of this node. Raises RuntimeError before `started`."""
+        """All state of this node. Raises RuntimeError before `started`."""
         if self._snapshots.snapshot is None:
             raise RuntimeError(f"{self._node}: journal and devices have not been read yet")
         self._tell()
         return self._snapshots.snapshot
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take in one event; returns what to do."""
+        """Apply one event; returns the instructions that follow."""
         changed = False
         if isinstance(event, Ticked):
             self._tick(now)
@@ -186,9 +185,9 @@ class Agent:
 
     def _go_through_all(self, now: float, *, changed: bool) -> None:
         """
-        Everything that has to be looked at after an event, and what is to be told of it.
+        Reconcile everything that an event touched, then publish it.
 
-        `changed`: the node may look different although no slice and no home has to be looked at.
+        `changed`: the snapshot may differ although no slice or home is due.
         """
         changed = bool(self._state.boot_id) and (changed or bool(self._due or self._homes_due))
         if changed:
@@ -204,7 +203,7 @@ class Agent:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _start(self, event: AgentStarted, now: float) -> None:
-        """Hold what the journal says against what is there. Nothing is done yet but to tell it."""
+        """Compare the journal with the devices. Only publishes; nothing is carried out yet."""
         state = self._state
         state.boot_id, state.mps_root = event.boot_id, event.mps_root
         state.devices = Devices(event.gpus, event.marks, event.unmarked, event.nameless)
@@ -238,7 +237,7 @@ class Agent:
         if self._reconciler.found.speaking:
             self._publisher.reserve(
                 self._reconciler.found, self._in_flight
-            )  # first: a crash half way must not silence the rest
+            )  # first, so that a crash in the middle silences none of the rest
             self._snapshots.warn(self._reconciler.hear(event.found_tickets, self._node))
         self._due.update(dict.fromkeys(state.slices))
         self._homes_due.update(dict.fromkeys(state.homes))
@@ -273,24 +272,24 @@ class Agent:
             self._homes_due.update(dict.fromkeys(self._state.homes))
 
     def _expect_gpus_of(self, allocations: list[AllocationId], now: float) -> None:
-        """Orders may name GPUs that could not tell their UUID at the start: what is on them nobody knows."""
+        """Orders may name GPUs that could not read their UUID at the start; their content is unknown."""
         orders = (order for each in allocations if (order := self._ledger.order(each)) is not None)
         for order in orders:
             for grant in order.booking.devices:
                 self._expect(grant.gpu, now)
 
     def _expect(self, gpu: GpuUuid, now: float) -> None:
-        """Somebody names a GPU, be it itself: where it is not known it counts as lost until it was read."""
+        """Register a GPU that a record, an order or the GPU itself names: lost until it is read."""
         if self._state.devices.expect(gpu):
             self._reconciler.found.expect(gpu)
             self._read_at[gpu] = now + self._config.read_devices_s
 
     def _see_whether_open(self) -> None:
-        """Only the start and the ledger decide that, and every step asks."""
+        """Update `is_open`: only the start and the ledger change it, and every step reads it."""
         self._is_open = bool(self._state.boot_id) and self._ledger.is_open_for(self._run)
 
     def _standing_first(self) -> list[AllocationId]:
-        """Every order. Of two who were booked one place, one after the other, one stands: he has what is there."""
+        """All orders; of two booked at one place, the one that stands comes first and keeps the devices."""
         entries = self._ledger.entries
         return sorted(entries, key=lambda each: isinstance(entries[each], Revoke))
 
@@ -318,10 +317,10 @@ class Agent:
         if isinstance(sent, ReadGpu):
             self._was_read(sent.gpu, now, was_lost=was_lost)
         elif isinstance(result, DeviceRefused) and isinstance(sent, GPU_INSTRUCTIONS) and not _is_look(sent, job):
-            self._read(sent.gpu)  # something is not as we thought: look
+            self._read(sent.gpu)  # the devices differ from our records: read them
 
     def _go_on(self, job: Task | None, sent: OwnInstruction, result: Result, now: float) -> None:
-        """Tell whose step it was."""
+        """Route a result to the owner of its step."""
         match job:
             case SliceTask():
                 self._slices.take_result(job, sent, result, now)
@@ -342,7 +341,7 @@ class Agent:
                 pass
 
     def _saved(self, sent: SaveJournal, now: float) -> None:
-        """What may follow only when the journal has it."""
+        """Continue with what had to wait for the journal."""
         match sent.record:
             case NodeRecord(generation_upto=upto):
                 self._snapshots.reserved(upto)
@@ -363,7 +362,7 @@ class Agent:
                 pass
 
     def _was_read(self, gpu: GpuUuid, now: float, *, was_lost: bool) -> None:
-        """A GPU was read: all that is on it may have to go on, or to be made again."""
+        """A GPU was read: everything on it may continue, or need to be created again."""
         self._read_at[gpu] = now + self._config.read_devices_s
         there = (w for w in self._state.slices.values() if any(d.gpu == gpu for d in w.record.booking.devices))
         self._slices.was_read([work for work in there if was_lost or work.trouble])
@@ -378,7 +377,7 @@ class Agent:
         self._look_at_gpu(gpu)
 
     def _look_for_users(self, gpu: GpuUuid) -> None:
-        """Of a fixed layout: who is on the instances that nobody was given. They are handed out only when empty."""
+        """List the processes on unassigned instances of a fixed layout: only an empty one is handed out."""
         devices = self._state.devices
         if not devices.is_fixed(gpu) or not devices.answers(gpu):
             return
@@ -397,7 +396,7 @@ class Agent:
         self._due.update(dict.fromkeys(work.allocation for work, _, _ in self._state.tenants(key)))
 
     def _release(self, event: QuarantineReleased) -> None:
-        """An operator has looked after what kept a slice: it is tried again at once."""
+        """An operator removed what kept a slice: retry at once."""
         work = self._state.slices.get(event.allocation)
         stuck = stuck_on(work, self._state, self._config) if work is not None else None
         if work is None or stuck is None:
@@ -416,10 +415,10 @@ class Agent:
 
     def _is_forgotten(self, event: BusEvent) -> bool:
         """
-        Whether the bus has forgotten news that it had acknowledged, or somebody said that this node is not there.
+        Whether the bus lost a NodeChanged that it had acknowledged, or a message declares this node absent.
 
-        A wiped broker has forgotten the durable of the ledger too: nothing can be read, so no reading starts, and the
-        allocator, which makes the durable, does not know of the node before its news are there again.
+        A wiped broker has lost the ledger's durable too, so no reading starts; and the allocator, which creates the
+        durable, learns of the node only from that NodeChanged.
         """
         snapshots = subjects.node(self._node)
         if not isinstance(event, LastRead) or event.subject != snapshots.subject:
@@ -433,10 +432,10 @@ class Agent:
 
     def _is_of_before(self, entry: Entry, known: Entry) -> bool:
         """
-        Whether older news than ours have landed late, where nothing was any more; be they of an earlier run.
+        Whether an older NodeChanged than ours, possibly of an earlier run, has arrived late on an empty subject.
 
-        Later ones of another run are of an agent that took over: it is for that one to speak. Our own are older on a
-        server that lags, too, and stand before what was said last there.
+        A later one of another run comes from an agent that took over, which publishes from now on. One of our own is
+        older on a lagging server too, and comes before the last one we published there.
         """
         theirs, ours = entry.message, known.message
         if not isinstance(theirs, NodeChanged) or not isinstance(ours, NodeChanged) or ours.agent_run != self._run:
@@ -459,7 +458,7 @@ class Agent:
             self._warm.tick(now)
             self._compare_tickets(now)
         for gpu, why in self._hung_drivers.look(now).items():
-            if self._state.devices.answers(gpu):  # it is read when the call has come back
+            if self._state.devices.answers(gpu):  # it is read when the call returns
                 self._state.devices.lose(gpu, why)
                 self._look_at_gpu(gpu)
         for gpu in [gpu for gpu, at in self._read_at.items() if at <= now]:
@@ -482,12 +481,12 @@ class Agent:
     # -- orders ---------------------------------------------------------------------------------------------------
 
     def _look_again_at_planned(self) -> None:
-        """Something may be gone that a planned slice has to come after."""
+        """Something that a planned slice waits for may be gone."""
         planned = (a for a, work in self._state.slices.items() if work.record.phase == "planned")
         self._due.update(dict.fromkeys(planned))
 
     def _settle(self, now: float) -> None:
-        """Look at everything of which something changed: slices, then homes, until nothing changes any more."""
+        """Reconcile what is due, slices before homes, until nothing changes."""
         while self._due or self._homes_due:
             while self._due:
                 allocation = next(iter(self._due))
@@ -514,5 +513,5 @@ class Agent:
 
 
 def _is_look(sent: OwnInstruction, job: Task | None) -> bool:
-    """Whether it only looked who uses an instance: that comes again with each reading, so no reading comes of it."""
+    """Whether it only listed an instance's users: every reading lists them again, so no reading follows from it."""
     return job is None and isinstance(sent, ListHolders)

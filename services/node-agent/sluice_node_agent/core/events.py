@@ -1,7 +1,7 @@
 """
-What a node agent's core hears, besides the exchange that all cores share, and the facts that this is told in.
+Events of a node agent's core, besides the bus events that all cores share, and the facts that they carry.
 
-Results carry the `token` of the instruction that they answer (`instructions`), exactly one for each.
+A result carries the `token` of the instruction that it answers (`instructions`), exactly one for each.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from sluice_node_agent.core.journal_records import Record, TicketRecord
 
 
 class DeviceErrorKind(StrEnum):
-    """Why a device refused, in our words. The NVML return codes that lead here are named in `device.port`."""
+    """Why a device operation was refused. `device.port` names the NVML return codes behind each."""
 
     INSUFFICIENT_RESOURCES = "InsufficientResources"
     IN_USE = "InUse"
@@ -27,20 +27,20 @@ class DeviceErrorKind(StrEnum):
     INVALID_ARGUMENT = "InvalidArgument"
     DRIVER_MISMATCH = "DriverMismatch"
     DIFFERENT = "Different"
-    """What is there is not what was expected; it was left alone."""
+    """The device differs from what was expected; it was left alone."""
     UNKNOWN = "Unknown"
 
 
 HolderKind = Literal["compute", "mps", "file"]
 """
-`compute`: it has a context on the device. `mps`: it is an MPS server (its clients are listed too). `file`: it only has
-the device's files open, as monitoring tools do.
+`compute`: has a context on the device. `mps`: is an MPS server (its clients are listed too). `file`: only has the
+device's files open, as monitoring tools do.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process on a device. `owner` is the UID of its pod, empty when it belongs to none that is known."""
+    """A process on a device. `owner` is the UID of its pod, empty when no pod is known for it."""
 
     pid: int
     owner: str
@@ -50,7 +50,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class PodProcess:
-    """A process in the cgroup of a pod. `in_kernel`: it waits there, and no signal ends it meanwhile (state D)."""
+    """A process in the cgroup of a pod. `in_kernel`: in state D, where no signal ends it."""
 
     pid: int
     name: str = ""
@@ -60,7 +60,7 @@ class PodProcess:
 @dataclass(frozen=True, slots=True)
 class FoundMpsHome:
     """
-    A home whose directory was found at the start: who it is for, as was written there when its daemon was started.
+    A home whose directory was found at the start, with the trust domain written there when its daemon was started.
 
     `pid` and `started_at` are the daemon's, 0 when none runs.
     """
@@ -77,9 +77,9 @@ class FoundMpsHome:
 @dataclass(frozen=True, slots=True)
 class OwnershipMark:
     """
-    A place where an agent of this node has made an instance in this boot, or was about to.
+    A place where an agent of this node has created an instance in this boot, or was about to.
 
-    `size` 0: the whole GPU, which was set to serve one MPS daemon.
+    `size` 0: a whole GPU that was set to serve one MPS daemon.
     """
 
     gpu: GpuUuid
@@ -89,18 +89,18 @@ class OwnershipMark:
 
 @dataclass(frozen=True, slots=True)
 class FoundTicket:
-    """What a ticket says that was found at the start: the copy of its slice's record, or in words why it says none."""
+    """What a ticket found at the start contains: the copy of its slice's record, or why it has none."""
 
     ticket: str
     record: TicketRecord | None = None
     problem: str = ""
     is_half: bool = False
-    """It was being made or removed: no container finds it."""
+    """It was being created or removed: no container finds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MpsClient:
-    """A process that an MPS server serves. `owner` as in `Holder`."""
+    """A client process of an MPS server. `owner` as in `Holder`."""
 
     pid: int
     owner: str
@@ -111,7 +111,7 @@ class QuotaTenant:
     """A container's share of the time of a home, as the token scheduler takes it. `owner` is its pod's UID."""
 
     name: str
-    """`<allocation>/<container>`: the same for as long as the allocation lives."""
+    """`<allocation>/<container>`: constant while the allocation lives."""
     socket: str
     """The file name of its socket, in the home's directory."""
     owner: str
@@ -124,7 +124,7 @@ class QuotaTenant:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSeen:
-    """How the token scheduler of a home is. `greeted` are the processes that have said hello, by pid."""
+    """The state of a home's token scheduler. `greeted`: pids of the processes that sent HELLO."""
 
     alive: bool
     greeted: tuple[int, ...] = ()
@@ -136,15 +136,15 @@ class QuotaSeen:
 @dataclass(frozen=True, slots=True)
 class AgentStarted:
     """
-    The first event of every life: what the journal says and what is on the devices now.
+    The first event of every run: what the journal contains and what is on the devices now.
 
-    `journal_problem` is empty, or says in words why the journal is missing or cannot be trusted; `records` are then
-    empty. `gpus` carry all instances found, with `allocation` None and `creatable` empty: both are the core's to say.
-    `tickets` are the ticket directories found, `found_tickets` what they say, where the journal was lost. `homes` are
-    the homes whose directories were found, and below `mps_root` each home has its own: `<mps_root>/<home>/pipe` and
-    `.../log`. `marks` are the places where instances are ours; `unmarked` those where one may be ours without a mark,
-    None where that is any. `modes` is how this node can hand out devices. `nameless` are the GPUs that could not even
-    tell their UUID, so that they are not among `gpus`: by index, why.
+    `journal_problem` is empty, or says why the journal is missing or untrusted; `records` are then empty. `gpus` carry
+    all instances found, with `allocation` None and `creatable` empty: the core fills in both. `tickets` are the ticket
+    directories found, `found_tickets` their content where the journal was lost. `homes` are the homes whose directories
+    were found; below `mps_root` each home has its own `<mps_root>/<home>/pipe` and `.../log`. `marks` are the places
+    where instances are ours; `unmarked` those where one may be ours without a mark, None where that is any. `modes` is
+    how this node can hand out devices. `nameless` are the GPUs that could not read their UUID and so are not among
+    `gpus`: index to reason.
     """
 
     boot_id: str
@@ -163,20 +163,20 @@ class AgentStarted:
     unmarked: tuple[OwnershipMark, ...] | None = None
     nameless: Mapping[int, str] = field(default_factory=dict)
     has_pods: bool = False
-    """Whether a kubelet may run pods on this machine: what runs of one is in its cgroup, and is looked for there."""
+    """Whether a kubelet may run pods on this machine: processes of a pod are then found through its cgroup."""
     why_unseen: str = ""
-    """Why the processes of those pods cannot be seen; empty when they can."""
+    """Why the processes of those pods cannot be listed; empty when they can."""
     time_quota: bool = False
-    """Whether the client library of the time quota is here, so that fractional shares are held to their time."""
+    """Whether the time quota's client library is installed, so that the time of fractional shares is enforced."""
     version: str = ""
-    """Of Sluice, for people."""
+    """Of Sluice, for display."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuTroubled:
     """
-    The driver told of an error of a GPU by itself (Xid), or which GPU one is that could not tell its UUID at the start:
-    it must be read anew.
+    The driver reported an error of a GPU (Xid), or the UUID of a GPU that could not read it at the start: read it
+    again.
     """
 
     gpu: GpuUuid
@@ -185,9 +185,9 @@ class GpuTroubled:
 @dataclass(frozen=True, slots=True)
 class QuarantineReleased:
     """
-    An operator wants a quarantined slice tried again at once.
+    An operator wants a quarantined slice retried at once.
 
-    `ignore_holders`: he vouches that the processes found on its devices are none of its tenant's.
+    `ignore_holders`: the operator confirms that the processes found on its devices are not its tenant's.
     """
 
     allocation: AllocationId
@@ -203,7 +203,7 @@ class JournalSaved:
 
 @dataclass(frozen=True, slots=True)
 class GpuInstanceCreated:
-    """The GPU instance exists, under an id of the driver's choice."""
+    """The GPU instance exists, under an id that the driver chose."""
 
     token: int
     gi_id: int
@@ -226,21 +226,21 @@ class InstanceVerified:
 
 @dataclass(frozen=True, slots=True)
 class ComputeInstanceDestroyed:
-    """The compute instance is not there any more."""
+    """The compute instance no longer exists."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class GpuInstanceDestroyed:
-    """The GPU instance is not there any more."""
+    """The GPU instance no longer exists."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRead:
-    """One GPU as it is now (as in `AgentStarted.gpus`; lost GPUs are reported unhealthy, with what was known)."""
+    """The current state of one GPU (as in `AgentStarted.gpus`; a lost GPU is unhealthy, with its last known facts)."""
 
     token: int
     report: GpuReport
@@ -256,7 +256,7 @@ class HoldersListed:
 
 @dataclass(frozen=True, slots=True)
 class TenantsListed:
-    """All processes of one pod, whatever they hold."""
+    """All processes of one pod, with or without a device."""
 
     token: int
     processes: tuple[PodProcess, ...]
@@ -264,7 +264,7 @@ class TenantsListed:
 
 @dataclass(frozen=True, slots=True)
 class TenantsUnseen:
-    """It could not be looked for the processes of a pod: nothing follows from that."""
+    """The processes of a pod could not be listed: nothing follows from that."""
 
     token: int
     message: str
@@ -272,7 +272,7 @@ class TenantsUnseen:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRefused:
-    """A device instruction was not carried out."""
+    """A device instruction failed."""
 
     token: int
     kind: DeviceErrorKind
@@ -288,14 +288,14 @@ class TicketMade:
 
 @dataclass(frozen=True, slots=True)
 class TicketRemoved:
-    """The ticket's directory does not exist (any more)."""
+    """The ticket's directory does not exist."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class TicketsCompared:
-    """Which of the tickets that were named are not there, or not as they should be."""
+    """Which of the named tickets are missing or differ from what was ordered."""
 
     token: int
     wrong: tuple[str, ...]
@@ -303,7 +303,7 @@ class TicketsCompared:
 
 @dataclass(frozen=True, slots=True)
 class TicketRefused:
-    """A ticket could not be made or removed, or tickets not be looked at."""
+    """A ticket could not be created or removed, or tickets could not be read."""
 
     token: int
     message: str
@@ -334,7 +334,7 @@ class MpsLimitsSet:
 
 @dataclass(frozen=True, slots=True)
 class QuotasSet:
-    """The token scheduler has the tenants that were ordered, and their sockets are there."""
+    """The token scheduler has the ordered tenants, and their sockets exist."""
 
     token: int
 
@@ -342,10 +342,10 @@ class QuotasSet:
 @dataclass(frozen=True, slots=True)
 class MpsSeen:
     """
-    How a daemon is. `alive`: the process that was named still runs; one that does not answer is MpsRefused.
+    The state of a daemon. `alive`: the named process still runs; one that does not answer is MpsRefused.
 
-    `fault` is empty, or says what its server says of a fault. `waiting` are uids whose clients wait for this daemon
-    although it serves another one.
+    `fault` is empty, or the fault that its server reports. `waiting` are uids whose clients wait for this daemon
+    although it serves another uid.
     """
 
     token: int
@@ -359,21 +359,21 @@ class MpsSeen:
 
 @dataclass(frozen=True, slots=True)
 class MpsClientsTerminated:
-    """The server has let go of the clients that were named."""
+    """The server has disconnected the named clients."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class MpsStopped:
-    """No process of the daemon is left, nor its directories."""
+    """The daemon's processes and directories are gone."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class MpsRefused:
-    """An instruction about a daemon was not carried out. The daemon may or may not run."""
+    """An instruction about a daemon failed. The daemon may or may not run."""
 
     token: int
     message: str

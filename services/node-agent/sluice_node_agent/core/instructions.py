@@ -1,9 +1,9 @@
 """
-What a node agent's core has its shell do, one type per step, besides the exchange that all cores share.
+Instructions of a node agent's core to its shell, one type per step, besides those that all cores share.
 
 Every instruction carries a `token`; its result comes back as exactly one event with the same token. At most one
-instruction that names a `gpu` is out per GPU at any moment, so an executor needs no lock; different GPUs run in
-parallel. Instructions about an MPS daemon name its `home`; at most one is out per home.
+instruction that names a `gpu` is in flight per GPU, so an executor needs no lock; different GPUs run in parallel.
+Instructions about an MPS daemon name its `home`; at most one is in flight per home.
 """
 
 from dataclasses import dataclass
@@ -48,8 +48,8 @@ class VerifyInstance:
     """
     Read back: this GPU instance has this profile, placement and MIG device -> InstanceVerified.
 
-    Refused with NOT_FOUND when there is none of this profile at this place, with DIFFERENT when its device is another
-    one, or gone.
+    Refused with NOT_FOUND when this place has no instance of this profile, with DIFFERENT when its MIG device is
+    another one or gone.
     """
 
     token: int
@@ -103,7 +103,7 @@ class ListHolders:
     """
     List all processes on a device -> HoldersListed.
 
-    `uuid` is a MIG device's, or the GPU's own for all processes on it. A device that is not there has none.
+    `uuid` is a MIG device's, or the GPU's own for all processes on it. A missing device has none.
     """
 
     token: int
@@ -114,9 +114,9 @@ class ListHolders:
 @dataclass(frozen=True, slots=True)
 class ListTenants:
     """
-    List all processes of a pod, those included that hold no device (yet) -> TenantsListed, or TenantsUnseen.
+    List all processes of a pod, also those that hold no device (yet) -> TenantsListed, or TenantsUnseen.
 
-    `owner` is the pod's UID. One that has no cgroup on this machine has none.
+    `owner` is the pod's UID. A pod without a cgroup on this machine has none.
     """
 
     token: int
@@ -128,8 +128,8 @@ class SetComputeMode:
     """
     Put a whole GPU in compute mode EXCLUSIVE_PROCESS, or back in DEFAULT -> ComputeModeSet.
 
-    In the first, only one process may have a context: the MPS server. Else a client that does not find its daemon runs
-    beside it, unbounded.
+    EXCLUSIVE_PROCESS lets only one process have a context: the MPS server. Without it, a client that does not find its
+    daemon would run beside it, without limits.
     """
 
     token: int
@@ -166,7 +166,7 @@ class SetMpsLimits:
 
 @dataclass(frozen=True, slots=True)
 class SetQuotas:
-    """Serve exactly these tenants' time in a home, each in its own size -> QuotasSet. MpsRefused where it cannot be."""
+    """Enforce the time of exactly these tenants in a home, each with its size -> QuotasSet, or MpsRefused."""
 
     token: int
     home: HomeId
@@ -175,7 +175,7 @@ class SetQuotas:
 
 @dataclass(frozen=True, slots=True)
 class WatchMps:
-    """Look how a daemon is -> MpsSeen. `pid` and `started_at` as in MpsStarted."""
+    """Poll a daemon -> MpsSeen. `pid` and `started_at` as in MpsStarted."""
 
     token: int
     home: HomeId
@@ -187,9 +187,9 @@ class WatchMps:
 @dataclass(frozen=True, slots=True)
 class TerminateMpsClients:
     """
-    Have the server let go of these clients -> MpsClientsTerminated. Those that are not its clients are fine.
+    Have the server disconnect these clients -> MpsClientsTerminated. Pids that are not its clients are ignored.
 
-    They can compute no more then, and are there until their processes end. Whoever was told once is not told again.
+    A disconnected client can no longer compute, and stays until its process ends. Each is disconnected once.
     """
 
     token: int
@@ -200,7 +200,7 @@ class TerminateMpsClients:
 @dataclass(frozen=True, slots=True)
 class StopMps:
     """
-    Have the daemon quit, make sure, and remove its directories -> MpsStopped. Fine when there is none.
+    Stop the daemon, verify that it ended, and remove its directories -> MpsStopped. Succeeds when there is none.
 
     `pid` is 0 when it is not known.
     """
@@ -214,7 +214,7 @@ class StopMps:
 @dataclass(frozen=True, slots=True)
 class MakeTicket:
     """
-    Make the directory that lets the pod's containers start -> TicketMade. Making it twice is once.
+    Create the directory that lets the pod's containers start -> TicketMade. Idempotent.
 
     `record` is kept in it, for the case that the journal is lost.
     """
@@ -226,7 +226,7 @@ class MakeTicket:
 
     @property
     def allocation(self) -> AllocationId:
-        """Whose ticket it is."""
+        """The allocation that the ticket belongs to."""
         return self.record.booking.allocation
 
     @property
@@ -237,7 +237,7 @@ class MakeTicket:
 
 @dataclass(frozen=True, slots=True)
 class RemoveTicket:
-    """Remove the directory -> TicketRemoved. Removing what is not there is fine."""
+    """Remove the directory -> TicketRemoved. Idempotent."""
 
     token: int
     ticket: str
@@ -245,11 +245,11 @@ class RemoveTicket:
 
 @dataclass(frozen=True, slots=True)
 class CompareTickets:
-    """See whether these tickets are there, as they were ordered -> TicketsCompared, or TicketRefused."""
+    """Compare these tickets with what was ordered -> TicketsCompared, or TicketRefused."""
 
     token: int
     tickets: tuple[MakeTicket, ...]
-    """Their own tokens mean nothing."""
+    """Their own tokens are ignored."""
 
 
 GpuInstruction = (

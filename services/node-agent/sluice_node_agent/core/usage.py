@@ -1,8 +1,8 @@
 """
-What the slices of a node are used for, and since when each idles: made of what was seen on its devices.
+The use of a node's slices, and since when each idles, from samples of its devices.
 
-A ledger of looks. Nothing is decided from it, it is in no journal, and who restarts the agent begins to watch anew: so
-"idle for an hour" is said of what was watched for an hour. It touches no device; looks are brought to it.
+Nothing is decided from it, and no journal keeps it: after a restart it starts empty, so "idle for an hour" means
+watched for an hour. It touches no device; the caller passes samples.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,11 +13,42 @@ from msgspec.structs import replace
 from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import Booking, DeviceGrant, GpuReport, NodeSnapshot
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
-from sluice_node_agent.core.device_use import DeviceUse, ProcessUse
 
 IDLE_BELOW_PERCENT = 1.0
-"""Of the time: what stays below it is idle. NVML tells whole percents of GPUs without GPM."""
+"""Percent of the time below which a slice is idle. NVML reports whole percents of GPUs without GPM."""
 _READY = frozenset({"ready"})
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """One process with a context on a device. `owner` is the UID of its pod, empty outside pods."""
+
+    pid: int
+    owner: str
+    memory_mib: int | None
+    busy_percent: float | None
+    """Share of the time in which one of its kernels ran (`nvmlDeviceGetProcessUtilization`, smUtil)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """
+    One sample of a whole GPU without MIG, or of a MIG device (`GpuBackend.uses`).
+
+    None means that the driver does not report the value, which is not zero.
+    """
+
+    uuid: str
+    memory_mib: int | None
+    """Memory that its processes hold."""
+    busy_percent: float | None
+    """Share of the time in which any kernel ran on it."""
+    sm_percent: float | None
+    """Share of its SMs that were busy, on average; only where the driver has GPM (Hopper and newer)."""
+    memory_busy_percent: float | None
+    """Share of the time (with GPM: of the bandwidth) in which its memory was read or written."""
+    processes: tuple[ProcessUse, ...]
+    """Without the node's MPS servers: what they do is their clients' work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +62,17 @@ class UsedDevice:
 
     @property
     def grant(self) -> DeviceGrant:
-        """The first of them: all are of one device."""
+        """The first of them: all are on one device."""
         return self.grants[0]
 
     @property
     def key(self) -> tuple[AllocationId, str]:
-        """What it is remembered by."""
+        """Its key here."""
         return self.booking.allocation, self.device
 
     @property
     def memory_mib(self) -> int:
-        """What the slice may use of it."""
+        """The memory that the slice may use of it."""
         shares = [each.share.memory_mib for each in self.grants if each.share is not None]
         if shares:
             return sum(shares)
@@ -52,7 +83,7 @@ class UsedDevice:
 
 @dataclass(slots=True)
 class _Watched:
-    """What was seen of one place."""
+    """What was sampled at one place."""
 
     since: float
     seen: "_Seen | None" = None
@@ -62,7 +93,7 @@ class _Watched:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One look at one slice's device, with what is others' taken out."""
+    """One sample of one slice's device, without the part of other tenants."""
 
     memory_mib: int | None
     busy_percent: float | None
@@ -72,21 +103,21 @@ class _Seen:
 
     @property
     def idles(self) -> bool | None:
-        """Whether nothing was done; None when nobody can tell."""
+        """Whether it did nothing; None when that cannot be determined."""
         if self.busy_percent is not None:
             return self.busy_percent < IDLE_BELOW_PERCENT
         return None if self.processes else True
 
 
 class UsageTracker:
-    """The looks at one node's slices."""
+    """The samples of one node's slices."""
 
     def __init__(self) -> None:
-        """Nothing was looked at yet."""
+        """Start without samples."""
         self._watched: dict[tuple[AllocationId, str], _Watched] = {}
 
     def wanted(self, snapshot: NodeSnapshot) -> dict[GpuUuid, tuple[str, ...]]:
-        """Which devices of which GPUs are to be looked at: those of slices that are ready, and nothing else."""
+        """Which devices of which GPUs to sample: those of ready slices."""
         found: dict[GpuUuid, dict[str, None]] = {}
         for place in used_devices(snapshot):
             if not place.gpu.lost:
@@ -95,8 +126,8 @@ class UsageTracker:
 
     def look(self, snapshot: NodeSnapshot, gpu: GpuUuid, uses: Iterable[DeviceUse], now: float) -> None:
         """
-        Take in what was seen on one GPU at `now`; a device that was not seen keeps what was known of it. Slices that
-        are gone are forgotten, also where nobody ever asks.
+        Add a sample of one GPU at `now`; a device that was not sampled keeps its last one. Slices that are gone are
+        dropped, even if no caller asks for them.
         """
         by_device = {use.uuid: use for use in uses}
         for place in self._there(snapshot):
@@ -112,12 +143,12 @@ class UsageTracker:
                 watched.quiet_since = now
 
     def told(self, snapshot: NodeSnapshot, every_s: float, now: float) -> NodeUsage:
-        """What every slice that is ready is used for; those that are gone are forgotten."""
+        """The use of every ready slice; those that are gone are dropped."""
         slices = tuple(_usage_of(place, self._watched.get(place.key), now) for place in self._there(snapshot))
         return NodeUsage(node=snapshot.node, every_s=every_s, slices=slices)
 
     def _there(self, snapshot: NodeSnapshot) -> list[UsedDevice]:
-        """The places that are there; those that are not are forgotten."""
+        """The places that exist; others are dropped."""
         places = list(used_devices(snapshot))
         there = {place.key for place in places}
         for key in [key for key in self._watched if key not in there]:
@@ -126,7 +157,7 @@ class UsageTracker:
 
 
 def used_devices(snapshot: NodeSnapshot) -> Iterator[UsedDevice]:
-    """The devices of all slices that are ready, each once per slice."""
+    """The devices of all ready slices, each once per slice."""
     gpus = {gpu.uuid: gpu for gpu in snapshot.gpus}
     for report in snapshot.slices:
         if report.state not in _READY:
@@ -142,7 +173,7 @@ def used_devices(snapshot: NodeSnapshot) -> Iterator[UsedDevice]:
 
 
 def _device_of(gpu: GpuReport, grant: DeviceGrant, allocation: AllocationId) -> str:
-    """The UUID of what was granted; empty while it is not there."""
+    """The UUID of a granted device; empty while it does not exist."""
     if grant.profile is None:
         return str(gpu.uuid)
     if grant.share is not None:
@@ -166,7 +197,7 @@ def _seen(place: UsedDevice, use: DeviceUse) -> _Seen:
 
 
 def _busy_of(own: tuple[ProcessUse, ...], use: DeviceUse, *, alone: bool) -> float | None:
-    """What a tenant of a shared device does: by his processes, or by the device where it cannot be anybody else's."""
+    """The use by a tenant of a shared device: by its processes, or by the device if it has no other users."""
     if not own:
         return 0.0
     told = [each.busy_percent for each in own if each.busy_percent is not None]

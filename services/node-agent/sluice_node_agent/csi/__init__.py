@@ -1,1 +1,1 @@
-"""The node's part of the volume that every GPU container mounts: a CSI driver that decides nothing."""
+"""The node's CSI driver, for the volume that every GPU container mounts."""

@@ -1,7 +1,7 @@
 """
-The driver's life: sockets in the right order, none left behind, and nothing here that needs a GPU or the bus.
+Runs the CSI driver: creates its sockets in the right order and removes them. It needs neither a GPU nor the bus.
 
-While it is away no pod with a GPU starts or ends on the node, so it begins before everything else.
+Without it no pod with a GPU starts or ends on the node, so it starts before everything else.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from sluice_node_agent.csi.volumes import Volumes
 from sluice_node_agent.device.processes import Processes
 
 _THREADS = 8
-"""Each holds a volume for some milliseconds; a waiting for processes holds none."""
+"""Each handles a volume for some milliseconds; waiting for processes takes none."""
 _RENEW_EVERY_S = 10.0
 _DIRECTORY_MODE = 0o750
 _SOCKET_PATH_BYTES_MAX = 107
@@ -50,9 +50,9 @@ async def driver(
     within_s: float = WITHIN_S,
 ) -> AsyncIterator[None]:
     """
-    Serve the kubelet of `kubelet_root` for the time of the `async with`. Raises CsiError.
+    Serve the kubelet of `kubelet_root` within the `async with`. Raises CsiError.
 
-    `within_s` is how long an unpublishing waits for the pod's processes to end.
+    `within_s`: how long unpublishing waits for the pod's processes to end.
     """
     processes = processes or Processes()
     log = logs.get("csi", node=node)
@@ -84,7 +84,7 @@ async def driver(
         def register_registration(server: grpc.aio.Server) -> None:
             pluginregistration_pb2_grpc.add_RegistrationServicer_to_server(registration, server)
 
-        # A kubelet that finds the registration calls the driver at once: it must be there first, and go last.
+        # A kubelet that finds the registration calls the driver at once: it starts first, and ends last.
         async with (
             _socket(Path(socket_path(kubelet_root)), register_node),
             _socket(Path(registration_path(kubelet_root)), register_registration),
@@ -98,7 +98,7 @@ async def driver(
 
 
 async def _keep_shown(volumes: Volumes, threads: ThreadPoolExecutor, node: NodeName) -> None:
-    """Look again and again whether volumes show what they should: their memory disk may have been emptied."""
+    """Check volumes periodically: their memory disk may have been emptied."""
     log = logs.get("csi", node=node)
     loop = asyncio.get_running_loop()
     while True:
@@ -111,7 +111,7 @@ async def _keep_shown(volumes: Volumes, threads: ThreadPoolExecutor, node: NodeN
 
 
 class _Threads(ThreadPoolExecutor):
-    """Threads that nobody waits for: what is under way ends by itself within moments."""
+    """Threads that are not joined: running calls end by themselves within moments."""
 
     def __init__(self, count: int, name: str) -> None:
         super().__init__(max_workers=count, thread_name_prefix=name)
@@ -139,9 +139,9 @@ async def _socket(path: Path, register: Callable[[grpc.aio.Server], None]) -> As
     """
     Serve at `path`, for root alone. Raises CsiError.
 
-    It is made under another name and renamed when it listens, so that nobody meets one that does not, and so that only
-    its own socket is removed at the end: the server would remove whatever is at its path by then, a successor's too.
-    A kubelet looks at no name that begins with a dot (kubernetes/kubernetes,
+    The socket is created under another name and renamed once it listens, so that no client meets one that does not, and
+    only our own socket is removed at the end: the server would remove any socket at its path, a successor's too. A
+    kubelet ignores names that begin with a dot (kubernetes/kubernetes,
     pkg/kubelet/pluginmanager/pluginwatcher/plugin_watcher.go).
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -169,7 +169,7 @@ def _make_way(path: Path, draft: Path) -> None:
 
 
 def _put_in_place(draft: Path, path: Path) -> int:
-    """Give the socket its name, in place of one that a killed driver left. Returns its inode."""
+    """Rename the socket over one that a killed driver left. Returns its inode."""
     try:
         draft.chmod(0o600)
         _unlink_socket(path)
@@ -186,7 +186,7 @@ def _remove_own(path: Path, inode: int) -> None:
 
 
 def _unlink_socket(path: Path) -> None:
-    """Remove what a killed driver left. Raises OSError, also when something else is there."""
+    """Remove a killed driver's socket. Raises OSError, also when it is not a socket."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise FileExistsError(f"{path} is there and is no socket")

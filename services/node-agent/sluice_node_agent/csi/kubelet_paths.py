@@ -1,7 +1,7 @@
 """
-Where a kubelet wants a volume, read from the path that it names. Pure.
+Parses and builds a kubelet's volume paths. Pure.
 
-A path that is not exactly of this shape is never touched: what is mounted and removed here is done by root.
+A path that is not exactly of this shape is never touched: root mounts and removes there.
 """
 
 import re
@@ -11,15 +11,15 @@ from pathlib import PurePath
 from sluice.contracts.kube.names import CSI_DRIVER
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
-"""A UUID, or the hash that a kubelet gives a static pod (kubernetes/kubernetes, pkg/kubelet/config/common.go)."""
+"""A UUID, or a kubelet's hash for a static pod (kubernetes/kubernetes, pkg/kubelet/config/common.go)."""
 _VOLUME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 """A DNS label, as every volume's name."""
 _SHOWN = 300
-"""Characters of a wrong path that are told."""
+"""Characters of a wrong path in a message."""
 VOLUMES = ("volumes", "kubernetes.io~csi")
 """Between a pod's directory and the volume's (a '/' in a plugin's name becomes '~')."""
 MOUNT = "mount"
-"""What the driver makes in the volume's directory."""
+"""The mount point in the volume's directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +32,27 @@ class Target:
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """The directories below the kubelet's root down to the volume's own, which the kubelet makes."""
+        """The directories from the kubelet's root down to the volume's own, which the kubelet creates."""
         return ("pods", self.uid, *VOLUMES, self.volume)
 
 
 @dataclass(frozen=True, slots=True)
 class NoTarget:
-    """A path that is no place of a volume. `why` is one sentence."""
+    """A path that is not a volume's. `why` is one sentence."""
 
     why: str
 
 
 def is_pod_uid(text: str) -> bool:
-    """Whether `text` has the shape of a pod's UID, so that it may name a directory."""
+    """Whether `text` has the form of a pod's UID, so that it may name a directory."""
     return _UID.fullmatch(text) is not None
 
 
 def target_of(path: str, kubelet_root: PurePath, *, uid: str = "") -> Target | NoTarget:
     """
-    The place that `path` names below the kubelet's root.
+    Parse a target path below the kubelet's root.
 
-    `uid` is the pod's as the kubelet says it beside the path, empty when it did not.
+    `uid` is the pod's from the kubelet's request, empty if it has none.
     """
     wanted = f"{kubelet_root}/pods/<uid>/{'/'.join(VOLUMES)}/<volume>/{MOUNT}"
     parts = path.removeprefix(f"{kubelet_root}/").split("/") if path.startswith(f"{kubelet_root}/") else []
@@ -69,10 +69,10 @@ def target_of(path: str, kubelet_root: PurePath, *, uid: str = "") -> Target | N
 
 
 def socket_path(kubelet_root: PurePath) -> PurePath:
-    """Where the driver is called."""
+    """The driver's socket."""
     return kubelet_root / "plugins" / CSI_DRIVER / "csi.sock"
 
 
 def registration_path(kubelet_root: PurePath) -> PurePath:
-    """Where the kubelet finds that there is a driver."""
+    """The registration socket, where the kubelet finds the driver."""
     return kubelet_root / "plugins_registry" / f"{CSI_DRIVER}-reg.sock"

@@ -1,7 +1,7 @@
 """
-Mounts, as mount(2) has them. No decisions, and nothing is ever removed here.
+Mounts, as in mount(2). Nothing is ever removed here.
 
-Where a path could be changed by somebody meanwhile, give one through an open directory (`/proc/self/fd/<n>`).
+For a path that others could change meanwhile, pass one through an open directory (`/proc/self/fd/<n>`).
 """
 
 import ctypes
@@ -16,61 +16,61 @@ _DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _SEALED = _RDONLY | _NOSUID | _NODEV | _NOEXEC
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _POINT = 4
-"""Which field of a line of mountinfo is the mount point, counted from 0 (proc(5))."""
+"""The index of the mount point in a line of mountinfo (proc(5))."""
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 _STACKED_MAX = 16
-"""Mounts upon one another at one place. We never make two; a process that was killed between two steps may have."""
+"""Stacked mounts at one place. We never create two; a process killed between two steps may have."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def bind(source: str | Path, place: str | Path, *, deep: bool = True) -> None:
     """
-    Show `source` at `place` as well; if `deep`, with all that is mounted in it. Raises OSError.
+    Show `source` at `place` as well; if `deep`, with all mounts in it. Raises OSError.
 
-    What is seen at `place`, here and wherever it is passed on to, is as sealed as `source` is here.
+    The new mount, here and wherever it propagates, is sealed if `source` is.
     """
     _mount(source, place, _BIND | (_REC if deep else 0))
 
 
 def seal(place: str | Path, *, may_run: bool = False) -> None:
     """
-    Let nobody write, run or gain rights through what is mounted at `place`; if `may_run`, run. Raises OSError.
+    Forbid writing, programs and setuid below the mount at `place`; with `may_run`, allow programs. Raises OSError.
 
-    Also what a file system forbids as a whole (`/run` is `noexec` on many nodes) is then allowed here: the flags of one
-    mount are its own (mount(2), MS_REMOUNT with MS_BIND).
+    This also allows what the file system forbids as a whole (`/run` is `noexec` on many nodes): the flags of a mount
+    are its own (mount(2), MS_REMOUNT with MS_BIND).
 
-    That is not passed on: where `place` was passed on to before (from a container to its node), it stays as it was.
-    So what others shall find sealed is bound from a mount that is sealed already.
+    Flags do not propagate: where `place` had propagated already (from a container to its node), it keeps its flags. So
+    bind from a mount that is sealed already.
     """
     _mount("none", place, _REMOUNT | _BIND | (_SEALED & ~_NOEXEC if may_run else _SEALED))
 
 
 def share(place: str | Path) -> None:
-    """Let what is mounted below `place` from now on be seen wherever `place` is shown. Raises OSError."""
+    """Propagate later mounts below `place` to wherever it is shown. Raises OSError."""
     _mount("none", place, _SHARED)
 
 
 def detach(place: str | Path) -> None:
-    """Take away what is mounted at `place`; who is in it keeps it. Follows no link. Raises OSError."""
+    """Unmount `place`; processes in it keep it. Follows no link. Raises OSError."""
     if _libc.umount2(os.fsencode(place), _DETACH | _UMOUNT_NOFOLLOW) != 0:
         raise _error(place)
 
 
 def mount_id(descriptor: int) -> int:
-    """Of the mount that an open file is in (proc(5), /proc/<pid>/fdinfo). A mount point's differs from its parent's."""
+    """The mount id of an open file (proc(5), /proc/<pid>/fdinfo). A mount point's differs from its parent's."""
     lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
 
 
 def is_sealed(descriptor: int) -> bool:
-    """Whether an open directory is in a mount that was sealed."""
+    """Whether an open directory is in a sealed mount."""
     return os.fstatvfs(descriptor).f_flag & _SEALED == _SEALED
 
 
 def detach_all(place: Path) -> None:
-    """Take away all that is mounted at `place`, a directory. Raises OSError."""
+    """Unmount everything at `place`, a directory. Raises OSError."""
     for _ in range(_STACKED_MAX):
         if not is_mounted(place):
             return
@@ -79,7 +79,7 @@ def detach_all(place: Path) -> None:
 
 
 def is_mounted(place: Path) -> bool:
-    """Whether something is mounted at `place`. Raises OSError, also when it is a link or no directory."""
+    """Whether `place` is a mount point. Raises OSError, also when it is a link or no directory."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
     parent = os.open(place.parent, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -93,7 +93,7 @@ def is_mounted(place: Path) -> bool:
 
 
 def is_shared(place: Path) -> bool:
-    """Whether mounts below `place` are passed on to where it is shown (`shared:` in proc(5), mountinfo)."""
+    """Whether mounts below `place` propagate (`shared:` in proc(5), mountinfo)."""
     here = os.open(place, os.O_PATH | os.O_DIRECTORY)
     try:
         wanted = str(mount_id(here))
@@ -105,10 +105,10 @@ def is_shared(place: Path) -> bool:
 
 
 def mounted_below(place: Path, mounts: Path = _MOUNTINFO) -> list[str]:
-    """Where something is mounted below `place`; what is at `place` itself is left out. Raises OSError."""
+    """Mount points below `place`, without `place` itself. Raises OSError."""
     below = f"{place.resolve()}/"
     lines = [line.split(" ") for line in mounts.read_text("utf-8", "surrogateescape").splitlines()]
-    if any(len(fields) <= _POINT for fields in lines):  # what is not understood may be a mount that must be spared
+    if any(len(fields) <= _POINT for fields in lines):  # an unknown line may be a mount
         raise OSError(errno.EIO, "it is no list of mounts", str(mounts))
     points = (_ESCAPED.sub(lambda code: chr(int(code[1], 8)), fields[_POINT]) for fields in lines)
     return [point for point in points if point.startswith(below)]

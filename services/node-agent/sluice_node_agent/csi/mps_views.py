@@ -1,8 +1,8 @@
 """
 An MPS daemon's home as a container sees it: `pipe` and `log`, read-only, in a directory of the container's own.
 
-The home itself is mounted there, not its parts: a daemon that is started again makes its `pipe` anew. Removal takes the
-mount away first and then an empty directory; it goes into nothing, so nothing behind a mount can be lost.
+The home itself is mounted there, not its parts: a restarted daemon creates its `pipe` again. Removal unmounts first and
+then removes an empty directory; it never descends, so nothing behind a mount can be lost.
 """
 
 import contextlib
@@ -20,17 +20,17 @@ _MAY_NOT = {errno.EPERM, errno.EACCES}
 
 def make_view(place: Path, container: ContainerDevices, *, aside: Path) -> None:
     """
-    Show a container's home at `place`, which must not be there yet. Raises OSError.
+    Show a container's home at `place`, which must not exist yet. Raises OSError.
 
-    `aside` is a directory that nobody looks into, for a moment. Who may not mount makes links: they lead there on the
-    node, but not in a container.
+    `aside` is a private directory for a temporary mount. Without the right to mount, links are created: they work on
+    the node, but not in a container.
     """
     pipe, log = Path(container.mps_pipe_directory), Path(container.mps_log_directory)
     if (pipe.name, log) != (PIPE, pipe.parent / LOG):
         text = f"the MPS directories {pipe} and {log} of container {container.container!r} are not of one home"
         raise OSError(errno.EINVAL, text)
     place.mkdir()
-    place.chmod(_MODE)  # whatever the umask says
+    place.chmod(_MODE)  # regardless of the umask
     try:
         _bind_sealed(pipe.parent, place, aside)
     except OSError as error:
@@ -43,7 +43,7 @@ def make_view(place: Path, container: ContainerDevices, *, aside: Path) -> None:
 
 
 def shows_home(place: Path, container: ContainerDevices) -> bool:
-    """Whether what is at `place` is the home that is there now, or links to it."""
+    """Whether `place` shows the home that exists now, or links to it."""
     home = Path(container.mps_pipe_directory).parent
     try:
         return place.samefile(home) or leads_home(place, container)
@@ -61,7 +61,7 @@ def leads_home(place: Path, container: ContainerDevices) -> bool:
 
 
 def remove_view(place: Path) -> None:
-    """Take away what is shown at `place`, and the empty directory. Fine when it is gone. Raises OSError."""
+    """Unmount `place`, and remove the empty directory. Succeeds when it is gone. Raises OSError."""
     try:
         mounts.detach_all(place)
     except FileNotFoundError:
@@ -74,7 +74,7 @@ def remove_view(place: Path) -> None:
 
 
 def remove_views(directory: Path, ticket: str = "") -> None:
-    """Remove what a pod's directory shows of homes: for one ticket, or all of it. Raises OSError."""
+    """Remove a pod directory's views of homes: of one ticket, or all. Raises OSError."""
     begins = f"{SHARE_PREFIX}{ticket}-" if ticket else SHARE_PREFIX
     for place in sorted(directory.iterdir()):
         if place.name.startswith(begins):
@@ -83,13 +83,13 @@ def remove_views(directory: Path, ticket: str = "") -> None:
 
 def _bind_sealed(home: Path, place: Path, aside: Path) -> None:
     """
-    By way of `aside`, where it is sealed: a volume must never show it open, not even for a moment.
+    Bind by way of `aside`, where the mount is sealed: a volume must never show it open, not even for a moment.
 
-    What is in it may be run: a container preloads the time quota's library from there, and a loader maps no code from a
-    mount that is `noexec` (it says so, and goes on without). Nobody but the agent and its daemon can write there.
+    Programs in it may run: a container preloads the time quota's library from there, and a loader maps no code from a
+    `noexec` mount (it prints an error, and continues without). Only the agent and its daemon can write there.
     """
     aside.mkdir(mode=0o700, exist_ok=True)
-    mounts.detach_all(aside)  # left there by one that was killed
+    mounts.detach_all(aside)  # left by a killed process
     mounts.bind(home, aside, deep=False)
     try:
         mounts.seal(aside, may_run=True)

@@ -1,9 +1,9 @@
 """
-One directory per pod, which is shown in the pod's volume: the agent makes tickets in it, the driver mounts it.
+One directory per pod, shown in the pod's volume: the agent creates tickets in it, the driver mounts it.
 
-Two hands work here, perhaps of two processes, so every change is made under one file lock. A directory goes when
-neither a ticket nor a mount needs it. Nothing here survives a reboot: a ticket of the boot before would let a container
-start with a device that is gone, so if the file system kept anything it is removed before the driver is called.
+Agent and driver, perhaps in two processes, both change it, so every change takes one file lock. A directory is removed
+when neither a ticket nor a mount needs it. Nothing survives a reboot: an old ticket would let a container start with a
+device that is gone, so what the file system kept is removed before the driver is called.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from sluice_node_agent.csi.kubelet_paths import Target, is_pod_uid
 from sluice_node_agent.csi.mps_views import remove_views
 
 DIRECTORY_MODE = 0o711
-"""A container's user must get through; who does not know a name finds none."""
+"""A container's user can pass, and finds no name that it does not know."""
 _ROOT_MODE = 0o700
 _LOCK_S = 10.0
-"""Who holds the lock makes or removes a few directories and mounts: some milliseconds."""
+"""The longest wait for the lock: its holder creates or removes a few directories and mounts, in milliseconds."""
 _LOOK_S = 0.005
 _LOCK, _BOOT, _PUBLISHED, _SEALED, _ASIDE, _MARKS = ".lock", ".boot", ".published", ".sealed", ".aside", ".marks"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -33,12 +33,12 @@ class PodDirectories:
     """The directories of all pods of one node. Calls block briefly and raise OSError."""
 
     def __init__(self, root: Path, *, boot_id: Path = _BOOT_ID) -> None:
-        """Keep them in `root`; `boot_id` says which boot this is (proc(5), /proc/sys/kernel/random)."""
+        """Keep them in `root`; `boot_id` is the file with the boot's id (proc(5), /proc/sys/kernel/random)."""
         self.root = root
         self._boot_id = boot_id
 
     def open(self) -> None:
-        """Make the root, and remove what is left in it from before a reboot."""
+        """Create the root, and remove what a reboot left in it."""
         self.root.mkdir(mode=_ROOT_MODE, parents=True, exist_ok=True)
         self.root.chmod(_ROOT_MODE)
         with self.locked():
@@ -57,34 +57,35 @@ class PodDirectories:
 
     def prepare_mounts(self) -> bool:
         """
-        Make the sealed view of the root of which volumes are parts. Whether the root was on a shared mount before.
+        Create the sealed view of the root that volumes are parts of. Returns whether the root was on a shared mount
+        before.
 
-        What is mounted in a pod's directory must appear in its volume. Where the root's mount is private (a container
-        without mount propagation), it is shown upon itself and shared: that holds for this life of the container.
+        A mount in a pod's directory must appear in its volume. If the root's mount is private (a container without
+        mount propagation), it is bound onto itself and shared, for this life of the container.
         """
         with self.locked():
             return self._show_sealed()
 
     def sealed(self, uid: str) -> Path:
-        """The directory of a pod as its volume shall show it."""
+        """A pod's directory as its volume shows it."""
         return self.root / _SEALED / uid
 
     @property
     def marks(self) -> Path:
-        """For the agent's notes of what it makes on the GPUs: they end with the boot, as tickets do."""
+        """For the agent's ownership marks: they end with the boot, as tickets do."""
         return self.root / _MARKS
 
     @property
     def aside(self) -> Path:
-        """For mounts in the making."""
+        """For temporary mounts."""
         return self.root / _ASIDE
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """
-        Be the only one who changes anything. Raises OSError (ETIMEDOUT) when somebody else is for too long.
+        Hold the lock of all changes. Raises OSError (ETIMEDOUT) when it stays taken.
 
-        What was here may have been removed since it was opened: a memory disk is emptied, or another mounted over it.
+        The root may have been removed since it was opened: a memory disk emptied, or another mounted over it.
         """
         self.root.mkdir(mode=_ROOT_MODE, parents=True, exist_ok=True)
         descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -97,13 +98,13 @@ class PodDirectories:
     # -- under the lock -------------------------------------------------------------------------------------------
 
     def make(self, uid: str) -> Path:
-        """The directory of a pod, made unless it is there."""
+        """The directory of a pod, created if needed."""
         if not is_pod_uid(uid):
             raise OSError(errno.EINVAL, f"{uid!r} is no pod's UID")
         place = self.root / uid
         with contextlib.suppress(FileExistsError):
             place.mkdir()
-            place.chmod(DIRECTORY_MODE)  # whatever the umask says
+            place.chmod(DIRECTORY_MODE)  # regardless of the umask
         return place
 
     def all(self) -> list[Path]:
@@ -113,25 +114,25 @@ class PodDirectories:
         return sorted(path for path in self.root.iterdir() if is_pod_uid(path.name))
 
     def keep_sealed(self) -> None:
-        """The sealed view is there, also where what it showed was removed or mounted over since."""
+        """Restore the sealed view if what it showed was removed or mounted over."""
         self._show_sealed()
 
     def note_published(self, target: Target) -> None:
-        """From now on a volume may show the pod's directory."""
+        """A volume may show the pod's directory from now on."""
         (self.root / _PUBLISHED).mkdir(mode=_ROOT_MODE, exist_ok=True)
         (self.root / _PUBLISHED / _note(target)).touch(mode=0o600)
 
     def note_unpublished(self, target: Target) -> None:
-        """No volume shows it any more at this place."""
+        """This volume no longer shows it."""
         (self.root / _PUBLISHED / _note(target)).unlink(missing_ok=True)
 
     def is_published(self, uid: str) -> bool:
-        """Whether a volume may show the pod's directory. It must then stay: one made anew would not be seen there."""
+        """Whether a volume may show the pod's directory. It must then stay: a new one would not appear there."""
         notes = self.root / _PUBLISHED
         return notes.is_dir() and any(note.name.startswith(f"{uid}.") for note in notes.iterdir())
 
     def release(self, uid: str) -> None:
-        """Remove the directory of a pod, if nothing is in it and no volume shows it."""
+        """Remove a pod's directory, if it is empty and no volume shows it."""
         if self.is_published(uid):
             return
         try:
@@ -154,7 +155,7 @@ class PodDirectories:
         if not mounts.is_mounted(sealed) or not sealed.samefile(self.root):
             mounts.detach_all(sealed)
             mounts.bind(self.root, sealed)
-        mounts.seal(sealed)  # on a node it is as a container made it before it was sealed
+        mounts.seal(sealed)  # on the node it still has the flags from before
         return was_shared
 
     def _known_boot(self) -> str:
@@ -164,7 +165,7 @@ class PodDirectories:
             return ""
 
     def _clear(self) -> None:
-        """Remove what is of another boot. No mount survived it; where one is there all the same nothing is removed."""
+        """Remove files of another boot. No mount survives a reboot; if there is one, nothing is removed."""
         for directory in self.all():
             remove_views(directory)
             if found := mounts.mounted_below(directory):
@@ -175,7 +176,7 @@ class PodDirectories:
 
 
 def _note(target: Target) -> str:
-    """Neither part holds a dot."""
+    """The note's name; neither part contains a dot."""
     return f"{target.uid}.{target.volume}"
 
 

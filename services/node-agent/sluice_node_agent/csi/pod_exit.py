@@ -1,8 +1,8 @@
 """
-Whether any process of a pod is left, asked until none is or the time is up.
+Wait until no process of a pod is left, with a limit.
 
-A kubelet may say that a volume is no longer needed before the pod's processes are gone (seen of v1.36.2: a second
-before, for a pod deleted by force while its kubelet was away). Whoever waits shares the looks at /proc with all others.
+A kubelet may unpublish a volume before the pod's processes are gone (seen with v1.36.2: a second before, for a pod
+deleted by force while its kubelet was away). All waiting calls share one scan of /proc.
 """
 
 import asyncio
@@ -12,21 +12,21 @@ from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.preflight.permissions import INITIAL_PID_NAMESPACE
 
 WITHIN_S = 100.0
-"""A kubelet ends a call after 120 s, without a word to say why (seen of v1.36.2)."""
+"""A kubelet ends a call after 120 s, without a reason (seen with v1.36.2)."""
 _PAUSE_FIRST_S = 0.1
 _PAUSE_MAX_S = 1.0
 _KUBELETS = frozenset({"kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite", "hyperkube"})
-"""Commands that are a kubelet or hold one: who sees it sees what it starts."""
+"""Commands that are or contain a kubelet: if one is visible, so are its pods."""
 
 PodPids = dict[str, tuple[int, ...]]
-"""By the UID of a pod, its processes."""
+"""The processes of each pod, by UID."""
 
 
 class PodExitWait:
-    """The processes of pods. Only for one event loop."""
+    """The processes of pods. For one event loop."""
 
     def __init__(self, processes: Processes, threads: Threads) -> None:
-        """Look through `processes`, in one of `threads` at a time."""
+        """Scan `processes`, in one of `threads` at a time."""
         self._processes = processes
         self._threads = threads
         self._current: asyncio.Task[PodPids] | None = None
@@ -34,9 +34,10 @@ class PodExitWait:
 
     async def left_of(self, uid: str, *, within_s: float = WITHIN_S) -> tuple[int, ...]:
         """
-        The processes of a pod that are left after `within_s`; returns as soon as none is. Raises OSError without /proc.
+        The processes of a pod that are left after `within_s`; returns as soon as there is none. Raises OSError without
+        /proc.
 
-        None is left when two looks in a row found none: one may miss a child that its parent made in passing.
+        Two scans in a row must find none: one may miss a child that its parent created meanwhile.
         """
         clock = asyncio.get_running_loop().time
         until, pause_s, free = clock() + within_s, _PAUSE_FIRST_S, 0
@@ -52,7 +53,7 @@ class PodExitWait:
                 pause_s = min(_PAUSE_MAX_S, pause_s * 2)
 
     async def _look(self) -> PodPids:
-        """A look that begins after this call; those who call before it begins share it."""
+        """A scan that begins after this call; calls made before it begins share it."""
         if self._next is None:
             self._next = asyncio.create_task(self._after(self._current))
         return await asyncio.shield(self._next)
@@ -65,7 +66,7 @@ class PodExitWait:
 
 
 def all_of(processes: Processes) -> PodPids:
-    """The processes of all pods, zombies left out: they hold nothing any more. Raises OSError without /proc."""
+    """The processes of all pods, without zombies, which hold nothing. Raises OSError without /proc."""
     found: dict[str, set[int]] = {}
     for pid in processes.pids():
         for thread in processes.threads_of(pid):
@@ -75,7 +76,7 @@ def all_of(processes: Processes) -> PodPids:
 
 
 def why_unseen(processes: Processes) -> str:
-    """Why processes of pods could run here without being seen; empty when they are all seen. Raises OSError."""
+    """Why pods' processes could run here invisibly; empty when all are visible. Raises OSError."""
     namespace = str((processes.root / "self/ns/pid").readlink())
     if namespace == INITIAL_PID_NAMESPACE or any(processes.name_of(pid) in _KUBELETS for pid in processes.pids()):
         return ""

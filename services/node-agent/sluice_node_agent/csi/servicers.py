@@ -1,8 +1,8 @@
 """
-What a kubelet asks of the driver, answered. No decision is made here about who may have what.
+The driver's answers to the kubelet. Any pod gets its volume.
 
-Publishing never waits: a kubelet resolves a container's environment from the object with which it began, so whatever
-changes while it waits for a volume comes too late. What holds a container is the ticket in its pod's directory.
+Publishing never waits: a kubelet resolves a container's environment from the object that it started with, so changes
+while it waits for a volume come too late. The ticket in its pod's directory is what holds a container.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ from sluice_node_agent.csi.volumes import Volumes
 
 T = TypeVar("T")
 VERSIONS = ("1.0.0",)
-"""Of CSI, as a kubelet v1.36.2 takes them; `1` or `v1` it refuses."""
+"""CSI versions, as a kubelet v1.36.2 accepts them; it rejects `1` and `v1`."""
 _POD_UID = "csi.storage.k8s.io/pod.uid"
 _SHOWN = 10
-"""Processes that are named in an answer."""
+"""Processes named in an answer."""
 
 
 class Registration(pluginregistration_pb2_grpc.RegistrationServicer):
-    """Tells the kubelet that there is a driver."""
+    """Registers the driver with the kubelet."""
 
     def __init__(self, kubelet_root: PurePath) -> None:
-        """The driver's socket is where `socket_path` says."""
+        """The driver's socket is at `socket_path`."""
         self._endpoint = str(socket_path(kubelet_root))
         self._log = logs.get("csi")
 
@@ -43,7 +43,7 @@ class Registration(pluginregistration_pb2_grpc.RegistrationServicer):
         request: pluginregistration_pb2.InfoRequest,  # noqa: ARG002
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> pluginregistration_pb2.PluginInfo:
-        """The driver's name and where it is called: a bare path."""
+        """The driver's name and its socket: a bare path."""
         return pluginregistration_pb2.PluginInfo(
             type="CSIPlugin", name=CSI_DRIVER, endpoint=self._endpoint, supported_versions=VERSIONS
         )
@@ -53,7 +53,7 @@ class Registration(pluginregistration_pb2_grpc.RegistrationServicer):
         request: pluginregistration_pb2.RegistrationStatus,
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> pluginregistration_pb2.RegistrationStatusResponse:
-        """What the kubelet made of it. Nothing else ever tells that it refused."""
+        """The kubelet's result. No other message reports a rejection."""
         if request.plugin_registered:
             self._log.info("the kubelet has registered the driver", driver=CSI_DRIVER)
         else:
@@ -78,7 +78,7 @@ class Node(csi_pb2_grpc.NodeServicer):
         *,
         within_s: float = WITHIN_S,
     ) -> None:
-        """`within_s` is how long an unpublishing waits for the pod's processes to end."""
+        """`within_s`: how long unpublishing waits for the pod's processes to end."""
         self._node = node
         self._root = kubelet_root
         self._volumes = volumes
@@ -100,13 +100,13 @@ class Node(csi_pb2_grpc.NodeServicer):
         request: csi_pb2.NodeGetCapabilitiesRequest,  # noqa: ARG002
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> csi_pb2.NodeGetCapabilitiesResponse:
-        """None. Asked twice before every publishing."""
+        """None. Asked twice before every publish call."""
         return csi_pb2.NodeGetCapabilitiesResponse()
 
     async def NodePublishVolume(  # noqa: N802
         self, request: csi_pb2.NodePublishVolumeRequest, context: grpc.aio.ServicerContext
     ) -> csi_pb2.NodePublishVolumeResponse:
-        """Show the pod's directory, whoever the pod is. Asked again for every running pod when the kubelet restarts."""
+        """Show the pod's directory, for any pod. Repeated for every running pod when the kubelet restarts."""
         uid = request.volume_context.get(_POD_UID, "")
         target = await self._target(request.target_path, uid, context)
         if await self._done(lambda: self._volumes.publish(target), "published", target, context):
@@ -116,7 +116,7 @@ class Node(csi_pb2_grpc.NodeServicer):
     async def NodeUnpublishVolume(  # noqa: N802
         self, request: csi_pb2.NodeUnpublishVolumeRequest, context: grpc.aio.ServicerContext
     ) -> csi_pb2.NodeUnpublishVolumeResponse:
-        """Take the volume away when no process of the pod is left. A graceful deletion waits for this answer."""
+        """Remove the volume once no process of the pod is left. A graceful deletion waits for this answer."""
         target = await self._target(request.target_path, "", context)
         try:
             left = await self._tenants.left_of(target.uid, within_s=self._within_s)

@@ -1,8 +1,8 @@
 """
-Showing a pod's directory where its kubelet wants the volume, and taking it away again.
+Mounts a pod's directory at its kubelet's target path, and unmounts it.
 
-It never decides who may have a volume. Every directory on the way down from the kubelet's root is opened by itself and
-no link is followed, and only what was made here is removed: an empty directory.
+Every directory from the kubelet's root down is opened separately and no link is followed; only our own empty directory
+is removed.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from sluice_node_agent.csi.pod_directories import PodDirectories
 _OPEN = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _INSIDE = _OPEN | os.O_NOFOLLOW
 _STACKED_MAX = 16
-"""Mounts upon one another at one place. We never make two."""
+"""Stacked mounts at one place. We never create two."""
 
 
 class Volumes:
@@ -32,7 +32,7 @@ class Volumes:
         self._sources = sources
 
     def publish(self, target: Target) -> bool:
-        """Show the pod's directory at its target, sealed. Whether anything had to be done."""
+        """Show the pod's directory at its target, sealed. Returns whether anything was done."""
         with self._sources.locked(), self._parent(target) as parent:
             self._sources.note_published(target)
             source = self._sources.make(target.uid)
@@ -45,9 +45,9 @@ class Volumes:
 
     def renew(self) -> tuple[Target, ...]:
         """
-        Show again what volumes showed that is not there any more: a kubelet asks only once. Returns which.
+        Show the directory again in volumes whose source is gone: a kubelet asks only once. Returns them.
 
-        Only where something of ours is mounted now: what a kubelet gives up meanwhile stays given up.
+        Only where our mount still is: a volume that a kubelet gives up meanwhile stays given up.
         """
         renewed = []
         for place in sorted(self._root.glob(f"pods/*/{'/'.join(VOLUMES)}/{VOLUME}/{MOUNT}")):
@@ -57,7 +57,7 @@ class Volumes:
         return tuple(renewed)
 
     def unpublish(self, target: Target) -> bool:
-        """Take a volume away. Nobody of the pod may be left. Whether there was anything to do."""
+        """Remove a volume. No process of the pod may be left. Returns whether there was one."""
         with self._sources.locked():
             source = self._sources.root / target.uid
             if source.is_dir():
@@ -75,7 +75,7 @@ class Volumes:
 
     @contextlib.contextmanager
     def _parent(self, target: Target) -> Iterator[int]:
-        """The directory of the volume, which the kubelet made, open."""
+        """The volume's directory, which the kubelet created, open."""
         opened = os.open(self._root, _OPEN)
         try:
             for name in target.parents:
@@ -87,7 +87,7 @@ class Volumes:
             os.close(opened)
 
     def _renewed(self, target: Target) -> bool:
-        """Whether a volume showed something else than its pod's directory, and shows that now."""
+        """Whether a volume showed another directory than its pod's, and now shows that."""
         source = self._sources.root / target.uid
         with (
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
@@ -111,7 +111,7 @@ class Volumes:
             os.close(here)
 
     def _is_covered(self, parent: int) -> bool:
-        """Whether something is mounted at the target."""
+        """Whether the target is a mount point."""
         here = os.open(MOUNT, _INSIDE, dir_fd=parent)
         try:
             return mounts.mount_id(here) != mounts.mount_id(parent)
@@ -119,7 +119,7 @@ class Volumes:
             os.close(here)
 
     def _shows(self, parent: int, source: Path) -> bool:
-        """Whether the pod's directory is there already, and sealed."""
+        """Whether the pod's directory is mounted there already, and sealed."""
         if not self._is_covered(parent):
             return False
         here = os.open(MOUNT, _INSIDE, dir_fd=parent)
@@ -132,7 +132,7 @@ class Volumes:
             os.close(here)
 
     def _uncover(self, parent: int) -> None:
-        """Take away all that is mounted at the target: ours, or what is left of a directory that is gone."""
+        """Unmount everything at the target: ours, or what is left of a directory that is gone."""
         for _ in range(_STACKED_MAX):
             if not self._is_covered(parent):
                 return

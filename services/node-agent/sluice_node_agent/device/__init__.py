@@ -1,1 +1,1 @@
-"""The port to GPUs and what stands behind it."""
+"""The port to GPUs, and its backends."""

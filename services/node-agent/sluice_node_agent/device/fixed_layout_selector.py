@@ -1,7 +1,7 @@
 """
-Which GPUs have a layout that an administrator fixed, as an operator names them.
+Selects the GPUs whose layout an administrator fixed, from an operator's setting.
 
-The same names may be given to every node of a cluster: those of other nodes say nothing here. It reads nothing.
+Every node of a cluster can get the same setting: entries for other nodes are ignored. Pure.
 """
 
 import re
@@ -18,23 +18,23 @@ _NODE = re.compile(rf"(?P<node>{_LABEL}(?:\.{_LABEL})*)(?::(?P<index>\d{{1,3}}))
 
 @dataclass(frozen=True, slots=True)
 class FixedLayoutSelector:
-    """Those of one node."""
+    """The selected GPUs of one node."""
 
     all: bool = False
     uuids: frozenset[str] = frozenset()
     indices: frozenset[int] = frozenset()
 
     def __contains__(self, gpu: tuple[GpuUuid, int]) -> bool:
-        """Whether a GPU (its UUID and its index) is one of them."""
+        """Whether a GPU (its UUID and its index) is selected."""
         uuid, index = gpu
         return self.all or uuid in self.uuids or index in self.indices
 
 
 def parse_selector(named: Iterable[str], node: NodeName) -> FixedLayoutSelector:
     """
-    Those of a node among all that are named: `all`, a node (all of its GPUs), `<node>:<index>`, or a GPU's UUID.
+    Parse a node's entries: `all`, a node (all of its GPUs), `<node>:<index>`, or a GPU's UUID.
 
-    Raises ValueError for a name that is none of these.
+    Raises ValueError for any other entry.
     """
     everywhere, uuids, indices = False, set[str](), set[int]()
     for name in named:
@@ -42,7 +42,7 @@ def parse_selector(named: Iterable[str], node: NodeName) -> FixedLayoutSelector:
         if name == ALL:
             everywhere = True
         elif _UUID.fullmatch(name):
-            uuids.add(f"GPU-{name.removeprefix('GPU-').lower()}")  # as drivers say them
+            uuids.add(f"GPU-{name.removeprefix('GPU-').lower()}")  # as drivers print them
         elif found is None:
             raise ValueError(f"{name[:100]!r} is no GPU: say all, a node's name, <node>:<index>, or a UUID (GPU-...)")
         elif found["node"] == node:
@@ -52,5 +52,5 @@ def parse_selector(named: Iterable[str], node: NodeName) -> FixedLayoutSelector:
 
 
 def refusal(gpu: GpuUuid, doing: str) -> str:
-    """What is said to who would change such a GPU."""
+    """The message for a refused change of a selected GPU."""
     return f"{gpu}: {doing} is refused: its layout is fixed by its administrator"

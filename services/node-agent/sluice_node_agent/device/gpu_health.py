@@ -1,10 +1,10 @@
 """
-Whether a GPU may get new slices, from what its driver says of it. Plain facts to words; no NVML here.
+Whether a GPU may get new slices, from its driver's health facts. No NVML here.
 
-An Xid is an error that the driver reports by itself. Most are an application's own fault, or are dealt with by
-restarting it, and must not take a GPU out of the fleet: a faulty job would walk through it and take out one GPU after
-the other. The driver's *recovery action* (R565 and newer) says of itself what is needed; it outlives this process and
-ends with the reset, so it is believed before anything that is remembered here.
+An Xid is an error that the driver reports by itself. Most are an application's own fault, or are solved by restarting
+it, and takes no GPU out of the fleet: a faulty job would move on and take out one GPU after the other. The
+driver's *recovery action* (R565 and newer) names what the GPU needs; it outlives this process and ends with the reset,
+so it takes precedence over what is remembered here.
 """
 
 import threading
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sluice.contracts.ids import GpuUuid
 
 RECOVERY_CHANGED = 154
-"""The Xid by which the driver tells that it asks for another recovery action than before."""
+"""The Xid by which the driver reports a changed recovery action."""
 
 APPLICATION_XIDS = frozenset(
     {
@@ -31,7 +31,7 @@ APPLICATION_XIDS = frozenset(
         # Immediate action IGNORE there: notes, among them a memory row that was marked for remapping (63), which does
         # not affect other work or new work (NVIDIA, A100 GPU memory error management).
         *(14, 37, 38, 44, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 157, 160, 161),
-        # What it changed to is read from the GPU.
+        # The new action is read from the GPU.
         RECOVERY_CHANGED,
     }
 )
@@ -71,16 +71,16 @@ _RECOVERY_WORDS: Mapping[int, str] = {
     7: "the driver asks for a reboot of the system",
 }
 _RESET_HELPS = frozenset({None, 0, 1, _DRAIN})
-"""Recovery actions with which a reset is advised: the driver asks for one, for nothing, or cannot tell."""
+"""Recovery actions with which a reset is advised: the driver asks for one, for nothing, or does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthFacts:
     """
-    What a GPU's driver says of its health.
+    Health facts of a GPU, from its driver.
 
-    `mig_now` and `mig_next`: MIG mode as it is, and as it will be after a reset. `recovery` is the recovery action
-    (0: none needed; None: this driver cannot tell). `uncorrected` counts uncorrectable ECC errors since the last reset.
+    `mig_now` and `mig_next`: MIG mode now, and after the next reset. `recovery` is the recovery action (0: none needed;
+    None: not reported by this driver). `uncorrected` counts uncorrectable ECC errors since the last reset.
     """
 
     mig_now: bool
@@ -90,17 +90,17 @@ class HealthFacts:
 
 
 def is_critical(xid: int) -> bool:
-    """Whether this Xid stops new slices. One that is not known does: nobody knows what it leaves behind."""
+    """Whether this Xid stops new slices. An unknown one does: its effects are unknown."""
     return xid not in APPLICATION_XIDS
 
 
 def reset_of(gpu: GpuUuid, before: str = "end what runs on the GPU") -> str:
     """
-    How a person resets one GPU. `before` is what has to be done while the agent is there.
+    How an operator resets one GPU. `before`: what to do while the agent still runs.
 
-    The agent goes before the reset, because a driver refuses to reset what a process holds, and the agent holds every
-    GPU; what runs ends before the agent goes, because a pod with a slice can end only while it is there. The GPU is
-    named, because without -i nvidia-smi resets all of the node, under all tenants.
+    The agent stops before the reset, because a driver does not reset a GPU that a process holds, and the agent holds
+    all of them; pods end before the agent stops, because a pod with a slice can end only while it runs. The command
+    names the GPU, because without -i nvidia-smi resets all of the node, under all tenants.
     """
     return (
         f"{before}, stop the node's agent (remove its label sluice.dev/agent) and run"
@@ -110,10 +110,10 @@ def reset_of(gpu: GpuUuid, before: str = "end what runs on the GPU") -> str:
 
 def why_unhealthy(facts: HealthFacts, xids: tuple[int, ...], gpu: GpuUuid) -> str:
     """
-    Why a GPU that answers must get no new slices, and then what to do; empty when it may.
+    Why a GPU that answers gets no new slices, and the remedy; empty when it may get some.
 
-    The remedy is said once for all reasons. No reset is advised where the driver asks for something else: it would be
-    in vain, and end what runs there.
+    The remedy follows all reasons once. No reset is advised where the driver asks for something else: it would not
+    help, and would end what runs there.
     """
     reasons = []
     if facts.mig_now != facts.mig_next:
@@ -122,7 +122,7 @@ def why_unhealthy(facts: HealthFacts, xids: tuple[int, ...], gpu: GpuUuid) -> st
     if facts.recovery is not None and facts.recovery != 0:
         reasons.append(_RECOVERY_WORDS.get(facts.recovery, f"the driver asks for recovery action {facts.recovery}"))
     reasons += [f"Xid {xid}: {_XID_WORDS.get(xid, 'an error that is not known to be harmless')}" for xid in xids]
-    # A driver that tells the recovery action has judged its ECC errors in it; an older one leaves the judging to us.
+    # A recovery action covers ECC errors; an older driver reports none, so they count here.
     if facts.recovery is None and facts.uncorrected > 0 and not xids:
         reasons.append(f"{facts.uncorrected} uncorrectable ECC errors since the last reset")
     why = "; ".join(reasons)
@@ -133,21 +133,21 @@ def why_unhealthy(facts: HealthFacts, xids: tuple[int, ...], gpu: GpuUuid) -> st
 
 
 class XidHistory:
-    """The critical Xids of this process's life, by GPU. Asked from any thread."""
+    """The critical Xids since this process started, by GPU. Thread-safe."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Start empty."""
         self._lock = threading.Lock()
         self._seen: dict[GpuUuid, dict[int, None]] = {}
         self._asked: set[GpuUuid] = set()
 
     def add(self, gpu: GpuUuid, xid: int) -> None:
-        """A critical Xid of the GPU was reported. There are a few hundred numbers, so this cannot grow."""
+        """A critical Xid of the GPU was reported. Bounded: there are a few hundred numbers."""
         with self._lock:
             self._seen.setdefault(gpu, {})[xid] = None
 
     def of(self, gpu: GpuUuid) -> tuple[int, ...]:
-        """In the order in which they came."""
+        """In order of arrival."""
         with self._lock:
             return tuple(self._seen.get(gpu, ()))
 
@@ -158,7 +158,7 @@ class XidHistory:
             self._asked.discard(gpu)
 
     def recovery(self, gpu: GpuUuid, action: int | None) -> None:
-        """What recovery the driver asks for now. When it asked and does not ask any more, the GPU was recovered."""
+        """Note the driver's recovery action. When it no longer asks for one, the GPU was recovered."""
         with self._lock:
             if action:
                 self._asked.add(gpu)

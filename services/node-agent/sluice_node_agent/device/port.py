@@ -1,9 +1,9 @@
 """
-The port to a node's GPUs, in our words: what the simulated devices and NVML both can do.
+The port to a node's GPUs, implemented by NVML and by simulated devices.
 
-Every call blocks, is about one GPU, and raises a DeviceError or says what is there. Nothing here decides, retries or
-waits. The words follow the NVML API reference: a GPU instance (GI) holds memory slices, a compute instance (CI) in it
-makes it a MIG device with a UUID; they are created in this order and destroyed in the other.
+Every call blocks, is about one GPU, and returns or raises a DeviceError. Nothing here decides, retries or waits. Terms
+follow the NVML API reference: a GPU instance (GI) holds memory slices, a compute instance (CI) in it makes it a MIG
+device with a UUID; they are created in this order and destroyed in reverse.
 """
 
 from collections.abc import Collection
@@ -11,18 +11,18 @@ from typing import ClassVar, Protocol
 
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
-from sluice_node_agent.core.device_use import DeviceUse
 from sluice_node_agent.core.events import DeviceErrorKind, Holder
+from sluice_node_agent.core.usage import DeviceUse
 
 
 class DeviceError(Exception):
-    """A device did not do what it was asked to. Its text is one sentence."""
+    """A device operation failed. Its text is one sentence."""
 
     kind: ClassVar[DeviceErrorKind] = DeviceErrorKind.UNKNOWN
 
 
 class InsufficientResourcesError(DeviceError):
-    """No room at that placement, or an engine is used up (NVML_ERROR_INSUFFICIENT_RESOURCES)."""
+    """No room at that placement, or no engine left (NVML_ERROR_INSUFFICIENT_RESOURCES)."""
 
     kind = DeviceErrorKind.INSUFFICIENT_RESOURCES
 
@@ -40,7 +40,7 @@ class NotSupportedError(DeviceError):
 
 
 class NoPermissionError(DeviceError):
-    """The process may not (NVML_ERROR_NO_PERMISSION)."""
+    """The process lacks permission (NVML_ERROR_NO_PERMISSION)."""
 
     kind = DeviceErrorKind.NO_PERMISSION
 
@@ -64,13 +64,13 @@ class InvalidArgumentError(DeviceError):
 
 
 class DriverMismatchError(DeviceError):
-    """Library and driver do not fit (NVML_ERROR_LIB_RM_VERSION_MISMATCH, NVML_ERROR_FUNCTION_NOT_FOUND)."""
+    """Library and driver do not match (NVML_ERROR_LIB_RM_VERSION_MISMATCH, NVML_ERROR_FUNCTION_NOT_FOUND)."""
 
     kind = DeviceErrorKind.DRIVER_MISMATCH
 
 
 class DifferentError(DeviceError):
-    """What is there is not what was expected. It was left alone."""
+    """The device differs from what was expected. It was left alone."""
 
     kind = DeviceErrorKind.DIFFERENT
 
@@ -80,36 +80,36 @@ class TimedOutError(DeviceError):
 
 
 class BackendError(Exception):
-    """The GPUs of this node cannot be used at all: no driver, no library, no right. One sentence with the remedy."""
+    """The GPUs of this node cannot be used: no driver, no library, no permission. One sentence with the remedy."""
 
 
 class RebootedError(Exception):
-    """The node was rebooted under this process. Only simulated nodes can do that: the agent must start anew."""
+    """The node was rebooted under this process, which only simulated nodes do: the agent must restart."""
 
 
 class GpuBackend(Protocol):
     """The GPUs of one node. Calls about one GPU come one at a time, from any thread."""
 
     def boot_id(self) -> str:
-        """One life of the node's kernel: instances do not survive it (/proc/sys/kernel/random/boot_id)."""
+        """Identifies one boot of the node's kernel: instances do not survive it (/proc/sys/kernel/random/boot_id)."""
 
     def driver_version(self) -> str:
-        """As the driver says it."""
+        """As the driver reports it."""
 
     def read(self) -> tuple[GpuReport, ...]:
         """
-        All GPUs in index order, each with every GPU instance on it, those without compute instance included.
+        All GPUs in index order, each with every GPU instance on it, also those without compute instance.
 
-        `allocation` is None and `creatable` empty. A GPU that does not answer is reported `lost` and not healthy,
-        without instances; one that answers and must get no new slices (a critical Xid, MIG mode pending a reset) is
-        reported not healthy, with its instances and the reason.
+        `allocation` is None and `creatable` empty. A GPU that does not answer is `lost` and not healthy, without
+        instances; one that answers but must get no new slices (a critical Xid, MIG mode pending a reset) is not
+        healthy, with its instances and the reason.
 
-        A GPU whose layout is fixed says so; instances that are there and cannot be handed out say why (`unusable`),
-        and each call that would make or destroy one there raises NotSupportedError.
+        A GPU with a fixed layout is marked so; existing instances that cannot be assigned have the reason (`unusable`),
+        and each call that would create or destroy one there raises NotSupportedError.
         """
 
     def nameless(self) -> dict[int, str]:
-        """The GPUs that `read` left out, because they could not even tell their UUID: by index, why."""
+        """The GPUs that `read` left out, because they could not read their UUID: index to reason."""
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
         """One GPU, as in `read`. Raises GpuLostError when it is not on this node."""
@@ -118,7 +118,7 @@ class GpuBackend(Protocol):
         """One GPU instance. Raises NotFoundError."""
 
     def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
-        """The id of the GPU instance of this profile that is at exactly this placement; None where none is."""
+        """The id of the GPU instance of this profile at exactly this placement; None if there is none."""
 
     def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int:
         """Create at exactly this placement (memory slices). Returns the id that the driver chose."""
@@ -139,22 +139,23 @@ class GpuBackend(Protocol):
         """Compute mode EXCLUSIVE_PROCESS, or DEFAULT. Raises NotSupportedError on a GPU in MIG mode."""
 
     def remaining(self, gpu: GpuUuid) -> dict[str, int]:
-        """Per profile, how many more the driver says could be created now; empty without MIG."""
+        """How many more the driver can create now, per profile; empty without MIG."""
 
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
         """
-        What devices of a GPU (its own UUID, or those of MIG devices) are used for; those that are not there left out.
+        The use of devices of a GPU (its own UUID, or those of MIG devices); missing ones are left out.
 
-        In MIG mode nothing is told of the whole GPU. What the driver does not tell is None, and no error.
+        In MIG mode nothing is reported for the whole GPU. A value that the driver does not report is None, not an
+        error.
         """
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
         """
-        Wait up to `timeout_s` for the driver to tell of errors by itself (Xid); returns the GPUs that have to be read.
-        One that was `nameless` is among them once it tells its UUID.
+        Wait up to `timeout_s` for errors that the driver reports by itself (Xid); returns the GPUs to read. One that
+        was `nameless` is among them once it can read its UUID.
 
-        The only call that may be under way beside others.
+        The only call that may overlap others.
         """
 
     def close(self) -> None:
-        """Let go of the driver. Nothing may be called any more."""
+        """Close the driver. No call may follow."""

@@ -1,10 +1,9 @@
 """
-Processes as the kernel shows them: whose pod they are of, what they are called, since when they run, what they hold.
+Processes as the kernel shows them: their pod, name, start time and open devices.
 
 Read from a `/proc`, which must be the host's: inside a PID namespace of its own an agent would miss the tenants'
-processes, or take one for another. Processes vanish while they are read; one that is gone is told as nothing, never as
-an error. What could not be looked at is an OSError, never "nobody": whoever takes the one for the other ends what
-still runs. Nothing here decides, waits or touches a process.
+processes, or mistake one for another. A process that vanishes while it is read counts as absent, never as an error. A
+failure to read is an OSError, never an empty result: mistaking one for the other would end what still runs. Read-only.
 """
 
 import errno
@@ -15,39 +14,39 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 FDS_MAX = 1_000_000
-"""Open files looked at per scan, some seconds of work on one core (some microseconds each)."""
+"""Open files checked per scan, some seconds of work on one core (some microseconds each)."""
 SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""There is no descriptor or memory left: nothing was looked at, so nothing follows from it."""
+"""No descriptor or memory is left: nothing was read, so nothing follows from it."""
 _NOTHING_TO_SEE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.EACCES, errno.EPERM})
-"""It is gone (also while it was read), or not ours to look into."""
+"""It is gone (also while it was read), or we may not read it."""
 _READ_MAX_BYTES = 64 * 1024
-"""No file of /proc that is read here is as long: a cgroup path is at most 4096 bytes, a process in at most 20."""
+"""No file of /proc that is read here is as long: a cgroup path has at most 4096 bytes, a process is in at most 20."""
 _STAT_STARTED_AT = 22 - 3
-"""`starttime` is field 22 of /proc/<pid>/stat, and what follows the name in brackets begins with field 3 (proc(5))."""
+"""`starttime` is field 22 of /proc/<pid>/stat; the fields after the name in brackets begin with field 3 (proc(5))."""
 
 # The kubelet names a pod's cgroup `pod<uid>` (driver cgroupfs) or `kubepods[-<class>]-pod<uid>.slice` (driver systemd,
 # where a dash would begin a child, so the uid's dashes are underscores): kubernetes/kubernetes,
 # pkg/kubelet/cm/{pod_container_manager,cgroup_manager}_linux.go. kind sets `kubelet` or `kubelet-` before it. A static
-# pod's uid is a hash of 32 digits. Only these shapes count: `podman-1.scope` and `podruntime.slice` are no pods.
+# pod's uid is a hash of 32 digits. Only these shapes count: `podman-1.scope` and `podruntime.slice` are not pods.
 _POD = re.compile(
     r"(?:[\w-]*kubepods(?:-burstable|-besteffort)?-)?"
     r"pod(?P<uid>[0-9a-f]{8}(?P<dash>[-_])(?:[0-9a-f]{4}(?P=dash)){3}[0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
 )
 _STOPPED = frozenset({"T", "t"})
-"""By a signal, or by who traces it (proc(5)). A process in a frozen cgroup of v2 looks as one that sleeps ("S")."""
+"""Stopped by a signal or a tracer (proc(5)). A process in a frozen cgroup of v2 looks asleep ("S")."""
 _TICKS = re.compile(r"[0-9]{1,20}")
 _DEVICE_NAME = re.compile(r"nvidia(\d+|ctl|-cap\d+|-uvm)")
 
 
 class Processes:
-    """The processes of one machine. Holds nothing, so that any thread may ask. Every method raises OSError."""
+    """The processes of one machine. Stateless, so thread-safe. Every method raises OSError."""
 
     def __init__(self, root: Path = Path("/proc")) -> None:
         """Read them below `root`."""
         self.root = root
 
     def pids(self) -> Iterator[int]:
-        """All processes there are now. Raises OSError when there is no such /proc."""
+        """All current processes. Raises OSError when there is no such /proc."""
         with os.scandir(self.root) as entries:
             for entry in entries:
                 if entry.name.isdecimal():
@@ -57,7 +56,7 @@ class Processes:
         """
         The UID of the pod whose cgroup the process is in, cgroup v1 or v2; "" for none.
 
-        Of pods inside pods it is the outermost: the one that this node's kubelet knows.
+        For nested pods the outermost: the one that this node's kubelet knows.
         """
         for line in self._text(pid, "cgroup").splitlines():
             path = line.split(":", 2)[-1]
@@ -67,7 +66,7 @@ class Processes:
         return ""
 
     def pod_of(self, pid: int) -> str:
-        """As `owner_of`, also of a process whose first thread has ended: that one is in no pod then (cgroup v1)."""
+        """As `owner_of`, also for a process whose first thread has ended, which is in no cgroup then (v1)."""
         return self.owner_of(pid) or next(filter(None, map(self.owner_of, self.threads_of(pid))), "")
 
     def name_of(self, pid: int) -> str:
@@ -83,26 +82,26 @@ class Processes:
         return int(ticks) if _TICKS.fullmatch(ticks) else 0
 
     def is_stopped(self, pid: int) -> bool:
-        """Whether one of its threads does nothing until somebody lets it go on."""
+        """Whether one of its threads is stopped until it is continued."""
         states = (self._stat(pid, f"task/{thread}/stat")[:1] for thread in self._threads(pid))
         return any(state[0] in _STOPPED for state in states if state)
 
     def is_in_kernel(self, pid: int) -> bool:
-        """Whether it waits in the kernel for something that no signal interrupts (state D in proc(5))."""
+        """Whether it waits in the kernel where no signal interrupts it (state D in proc(5))."""
         return self._stat(pid, "stat")[:1] == ["D"]
 
     def command_of(self, pid: int) -> tuple[str, ...]:
-        """Its arguments, the program first; empty when it is gone, or a thread of the kernel."""
+        """Its arguments, the program first; empty when it is gone, or a kernel thread."""
         line = self._text(pid, "cmdline")
         return tuple(line.removesuffix("\0").split("\0")) if line else ()
 
     def environment_of(self, pid: int) -> dict[str, str]:
-        """What it was started with; empty when it is gone, or of another user and we are not root."""
+        """Its initial environment; empty when it is gone, or of another user and we are not root."""
         pairs = (variable.partition("=") for variable in self._text(pid, "environ").split("\0"))
         return {name: value for name, _, value in pairs if name}
 
     def read(self, pid: int, name: str, bytes_max: int = _READ_MAX_BYTES) -> bytes:
-        """One of its files, as far as that; empty when it is gone, or not ours to look into."""
+        """One of its files, up to `bytes_max`; empty when it is gone, or we may not read it."""
         try:
             with (self.root / str(pid) / name).open("rb") as file:
                 return file.read(bytes_max)
@@ -113,24 +112,24 @@ class Processes:
 
     def threads_of(self, pid: int) -> tuple[int, ...]:
         """
-        Those that tell of it: itself, or where its first thread has ended (a zombie then, which holds nothing and is in
-        no cgroup on v1) the others, which live on. Empty when it is gone.
+        The threads that represent it: itself, or if its first thread has ended (then a zombie, without files, and in no
+        cgroup on v1) the others, which live on. Empty when it is gone.
         """
         if self.started_at(pid):
             return (pid,)
         return tuple(thread for thread in self._threads(pid) if thread != pid)
 
     def own_pod(self) -> str:
-        """The UID of the pod that we are in; "" for none."""
+        """The UID of our own pod; "" for none."""
         return self.owner_of(self._own_pid())
 
     def with_open(self, paths: Collection[str]) -> tuple[int, ...]:
         """
-        The processes that have one of these device files open, under whatever name; our own is left out.
+        The processes that have one of these device files open, under any name; our own is left out.
 
         A process whose files may not be read is skipped: without CAP_SYS_PTRACE those of other users are. So is one
-        that closed the file and kept a mapping of it. Raises OSError when there is no /proc, and when more than
-        FDS_MAX files are open: who is behind them is not known.
+        that closed the file and kept a mapping of it. Raises OSError when there is no /proc, and when more than FDS_MAX
+        files are open, because the rest is unknown.
         """
         wanted = frozenset(paths)
         devices = frozenset(device for path in wanted if (device := _device(path)) is not None)
@@ -149,7 +148,7 @@ class Processes:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _holds(self, pid: int, paths: frozenset[str], devices: frozenset[int], limit: int) -> tuple[int, bool]:
-        """How many of its open files were looked at, and whether one is among the wanted."""
+        """How many of its open files were checked, and whether one is among the wanted."""
         place = self.root / str(pid)
         looked, holds = _looked_through(place / "fd", paths, devices, limit)
         if looked:
@@ -161,7 +160,7 @@ class Processes:
         return looked, holds
 
     def _own_pid(self) -> int:
-        """Ours as this /proc counts; another namespace than ours counts otherwise, so os.getpid() could be wrong."""
+        """Our pid in this /proc; in another pid namespace os.getpid() would be wrong."""
         try:
             return int((self.root / "self").readlink().name)
         except (OSError, ValueError):
@@ -185,7 +184,7 @@ class Processes:
 
 
 def _looked_through(folder: Path, paths: frozenset[str], devices: frozenset[int], limit: int) -> tuple[int, bool]:
-    """How many open files in a process's folder of them were looked at, and whether one is among the wanted."""
+    """How many open files in a process's fd directory were checked, and whether one is among the wanted."""
     looked = 0
     try:
         with os.scandir(folder) as files:
@@ -205,7 +204,7 @@ def _is_one_of(link: str, paths: frozenset[str], devices: frozenset[int]) -> boo
     """
     Whether an open file is one of the devices, by name, or by number where a container has it under another name.
 
-    Only what looks like a device is asked for its number: asking may hang on a file of a dead network mount.
+    Only what looks like a device is checked by number: stat may hang on a file of a dead network mount.
     """
     try:
         target = os.readlink(link)  # noqa: PTH115 - many thousands of times
@@ -227,5 +226,5 @@ def _device(path: str) -> int | None:
     except OSError as error:
         if error.errno in SHORT:
             raise
-        return None  # not there, or nothing that answers: no device
+        return None  # missing or unreadable: no device
     return status.st_rdev if stat.S_ISCHR(status.st_mode) else None

@@ -1,8 +1,8 @@
 """
-One question to a program and its answer: bounded in time and in size, and over when the program is.
+One input to a program and its output: bounded in time and in size.
 
-Its answer comes through a pipe and never through a file: a program that prints without end fills no disk, and children
-that it leaves behind are told by the kernel that nobody reads them any more (SIGPIPE). Nothing here knows what is said.
+The output comes through a pipe and never through a file: a program that prints without end fills no disk, and children
+that it leaves behind get SIGPIPE when their output is no longer read.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _LOOK_S = 0.02
-"""How often it is looked whether the program has ended while something that it left behind holds its output open."""
+"""How often to check whether the program has ended while a child of it holds its output open."""
 _READ_BYTES = 64 * 1024
 
 
@@ -22,10 +22,10 @@ def communicate(
     command: Sequence[str | Path], said: bytes, environment: Mapping[str, str], timeout_s: float, *, bytes_max: int
 ) -> tuple[int, bytes]:
     """
-    Run a program, say all of `said` (less than a pipe holds), and give its exit status and what it printed.
+    Run a program with `said` on stdin (less than a pipe holds); returns its exit status and output.
 
-    Who prints more than `bytes_max` is killed; what it said until then is longer. Raises OSError when it cannot be
-    run, and TimeoutError when it has not ended in time; it is killed then.
+    A program that prints more than `bytes_max` is killed; its output is then longer than that. Raises OSError when it
+    cannot be run, and TimeoutError when it has not ended in time; it is killed then.
     """
     until = time.monotonic() + max(timeout_s, _LOOK_S)
     with subprocess.Popen(  # noqa: S603 - a program that an operator configured
@@ -53,12 +53,12 @@ def communicate(
 
 def _say(process: "subprocess.Popen[bytes]", said: bytes) -> None:
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin:  # it may not care for what it is told
+    with contextlib.suppress(BrokenPipeError), process.stdin:  # it may not read its input
         process.stdin.write(said)
 
 
 def _hear(process: "subprocess.Popen[bytes]", until: float, bytes_max: int) -> bytes:
-    """All that it prints until it ends, or one byte too many. Raises TimeoutError."""
+    """Its output until it ends, or one byte too many. Raises TimeoutError."""
     assert process.stdout is not None
     answer = bytearray()
     with selectors.DefaultSelector() as selector:

@@ -1,4 +1,4 @@
-"""All checks of preflight in the order in which a person would go about it. It decides nothing about their results."""
+"""All preflight checks, in the order in which an operator would do them."""
 
 from sluice_node_agent.preflight.environment import check_journal, check_mps, check_others, check_toolkit
 from sluice_node_agent.preflight.findings import Check, Finding, Machine
@@ -14,7 +14,7 @@ from sluice_node_agent.preflight.tickets import check_tickets
 
 
 def check_machine(machine: Machine) -> list[Finding]:
-    """Look at everything. On a simulated node, what only hardware has is left out."""
+    """Run all checks. A simulated node skips those of hardware."""
     found = [] if machine.simulated else check_driver(machine)
     opened, devices = look_at_gpus(machine)
     found += opened

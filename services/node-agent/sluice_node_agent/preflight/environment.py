@@ -1,5 +1,5 @@
 """
-Preflight of what else is on the node: MPS, the container toolkit, others who manage GPUs, other agents, our journal.
+Preflight of the node's environment: MPS, the container toolkit, other GPU managers, other agents, the journal.
 
 See `findings` for what a check may do.
 """
@@ -18,10 +18,10 @@ TOOLKIT_FLOORS: tuple[tuple[str, str, str], ...] = (
     ("1.19.1", "CVE-2026-24260", "warning"),
 )
 """
-The version that first has the fix of a way out of a container, and how grave it is to be without.
+The first version with the fix of a container escape, and the level of a node without it.
 
 The CVE records say "up to and including v1.16.1" and "1.17.7" (CVEProject/cvelistV5, CVE-2024-0132.json and
-CVE-2025-23266.json). The third is a warning: its version (NVIDIA bulletin 5850) was only read second-hand.
+CVE-2025-23266.json). The third is a warning: its version (NVIDIA bulletin 5850) is from a second-hand source.
 """
 MANAGERS: dict[str, str] = {
     "nvidia-mig-manager": "it creates and destroys GPU instances by node label",
@@ -32,22 +32,22 @@ MANAGERS: dict[str, str] = {
     "vGPUmonitor": "HAMi hands out the same GPUs",
 }
 """
-Programs that hand out GPUs, by the name of their file, and what would happen.
+Programs that hand out GPUs, by their file's name, and what they would do.
 
 The names are those of `cmd/` in NVIDIA/{mig-parted, k8s-device-plugin, k8s-dra-driver-gpu} and Project-HAMi/HAMi.
 """
 MONITORS = ("nv-hostengine", "dcgm-exporter")
-"""Programs that hold device files open for as long as they run."""
+"""Programs that keep device files open while they run."""
 MPS_CONTROL = "nvidia-cuda-mps-control"
 AGENT_WORDS = frozenset({"check", "show", "release-quarantine", "hardware"})
-"""With one of these as its first argument, the agent's program is no agent."""
+"""With one of these as its first argument, the agent's program is a command, not an agent."""
 IN_IMAGE = "/opt/sluice/bin/run"
-"""As which our images start their program, whichever it is (deploy/docker/Dockerfile)."""
+"""The path at which our images start any program (deploy/docker/Dockerfile)."""
 _VERSION = re.compile(r"\b(\d+\.\d+\.\d+)")
 
 
 def check_mps(machine: Machine, devices: DriverReport) -> list[Finding]:
-    """Whether MPS can be had: the modes mps and fractional live on it."""
+    """Whether MPS is available: the modes mps and fractional need it."""
     if machine.mps_control == "off":
         return [
             Finding(Check.MPS, "ok", "MPS is switched off: this node takes no pods in the modes mps and fractional")
@@ -100,7 +100,7 @@ def check_mps(machine: Machine, devices: DriverReport) -> list[Finding]:
 
 
 def check_toolkit(machine: Machine) -> list[Finding]:
-    """Whether the container toolkit lets tenants out of their containers."""
+    """Whether the container toolkit has a known container escape."""
     program = machine.find_program("nvidia-ctk")
     if not program:
         return [
@@ -138,7 +138,7 @@ def check_toolkit(machine: Machine) -> list[Finding]:
 
 
 def check_others(machine: Machine) -> list[Finding]:
-    """Who else is at the GPUs: other managers, monitoring, MPS daemons and agents that are not ours."""
+    """Other users of the GPUs: managers, monitoring, MPS daemons and agents that are not ours."""
     managers: dict[str, list[int]] = {}
     monitors: dict[str, list[int]] = {}
     daemons, agents = [], []
@@ -236,13 +236,13 @@ def _agents(machine: Machine, pids: list[int]) -> list[Finding]:
 
 
 def _is_our_daemon(machine: Machine, pid: int) -> bool:
-    """One of ours was started with a pipe directory below our own."""
+    """Our daemons were started with a pipe directory below our own."""
     pipe = machine.processes.environment_of(pid).get("CUDA_MPS_PIPE_DIRECTORY", "")
     return bool(pipe) and Path(pipe).is_relative_to(machine.mps_root)
 
 
 def _is_agent(machine: Machine, pid: int, command: tuple[str, ...]) -> bool:
-    """`sluice-node-agent`, by itself, as a script or module of an interpreter, or in its image, that serves GPUs."""
+    """`sluice-node-agent` with GPUs: run directly, as an interpreter's script or module, or in its image."""
     for number, word in enumerate(command[:4]):
         named = Path(word).name == "sluice-node-agent" or (word == "sluice_node_agent" and command[number - 1] == "-m")
         if named or (word == IN_IMAGE and number < 2):  # not a docker-init that waits for it
@@ -254,7 +254,7 @@ def _is_agent(machine: Machine, pid: int, command: tuple[str, ...]) -> bool:
 
 
 def _touches_gpus(told: Mapping[str, str]) -> bool:
-    """An agent of simulated nodes touches no GPU of this machine, and the driver of volumes, which is apart, none."""
+    """An agent of simulated nodes touches no GPU of this machine, and neither does a separate CSI driver."""
     return "SLUICE_NODE_AGENT_FLEET_FILE" not in told and told.get("SLUICE_NODE_AGENT_ROLE") != "csi"
 
 

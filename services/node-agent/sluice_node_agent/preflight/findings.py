@@ -1,8 +1,8 @@
 """
-What can be wrong with a node before an agent runs on it, told in plain words with what to do about it.
+What can be wrong with a node before an agent runs on it, each with its remedy.
 
-Each check looks at one thing of a `Machine` and returns findings: data, never an exception. Everything that it looks
-at is injected, so each finding has a test. A check changes nothing: it starts no daemon, takes no lock, writes no file.
+Each check looks at one part of a `Machine` and returns findings: data, never an exception. All inputs are injected, so
+each finding has a test. A check changes nothing: it starts no daemon, takes no lock, writes no file.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,18 +18,18 @@ from sluice_node_agent.device.port import GpuBackend
 from sluice_node_agent.device.processes import Processes
 
 Level = Literal["ok", "warning", "problem"]
-"""`warning`: it works, but not everything, or not safely. `problem`: it must be fixed before the node is of use."""
+"""`warning`: it works, but incompletely or unsafely. `problem`: it must be fixed before the node is usable."""
 
 CAP_SYS_PTRACE, CAP_SYS_ADMIN = 19, 21
 """Bits of a capability set (capability(7), include/uapi/linux/capability.h)."""
 
 
 _VERSION_MAX = 40
-"""Characters of a version; `550.163.01` has ten."""
+"""Longest version in characters; `550.163.01` has ten."""
 
 
 class Check(StrEnum):
-    """What is looked at. Each has a row in docs/node.md."""
+    """All checks. Each has a row in docs/node.md."""
 
     SETTINGS = "settings"
     DRIVER = "driver"
@@ -56,7 +56,7 @@ class Check(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `remedy` says what to do, and is empty when all is well."""
+    """The result of one check. `remedy` says what to do, and is empty when all is well."""
 
     check: Check
     level: Level
@@ -66,7 +66,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a program did: its exit code (None: it could not be started, or took too long), and what it printed."""
+    """A program's result: its exit code (None: it could not be started, or took too long), and its output."""
 
     code: int | None
     said: str
@@ -74,7 +74,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class ReadJournal:
-    """What a journal says, or in `problem` why it cannot be read. `exists` is False before the first start."""
+    """A journal's content, or in `problem` why it cannot be read. `exists` is False before the first start."""
 
     exists: bool = False
     records: tuple[Record, ...] = ()
@@ -83,26 +83,26 @@ class ReadJournal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """All that preflight looks at."""
+    """All inputs of preflight."""
 
     node: str
     simulated: bool
     root: Path = Path("/")
-    """Below it are `dev` and `proc/driver`."""
+    """The directory of `dev` and `proc/driver`."""
     processes: Processes = field(default_factory=Processes)
     uid: int = 0
-    """The user that the agent is to run as."""
+    """The user that the agent will run as."""
     capabilities: int = 0
     """Its effective set, as a bit mask."""
     data_dir: Path
     mps_root: Path
-    """The node's own MPS directory: each home has one in it."""
+    """The node's own MPS directory, with one directory per home."""
     pods_dir: Path | None = None
-    """Where the tickets of a kubelet's pods are; None where there is no kubelet."""
+    """The directory of pods' tickets; None without a kubelet."""
     mps_control: str = ""
-    """The control program's path; empty: none was found; `off`: the operator wants no MPS."""
+    """The control program's path; empty: none was found; `off`: MPS is switched off."""
     mps_asked: str = ""
-    """What the operator asked for by name, if it was not found."""
+    """The program that the setting names, if it was not found."""
     open_gpus: Callable[[], GpuBackend]
     """Raises BackendError or DeviceError."""
     exclusive: Callable[[], frozenset[GpuUuid] | None]
@@ -110,21 +110,21 @@ class Machine:
     journal: ReadJournal = ReadJournal()
     run: Callable[[Sequence[str]], Ran]
     find_program: Callable[[str], str]
-    """The path of a program, empty when it is not there."""
+    """The path of a program, empty when it does not exist."""
 
     def may(self, capability: int) -> bool:
-        """Whether the agent has this right."""
+        """Whether the agent has this capability."""
         return bool(self.capabilities >> capability & 1)
 
 
 @dataclass(frozen=True, slots=True)
 class DriverReport:
-    """What the driver said of itself and of all GPUs."""
+    """The driver's version and the reports of all GPUs."""
 
     driver_version: str = ""
     gpus: tuple[GpuReport, ...] = ()
     nameless: Mapping[int, str] = field(default_factory=dict)
-    """Those that cannot tell their UUID: by index, why."""
+    """GPUs that cannot read their UUID: index to reason."""
 
 
 def version_of(text: str) -> tuple[int, ...]:
@@ -139,7 +139,7 @@ def worst(findings: Sequence[Finding]) -> Level:
 
 
 def in_order(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """As they are shown: what is wrong last, where it is seen; else in the order of the checks."""
+    """In display order: the worst last, where it is seen; else in the order of the checks."""
     for level in ("ok", "warning", "problem"):
         for finding in findings:
             if finding.level == level:

@@ -1,5 +1,5 @@
 """
-Preflight of the driver and the GPUs: are they there, do they fit together, and is anything on them already.
+Preflight of the driver and the GPUs: whether they exist, match, and are unused.
 
 See `findings` for what a check may do.
 """
@@ -14,7 +14,7 @@ from sluice_node_agent.device.port import BackendError, DeviceError
 from sluice_node_agent.preflight.findings import Check, DriverReport, Finding, Machine, version_of
 
 DRIVER_FLOOR = (470,)
-"""Since R470 a MIG device has a UUID of its own; before, it was named by ids that are used again (MIG User Guide)."""
+"""Since R470 a MIG device has a UUID of its own; before, it was named by ids that are reused (MIG User Guide)."""
 MPS_FLOOR = (495,)
 """Memory limits of MPS clients came with CUDA 11.5 (NVIDIA MPS, "Device Memory Limit"), whose driver is R495."""
 DRIVER_FLOORS: tuple[tuple[str, str], ...] = (
@@ -31,7 +31,7 @@ DRIVER_FLOORS: tuple[tuple[str, str], ...] = (
     ("RTX PRO 4500", "575.64"),
 )
 """
-The oldest driver that knows MIG on a model; the first that matches the product's name counts.
+The oldest driver with MIG on a model; the first entry that matches the product's name counts.
 
 NVIDIA Multi-Instance GPU User Guide (R620), "Deployment Considerations":
 https://docs.nvidia.com/datacenter/tesla/mig-user-guide/620/deployment-considerations.html
@@ -73,7 +73,7 @@ def check_driver(machine: Machine) -> list[Finding]:
 
 
 def look_at_gpus(machine: Machine) -> tuple[list[Finding], DriverReport]:
-    """Open the driver's library and read all GPUs; what was found, and whether that went well."""
+    """Open the driver's library and read all GPUs; the findings, and what was read."""
     try:
         backend = machine.open_gpus()
         try:
@@ -98,7 +98,7 @@ def look_at_gpus(machine: Machine) -> tuple[list[Finding], DriverReport]:
 
 
 def check_gpus(machine: Machine, devices: DriverReport) -> list[Finding]:
-    """How each GPU is."""
+    """The health of each GPU."""
     nameless = [
         Finding(
             Check.GPUS,
@@ -148,7 +148,7 @@ def check_gpus(machine: Machine, devices: DriverReport) -> list[Finding]:
 
 
 def check_instances(machine: Machine, devices: DriverReport) -> list[Finding]:
-    """Whether somebody else made GPU instances, and whether those of fixed layouts can be handed out."""
+    """Whether foreign GPU instances exist, and whether those of fixed layouts can be assigned."""
     ours = {
         (gpu, gi_id) for record in machine.journal.records for gpu, gi_id in _instances_of(record) if gi_id is not None
     }
@@ -163,10 +163,10 @@ def check_instances(machine: Machine, devices: DriverReport) -> list[Finding]:
         return [*unusable, Finding(Check.INSTANCES, "ok", "there are no foreign GPU instances")]
     named = ", ".join(f"{instance.profile} at {instance.start} of {called(gpu)}" for gpu, instance in foreign[:4])
     if machine.journal.problem:
-        what = f"whose {len(foreign)} GPU instances are is not known, for the journal says nothing: {named}"
+        what = f"the owners of {len(foreign)} GPU instances are unknown, because the journal cannot be read: {named}"
         return [*unusable, Finding(Check.INSTANCES, "warning", what, "destroy none of them; fix the journal first")]
     gpu, instance = foreign[0]
-    one = f"-i {gpu.uuid} -gi {instance.gi_id}"  # without ids all instances of the node go, our tenants' too
+    one = f"-i {gpu.uuid} -gi {instance.gi_id}"  # without ids it destroys all instances of the node, tenants' too
     return [
         *unusable,
         Finding(
@@ -186,7 +186,7 @@ def _sizes_of(gpu: GpuReport) -> str:
 
 
 def _unusable(devices: DriverReport) -> list[Finding]:
-    """Instances of fixed layouts that cannot be handed out, and GPUs that have none."""
+    """Instances of fixed layouts that cannot be assigned, and GPUs without any."""
     said = [
         f"{instance.profile} at {instance.start} of {called(gpu)}: {instance.unusable or 'it has no compute instance'}"
         for gpu in devices.gpus
@@ -251,7 +251,7 @@ def kernel_version(machine: Machine) -> str | None:
 
 
 def called(gpu: GpuReport) -> str:
-    """A GPU for people."""
+    """A GPU's name for people."""
     return f"GPU {gpu.index} ({gpu.model})"
 
 

@@ -1,7 +1,7 @@
 """
 Preflight of what the agent may do and see: rights, capability files, the host's processes, its directories.
 
-See `findings` for what a check may do. Whether a directory can be written is asked of the kernel, never tried.
+See `findings` for what a check may do. Write access is queried from the kernel, never tried.
 """
 
 import os
@@ -12,11 +12,11 @@ from pathlib import Path
 from sluice_node_agent.preflight.findings import CAP_SYS_ADMIN, CAP_SYS_PTRACE, Check, DriverReport, Finding, Machine
 
 SOCKET_PATH_BYTES_MAX = 107
-"""Of a unix socket's path: sun_path has 108, one of them the end (unix(7))."""
+"""The longest path of a unix socket: sun_path has 108 bytes, one of them the end (unix(7))."""
 HOME_ID_BYTES = 25
-"""Room that is kept for a home's name, as much as the agent keeps (`shell.paths`): `<run>-<node>-<life>-h<number>`."""
+"""Bytes reserved for a home's name, as the agent does (`shell.paths`): `<run>-<node>-<life>-h<number>`."""
 HOME_SOCKET = "pipe/control_privileged"
-"""The longest name of a socket that the MPS control program makes in a home."""
+"""The longest socket name that the MPS control program creates in a home."""
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO, the same on every kernel (include/linux/proc_ns.h)."""
 _KUBELETS = frozenset({"kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite", "hyperkube"})
@@ -24,7 +24,7 @@ _MINOR = re.compile(r"^DeviceFileMinor:\s*(\d+)", re.MULTILINE)
 
 
 def check_rights(machine: Machine, devices: DriverReport) -> list[Finding]:
-    """Whether it may create instances, set compute modes, start MPS servers and see who holds a device."""
+    """Whether it may create instances, set compute modes, start MPS servers and list the processes on a device."""
     mighty = machine.uid == 0 and machine.may(CAP_SYS_ADMIN)
     mig = [gpu for gpu in devices.gpus if gpu.mig_enabled]
     found = []
@@ -68,9 +68,9 @@ def check_rights(machine: Machine, devices: DriverReport) -> list[Finding]:
 
 
 def check_capability_files(machine: Machine, devices: DriverReport) -> list[Finding]:
-    """Whether the files are there through which MIG is configured and MIG devices are opened."""
+    """Whether the files exist through which MIG is configured and MIG devices are opened."""
     if not devices.gpus:
-        return []  # it is not known whether they are needed
+        return []  # unknown whether they are needed
     if not any(gpu.mig_enabled for gpu in devices.gpus):
         return [Finding(Check.CAPABILITY_FILES, "ok", "no GPU has MIG enabled, so no capability file is needed")]
     folder = machine.root / "proc/driver/nvidia/capabilities"
@@ -81,7 +81,7 @@ def check_capability_files(machine: Machine, devices: DriverReport) -> list[Find
             minor = _MINOR.search(file.read_text(encoding="utf-8", errors="replace"))
         except FileNotFoundError:
             minor = None
-        except OSError:  # mig/config is for root alone: it is there
+        except OSError:  # mig/config is for root alone: it exists
             continue
         node = machine.root / f"dev/nvidia-caps/nvidia-cap{minor[1]}" if minor else None
         if node is None:
@@ -111,7 +111,7 @@ def check_capability_files(machine: Machine, devices: DriverReport) -> list[Find
 
 
 def check_host_processes(machine: Machine) -> list[Finding]:
-    """Whether the processes of all pods can be seen: else a slice is taken away under one that still runs."""
+    """Whether the processes of all pods are visible: else a slice could be destroyed under a running one."""
     seen = machine.processes
     try:
         namespace = str((seen.root / "self/ns/pid").readlink())
@@ -150,7 +150,7 @@ def check_host_processes(machine: Machine) -> list[Finding]:
 
 
 def check_directories(machine: Machine) -> list[Finding]:
-    """Whether the agent can write where it must, and nobody else can."""
+    """Whether the agent can write where it must, and no other user can."""
     found = []
     agent = machine.data_dir / "agents" / machine.node
     places = [agent, machine.data_dir / "tickets" / machine.node]
@@ -190,7 +190,7 @@ def check_directories(machine: Machine) -> list[Finding]:
 
 
 def check_socket_paths(machine: Machine) -> list[Finding]:
-    """Whether the paths of all sockets are short enough for the kernel."""
+    """Whether all socket paths are short enough for the kernel."""
     found = []
     longest = len(os.fsencode(machine.mps_root)) + 1 + HOME_ID_BYTES + 1 + len(HOME_SOCKET)
     if machine.mps_control != "off" and longest > SOCKET_PATH_BYTES_MAX:
@@ -219,7 +219,7 @@ def check_socket_paths(machine: Machine) -> list[Finding]:
 
 
 def is_seen(path: Path) -> bool:
-    """Whether it is seen to be there: who may not look does not see it, and `exists` raises for him."""
+    """Whether it visibly exists; False without access, where `exists` raises."""
     try:
         return path.exists()
     except PermissionError:
@@ -227,7 +227,7 @@ def is_seen(path: Path) -> bool:
 
 
 def _check_pods_are_known(machine: Machine, names: set[str]) -> list[Finding]:
-    """Whether pods are known by their cgroups: of a kubelet that keeps them elsewhere every pod would look gone."""
+    """Whether pods are recognised by their cgroups: if a kubelet names them differently, every pod looks gone."""
     seen = machine.processes
     if machine.pods_dir is None or not names & _KUBELETS or any(seen.pod_of(pid) for pid in seen.pids()):
         return []
@@ -259,16 +259,16 @@ def _may_configure_mig(machine: Machine) -> bool:
 
 
 def _nearest(path: Path) -> Path:
-    """The path itself, or the nearest of its parents that is there."""
+    """The path itself, or its nearest existing parent."""
     return next((place for place in (path, *path.parents) if is_seen(place)), path)
 
 
 def _parents(path: Path) -> list[Path]:
-    """Those that a tenant passes through, and that are there; the outermost first."""
+    """Existing directories that a tenant passes through; the outermost first."""
     return [place for place in reversed((path, *path.parents)) if is_seen(place) and place.is_dir()]
 
 
 def _others_may_write(place: Path) -> bool:
-    """A sticky directory, as /tmp, lets others make things, but not replace ours."""
+    """A sticky directory, as /tmp, lets others create files, but not replace ours."""
     mode = place.stat().st_mode
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX

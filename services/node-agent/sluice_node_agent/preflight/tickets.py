@@ -1,6 +1,5 @@
 """
-Preflight of tickets: where they lie, for a reboot must take them along with the devices that they stand for; and that
-those of slices that are ready are there.
+Preflight of tickets: whether a reboot removes them together with their devices, and whether ready slices have theirs.
 
 See `findings` for what a check may do.
 """
@@ -16,16 +15,16 @@ FORGOTTEN_AT_REBOOT = frozenset({"tmpfs", "ramfs"})
 _DOCUMENT = "slice.json"
 _NAMED_MAX = 5
 _ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
-"""How the kernel writes these in mount points (proc(5), mountinfo)."""
+"""The kernel's escapes in mount points (proc(5), mountinfo)."""
 
 
 def check_tickets(machine: Machine) -> list[Finding]:
-    """Whether tickets are on a file system that a reboot empties, and those that should be there are."""
+    """Whether tickets are on a file system that a reboot empties, and none is missing."""
     return [*_check_their_place(machine), *_check_they_are_there(machine)]
 
 
 def _check_they_are_there(machine: Machine) -> list[Finding]:
-    """Only of the boot in which the journal was written last: after a reboot all are made anew when an agent starts."""
+    """Only in the boot of the journal's last record: after a reboot the agent creates all tickets again."""
     boots = {record.boot_id for record in machine.journal.records if isinstance(record, NodeRecord)}
     ready = [
         record
@@ -59,12 +58,12 @@ def _check_they_are_there(machine: Machine) -> list[Finding]:
 def _check_their_place(machine: Machine) -> list[Finding]:
     place = machine.pods_dir
     if place is None:
-        return []  # no kubelet here, so nobody starts containers by tickets
+        return []  # without a kubelet no container starts by a ticket
     try:
         text = (machine.processes.root / "self/mountinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []  # no /proc: `host-processes` says so
-    kind = file_system_of(Path(os.path.realpath(place)), text)  # /var/run is a link to /run, and no mount
+    kind = file_system_of(Path(os.path.realpath(place)), text)  # /var/run is a link to /run, not a mount
     if kind in FORGOTTEN_AT_REBOOT:
         return [Finding(Check.TICKETS, "ok", f"{place} is on a {kind}, which a reboot empties")]
     return [
@@ -80,7 +79,7 @@ def _check_their_place(machine: Machine) -> list[Finding]:
 
 
 def file_system_of(place: Path, mountinfo: str) -> str:
-    """The type of the file system that a path is on, by the text of /proc/<pid>/mountinfo (proc(5)); empty for none."""
+    """The type of a path's file system, from the text of /proc/<pid>/mountinfo (proc(5)); empty for none."""
     best, kind = -1, ""
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
@@ -91,6 +90,6 @@ def file_system_of(place: Path, mountinfo: str) -> str:
         for escape, character in _ESCAPES.items():
             point = point.replace(escape, character)
         depth = len(Path(point).parts)
-        if place.is_relative_to(point) and depth >= best:  # of two at one place the later lies on top
+        if place.is_relative_to(point) and depth >= best:  # of two at one place the later is on top
             best, kind = depth, of[0]
     return kind

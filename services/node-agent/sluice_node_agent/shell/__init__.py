@@ -1,1 +1,1 @@
-"""I/O: does what the core says."""
+"""The agent's I/O: carries out the core's instructions."""

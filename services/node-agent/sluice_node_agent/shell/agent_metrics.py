@@ -1,10 +1,9 @@
 """
-What an agent shows of its node: slices by how far they are and what they are used for, GPUs that are in trouble, and
-whether its journal is whole.
+Metrics of an agent's node: slices by state and use, GPU health, and whether the journal was lost.
 
-Of GPUs and slices each is told apart: a node has a few dozen, and what is gone is not shown any more. Read from the
-snapshot that others pull and from the last look at devices. What was done to them, and how long it took,
-`runtime.runtime_metrics` counts by instruction and outcome (`sluice_action_seconds`).
+One series per GPU and slice: a node has a few dozen, and those that are gone are dropped. Read from the served snapshot
+and the last usage sample. `runtime.runtime_metrics` counts instructions and their duration by outcome
+(`sluice_action_seconds`).
 """
 
 from collections import Counter
@@ -87,7 +86,7 @@ USAGE_LOOK_SECONDS = Metric(
 
 
 def usage_samples(usage: NodeUsage) -> Iterator[Sample]:
-    """What the slices of a node are used for. What is not known of one is not shown."""
+    """The use of a node's slices. Unknown values are left out."""
     for each in usage.slices:
         labels = (each.namespace, each.name, each.gpu, each.device, each.profile or "whole", each.mode)
         yield Sample(SLICE_MEMORY, each.memory_mib * _MIB, labels)
@@ -107,7 +106,7 @@ def usage_samples(usage: NodeUsage) -> Iterator[Sample]:
 
 
 def memory_slices(snapshot: NodeSnapshot) -> dict[tuple[str, str, str], int]:
-    """By GPU, model and state, how many memory slices there are; each state of a GPU that is there, also none."""
+    """Memory slices by GPU, model and state; every state of an existing GPU, also with none."""
     booked: dict[str, set[int]] = {}
     for report in snapshot.slices:
         for device in report.booking.devices:
@@ -116,7 +115,7 @@ def memory_slices(snapshot: NodeSnapshot) -> dict[tuple[str, str, str], int]:
     for gpu in snapshot.gpus:
         foreign = () if gpu.fixed_layout else tuple(each for each in gpu.instances if each.allocation is None)
         taken = {"allocated": booked.get(gpu.uuid, set()), "quarantined": _units(gpu.quarantined)}
-        taken["foreign"] = _units(foreign) - taken["allocated"]  # a home of shares is of several
+        taken["foreign"] = _units(foreign) - taken["allocated"]  # a home of shares is allocated to several
         found[gpu.uuid, gpu.model, "total"] = max(1, gpu.memory_slices)
         found |= {(gpu.uuid, gpu.model, state): len(units) for state, units in taken.items()}
     return found
@@ -127,10 +126,10 @@ def _units(spans: Iterable[PlacementReport | InstanceReport]) -> set[int]:
 
 
 class AgentMetrics:
-    """What one agent knows, as samples."""
+    """One agent's metrics, as samples."""
 
     def __init__(self, core: Agent) -> None:
-        """Nothing is counted before somebody looks."""
+        """Nothing is computed before a scrape."""
         self._core = core
 
     def now(self) -> Iterator[Sample]:

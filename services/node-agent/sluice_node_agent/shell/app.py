@@ -1,7 +1,7 @@
 """
-The agents of one process, each with its own bus connection, journal and devices; one gRPC server for all of them.
+Runs the agents of one process, each with its own bus connection, journal and devices; one gRPC server for all of them.
 
-It puts together and supervises; what to do is the core's, and what a node is made of its site's.
+It creates and supervises them; a node's parts come from its `NodeBackend`.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ async def serve(service: Service[NodeAgentSettings]) -> None:
 
 async def run_agents(service: Service[NodeAgentSettings], connect: Connect, health: Health) -> None:
     """
-    Run the agents of the nodes that the settings name, and the driver of their volumes, until cancelled.
+    Run the agents of the nodes in the settings, and their CSI driver, until cancelled.
 
     Raises ServiceError.
     """
@@ -99,7 +99,7 @@ async def _run_agents(service: Service[NodeAgentSettings], connect: Connect, hea
 
 
 def backends_of(settings: NodeAgentSettings) -> Sequence[NodeBackend]:
-    """The nodes that this process shall serve. Raises NodeBackendError."""
+    """The nodes that this process serves. Raises NodeBackendError."""
     if settings.fleet_file is not None:
         from sluice_node_agent.shell.nodes.simulated_node import simulated_nodes  # noqa: PLC0415 - not on real nodes
 

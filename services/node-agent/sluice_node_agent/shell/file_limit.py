@@ -1,8 +1,8 @@
 """
-How many files this process may have open: as many as it is allowed to allow itself.
+Raises the limit of open files to the hard limit.
 
 A container starts with 1024 (containerd 2), the limit of programs that use select(2); this one does not. Each container
-with a share of time costs an agent some descriptors, and one without any left can look at no process, no journal and no
+with a time quota costs an agent some descriptors, and an agent without free ones can read no process, journal or
 ticket.
 """
 
@@ -12,13 +12,13 @@ from sluice.runtime import logs
 
 FILES_MAX = 1_048_576
 """
-As many as a kernel gives by default (fs.nr_open). MPS daemons inherit the limit, and a program that closes all files it
-could have open would take minutes with the thousand million that some hosts allow.
+A kernel's default maximum (fs.nr_open). MPS daemons inherit the limit, and a program that closes all possible files
+would take minutes with the thousand million that some hosts allow.
 """
 
 
 def raise_file_limit() -> None:
-    """Raise the soft limit of open files to the hard one, for good. One that cannot be raised is told, and stays."""
+    """Raise the soft limit of open files to the hard one. A failure is logged, and the limit stays."""
     log = logs.get("app")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)

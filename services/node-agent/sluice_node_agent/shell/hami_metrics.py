@@ -1,10 +1,10 @@
 """
-The metrics that people scrape of HAMi, under HAMi's names and labels, made of what an agent knows of its node.
+HAMi's metrics under HAMi's names and labels, from what an agent knows of its node.
 
-For dashboards and alerts that are there already; off unless asked for (`hami_metrics`). Names, labels and units are
-those of HAMi's own reference (Project-HAMi/HAMi, the page made from pkg/metrics/catalog): a name that ends in `_ratio`
-is mostly 0 to 100 there. `device_uuid` is the physical GPU's. What HAMi knows by its library inside containers, and we
-do not (contexts, buffers, modules), and what whole GPUs are used for, is not here: DCGM's exporter tells the latter.
+For existing dashboards and alerts; off by default (`hami_metrics`). Names, labels and units are those of HAMi's own
+reference (Project-HAMi/HAMi, the page generated from pkg/metrics/catalog): a `_ratio` is mostly 0 to 100 there.
+`device_uuid` is the physical GPU's. Metrics that HAMi gets from its library inside containers (contexts, buffers,
+modules) and the use of whole GPUs are missing: DCGM's exporter has the latter.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ LAST_KERNEL = Metric("hami_container_last_kernel_elapsed_seconds", "gauge", "Tim
 
 
 def hami_samples(snapshot: NodeSnapshot, usage: NodeUsage) -> Iterator[Sample]:
-    """What a node looks like to who knows HAMi."""
+    """A node's HAMi metrics."""
     gpus = {gpu.uuid: gpu for gpu in snapshot.gpus}
     memory_mib, cores, shared = (dict.fromkeys(gpus, 0.0) for _ in range(3))
     for report in snapshot.slices:
@@ -112,7 +112,7 @@ def _used(usage: NodeUsage) -> Iterator[Sample]:
 
 
 def _given(grant: DeviceGrant, gpu: GpuReport) -> tuple[int, float]:
-    """Memory in MiB and percent of the GPU's SMs that a container has of it."""
+    """A container's memory in MiB and its percentage of the GPU's SMs."""
     if grant.share is not None:
         return grant.share.memory_mib, float(grant.share.sm_partition)
     if grant.profile is None:

@@ -1,42 +1,42 @@
-"""Where the agents of one data folder keep their things: one place that knows, for the service and its commands."""
+"""Paths of the agents in one data folder, for the service and its commands."""
 
 import os
 from pathlib import Path
 
 SOCKET_PATH_BYTES_MAX = 107
-"""What the kernel takes as a Unix socket's path (unix(7): 108 bytes with the final zero)."""
+"""The longest path of a Unix socket (unix(7): 108 bytes with the final zero)."""
 
 _LONGEST_HOME = "0123456789-999-999-h99999"
-"""Homes are named by the run of the agent that made them, and counted."""
+"""Homes are named by the run of the agent that created them, with a counter."""
 
 
 def agent_directory(data_dir: Path, node: str) -> Path:
-    """Of the journal, its lock and the control socket."""
+    """The directory of the journal, its lock and the control socket."""
     return data_dir / "agents" / node
 
 
 def control_socket(data_dir: Path, node: str) -> Path:
-    """Where the agent of a node answers people on the node itself."""
+    """The agent's socket for commands on the node."""
     return agent_directory(data_dir, node) / "control.sock"
 
 
 def tickets_directory(data_dir: Path, node: str) -> Path:
-    """Of a node's tickets."""
+    """The directory of a node's tickets."""
     return data_dir / "tickets" / node
 
 
 def marks_directory(data_dir: Path, node: str) -> Path:
-    """Of a node's marks, where there is no kubelet."""
+    """The directory of a node's marks, where there is no kubelet."""
     return data_dir / "marks" / node
 
 
 def mps_root(data_dir: Path, mps_dir: Path | None, node: str) -> Path:
-    """Of the homes of shares, absolute: daemons and their clients have other working directories."""
+    """The directory of the homes of shares, absolute: daemons and clients have other working directories."""
     return Path(os.path.abspath((mps_dir or data_dir / "mps") / node))  # noqa: PTH100 - resolve() would follow links
 
 
 def hardware_path(data_dir: Path, node: str) -> Path:
-    """Where the simulated hardware of a node is kept."""
+    """The file of a node's simulated hardware."""
     return data_dir / "hardware" / f"{node}.json"
 
 

@@ -1,9 +1,8 @@
 """
-Simulated GPUs, as strict as real ones: what NVML would refuse is refused, with the same kinds of errors.
+Simulated GPUs, as strict as real ones: they refuse what NVML refuses, with the same kinds of errors.
 
-Ids of GPU instances cannot be derived from their placement, every compute instance gets a UUID never seen before, and
-creating takes its time. State lives in the hardware file, not in this process; what a GPU tells of itself is in
-`simulated.reports`.
+Ids of GPU instances do not follow from their placement, every compute instance gets a new UUID, and creation takes
+time. The state is in the hardware file, not in this process; `simulated.reports` reads it.
 """
 
 import random
@@ -15,8 +14,8 @@ from contextlib import contextmanager
 
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
-from sluice_node_agent.core.device_use import DeviceUse
 from sluice_node_agent.core.events import Holder
+from sluice_node_agent.core.usage import DeviceUse
 from sluice_node_agent.device.fixed_layout_selector import refusal
 from sluice_node_agent.device.port import (
     DeviceError,
@@ -45,9 +44,9 @@ from sluice_node_agent.simulated.reports import (
 )
 
 GI_IDS = range(15)
-"""The ids that a driver gives to GPU instances (minor numbers of /dev/nvidia-caps leave room for gi0 to gi14)."""
+"""The ids of GPU instances (minor numbers of /dev/nvidia-caps leave room for gi0 to gi14)."""
 _LOOK_AGAIN_S = 0.2
-"""How often `troubled` looks at the file: soon enough for a person who tries it, and no load with many nodes."""
+"""How often `troubled` reads the file: soon enough for a person who tries it, and no load with many nodes."""
 
 
 class SimulatedBackend:
@@ -69,11 +68,11 @@ class SimulatedBackend:
         return self._boot_id
 
     def driver_version(self) -> str:
-        """Says that it is simulated."""
+        """A version that shows that it is simulated."""
         return "simulated"
 
     def close(self) -> None:
-        """End a wait for troubles."""
+        """End a wait in `troubled`."""
         self._closed.set()
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -84,7 +83,7 @@ class SimulatedBackend:
         return tuple(report(hardware, gpu) for gpu in hardware.gpus)
 
     def nameless(self) -> dict[int, str]:
-        """None: simulated GPUs always tell their UUID."""
+        """None: simulated GPUs can always read their UUID."""
         return {}
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
@@ -106,20 +105,20 @@ class SimulatedBackend:
         return next((each.gi_id for each in at), None)
 
     def processes(self, gpu: GpuUuid, uuid: str) -> tuple[Holder, ...]:
-        """Processes on a device; those on any MIG device of a GPU are on the GPU too."""
+        """Processes on a device; those on a GPU's MIG devices are on the GPU too."""
         return holders(answering(self._now(), gpu), uuid)
 
     def remaining(self, gpu: GpuUuid) -> dict[str, int]:
-        """What could still be created, per profile."""
+        """How many more could be created, per profile."""
         found = answering(self._now(), gpu)
         return remaining(model_of(found), found.instances) if found.mig else {}
 
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
-        """What devices are used for; without MIG also by process."""
+        """The use of devices; without MIG also per process."""
         return uses(answering(self._now(), gpu), wanted)
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
-        """Wait until a GPU has an Xid error, or is lost, that it had not when last looked at."""
+        """Wait until a GPU has a new Xid error, or is newly lost."""
         until = time.monotonic() + timeout_s
         while True:
             hardware = self._now()
@@ -196,7 +195,7 @@ class SimulatedBackend:
             found.instances.remove(instance)
 
     def set_exclusive_process(self, gpu: GpuUuid, *, exclusive: bool) -> None:
-        """Set the compute mode. Contexts that are there stay, as on real GPUs."""
+        """Set the compute mode. Existing contexts stay, as on real GPUs."""
         with self._changing(gpu) as (_, found):
             if found.mig:
                 raise NotSupportedError(f"{gpu}: the compute mode of a GPU in MIG mode cannot be set")
@@ -219,7 +218,7 @@ class SimulatedBackend:
 
     @contextmanager
     def _changing(self, gpu: GpuUuid) -> Iterator[tuple[Hardware, Gpu]]:
-        """One GPU to be changed. A refusal changes nothing but the faults that were used up for it."""
+        """One GPU to change. A refusal changes nothing but the counts of injected faults."""
         refusal: DeviceError | None = None
         with self._file.changing() as hardware:
             self._check_boot(hardware)

@@ -1,11 +1,10 @@
 """
 The simulated hardware of one node as a file, so that it outlives every process as hardware does.
 
-Each change is one locked read-modify-write: the agent and a person with the `hardware` command may both be at it. It
-keeps what is there and knows no rules; those are in `simulated.backend`. How it lies in the file is `hardware_lines`'.
+Each change is one locked read-modify-write, since the agent and the `hardware` command may both write. The rules are in
+`simulated.backend`, the file format in `hardware_lines`.
 
-Who wants to know everything that ever was on the devices makes an empty `<file>.log` beside it: each change then adds a
-line, the time (unix ns) and all the hardware after it.
+If `<file>.log` exists, each change appends a line to it: the time (unix ns) and all the hardware after it.
 """
 
 import time
@@ -29,11 +28,11 @@ from sluice_node_agent.core.events import HolderKind
 from sluice_node_agent.simulated import hardware_lines
 
 _NAMESPACE = uuid.UUID("5b0a3a0e-8a0e-5d57-9d0c-4f2f1f6c7a10")
-"""Makes GPU UUIDs: a GPU keeps its UUID for life, whatever happens to this file."""
+"""Derives GPU UUIDs: a GPU keeps its UUID, whatever happens to this file."""
 
 
 class HardwareFileError(ServiceError):
-    """The file is not what the fleet says, or cannot be read."""
+    """The file does not match the fleet, or cannot be read."""
 
 
 class Instance(msgspec.Struct, kw_only=True):
@@ -55,17 +54,17 @@ class Process(msgspec.Struct, kw_only=True):
     name: str = "python"
     kind: HolderKind = "compute"
     real: bool = False
-    """`pid` is a real process of this machine: it is on the device only while it lives."""
+    """`pid` is a real process of this machine: it is on the device while it lives."""
     started_at: int = 0
-    """Of a real process, when known (/proc/<pid>/stat field 22): a later process with its pid is another one."""
+    """Of a real process, when known (/proc/<pid>/stat field 22): tells it from a later one with its pid."""
     memory_mib: int = 0
     """Device memory that it holds."""
     busy_percent: float = 0.0
-    """Of the time in which a kernel of it runs."""
+    """Share of the time in which one of its kernels runs."""
 
 
 class SpelledOut(msgspec.Struct, kw_only=True):
-    """What a fleet file says of a model that is not in the catalog. MiB and SMs."""
+    """A fleet file's definition of a model that is not in the catalog. MiB and SMs."""
 
     memory_mib: int
     multiprocessors: int
@@ -75,17 +74,17 @@ class SpelledOut(msgspec.Struct, kw_only=True):
 
 
 class Gpu(msgspec.Struct, kw_only=True):
-    """One GPU. `lost` is empty, or says how it was lost. `linked` are the indexes of the GPUs that NVLink connects."""
+    """One GPU. `lost` is empty, or the reason. `linked` are the indexes of the GPUs that NVLink connects."""
 
     uuid: GpuUuid
     index: int
     model: str
     spelled_out: SpelledOut | None = None
-    """Its model; None where that is the catalog's of this key."""
+    """Its model; None where that is the catalog's of this name."""
     product_name: str
     mig: bool
     switched: bool = False
-    """Its MIG mode was changed: it is not the one that the fleet says."""
+    """Its MIG mode was changed from the fleet's."""
     numa_node: int | None = None
     linked: list[int] = []
     exclusive_process: bool = False
@@ -98,37 +97,37 @@ class Gpu(msgspec.Struct, kw_only=True):
 
 
 class Faults(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What goes wrong. Counts go down by one each time they strike."""
+    """Injected faults. Counts go down by one each time they strike."""
 
     in_use_times: int = 0
-    """So many destructions are refused as in use."""
+    """How many destructions are refused as in use."""
     insufficient: int = 0
-    """So many creations are refused for lack of resources."""
+    """How many creations are refused for lack of resources."""
     ci_fails: int = 0
-    """So many compute instances cannot be created."""
+    """How many compute instances cannot be created."""
     no_permission: int = 0
-    """So many creations are refused for lack of rights."""
+    """How many creations are refused for lack of permission."""
     gpu_lost: int = -1
     """The index of a GPU that does not answer; -1 for none."""
     xid: int = 0
-    """The driver told of this Xid error; 0 for none. Only critical ones make a GPU unhealthy."""
+    """The Xid error that the driver reported; 0 for none. Only critical ones make a GPU unhealthy."""
     xid_gpu: int = 0
-    """The index of the GPU that it told it of."""
+    """The index of its GPU."""
     mig_pending: int = -1
-    """The index of a GPU whose MIG mode is to change at the next reboot; -1 for none."""
+    """The index of a GPU whose MIG mode changes at the next reboot; -1 for none."""
     slow: float = 1.0
-    """Devices take so many times as long."""
+    """Factor on the duration of device operations."""
 
 
 class Hardware(msgspec.Struct, kw_only=True):
-    """Everything there is on one simulated node."""
+    """All hardware of one simulated node."""
 
     node: NodeName
     boot_id: str
     gpus: list[Gpu]
     faults: Faults
     declared_faults: dict[str, FaultValue] = {}
-    """The faults of the fleet file that were taken over last."""
+    """The faults last taken from the fleet file."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -146,14 +145,14 @@ class HardwareFile:
 
     @property
     def exists(self) -> bool:
-        """Whether the node was ever made."""
+        """Whether the node's hardware was created."""
         return self._path.exists()
 
     def make(self, node: NodeSpec) -> None:
         """
-        Make the hardware that the fleet describes, unless it is there already.
+        Create the hardware that the fleet describes, unless it exists.
 
-        Raises HardwareFileError when other GPUs are there, or when a fault switch is not known.
+        Raises HardwareFileError when the file has other GPUs, or for an unknown fault switch.
         """
         wanted = _gpus_of(node)
         faults = faults_from(dict(node.faults), f"node {node.name}: faults")
@@ -180,25 +179,25 @@ class HardwareFile:
                 self._write(_encode(hardware))
 
     def read(self) -> Hardware:
-        """What is there now. Raises HardwareFileError."""
+        """The current hardware. Raises HardwareFileError."""
         return self._read()
 
     @contextmanager
     def changing(self) -> Iterator[Hardware]:
-        """What is there, to be changed: written when the block ends without an exception, and changed anything."""
+        """The hardware, to be changed: written when the block ends without an exception and changed something."""
         with hardware_lines.locked(self._name):
             before = self._line()
             hardware = self._decoded(before)
             yield hardware
             after = _encode(hardware)
-            if after != before:  # a line that somebody else wrote may be put otherwise: then it is one more
+            if after != before:  # another writer may format a line differently: then it is one more
                 self._write(after)
 
     def reboot(self) -> str:
         """
         All instances and processes vanish, lost GPUs come back, a pending MIG mode takes effect; returns the boot id.
 
-        What else the driver remembers of a boot (compute mode, Xid errors) is forgotten.
+        Other state of a boot (compute mode, Xid errors) is reset.
         """
         with self.changing() as hardware:
             hardware.boot_id = _new_id()
@@ -226,23 +225,23 @@ class HardwareFile:
             raise HardwareFileError(f"{self._path} is no simulated hardware: {shorten(str(error), 300)}") from error
 
     def _write(self, data: bytes, how: Callable[[str, bytes], None] = hardware_lines.add_line) -> None:
-        # Not forced to disk: it outlives every process, and need not outlive this machine.
+        # Not synced: it outlives every process, and need not outlive this machine.
         how(self._name, data)
-        if self._log.exists():  # after the change: a writer killed in between leaves it out, and told nobody of it
+        if self._log.exists():  # after the change: a writer killed between the two leaves it out
             with self._log.open("ab") as log:
                 log.write(b"%d %b\n" % (time.time_ns(), data))
 
     def _take_over_document(self) -> None:
-        """Make a line of what an earlier version has left: one document on many lines."""
+        """Convert a file of an earlier version: one document on many lines."""
         data = self._path.read_bytes()
         if data.startswith(b"{\n"):
             hardware_lines.begin(self._name, _encode(self._decoded(data)))
 
 
 def faults_from(values: dict[str, FaultValue], where: str) -> Faults:
-    """Read fault switches. Raises HardwareFileError naming what is wrong and what is known."""
+    """Parse fault switches. Raises HardwareFileError with the error and the known ones."""
     try:
-        # As they will be read from the file: JSON has no infinity, and what cannot be read would be the node's end.
+        # As they will be read from the file: JSON has no infinity, and an unreadable file would end the node.
         return msgspec.json.decode(_encode(msgspec.convert(values, Faults)), type=Faults)
     except (msgspec.ValidationError, OverflowError) as error:
         known = ", ".join(Faults.__struct_fields__)
@@ -254,7 +253,7 @@ def _new_id() -> str:
 
 
 def _take_over_facts(gpus: list[Gpu], wanted: list[Gpu]) -> bool:
-    """Where a GPU sits, and whether its layout is fixed, may be said anew at any time; whether anything changed."""
+    """Update links and fixed layouts, which may change at any time; returns whether anything changed."""
     changed = False
     for gpu, as_declared in zip(gpus, wanted, strict=True):
         declared = as_declared.numa_node, as_declared.linked, as_declared.fixed

@@ -1,14 +1,12 @@
 # ruff: noqa: PTH105, PTH123 - as in `mps_program`
 """
-How the simulated hardware of a node lies in its file: a line for each state, of which the last whole one holds.
+The file format of simulated hardware: a line per state; the last complete line is the current one.
 
-To add a line takes one write; to replace the file for each change takes fifty times as long where journals are synced
-on the same disk. Whoever looks needs no lock: a line without an end is not there yet. A writer that is killed half way
-leaves such a one, and the next writer takes it away. When the file has grown too long, one with its last line alone
-takes its name.
+Appending a line takes one write; replacing the file for each change takes fifty times as long where journals are synced
+on the same disk. Readers need no lock: a line without an end is not there yet. A killed writer may leave one, and the
+next writer removes it. A file that has grown too long is replaced by one with its last line.
 
-It needs only the standard library and knows nothing of what a line says: the MPS stand-in, which writes the same file,
-is started too often to import more.
+Standard library only: the MPS stand-in, which writes the same file, starts too often to import more.
 """
 
 import errno
@@ -18,14 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 BYTES_MAX = 1024 * 1024
-"""Of a file before it is begun anew: some 300 changes of a node with eight GPUs."""
+"""The file's size before it is replaced: some 300 changes of a node with eight GPUs."""
 _TAIL_BYTES = 16 * 1024
-"""The first look for the last line: twice what a full node with eight GPUs takes."""
+"""The first read for the last line: twice what a full node with eight GPUs takes."""
 
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Keep every other writer away. Raises OSError."""
+    """Lock out other writers. Raises OSError."""
     descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -35,7 +33,7 @@ def locked(path: str) -> Iterator[None]:
 
 
 def last_line(path: str) -> bytes:
-    """The last whole line; empty where there is none. Raises OSError."""
+    """The last complete line; empty if there is none. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return _last(descriptor, os.fstat(descriptor).st_size)[0]
@@ -44,7 +42,7 @@ def last_line(path: str) -> bytes:
 
 
 def add_line(path: str, line: bytes) -> None:
-    """Have a line hold from now on, whole or not at all; only under the lock. Raises OSError."""
+    """Append a line, atomically; only under the lock. Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
@@ -63,7 +61,7 @@ def add_line(path: str, line: bytes) -> None:
 
 
 def begin(path: str, line: bytes) -> None:
-    """Begin the file, or begin it anew, with one line; only under the lock. Raises OSError."""
+    """Create or replace the file, with one line; only under the lock. Raises OSError."""
     draft = f"{path}.new"
     with open(draft, "wb") as file:
         file.write(line + b"\n")
@@ -71,7 +69,7 @@ def begin(path: str, line: bytes) -> None:
 
 
 def _last(descriptor: int, size: int) -> tuple[bytes, int]:
-    """The last whole line of so many bytes, and where it ends: behind that is what a killed writer has left."""
+    """The last complete line within `size` bytes, and where it ends: what follows is a killed writer's."""
     looked = 0
     while looked < size:
         looked = min(size, max(_TAIL_BYTES, 4 * looked))

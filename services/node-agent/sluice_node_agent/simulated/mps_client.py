@@ -1,11 +1,11 @@
 """
 A client of the MPS stand-in, for tests and simulated tenants: connects as a CUDA program would, and holds memory.
 
-`nvidia-cuda-mps-control client [--uid U] [--owner POD_UID] [--memory MIB] [--percentage P]` says on stdout, as one JSON
-object per line, how it went, then does what it reads from stdin: a number of MiB to allocate (negative: to free), until
-its end. It ends when the server ends it. Its limits may only lower the server's, as CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
-and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT do. Where SLUICE_QUOTA_SOCKET names one it says hello to the token scheduler, as
-the client library of the time quota would; it launches nothing, so it asks for no token.
+`nvidia-cuda-mps-control client [--uid U] [--owner POD_UID] [--memory MIB] [--percentage P]` prints its progress as one
+JSON object per line, then reads numbers of MiB from stdin to allocate (negative: to free) until its end. It ends when
+the server ends it. Its limits may only lower the server's, as CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and
+CUDA_MPS_PINNED_DEVICE_MEM_LIMIT do. If SLUICE_QUOTA_SOCKET is set it sends HELLO to the token scheduler, as the client
+library of the time quota would; it launches nothing, so it asks for no token.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from sluice_node_agent.simulated.mps_program import PACKET_MAX
 
 
 def run_client(arguments: list[str]) -> int:
-    """Be a client until stdin or the server ends; 0 when stdin did."""
+    """Run as a client until stdin or the server ends; 0 if stdin did."""
     parser = argparse.ArgumentParser(prog="client")
     parser.add_argument("--uid", type=int, default=os.getuid())
     parser.add_argument("--owner", default="")
@@ -29,7 +29,7 @@ def run_client(arguments: list[str]) -> int:
     parser.add_argument("--percentage", type=float, default=None)
     options = parser.parse_args(arguments)
     with open("/proc/self/comm", "w", encoding="ascii") as comm:  # noqa: PTH123 - as in `mps_program`
-        comm.write("python")  # a tenant's program, not one of MPS
+        comm.write("python")  # a tenant's program, not MPS's
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(f"{os.environ['CUDA_MPS_PIPE_DIRECTORY']}/control")
@@ -65,7 +65,7 @@ def run_client(arguments: list[str]) -> int:
 
 
 def _say_hello(path: str) -> socket.socket | None:
-    """HELLO of docs/time-quota.md; None where there is no scheduler, for a client without one goes on."""
+    """Send HELLO (docs/time-quota.md); None without a scheduler, since a client runs on without one."""
     if not path:
         return None
     found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

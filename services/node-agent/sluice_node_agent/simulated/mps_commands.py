@@ -1,9 +1,9 @@
 """
-The commands of the MPS stand-in's control daemon, except `quit`: what each answers, and what it changes.
+The commands of the MPS stand-in's control daemon, except `quit`.
 
-Texts and silences are as observed with 535.261 and 550.163: a value that is not understood is ignored and the old one
-printed, memory of a GiB and more is printed in whole GiB, rounded down, an unknown server is said in words with exit
-status 0. What `terminate_client` says and does is as seen with 580.159 (docs/hardware).
+Output is as observed with 535.261 and 550.163: an invalid value is ignored and the old one printed, memory of a GiB and
+more is printed in whole GiB, rounded down, an unknown server is reported in text with exit status 0. `terminate_client`
+behaves as seen with 580.159 (docs/hardware).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Defaults:
 
 
 def answer(daemon: Daemon, line: str) -> str:
-    """What the front end prints for one command: lines, or nothing."""
+    """The front end's output for one command: lines, or nothing."""
     words = line.split()
     command, arguments = (words[0], words[1:]) if words else ("", [])
     match command:

@@ -1,9 +1,9 @@
 # ruff: noqa: PTH101, PTH108, PTH123
 """
-The control daemon of the MPS stand-in: starts servers, hands clients to them, answers commands.
+The control daemon of the MPS stand-in: starts servers, passes clients to them, answers commands.
 
-One thread, one loop, nothing but its sockets to wait for. What it answers to commands, writes to control.log and leaves
-behind is as observed with releases 535.261 and 550.163; what only happens with a GPU is as documented.
+One thread and one loop over its sockets. Its answers, its control.log and the files it leaves are as observed with
+releases 535.261 and 550.163; what needs a GPU is as documented.
 """
 
 import contextlib
@@ -33,15 +33,15 @@ from sluice_node_agent.simulated.mps_program import (
 from sluice_node_agent.simulated.mps_server import spawn_server, stamp
 
 PENDING_MAX = 256
-"""Clients that may wait for a server; more are turned away."""
+"""Clients that may wait for a server; more are rejected."""
 _FORCE_S = 0.2
-"""A server that does not listen is killed so long after it was told to leave at once."""
+"""How long a server that was told to leave at once has before it is killed."""
 NOT_FOUND = "Cannot find MPS control daemon process\n"
 
 
 @dataclass
 class ServerHandle:
-    """A server process as its daemon knows it."""
+    """A server process, as its daemon sees it."""
 
     pid: int
     uid: int
@@ -81,7 +81,7 @@ class Daemon:
     # -- start and end --------------------------------------------------------------------------------------------
 
     def listen(self) -> str:
-        """Take the directory; returns why it cannot be, in the real one's words, or nothing."""
+        """Listen in the directory; returns the real daemon's error message, or nothing."""
         if not os.access(self._pipe, os.W_OK | os.X_OK):
             return f"Cannot access CUDA_MPS_PIPE_DIRECTORY={self._pipe}\n"
         self._lock = os.open(f"{self._pipe}/control_lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -100,7 +100,7 @@ class Daemon:
                 listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 try:
                     listener.bind(path)
-                except OSError:  # over 107 bytes; the real one says nothing better
+                except OSError:  # over 107 bytes; the real one prints no more
                     return NOT_FOUND
                 os.chmod(path, mode)
                 listener.listen(PENDING_MAX)
@@ -115,7 +115,7 @@ class Daemon:
         return ""
 
     def run(self) -> int:
-        """Serve until told to quit; returns the exit status."""
+        """Serve until `quit`; returns the exit status."""
         while not (self._quitter is not None and self.server is None):
             left_s = self._forced_at - time.monotonic()
             if left_s <= 0 and self.server is not None:
@@ -125,7 +125,7 @@ class Daemon:
                     self._tell({"do": "leave", "force": True})
                 else:
                     self._forced_at = float("inf")
-                    os.kill(self.server.pid, signal.SIGKILL)  # our child, not yet waited for: nobody else has its pid
+                    os.kill(self.server.pid, signal.SIGKILL)  # our child, not yet reaped: its pid is not reused
             for key, _ in self._selector.select(None if self._forced_at == float("inf") else max(left_s, 0.0)):
                 self._on_event(key)
         assert self._quitter is not None
@@ -148,7 +148,7 @@ class Daemon:
 
     @staticmethod
     def switched(name: str) -> bool:
-        """Whether a switch is on now."""
+        """Whether a switch is on."""
         path = os.environ.get(SWITCHES_VARIABLE, "")
         try:
             with open(path, "rb") as file:
@@ -207,16 +207,16 @@ class Daemon:
             self.shut_down(force=False)
 
     def shut_down(self, *, force: bool) -> None:
-        """Have the server leave when its clients have, or now."""
+        """Stop the server once its clients have left, or at once (`force`)."""
         assert self.server is not None
         self.server.draining = True
         self._tell({"do": "leave", "force": force})
 
     def terminate(self, pid: int) -> None:
         """
-        Have the server let go of a client, which is listed until its process ends.
+        Have the server disconnect a client, which is listed until its process ends.
 
-        A second time, or when it is stopped, nothing and nobody is answered until then, as release 580.159 does.
+        Repeated, or for a stopped process, the daemon answers no request until then, as release 580.159 does.
         """
         server = self.server
         assert server is not None
@@ -237,7 +237,7 @@ class Daemon:
         try:
             hello = json.loads(data)
             peer = struct.unpack("3i", source.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            # Who is root, or the daemon's own user, may play another user: simulated tenants need no setuid.
+            # Root, and the daemon's own user, may act as another user: simulated tenants need no setuid.
             uid = int(hello["uid"]) if peer[1] in {0, os.geteuid()} else peer[1]
             hello["uid"] = uid
         except (ValueError, KeyError, TypeError):
@@ -299,7 +299,7 @@ class Daemon:
 
     def _tell(self, said: dict[str, Any]) -> None:
         if self.server is not None:
-            with contextlib.suppress(OSError):  # it is ending, which its link will tell
+            with contextlib.suppress(OSError):  # it is ending, as its link will show
                 self.server.link.send(json.dumps(said).encode())
 
     def _on_server(self, source: socket.socket) -> None:
@@ -356,7 +356,7 @@ class Daemon:
 
 
 def _open_log(directory: str, name: str) -> int | None:
-    """A log to append to; None when it cannot be written, which the real one takes with a warning, too."""
+    """A log to append to; None if it cannot be written, where the real one only prints a warning, too."""
     try:
         return os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError:
@@ -373,7 +373,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _receive(source: socket.socket) -> bytes:
-    """The next message; nothing when the other side is gone."""
+    """The next message; empty when the other side is gone."""
     try:
         return source.recv(PACKET_MAX)
     except OSError:

@@ -1,8 +1,8 @@
 # ruff: noqa: PTH123 - as in `mps_program`
 """
-How the MPS stand-in's control daemon detaches from who starts it, so that it outlives him and holds nothing of his.
+How the MPS stand-in's control daemon detaches from its caller, so that it outlives it and keeps none of its files open.
 
-The caller goes on when the daemon listens (manual page of nvidia-cuda-mps-control, "-d"), or with why it does not.
+The caller continues when the daemon listens (manual page of nvidia-cuda-mps-control, "-d"), or with the error.
 """
 
 import os
@@ -13,7 +13,7 @@ from sluice_node_agent.simulated.mps_program import CONTROL_NAME
 
 
 def start(pipe_directory: str, log_directory: str, *, background: bool) -> int:
-    """Start the daemon. In the background, this returns as soon as it listens, with 0, or with 1 and why on stderr."""
+    """Start the daemon. In the background, returns once it listens: 0, or 1 with the error on stderr."""
     if not background:
         return _serve(pipe_directory, log_directory, ready=None)
     ours, theirs = os.pipe()
@@ -23,7 +23,7 @@ def start(pipe_directory: str, log_directory: str, *, background: bool) -> int:
         os.setsid()
         if os.fork() != 0:
             os._exit(0)
-        # Whatever else was inherited must not be held for as long as the daemon lives.
+        # Close all other inherited files: the daemon would keep them open.
         null = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(null, number)

@@ -1,10 +1,9 @@
 # ruff: noqa: PTH110, PTH123 - as in `mps_program`
 """
-How the MPS stand-in's processes appear in the simulated hardware: entered when they serve, removed when they end.
+The MPS stand-in's processes in the simulated hardware: added when they serve, removed when they end.
 
-It writes the same file as `simulated.hardware_file`, by the same `hardware_lines`, with nothing but the standard
-library: the stand-in is started too often to import more. It must know no more of what is there than where processes
-and devices are.
+It writes the same file as `simulated.hardware_file`, through `hardware_lines`, with only the standard library, since
+the stand-in starts too often to import more. It reads no more than processes and devices.
 """
 
 import json
@@ -17,10 +16,10 @@ from sluice_node_agent.simulated import hardware_lines
 
 
 class ProcessEntries:
-    """The hardware file of one node, as one MPS daemon sees it; does nothing where no file is named."""
+    """The hardware file of one node, for one MPS daemon; does nothing without a file."""
 
     def __init__(self, path: str, device: str) -> None:
-        """`device` is what the daemon may see: the UUID of a GPU or of a MIG device."""
+        """`device` is the daemon's visible device: the UUID of a GPU or of a MIG device."""
         self._path = path
         self._device = device
 
@@ -56,7 +55,7 @@ class ProcessEntries:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
-        """What is there, to be changed. A file that is gone (its node was removed) is left gone."""
+        """The hardware, to be changed. A file that is gone (its node was removed) stays gone."""
         if not self._path or not os.path.exists(self._path):
             yield {"gpus": []}
             return
@@ -67,7 +66,7 @@ class ProcessEntries:
 
 
 def _gpu_of(hardware: dict[str, Any], device: str) -> dict[str, Any] | None:
-    """The GPU that is this device, or has it as a MIG device."""
+    """The GPU that is this device, or contains it as a MIG device."""
     for gpu in hardware["gpus"]:
         uuids = {instance.get("uuid") for instance in gpu.get("instances", [])}
         if not gpu.get("lost") and device and (device == gpu["uuid"] or device in uuids):

@@ -1,12 +1,12 @@
 # ruff: noqa: PLC0415, PTH100, PTH120
 """
-A stand-in for `nvidia-cuda-mps-control`, so that MPS homes live and die as real processes without a GPU.
+A stand-in for `nvidia-cuda-mps-control`, so that MPS homes run as real processes without a GPU.
 
-It speaks the command line of the real one as far as NVIDIA documents it (docs.nvidia.com/deploy/mps, the manual page)
-and as releases 535.261 and 550.163 were seen to behave without a GPU: their texts, exit codes, files and modes. What it
-must not do is be kinder than the real one: a wrong limit is ignored without a word, a daemon's files outlive it, a
-client of another user waits. How clients talk to it is its own; no CUDA program can. It is started thousands of times,
-so each start imports only what it needs (hence no pathlib).
+It has the real one's command line as far as NVIDIA documents it (docs.nvidia.com/deploy/mps, the manual page) and the
+texts, exit codes, files and modes of releases 535.261 and 550.163 as seen without a GPU. It is no kinder than the real
+one: a wrong limit is ignored silently, a daemon's files outlive it, a client of another user waits. Its client protocol
+is its own; no CUDA program can connect. It is started thousands of times, so each start imports only what it needs
+(hence no pathlib).
 
 Run as `python -I -S mps_program.py [-d|-f]`, or installed under the real one's name. Needs only the standard library.
 `SLUICE_SIMULATED_HARDWARE` names the hardware file that its processes appear in; `SLUICE_MPS_STAND_IN` a JSON file of
@@ -24,8 +24,7 @@ CONTROL_NAME = "nvidia-cuda-mps-control"
 SERVER_NAME = "nvidia-cuda-mps-server"
 SWITCHES = ("start_fails", "server_fails", "never_ready", "quit_hangs", "limits_not_taken")
 """
-`-d` fails; servers exit at their start; servers stay INITIALIZING; `quit` is never answered; limits that are set are
-ignored.
+`-d` fails; servers exit at their start; servers stay INITIALIZING; `quit` is never answered; new limits are ignored.
 """
 HARDWARE_VARIABLE = "SLUICE_SIMULATED_HARDWARE"
 SWITCHES_VARIABLE = "SLUICE_MPS_STAND_IN"
@@ -44,7 +43,7 @@ def install(directory: "Path") -> "Path":
     """Write an executable `nvidia-cuda-mps-control` there and return its path. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / CONTROL_NAME
-    # It must be a program of its own, by name: that is how its processes are told from others in /proc.
+    # A program of its own, by name: that identifies its processes in /proc.
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     script = (
         f"#!{_interpreter(directory)} -IS\n"
@@ -60,7 +59,7 @@ def install(directory: "Path") -> "Path":
 
 
 def main(argv: list[str]) -> int:
-    """Do as the command line says; returns the exit status."""
+    """Run the command line; returns the exit status."""
     arguments = argv[1:]
     if arguments[:1] == [SERVER_NAME]:
         from sluice_node_agent.simulated.mps_server import serve
@@ -83,7 +82,7 @@ def main(argv: list[str]) -> int:
 
 
 def _send_commands(path: str) -> int:
-    """The front end: one command per line of stdin, to the daemon; its answers to stdout."""
+    """The front end: sends one command per line of stdin to the daemon; prints its answers."""
     import _socket  # a third of the time that `socket` takes to import
 
     daemon = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -113,7 +112,7 @@ def _interpreter(directory: "Path") -> str:
     """
     The interpreter for a first line `#!<path> -IS`, which the kernel cuts after 255 bytes and at spaces.
 
-    Where its path is too long, a link to it in the same directory.
+    If its path is too long, a link to it in the same directory.
     """
     real = os.path.realpath(sys.executable)
     if len(real) < 120 and " " not in real:

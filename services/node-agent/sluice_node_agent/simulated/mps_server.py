@@ -2,10 +2,10 @@
 """
 The server of the MPS stand-in: a process per user that holds the clients, as `nvidia-cuda-mps-server` does.
 
-The control daemon hands it each client's connection, so clients outlive the daemon and die with the server. It enforces
-what a real one does: limits as they were when a client came, at most 48 clients, and a fault that ends them all. Who
-was let go of can do nothing more, and keeps its memory until its process ends (seen of 580.159). SIGUSR1 is its fault
-switch. It never ends by itself when its daemon dies: the worst that a real one could do.
+The control daemon passes it each client's connection, so clients outlive the daemon and die with the server. It
+enforces the real one's rules: limits as they were when a client connected, at most 48 clients, and a fault that ends
+them all. A disconnected client can do nothing more, and keeps its memory until its process ends (seen with 580.159).
+SIGUSR1 is its fault switch. It never ends by itself when its daemon dies: the worst case of a real one.
 """
 
 import json
@@ -29,7 +29,7 @@ class Server:
     """One server; `link` leads to its daemon."""
 
     def __init__(self, link: socket.socket, log: int) -> None:
-        """Serve what comes over `link`; write the server's log to the open file `log`."""
+        """Serve the messages of `link`; write the server's log to the open file `log`."""
         self._link = link
         self._log_file = log
         self._clients: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
@@ -71,7 +71,7 @@ class Server:
         if self._linked:
             try:
                 self._link.send(json.dumps(said).encode())
-            except OSError:  # the daemon died; its clients go on
+            except OSError:  # the daemon died; its clients continue
                 self._linked = False
 
     def _hear_daemon(self) -> None:
@@ -152,7 +152,7 @@ class Server:
             self._tell({"state": self._state})
 
     def _fail(self) -> None:
-        """A fatal exception of one client reaches all of them; nobody new until they have ended."""
+        """A fatal exception of one client reaches all of them; no new one connects until they have ended."""
         self.log("Server encountered a fatal exception. Shutting down")
         if not self._clients:
             return
@@ -163,7 +163,7 @@ class Server:
 
 
 def serve(arguments: list[str]) -> int:
-    """Be a server: `--link FD --log FD --uid UID --device 0|1 --ready 0|1 --setuid 0|1`, in this order."""
+    """Run as a server: `--link FD --log FD --uid UID --device 0|1 --ready 0|1 --setuid 0|1`, in this order."""
     link, log, uid, has_device, ready, set_uid = (int(value) for value in arguments[1::2])
     server = Server(socket.socket(fileno=link), log)
     with open("/proc/self/comm", "w", encoding="ascii") as comm:
@@ -202,13 +202,13 @@ def spawn_server(uid: int, log: int, *, has_device: bool, ready: bool) -> tuple[
 
 
 def stamp() -> str:
-    """The time, as the logs of MPS begin their lines."""
+    """The time stamp of MPS logs."""
     now = time.time()
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}.{int(now * 1000) % 1000:03}"
 
 
 def _send(connection: socket.socket, said: dict[str, Any]) -> None:
-    """Say something to a client; one that is gone or does not listen does not hear it."""
+    """Send a message to a client; dropped when it is gone or does not read."""
     try:
         connection.send(json.dumps(said).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
     except OSError:

@@ -1,8 +1,8 @@
 """
-What a simulated GPU refuses to create, and what it still could: it must not trust whoever decided the placement.
+What a simulated GPU refuses to create, and what it still could, independent of the allocator's placement code.
 
-The rule is the driver's for every MIG model (NVIDIA MIG user guide): a placement is one of those listed for the
-profile, spans do not overlap, and no engine is given away twice.
+The driver's rules for every MIG model (NVIDIA MIG user guide): a placement is one of those listed for the profile,
+spans do not overlap, and no engine is assigned twice.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ def profile_of(model: GpuModel, profile_id: int) -> Profile:
 def why_not(
     model: GpuModel, instances: Iterable[Instance], profile: Profile, start: int, size: int
 ) -> DeviceError | None:
-    """Why no instance of `profile` can be created at this placement beside `instances`; None when it can."""
+    """Why no instance of `profile` can be created at this placement beside `instances`; None if it can."""
     if Placement(start, size) not in profile.placements:
         return InvalidArgumentError(f"{profile.name} cannot be placed at {start}:{size} on {model.key}")
     there = list(instances)
@@ -45,9 +45,9 @@ def why_not(
 
 def remaining(model: GpuModel, instances: Iterable[Instance]) -> dict[str, int]:
     """
-    Per profile, how many more of it could be created now if nothing else were.
+    How many more could be created now, per profile, if no other profile were.
 
-    All placements of a profile are of one size, so taking the first that fits again and again gives the most.
+    All placements of a profile have one size, so taking the first that fits again and again gives the most.
     """
     there = list(instances)
     counts: dict[str, int] = {}

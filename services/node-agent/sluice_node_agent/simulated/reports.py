@@ -1,7 +1,7 @@
 """
-What simulated GPUs tell of themselves: reports, processes, troubles.
+Reads simulated GPUs: reports, processes, errors.
 
-Read from the hardware file's values as they are at one moment; it changes nothing and waits for nothing.
+Pure functions of the hardware file's content.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,15 +12,15 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice.mig.catalog import find_model
 from sluice.mig.model import GpuModel
-from sluice_node_agent.core.device_use import DeviceUse, ProcessUse
 from sluice_node_agent.core.events import Holder
+from sluice_node_agent.core.usage import DeviceUse, ProcessUse
 from sluice_node_agent.device.gpu_health import HealthFacts, is_critical, why_unhealthy
 from sluice_node_agent.device.port import GpuLostError, InUseError, NotFoundError, NotSupportedError
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.simulated.hardware_file import Gpu, Hardware, Instance, Process
 
 _PROCESSES = Processes()
-"""Those of this machine, which the real ones among a simulated node's are."""
+"""The processes of this machine, which a simulated node's real ones are among."""
 _WITHOUT_GPM = {
     *("a100", "a30", "a10", "a10g", "a40", "rtx-a6000", "rtx-3090", "t4", "v100"),
     *("l4", "l20", "l40", "l40s", "rtx-4090", "rtx-6000-ada"),
@@ -54,7 +54,7 @@ def instance_of(gpu: Gpu, gi_id: int) -> Instance:
 
 
 def model_of(gpu: Gpu) -> GpuModel:
-    """The model as the fleet file spelled it out, else the catalog's. Raises NotSupportedError."""
+    """The model as the fleet file defines it, else the catalog's. Raises NotSupportedError."""
     own = gpu.spelled_out
     if own is not None:
         sizes = (own.memory_mib, own.multiprocessors, own.memory_slices, own.compute_slices)
@@ -66,12 +66,12 @@ def model_of(gpu: Gpu) -> GpuModel:
 
 
 def trouble_of(hardware: Hardware, gpu: Gpu) -> tuple[str, tuple[int, ...]]:
-    """What the driver tells of by itself: how the GPU was lost, and its critical Xid errors. Equal without news."""
+    """What the driver reports by itself: how the GPU was lost, and its critical Xid errors. Equal without news."""
     return _why_lost(hardware, gpu), _xids(hardware, gpu)
 
 
 def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
-    """One GPU as the port's `read` says it."""
+    """One GPU, as the port's `read` returns it."""
     model = model_of(gpu)
     lost = _why_lost(hardware, gpu)
     message = lost or _why_unhealthy(hardware, gpu)
@@ -99,7 +99,7 @@ def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
 
 
 def instance_report(instance: Instance) -> InstanceReport:
-    """One GPU instance as the port says it."""
+    """One GPU instance, as the port returns it."""
     return InstanceReport(
         gi_id=instance.gi_id,
         profile=instance.profile,
@@ -119,7 +119,7 @@ def holders(gpu: Gpu, device: str) -> tuple[Holder, ...]:
 
 
 def uses(gpu: Gpu, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
-    """What devices are used for, told as NVML would: before Hopper no MIG device tells how busy it is."""
+    """The use of devices, as NVML would report it: before Hopper not how busy a MIG device is."""
     there = {instance.uuid for instance in gpu.instances if instance.uuid} if gpu.mig else {str(gpu.uuid)}
     has_gpm = _WITHOUT_GPM.isdisjoint((gpu.model, gpu.model.partition("-")[0]))
     return tuple(_use(gpu, device, has_gpm=has_gpm) for device in wanted if device in there)
@@ -162,7 +162,7 @@ def refuse_second_context(gpu: Gpu, process: Process) -> None:
 
 
 def without_the_dead(processes: Iterable[Process]) -> list[Process]:
-    """Those that are still there: made-up ones, and real ones that live."""
+    """Those that still exist: simulated ones, and real ones that live."""
     return [process for process in processes if not process.real or _lives(process)]
 
 
@@ -178,13 +178,13 @@ def _why_lost(hardware: Hardware, gpu: Gpu) -> str:
 
 
 def _xids(hardware: Hardware, gpu: Gpu) -> tuple[int, ...]:
-    """The Xid error that stops new slices, if there is one: an application's own is nobody's trouble."""
+    """The Xid error that stops new slices, if there is one: an application's own does not."""
     faults = hardware.faults
     return (faults.xid,) if faults.xid and faults.xid_gpu == gpu.index and is_critical(faults.xid) else ()
 
 
 def _why_unhealthy(hardware: Hardware, gpu: Gpu) -> str:
-    """In the words that a real GPU's health is told in."""
+    """In the words of a real GPU's health."""
     facts = HealthFacts(mig_now=gpu.mig, mig_next=gpu.mig is not (hardware.faults.mig_pending == gpu.index))
     words = why_unhealthy(facts, _xids(hardware, gpu), gpu.uuid)
     return f"{words} (simulated)" if words else ""

@@ -1,1 +1,1 @@
-"""What the ledger orders, and what that changes in a slice's record."""
+"""The ledger's orders, and what they change in a slice's record."""

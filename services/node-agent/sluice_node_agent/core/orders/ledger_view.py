@@ -1,7 +1,7 @@
 """
-What the ledger of this node says: the head, and the last order of every allocation.
+The ledger of this node: its head, and the last order of every allocation.
 
-It follows readings and must not decide. What is not there (any more) is known only after a whole reading, and is never
+It follows readings and decides nothing. An order counts as absent only after a complete reading, and absence is never
 an order.
 """
 
@@ -15,18 +15,18 @@ class LedgerView:
     """The ledger of one node."""
 
     def __init__(self, node: NodeName) -> None:
-        """Begin with nothing read."""
+        """Start empty."""
         self._node = node
         self._head: NodeOpened | None = None
         self._incarnation = Incarnation("")
         self._complete = False
         self._seen: dict[AllocationId, None] = {}
         self._sequences: dict[str, int] = {}
-        """The newest that was heard of each subject in this reading: a durable may deliver an older one again."""
+        """The newest sequence of each subject in this reading: a durable may redeliver an older one."""
         self.entries: dict[AllocationId, LedgerEntry] = {}
 
     def is_open_for(self, run: RunId) -> bool:
-        """Whether this run of the agent may act: the head names it in this life of the broker, and all was read."""
+        """Whether this run may act: the head names it in this life of the broker, and the ledger was read whole."""
         head = self._head
         named = head is not None and (head.incarnation, head.agent_run) == (self._incarnation, run)
         return named and self._complete
@@ -39,23 +39,23 @@ class LedgerView:
         return None
 
     def order_to_end(self, booking: Booking) -> Revoke | None:
-        """The Revoke that a Closed has overwritten, maybe before it was read; none where a slice went with its node."""
+        """The Revoke that a Closed replaced, maybe unread; None where a slice went with its node."""
         entry = self.entries.get(booking.allocation)
         if not isinstance(entry, Closed) or entry.removed:
             return None
         return Revoke(revision=entry.revision, incarnation=self._incarnation, booking=booking, cause=entry.cause)
 
     def has_lived(self, allocation: AllocationId) -> bool:
-        """Whether the slice of an order was ready before this agent knew of it."""
+        """Whether the ordered slice was ready before this agent knew of it."""
         return self._head is not None and allocation in self._head.lived
 
     def is_closed(self, allocation: AllocationId) -> bool:
-        """Whether nobody waits for a word about an allocation: closed, or not in the ledger."""
+        """Whether no status of an allocation is awaited: it is closed, or not in the ledger."""
         entry = self.entries.get(allocation)
         return entry is None or isinstance(entry, Closed)
 
     def handle(self, event: BusEvent) -> list[AllocationId]:
-        """Take in one event of the ledger's reading. Returns the allocations of which something changed."""
+        """Apply one event of the ledger's reading. Returns the allocations that changed."""
         match event:
             case ReadingStarted(stream=Stream.BOOK, incarnation=incarnation):
                 self._incarnation = incarnation
@@ -86,7 +86,7 @@ class LedgerView:
         allocation = AllocationId(address.key[1])
         self._seen[allocation] = None
         if not isinstance(message, (Grant, Revoke, Closed)):
-            return []  # cannot be read: what was known before still stands
+            return []  # undecodable: the last known value stands
         named = message.allocation if isinstance(message, Closed) else message.booking.allocation
         if named != allocation:
             return []

@@ -1,7 +1,7 @@
 """
-Taking orders: the ledger's last word about a slice, held against what the journal knows of it.
+Reconcile orders: compare the ledger's last order for a slice with the journal's record.
 
-It changes what is wanted of a slice, and must not take steps: those follow from the record.
+It changes the record; the steps that follow are for the controllers.
 """
 
 from collections.abc import Iterable
@@ -36,11 +36,11 @@ from sluice_node_agent.core.state.tasks import SharedDeviceKey, SliceTask, share
 from sluice_node_agent.core.state.tombstones import Tombstones
 
 _WHY_MAX = 300
-"""Characters of why a ticket is not believed: what it says may be of any length."""
+"""Longest reason for a rejected ticket, in characters: a ticket's content may be of any length."""
 
 
 class OrderReconciler:
-    """What orders mean for the slices of a node. `found` is what was there at the start and no record names."""
+    """Applies orders to the slices of a node. `found`: what was found at the start without a record."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class OrderReconciler:
         *,
         garbage: GarbageCollector,
     ) -> None:
-        """Begin with nothing found."""
+        """Start empty."""
         self._ledger = orders
         self._tombstones = tombstones
         self._state = slices.state
@@ -64,9 +64,9 @@ class OrderReconciler:
 
     def hear(self, tickets: Iterable[FoundTicket], node: NodeName) -> tuple[str, ...]:
         """
-        The journal was lost: go on with what tickets prove, whatever the ledger will say. It may be lost as well.
+        After a lost journal, adopt what tickets prove without the ledger, which may be lost as well.
 
-        Returns in sentences which are not believed, and why.
+        Returns a sentence for each rejected ticket.
         """
         found = self.found
         unbelieved: dict[str, TicketRejected] = {}
@@ -88,7 +88,7 @@ class OrderReconciler:
         return tuple(f"ticket {ticket} is not believed: {shorten(why.why, _WHY_MAX)}" for ticket, why in left.items())
 
     def awaited(self) -> frozenset[SharedDeviceKey]:
-        """Places of orders that wait for a GPU of which nothing is known yet: what is there may be theirs."""
+        """Places of orders that wait for a GPU with unknown content: what is there may be theirs."""
         if not self.found.unseen:
             return frozenset()
         untaken = (
@@ -99,12 +99,12 @@ class OrderReconciler:
         return frozenset(shared_device_key(grant) for booking in waiting for grant in booking.devices)
 
     def clear_away(self) -> None:
-        """All orders were read: remove the tickets of what is not there any more, and for which there is none."""
+        """All orders were read: remove tickets without an order and tickets of slices that are gone."""
         for ticket in self.found.useless_tickets(self._ledger.entries):
             self._garbage.ticket(ticket)
 
     def take(self, allocation: AllocationId, now: float) -> None:
-        """Compare the ledger's order with what is known, and take it if it is newer."""
+        """Compare the ledger's order with the record, and apply it if it is newer."""
         order = self._ledger.order(allocation)
         work = self._state.slices.get(allocation)
         if work is not None:
@@ -126,9 +126,9 @@ class OrderReconciler:
 
     def _take_first(self, order: Grant | Revoke) -> None:
         """
-        An order of which the journal knows nothing.
+        Apply an order that the journal does not know.
 
-        It waits for a GPU that has not answered since the journal was lost: that nothing was seen there means nothing.
+        It waits for a GPU that has not answered since the journal was lost: seeing nothing there proves nothing.
         """
         booking, found = order.booking, self.found
         if found.hides(booking):
@@ -153,11 +153,11 @@ class OrderReconciler:
         self._slices.save(record)
 
     def _as_it_was(self, record: SliceRecord) -> SliceRecord:
-        """One that was ready, as the head says, is not one that was never made: its pod keeps its place."""
+        """A slice that was ready, as the head says, is not one that was never created: its pod keeps its place."""
         return as_lived_in(record) if self._ledger.has_lived(record.booking.allocation) else record
 
     def _take_newer(self, work: SliceTask, order: Grant | Revoke) -> None:
-        """What is revoked stays revoked. A place never moves: a Grant of another is not taken. A share's size may."""
+        """Revoked stays revoked. Places never move: a Grant at another place is ignored. Shares may change size."""
         record = work.record
         if isinstance(order, Revoke) or record.revoked:
             cause = order.cause if isinstance(order, Revoke) else record.cause
@@ -184,10 +184,11 @@ class OrderReconciler:
 
     def _newest(self, order: Grant | Revoke | None, record: SliceRecord) -> Grant | Revoke | None:
         """
-        The order that stands for a slice of the journal. One that is being made ends with Closed, too.
+        The order that stands for a slice of the journal; a Closed ends one that is being created, too.
 
-        An earlier life of this agent said that it is gone, then the journal was lost, and its Grant was read from a
-        server that lags. Nobody was told of what is being made since, and nobody waits for it (ADR 0051).
+        This happens when an earlier run of this agent published that the slice is gone, then the journal was lost, and
+        its Grant was read from a lagging server. The new slice was published to no reader, and no request waits for it
+        (ADR 0051).
         """
         if order is not None or record.phase not in {"planned", "making"}:
             return order
@@ -195,11 +196,11 @@ class OrderReconciler:
 
     def _was_begun(self, order: Grant | Revoke) -> bool:
         """
-        Whether something was made for an order although it is not known that those before it are gone.
+        Whether creation began for an order although its predecessors at the place are not known to be gone.
 
-        Nothing was as a rule, and what is found at its place is theirs; of a Revoke too: its Grant may have been
-        overwritten before it was read. But when the journal was lost, one with a ticket was begun, however little is
-        known of the others; and so was one of which something stands that can only be its own.
+        Usually it did not, and what is at its place belongs to them. This holds for a Revoke too: its Grant may have
+        been replaced before it was read. But after a lost journal, an order with a ticket was begun, however little is
+        known of the others; so was one with a device that can only be its own.
         """
         if any(is_ticket_of(ticket, order.booking.allocation) for ticket in self.found.tickets):
             return True
@@ -209,20 +210,20 @@ class OrderReconciler:
         return can_only_belong_to(order.booking, self._not_after(order), self._state, self.found)
 
     def _not_after(self, order: Grant | Revoke) -> list[Booking]:
-        """What is booked for all others but those that come after an order: of them nothing can be there yet."""
+        """The bookings of all other orders, except those that come after this one and so have nothing yet."""
         mine = order.booking.allocation
         others = [entry for entry in self._ledger.entries.values() if isinstance(entry, (Grant, Revoke))]
         return [each.booking for each in others if each.booking.allocation != mine and mine not in each.after]
 
     def is_next(self, record: SliceRecord) -> bool:
-        """Whether everything that a planned slice has to come after is gone, and what somebody has left behind."""
+        """Whether everything that a planned slice comes after is gone, orphaned instances included."""
         return self._are_gone(record.after) and not self._serves_a_daemon(record.booking)
 
     def _serves_a_daemon(self, booking: Booking) -> bool:
         """
-        Whether a GPU that is booked whole, and for one alone, is still set to serve a daemon: nobody may have it.
+        Whether a GPU booked whole and exclusively is still set to serve a daemon: then it is not free.
 
-        It is from when it is found so until its home is gone, however many orders are read while that is unmade.
+        This holds from its discovery until its home is gone, however many orders are read meanwhile.
         """
         whole = [grant.gpu for grant in booking.devices if grant.profile is None and grant.share is None]
         return any(gpu in self.found.aside or any(home[0] == gpu for home in self._state.homes) for gpu in whole)
@@ -236,8 +237,8 @@ class OrderReconciler:
 
 def _was_never_begun(record: SliceRecord) -> bool:
     """
-    Whether a slice still waited for others: whoever is on its devices is one of them, and none of its tenant's.
+    Whether a slice still waited for others: processes on its devices are theirs, not its tenant's.
 
-    The journal knows it, so nobody is asked: not even a GPU that does not answer keeps it.
+    The journal knows that, so no device is asked, and even a GPU that does not answer does not keep it.
     """
     return record.phase == "planned" and bool(record.after) and not (record.boot_id or record.ticket)

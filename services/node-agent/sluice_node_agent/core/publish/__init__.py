@@ -1,1 +1,1 @@
-"""What the agent publishes of its slices and of its node."""
+"""What the agent publishes about its slices and its node."""

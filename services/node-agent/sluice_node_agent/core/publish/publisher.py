@@ -1,7 +1,7 @@
 """
-What the agent says: the word of every slice, kept on the bus, and how the whole node is.
+Publish the status of every slice and the state of the node.
 
-It derives and repeats; it must not change what it tells of.
+Derived from records and published again when the bus lost it; records are never changed here.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ from sluice_node_agent.core.state.warm_pool import WarmPool
 
 
 class Publisher:
-    """The agent's voice: the outbox of its bus, and the snapshot for whoever pulls."""
+    """The agent's outbox on the bus, and the snapshot for pulls."""
 
     def __init__(
         self, node: NodeName, outbox: Outbox, snapshots: SnapshotVersions, tombstones: Tombstones, state: NodeState
     ) -> None:
-        """Begin with nothing said."""
+        """Start with nothing published."""
         self._node = node
         self._config = snapshots.config
         self._outbox = outbox
@@ -37,22 +37,22 @@ class Publisher:
         self._tombstones = tombstones
         self._state = state
         self._untold = False
-        """Whether the node may look different from how the snapshot shows it."""
+        """Whether the node may differ from the snapshot."""
         self._unsaid: NodeChanged | None = None
-        """What the snapshot shows, and was not said."""
+        """The NodeChanged of the snapshot that was not published yet."""
         self._unsaid_since = 0.0
-        """When all was said last."""
+        """When everything had been published last."""
         self._say_at = 0.0
-        """When the next news of an open node may be said."""
+        """When the next NodeChanged of an open node may be published."""
         self._reported: dict[AllocationId, tuple[SliceRecord, SliceReport]] = {}
-        """What was told of each slice last, and the record that it was made of."""
+        """The last report of each slice, and the record that it was made from."""
         self._reports_last: tuple[SliceReport, ...] = ()
-        """The same in their order."""
+        """The same in order."""
         self._told_last: tuple[object, ...] | None = None
-        """What the snapshot that is served was made of; None where it lacks something."""
+        """The inputs of the current snapshot; None where it is incomplete."""
 
     def say(self, work: SliceTask) -> None:
-        """Keep the word of a slice on the bus. What is not in the journal yet is not said."""
+        """Keep the status of a slice on the bus. What is not in the journal yet is not published."""
         if work.saving:
             return
         address = subjects.slice_(self._node, work.allocation)
@@ -63,19 +63,19 @@ class Publisher:
             self._outbox.keep(address, word, request=word.request)
 
     def say_home(self, key: SharedDeviceKey) -> None:
-        """Something about a home may have to be said of all who live there."""
+        """A home changed: publish the status of all its tenants again."""
         for work, _, _ in self._state.tenants(key):
             self.say(work)
 
     def say_gone(self, allocation: AllocationId, now: float, *, is_closed: bool) -> None:
-        """The last word of a slice: for good, or until everybody has heard it (`is_closed`)."""
+        """Publish the last status of a slice: for good, or until its readers have acknowledged it (`is_closed`)."""
         word = self._tombstones.word(allocation, closed=is_closed, now=now)
         if word is not None:
             gone, ttl_s = word
             self._outbox.keep(subjects.slice_(self._node, allocation), gone, request=gone.request, ttl_s=ttl_s)
 
     def say_closed(self, closed: Closed) -> None:
-        """Closed, and we remember nothing of it: what may still be said of it on the bus must not stay for ever."""
+        """Closed, and no record of it: remove its leftover status from the bus."""
         gone = SliceGone(
             allocation=closed.allocation,
             request=closed.request,
@@ -87,7 +87,7 @@ class Publisher:
         self._outbox.keep(address, gone, request=gone.request, ttl_s=self._config.closing_ttl_s)
 
     def reserve(self, found: Discovered, in_flight: InFlight) -> None:
-        """Reserve generations in the journal when they run out. `found` goes there with them."""
+        """Reserve generations in the journal when they run out. `found` is saved with them."""
         if self._snapshots.must_reserve():
             record = NodeRecord(
                 node=self._node,
@@ -101,19 +101,19 @@ class Publisher:
             in_flight.save(record, None)
 
     def changed(self) -> None:
-        """The node may look different now."""
+        """The node may differ from the snapshot now."""
         self._untold = True
 
     def tell(
         self, found: Discovered, in_flight: InFlight, shared_devices: SharedDeviceController, warm: WarmPool
     ) -> None:
-        """Serve what is true now. It costs as much as the node is full: done when somebody is to hear of it."""
+        """Make the snapshot current. It costs as much as the node is full, so it runs only before it is published."""
         if not self._untold:
             return
         state = self._state
         self.reserve(found, in_flight)
         made_of = self._all_that_is_told(found, warm)
-        if made_of == self._told_last:  # mostly the very same objects
+        if made_of == self._told_last:  # usually the same objects
             self._untold = False
             return
         quarantined: dict[GpuUuid, tuple[PlacementReport, ...]] = {}
@@ -125,11 +125,11 @@ class Publisher:
         changed = self._snapshots.update(gpus, slices, found.doubtful)
         if changed is not None:
             self._unsaid = changed
-        self._untold = not self._snapshots.tells(gpus, slices, found.doubtful)  # no generation was left: told later
+        self._untold = not self._snapshots.tells(gpus, slices, found.doubtful)  # else: no generation was left
         self._told_last = made_of if not self._untold else None
 
     def _all_that_is_told(self, found: Discovered, warm: WarmPool) -> tuple[object, ...]:
-        """All that `tell` tells of; equal where there is nothing else to tell. Whose tenants homes have, slices say."""
+        """All inputs of the snapshot; equal while it stays the same. Tenants of homes follow from the slices."""
         state = self._state
         slices = [(work.record, work.failures) for work in state.slices.values()]
         homes = [(home.record, home.seen, home.trouble, home.failures) for home in state.homes.values()]
@@ -137,11 +137,11 @@ class Publisher:
 
     def must_say(self, now: float, *, may_wait: bool, quiet: bool) -> bool:
         """
-        Whether it is time to say that the node has changed, if it has.
+        Whether it is time to publish that the node has changed, if it has.
 
-        At once where it is not open: whoever opens it must know of all there is (PROTOCOL §6). Of one that is open
-        (`may_wait`) the ledger and the slices' own words tell what is decided from: there it is said when nothing is
-        under way any more (`quiet`), and every so often; a burst of slices is one news.
+        At once while the node is not open: the allocator must know all of it before it opens it (PROTOCOL §6). For an
+        open node (`may_wait`) decisions follow from the ledger and the slices' statuses: NodeChanged waits until
+        nothing is in flight (`quiet`) or its interval is over, so a burst of slices is one message.
         """
         if not self._untold and self._unsaid is None:
             self._unsaid_since = now
@@ -151,17 +151,17 @@ class Publisher:
         return self._say_at <= now and (quiet or now - self._unsaid_since >= self._config.news_every_s)
 
     def say_news(self, now: float, *, may_wait: bool) -> None:
-        """Say how the node is, if that is not what was said last."""
+        """Publish the node's state if it differs from the last one published."""
         if self._unsaid is not None:
             self._outbox.keep(subjects.node(self._node), self._unsaid)
             self._unsaid = None
-            if may_wait:  # the first after it was opened does not wait for those before
+            if may_wait:  # the first after opening does not wait for earlier ones
                 self._say_at = now + self._config.news_every_s
         if not self._untold:
             self._unsaid_since = now
 
     def _reports(self) -> tuple[SliceReport, ...]:
-        """Every slice as whoever pulls sees it; what was made of the same record for that is told again."""
+        """The report of every slice; the last one is reused while its record is the same."""
         slices, reported = self._state.slices, self._reported
         changed = len(slices) != len(reported)
         for allocation, work in slices.items():
@@ -176,7 +176,7 @@ class Publisher:
         return self._reports_last
 
     def _served(self, found: Discovered) -> Iterator[tuple[GpuUuid, PlacementReport]]:
-        """Whole GPUs with a daemon of nobody that is known: nothing that is seen there says that they are not free."""
+        """Whole GPUs with a daemon of an unknown tenant: no instance shows that they are not free."""
         homed = {gpu for gpu, _, _ in self._state.homes}
         for gpu in found.served_gpus():
             report = self._state.devices.reports.get(gpu)
@@ -184,7 +184,7 @@ class Publisher:
                 yield gpu, PlacementReport(start=0, size=max(1, report.memory_slices))
 
     def _stuck(self) -> list[tuple[GpuUuid, PlacementReport]]:
-        """The places of slices that cannot be taken down."""
+        """The places of slices that cannot be destroyed."""
         return [
             (grant.gpu, PlacementReport(start=grant.start, size=grant.size))
             for work in self._state.slices.values()

@@ -1,4 +1,4 @@
-"""What is said of a slice on the bus, and what is reported of it to whoever pulls. Derived, never stored."""
+"""The status of a slice on the bus, and its report in a pull. Derived, never stored."""
 
 from sluice.contracts.messages import (
     DaemonState,
@@ -29,15 +29,15 @@ from sluice_node_agent.core.state.tasks import (
 )
 
 _NAMED_MAX = 5
-"""Processes that a warning names."""
+"""How many processes a warning names."""
 
 
 def status_message(work: SliceTask, state: NodeState, config: AgentConfig) -> SliceMessage | None:
-    """What to say of a slice; None while there is nothing to say but what was said before."""
+    """The status to publish; None while the last one stands."""
     record = work.record
     allocation, request, revision = record.booking.allocation, record.booking.request, record.revision
     stuck = stuck_on(work, state, config)
-    if stuck is not None and record.lost and not record.revoked:  # it was bound, and still is wanted
+    if stuck is not None and record.lost and not record.revoked:  # it was bound, and is still wanted
         message = f"its devices vanished, and the rest of them cannot be removed: {stuck.trouble}"
         return _degraded(record, message)
     if stuck is not None:
@@ -64,7 +64,7 @@ def status_message(work: SliceTask, state: NodeState, config: AgentConfig) -> Sl
 
 
 def gone_message(tombstone: Tombstone, *, closing: bool) -> SliceGone:
-    """The last word of a slice."""
+    """The last status of a slice."""
     return SliceGone(
         allocation=tombstone.allocation,
         request=tombstone.request,
@@ -75,7 +75,7 @@ def gone_message(tombstone: Tombstone, *, closing: bool) -> SliceGone:
 
 
 def slice_report(record: SliceRecord, state: SliceState) -> SliceReport:
-    """A slice as whoever pulls sees it."""
+    """A slice's report in a pull."""
     return SliceReport(
         booking=record.booking,
         revision=record.revision,
@@ -88,7 +88,7 @@ def slice_report(record: SliceRecord, state: SliceState) -> SliceReport:
 
 
 def daemon_report(home: SharedDeviceTask) -> MpsDaemonReport:
-    """The MPS daemon of a home as whoever pulls sees it."""
+    """The report of a home's MPS daemon in a pull."""
     record = home.record
     return MpsDaemonReport(
         profile=record.profile,
@@ -105,7 +105,7 @@ def daemon_report(home: SharedDeviceTask) -> MpsDaemonReport:
 
 
 def stuck_on(work: SliceTask, state: NodeState, config: AgentConfig) -> Task | None:
-    """What keeps a slice from being taken down: itself, or the home that it leaves last, or that has its place."""
+    """What keeps a slice from being destroyed: itself, or the home that it leaves last or that has its place."""
     if work.record.phase not in {"undoing", "unmaking"}:
         return None
     if is_stuck(work, config):
@@ -117,12 +117,12 @@ def stuck_on(work: SliceTask, state: NodeState, config: AgentConfig) -> Task | N
 
 
 def is_going(home: SharedDeviceTask) -> bool:
-    """Whether a home is being taken down."""
+    """Whether a home is being destroyed."""
     return home.record.phase in {"undoing", "unmaking"}
 
 
 def is_out_of_order(home: SharedDeviceTask) -> bool:
-    """Whether nobody new may be put into a home now."""
+    """Whether no new tenant may join a home now."""
     return bool(_why_out_of_order(home))
 
 
@@ -135,7 +135,7 @@ def _ready_message(record: SliceRecord, state: NodeState, no_ticket: str) -> Sli
     if wrong is not None:
         return wrong
     if record.adjusting is not None and not record.adjusting.told:
-        return None  # as it was said before: the new sizes do not hold yet
+        return None  # the last status stands: the new sizes do not hold yet
     return SliceReady(
         allocation=booking.allocation,
         request=booking.request,
@@ -152,7 +152,7 @@ def _ready_message(record: SliceRecord, state: NodeState, no_ticket: str) -> Sli
 
 
 def _fault_message(record: SliceRecord, state: NodeState) -> SliceDegraded | None:
-    """What its pod has to know of a slice that it has, or had; None when nothing is wrong."""
+    """The problem of a slice that its pod has, or had; None when there is none."""
     if not _is_wrong(record, state):
         return None
     return _degraded(record, "; ".join(_what_is_wrong(record, state)))
@@ -169,18 +169,18 @@ def _degraded(record: SliceRecord, message: str) -> SliceDegraded:
 
 
 def _is_shrinking(record: SliceRecord) -> bool:
-    """Whether more may be used of its shares than its order says: it was smaller, or is to become so."""
+    """Whether more of its shares may be in use than its order allows: a shrink is pending."""
     adjusting = record.adjusting
     return adjusting is not None and (not adjusting.told or bool(adjusting.counts))
 
 
 def _gpu_does_not_answer(record: SliceRecord, state: NodeState) -> bool:
-    """Whether it cannot be made before a GPU answers again: nobody knows when, and there may be room elsewhere."""
+    """Whether it can only be created after a GPU answers again: with no known end, and other GPUs may have room."""
     return any(state.devices.is_dark(grant.gpu) for grant in record.booking.devices)
 
 
 def _is_wrong(record: SliceRecord, state: NodeState) -> bool:
-    """Whether anything is wrong. Asked of every slice again and again, and mostly nothing is."""
+    """Whether anything is wrong. Called for every slice often, and usually nothing is."""
     for grant in record.booking.devices:
         if state.devices.why_unhealthy(grant.gpu):
             return True
@@ -198,7 +198,7 @@ def _what_is_wrong(record: SliceRecord, state: NodeState) -> list[str]:
 
 
 def _why_out_of_order(home: SharedDeviceTask) -> str:
-    """What is wrong with the MPS daemon of a home that had been ready; empty when nothing is."""
+    """The problem of the MPS daemon of a home that had been ready; empty when there is none."""
     if home.record.phase == "making" and home.record.restarts:
         return "its MPS daemon died, and is being started again"
     if home.record.phase == "ready" and home.seen is not None and home.seen.fault:
@@ -207,7 +207,7 @@ def _why_out_of_order(home: SharedDeviceTask) -> str:
 
 
 def _warnings(record: SliceRecord, state: NodeState) -> list[str]:
-    """What the user of a ready share should know."""
+    """Warnings for the user of a ready share."""
     found: list[str] = []
     for _, grant, device in numbered_devices(record):
         home = state.homes.get(shared_device_key(grant)) if grant.share is not None else None
@@ -229,7 +229,7 @@ def _warnings(record: SliceRecord, state: NodeState) -> list[str]:
 
 
 def _unheld(record: SliceRecord, state: NodeState) -> list[str]:
-    """Who computes beside the time quota: a program that is linked statically, or dropped its variables."""
+    """Processes that compute without the time quota: linked statically, or started without its variables."""
     found = []
     for key in dict.fromkeys(shared_devices_of(record)) if state.time_quota else ():
         pids = unheld_clients(record.booking.owner, state, key)
@@ -243,7 +243,7 @@ def _unheld(record: SliceRecord, state: NodeState) -> list[str]:
 
 
 def slice_state(work: SliceTask, state: NodeState, config: AgentConfig) -> SliceState:
-    """How far a slice is, as whoever pulls sees it."""
+    """The state of a slice in a pull."""
     phase = work.record.phase
     if phase == "ready":
         return "degraded" if _is_wrong(work.record, state) else phase

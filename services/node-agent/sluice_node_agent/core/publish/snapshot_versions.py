@@ -1,8 +1,8 @@
 """
-What others are told of this node as a whole: the snapshot that is pulled, and the news that it changed.
+The versions of the node's snapshot, and the NodeChanged for each.
 
-The generation rises with every change that a puller would see, and never goes back: it is reserved in the journal in
-blocks, and one that is not reserved yet is not told.
+The generation rises with every change that a pull would show, and never goes back: blocks of it are reserved in the
+journal, and an unreserved one is not published.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import AgentStarted
 
 _WARNINGS_MAX = 8
-"""More than that nobody reads, and everybody who pulls is sent them."""
+"""The most warnings in a snapshot: every pull carries them."""
 
 
 class SnapshotVersions:
     """The snapshot of one node and its generation."""
 
     def __init__(self, node: NodeName, run: RunId, config: AgentConfig) -> None:
-        """Begin with nothing to tell."""
+        """Start with nothing to publish."""
         self._node = node
         self._run = run
         self.config = config
@@ -38,7 +38,7 @@ class SnapshotVersions:
         self.snapshot: NodeSnapshot | None = None
 
     def start(self, event: AgentStarted, generation: int) -> None:
-        """A new life: nothing up to `generation` may be told again."""
+        """A new run: no generation up to `generation` may be used again."""
         self._boot_id = event.boot_id
         self._endpoint = event.endpoint
         self._driver_version = event.driver_version
@@ -56,7 +56,7 @@ class SnapshotVersions:
         self._generation = self._asked_upto = self._reserved_upto = generation
 
     def warn(self, sentences: Sequence[str]) -> None:
-        """What people must know of this life of the agent; of many only some."""
+        """Warnings of this run, for operators; only the first few are kept."""
         more = len(sentences) - _WARNINGS_MAX
         rest = (f"and {more} more",) if more > 0 else ()
         self._warnings = (*self._warnings, *sentences[:_WARNINGS_MAX], *rest)
@@ -66,29 +66,29 @@ class SnapshotVersions:
         return self._asked_upto - self._generation < self.config.generation_block // 2
 
     def reserve(self) -> int:
-        """The highest generation that shall be written in the journal."""
+        """The highest generation to save in the journal."""
         self._asked_upto = self._generation + self.config.generation_block
         return self._asked_upto
 
     def reserved(self, upto: int) -> None:
-        """The journal holds it."""
+        """The journal has saved it."""
         self._reserved_upto = max(self._reserved_upto, upto)
 
     def tells(
         self, gpus: tuple[GpuReport, ...], slices: tuple[SliceReport, ...], doubtful_tickets: tuple[str, ...]
     ) -> bool:
-        """Whether the snapshot says just this."""
+        """Whether the snapshot already shows exactly this."""
         told = self.snapshot
         return told is not None and (told.gpus, told.slices, told.doubtful_tickets) == (gpus, slices, doubtful_tickets)
 
     def update(
         self, gpus: tuple[GpuReport, ...], slices: tuple[SliceReport, ...], doubtful_tickets: tuple[str, ...] = ()
     ) -> NodeChanged | None:
-        """Take in how everything is now. Returns the news when a puller would see a change."""
+        """Apply the current state. Returns a NodeChanged when a pull would show a difference."""
         if self.tells(gpus, slices, doubtful_tickets):
             return None
         if self._generation >= self._reserved_upto:
-            return None  # told when the journal holds the next block
+            return None  # published when the journal holds the next block
         self._generation += 1
         self.snapshot = NodeSnapshot(
             node=self._node,

@@ -1,1 +1,1 @@
-"""The time quota: who may use the SMs of a home, and when. Pure; microseconds of the caller's monotonic clock."""
+"""The time quota: which process may use the SMs of a home, and when. Pure; microseconds of a monotonic clock."""

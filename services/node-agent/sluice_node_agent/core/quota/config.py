@@ -1,11 +1,11 @@
-"""The tunables of the time quota, with the reason for each default. They are told to clients in WELCOME."""
+"""The tunables of the time quota, with the reason for each default. Clients get them in WELCOME."""
 
 from dataclasses import dataclass
 
 WHOLE_PPM = 1_000_000
 """All of the time, in millionths."""
 LEAST_REQUEST_PPM = 1_000
-"""What a request of 0 counts as (docs/sharing.md): one thousandth, so that nobody starves."""
+"""What a request of 0 counts as (docs/sharing.md): one thousandth, so that no tenant starves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,24 +13,24 @@ class QuotaConfig:
     """Times in microseconds."""
 
     window_us: int = 100_000
-    """What requests and limits are parts of. Ten usual tokens: short beside what a person notices."""
+    """The period of requests and limits. Ten usual tokens: shorter than a person notices."""
     token_us: int = 10_000
-    """How long a turn is. A synchronisation costs tens of microseconds, so far below 1 % of it."""
+    """How long a token is. A synchronisation costs tens of microseconds, far below 1 % of it."""
     least_us: int = 1_000
-    """No token is shorter: below it, synchronising would be most of it."""
+    """The shortest token: below it, synchronising would take most of it."""
     grace_us: int = 5_000
-    """A token that is given back so late counts as late, and one that is asked ahead so late is not made longer."""
+    """A token returned later than this counts as late; one asked for ahead and later than this is not extended."""
     overrun_max_us: int = 200_000
-    """After that a token counts as stalled, and others go on beside it. Kernels are rarely longer than two windows."""
+    """After this a token counts as stalled, and others run beside it. Kernels are rarely longer than two windows."""
     debt_max_us: int = 10_000_000
-    """Nobody pays for a longer overrun than that: a process that hung for an hour shall not be kept out for hours."""
+    """The largest debt: a process that hung for an hour is not kept out for hours."""
     debt_wait_us: int = 2_000_000
-    """So long at most who is in debt is kept from beginning beside a token that has stalled."""
+    """The longest that a tenant in debt is kept from starting beside a stalled token."""
     connections_max: int = 64
-    """Of one tenant: more than a pod has CUDA processes (an MPS server takes 48 to 60)."""
+    """Per tenant: more than a pod has CUDA processes (an MPS server takes 48 to 60)."""
 
     def __post_init__(self) -> None:
-        """Refuse what could not work."""
+        """Reject values that cannot work."""
         if not 0 < self.least_us <= self.token_us <= self.window_us:
             raise ValueError(
                 f"least_us, token_us and window_us are {self.least_us}, {self.token_us} and {self.window_us}; "

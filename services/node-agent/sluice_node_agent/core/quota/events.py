@@ -1,4 +1,4 @@
-"""What happens to the token scheduler of a home, and what it wants done."""
+"""Events and instructions of a home's token scheduler."""
 
 from dataclasses import dataclass
 
@@ -11,26 +11,26 @@ Connection = int
 
 @dataclass(frozen=True, slots=True)
 class TenantSet:
-    """A share is in the home, or has another size now."""
+    """A share joined the home, or has another size now."""
 
     tenant: TenantName
     request_ppm: int
     limit_ppm: int
     width_percent: int
     memory_bytes: int = 0
-    """What a process of it may allocate, for the library to keep; 0 for no limit."""
+    """The most that one of its processes may allocate, for the library to enforce; 0 for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantRemoved:
-    """A share is not in the home any more."""
+    """A share left the home."""
 
     tenant: TenantName
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOpened:
-    """A process has connected to the socket of a tenant, and may be one of its."""
+    """A process has connected to a tenant's socket, and may belong to that tenant."""
 
     connection: Connection
     tenant: TenantName
@@ -38,7 +38,7 @@ class ConnectionOpened:
 
 @dataclass(frozen=True, slots=True)
 class MessageReceived:
-    """A process said something."""
+    """A process sent a message."""
 
     connection: Connection
     message: Hello | Ask | GiveBack
@@ -46,14 +46,14 @@ class MessageReceived:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClosed:
-    """A connection is closed: its process has ended, or was cut off."""
+    """A connection is closed: its process has ended, or was disconnected."""
 
     connection: Connection
 
 
 @dataclass(frozen=True, slots=True)
 class TimerDue:
-    """The time that `WakeAt` named has come, or nearly so."""
+    """The time of `WakeAt` has come, or nearly so."""
 
 
 QuotaEvent = TenantSet | TenantRemoved | ConnectionOpened | MessageReceived | ConnectionClosed | TimerDue
@@ -61,7 +61,7 @@ QuotaEvent = TenantSet | TenantRemoved | ConnectionOpened | MessageReceived | Co
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Tell a process."""
+    """Send a message to a process."""
 
     connection: Connection
     message: ToClient
@@ -69,7 +69,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Close a connection, after what was sent to it. No `ConnectionClosed` is needed for it."""
+    """Close a connection after its pending messages. No `ConnectionClosed` is needed for it."""
 
     connection: Connection
     why: str
@@ -77,7 +77,7 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Send `TimerDue` then, instead of what was named before. `at_us` is None for never."""
+    """Send `TimerDue` at this time; replaces the last one. `at_us` None: never."""
 
     at_us: int | None
 

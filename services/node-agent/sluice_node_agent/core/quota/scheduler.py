@@ -1,10 +1,10 @@
 """
 The token scheduler of one home: events in, instructions out.
 
-A process asks, gets a token when its tenant's turn has come, and gives it back. Time is charged by the scheduler's
-clock alone, and nothing that a client says decides who it is, so who lies or stalls pays for it with its own share.
-What one event costs grows with the tenants of the home (at most what one MPS server serves), never with what was. It
-has no thread, no socket and no clock; whose turn it is `selection` says, and what was used `tenants`.
+A process asks, gets a token when its tenant's turn comes, and returns it. Time is charged by the scheduler's clock
+alone, and nothing that a client sends decides its identity, so a client that lies or stalls pays with its own share.
+The cost of one event grows with the tenants of the home (at most what one MPS server serves), never with its history.
+It has no thread, socket or clock; `selection` chooses the next turn, and `tenants` counts what was used.
 """
 
 from collections.abc import Iterator
@@ -34,21 +34,21 @@ from sluice_node_agent.core.quota.wire import Ask, GiveBack, Grant, Hello, Refus
 
 @dataclass(frozen=True, slots=True)
 class TenantStatus:
-    """What was counted of a tenant since it came, and how it is now."""
+    """Counters of a tenant since it joined, and its current state."""
 
     counted: TokenUsage
     connections: int
     greeted: int
-    """Connections that have said hello."""
+    """Connections that have sent HELLO."""
     holds: bool
     waits: bool
 
 
 class TokenScheduler:
-    """All times are in microseconds of one monotonic clock, and never go back."""
+    """All times are in microseconds of one monotonic clock."""
 
     def __init__(self, config: QuotaConfig, epoch: int, now_us: int) -> None:
-        """Begin without tenants. `epoch` is another one after each start."""
+        """Start without tenants. `epoch` differs after each start."""
         self._config = config
         self._epoch = epoch
         self._tenants: dict[TenantName, Tenant] = {}
@@ -58,14 +58,14 @@ class TokenScheduler:
         self._wakes_at: int | None = None
 
     def handle(self, event: QuotaEvent, now_us: int) -> list[QuotaInstruction]:
-        """Take an event. Returns what is to be done, in this order."""
+        """Apply an event. Returns the instructions in order."""
         return list(self.steps(event, now_us))
 
     def steps(self, event: QuotaEvent, now_us: int) -> Iterator[QuotaInstruction]:
         """
-        As `handle`, one after the other: a device idles until its next token is sent, so that comes first.
+        As `handle`, one instruction at a time: a device idles until its next token is sent, so that comes first.
 
-        To be taken to the end before the next event.
+        Must be exhausted before the next event.
         """
         if isinstance(event, MessageReceived) and self._is_vain(event):
             return
@@ -79,7 +79,7 @@ class TokenScheduler:
             yield WakeAt(wakes_at)
 
     def usage(self, now_us: int) -> dict[TenantName, TenantStatus]:
-        """What was counted by now."""
+        """The counters up to now."""
         self._count(max(now_us, self._counted_us))
         return {
             name: TenantStatus(
@@ -95,7 +95,7 @@ class TokenScheduler:
     # -- what happens -----------------------------------------------------------------------------------------------
 
     def _is_vain(self, said: MessageReceived) -> bool:
-        """Whether it changes nothing, so that who floods costs next to nothing."""
+        """Whether a message changes nothing, so that flooding costs next to nothing."""
         tenant, message = self._of.get(said.connection), said.message
         if tenant is None:
             return True
@@ -161,7 +161,7 @@ class TokenScheduler:
             yield Disconnect(connection, f"it says {type(message).__name__} before hello")
             return
         match message:
-            case Hello():  # said again by a process that waits long: it wants to know whether anybody is here
+            case Hello():  # repeated by a process that waits long
                 tenant.connections[connection] = True
                 tenant.usage.hellos += not greeted
                 yield Send(connection, tenant.quota(self._epoch, is_news=False))
@@ -171,7 +171,7 @@ class TokenScheduler:
                 tenant.asks[connection] = message
             case GiveBack(token=token):
                 hold = self._hold_of(tenant, connection, token)
-                assert hold is not None  # or it was vain
+                assert hold is not None  # else `_is_vain`
                 self._end(tenant, hold, now_us)
 
     def _refuse(self, connection: Connection, reason: int, why: str) -> Iterator[QuotaInstruction]:
@@ -180,7 +180,7 @@ class TokenScheduler:
         yield Disconnect(connection, why)
 
     def _forget(self, connection: Connection, now_us: int) -> None:
-        """A connection is not there any more: what it held is free in that moment."""
+        """A connection is gone: its token is free at once."""
         tenant = self._of.pop(connection, None)
         if tenant is None:
             return
@@ -249,7 +249,7 @@ class TokenScheduler:
         return Send(hold.connection, Grant(hold.token, length_us, ask.sequence))
 
     def _may_go_on(self, tenant: Tenant, hold: HeldToken, now_us: int) -> bool:
-        """Whether its process has asked for more ahead of the end, nobody of its own waits, and its limit allows it."""
+        """Whether its process asked ahead, no other process of its tenant waits, and its limit allows it."""
         ask = tenant.asks.get(hold.connection)
         return (
             ask is not None
@@ -261,7 +261,7 @@ class TokenScheduler:
         )
 
     def _stop_for(self, waiting: list[Tenant], now_us: int) -> Iterator[QuotaInstruction]:
-        """End what goes on beyond its first token where somebody else's turn has come."""
+        """Stop tokens beyond their first when another tenant's turn has come."""
         longer = [
             (tenant, hold)
             for tenant, hold in self._running()
@@ -277,7 +277,7 @@ class TokenScheduler:
                     yield from _stop(hold, now_us)
 
     def _weigh(self, waiting: list[Tenant]) -> None:
-        """Who holds what somebody entitled waits for pays for it, and what a lane has left is for all who want more."""
+        """Charge holders that an entitled tenant waits for, and share out what a lane has left."""
         asked: dict[int, int] = {}
         in_lane: dict[int, int] = {}
         taken: set[int] = set()
@@ -312,7 +312,10 @@ class TokenScheduler:
         return [(tenant, tenant.hold) for tenant in self._tenants.values() if tenant.hold is not None]
 
     def _waiting(self, now_us: int) -> list[Tenant]:
-        """Who may begin. Beside a stalled token who is in debt waits longer: else two that stall would share evenly."""
+        """
+        Tenants that may start. Beside a stalled token, one in debt waits longer: else two that stall would share
+        evenly.
+        """
         has_stall = any(tenant.stalled for tenant in self._tenants.values())
         return [
             tenant
@@ -321,7 +324,7 @@ class TokenScheduler:
         ]
 
     def _pays_until(self, tenant: Tenant) -> int:
-        """When who is in debt may begin beside a token that has stalled."""
+        """When a tenant in debt may start beside a stalled token."""
         paid_us = self._counted_us + max(0, -tenant.credit) // tenant.earns_ppm
         return min(paid_us, tenant.waits_since_us + self._config.debt_wait_us)
 
@@ -336,14 +339,14 @@ class TokenScheduler:
         return self._tokens
 
     def _hold_of(self, tenant: Tenant, connection: Connection, token: int) -> HeldToken | None:
-        """What a process holds under this number; None where it does not."""
+        """The token that a process holds under this number; None if it holds none."""
         for hold in (tenant.hold, tenant.stalled.get(connection)):
             if hold is not None and hold.connection == connection and hold.token == token:
                 return hold
         return None
 
     def _next_wake(self, now_us: int) -> int | None:
-        """When something changes though nobody says anything."""
+        """When something changes without any message."""
         times: list[int] = []
         waits, has_stall = False, any(tenant.stalled for tenant in self._tenants.values())
         for tenant in self._tenants.values():

@@ -1,10 +1,10 @@
 """
-Whose turn it is: who of those that wait may run beside those that run.
+Choose which waiting tenants may run beside those that run.
 
-First, in each lane, the entitled tenant with the largest shortfall, if nobody of its lane runs by right: lanes are as
-wide as their widest tenant and sum up to the home (as docs/sharing.md's, which admission counts with), so all of these
-fit side by side once who runs beyond its right has ended. What is left of the SMs goes to anybody whose limit allows
-it, so that no SM idles that somebody wants. Nothing here depends on what was long ago, or changes anything.
+First, in each lane, the entitled tenant with the largest shortfall, if none of its lane runs by right: a lane is as
+wide as its widest tenant and lanes sum up to the home (as in docs/sharing.md, which admission counts with), so all of
+these fit side by side once those that run beyond their right have ended. The rest of the SMs goes to any tenant within
+its limit, so that no wanted SM idles. Pure: no history, no side effects.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -29,9 +29,9 @@ def select_tenants(
     candidates: Iterable[Tenant], running: Collection[tuple[Tenant, HeldToken]], now_us: int
 ) -> list[Selection]:
     """
-    Who may begin now beside those that run, in the order of their claims.
+    Tenants that may start now beside those that run, in the order of their claims.
 
-    `candidates` are allowed by their limits. `running` holds no token that has stalled.
+    `candidates` are within their limits. `running` holds no stalled token.
     """
     waiting = list(candidates)
     if not waiting:
@@ -42,7 +42,7 @@ def select_tenants(
     heads = _heads(waiting, {tenant.lane for tenant, hold in running if hold.is_sure})
     turns: list[Selection] = []
     kept = 0
-    """What entitled tenants need that do not fit yet."""
+    """SMs that entitled tenants need but that are not free yet."""
     blocked_since = now_us
     for head in heads:
         if head.width_percent <= free:
@@ -52,7 +52,7 @@ def select_tenants(
             kept += head.width_percent
             blocked_since = min(blocked_since, head.waits_since_us)
     if kept:
-        # Who began since then, beyond its right, would still run when those end that they wait for.
+        # A tenant starting beyond its right would still run when the holders that these wait for end.
         by_right = sum(turn.tenant.width_percent for turn in turns)
         staying = sum(h.width_percent for _, h in running if h.is_sure or h.since_us >= blocked_since)
         free = min(free, HOME_PERCENT - kept - by_right - staying)
@@ -70,10 +70,9 @@ def select_tenants(
 
 def assign_lanes(tenants: Collection[Tenant]) -> dict[str, int]:
     """
-    Each tenant's lane: the widest first, each into the first lane that has the time, else into one of its own.
+    Assign lanes: the widest tenant first, each to the first lane that has the time, else to a new one.
 
-    Where that takes more than the home, for it is booked beyond what it has, the rest shares what lanes there are: the
-    one with most time left.
+    Where that needs more than the home (it is over-booked), the rest goes to the existing lane with most time left.
     """
     times: list[int] = []
     width, found = 0, {}
@@ -90,7 +89,7 @@ def assign_lanes(tenants: Collection[Tenant]) -> dict[str, int]:
 
 
 def _heads(waiting: Iterable[Tenant], busy: Collection[int]) -> list[Tenant]:
-    """Of each lane that nobody runs in by right, who is entitled most; those with the largest claims first."""
+    """For each lane without a tenant running by right, its most entitled tenant; largest claims first."""
     heads: dict[int, Tenant] = {}
     for tenant in waiting:
         if not tenant.is_entitled or tenant.lane in busy:
@@ -102,7 +101,7 @@ def _heads(waiting: Iterable[Tenant], busy: Collection[int]) -> list[Tenant]:
 
 
 def _others(waiting: Sequence[Tenant], now_us: int) -> list[Tenant]:
-    """Who waited a whole window first; then who is owed most; then, of those who are owed nothing, who used least."""
+    """First those that waited a whole window; then by what they are owed; then, if owed nothing, by least used."""
 
     def order(tenant: Tenant) -> tuple[float, ...]:
         if _is_aged(tenant, now_us) and tenant.credit >= 0:

@@ -1,12 +1,12 @@
 """
-One tenant of a home: what it may have, what it has used, what it is owed, and which of its processes wait.
+One tenant of a home: its size, what it has used, what it is owed, and which of its processes wait.
 
-Its **credit** is how much of its request it has not had: it grows with time, up to one window's worth (or one token's),
-and goes down while a token is held. Who has credit is *entitled*. Below nothing it goes only while somebody entitled
-waits for the same SMs: so what a kernel took beyond its token is paid back, and what nobody else wanted is free. The
-limit has a debt of its own, for what was used beyond a token: over any stretch of time it is kept too.
+Its **credit** is the part of its request that it has not had: it grows with time, up to one window's worth (or one
+token's), and shrinks while a token is held. A tenant with credit is *entitled*. Credit goes below zero only while an
+entitled tenant waits for the same SMs: so a kernel's overrun is paid back, and what no other tenant wanted is free. The
+limit has a debt of its own, for use beyond a token: it holds over any stretch of time.
 
-It counts; it must not decide whose turn it is.
+It only counts; `selection` decides.
 """
 
 from dataclasses import dataclass, field
@@ -19,38 +19,38 @@ from sluice_node_agent.core.quota.wire import Ask, Quota
 
 @dataclass(slots=True, eq=False)
 class HeldToken:
-    """A turn of one process: a token, and those that made it longer without a pause."""
+    """A turn of one process: a token, and those that extended it without a pause."""
 
     connection: Connection
     token: int
-    """The newest; those before it are over where it begins."""
+    """The newest; earlier ones end where it begins."""
     width_percent: int
     is_sure: bool
-    """Had because the tenant was entitled and its lane was free; else with SMs that nobody else was owed."""
+    """Given because the tenant was entitled and its lane was free; else with SMs that no other tenant was owed."""
     since_us: int
     begins_us: int
     """Of the newest token."""
     first_ends_us: int
-    """Of the first token: nobody is stopped before."""
+    """End of the first token: it is not stopped before."""
     ends_us: int
     is_stopped: bool = False
 
 
 @dataclass(slots=True)
 class TokenUsage:
-    """What was counted of a tenant since it came."""
+    """Counters of a tenant since it joined."""
 
     granted_us: int = 0
     used_us: int = 0
     waited_us: int = 0
-    """In which it wanted a token and had none."""
+    """Time in which it wanted a token and had none."""
     overrun_us: int = 0
-    """Held beyond the end of a token."""
+    """Time held beyond the end of a token."""
     tokens: int = 0
     late: int = 0
-    """Tokens that were given back later than the grace."""
+    """Tokens that were returned later than the grace."""
     stalls: int = 0
-    """Tokens that others were let run beside, for they were not given back at all."""
+    """Tokens that were not returned, so that others ran beside them."""
     hellos: int = 0
 
 
@@ -68,20 +68,20 @@ class Tenant:
     lane: int = 0
     credit: int = 0
     most_credit: int = 0
-    """One window's worth of its request, or a token where that is more: less would be lost between two turns."""
+    """One window's worth of its request, or a token if that is more: less would be lost between two turns."""
     limit_debt: int = 0
     hold: HeldToken | None = None
     stalled: dict[Connection, HeldToken] = field(default_factory=dict)
-    """Tokens that were never given back; others go on beside them, the tenant's own processes too."""
+    """Tokens that were never returned; others run beside them, the tenant's own processes too."""
     asks: dict[Connection, Ask] = field(default_factory=dict)
-    """In the order of their turns. Of each process one."""
+    """In turn order, one per process."""
     connections: dict[Connection, bool] = field(default_factory=dict)
-    """Whether each has said hello."""
+    """Whether each has sent HELLO."""
     waits_since_us: int = 0
     is_blamed: bool = False
-    """It holds what somebody entitled waits for."""
+    """It holds what an entitled tenant waits for."""
     earns_ppm: int = 0
-    """What its credit grows by: its request, and a part of what its lane has left while it wants more."""
+    """How fast its credit grows: its request, plus a part of its lane's spare time while it wants more."""
     usage: TokenUsage = field(default_factory=TokenUsage)
 
     @classmethod
@@ -93,7 +93,7 @@ class Tenant:
         return tenant
 
     def take_size(self, order: TenantSet) -> None:
-        """It has another size from now on; a token that is held keeps its own."""
+        """Change its size; a token that is held keeps its own."""
         self.request_ppm = min(WHOLE_PPM, max(LEAST_REQUEST_PPM, order.request_ppm))
         self.limit_ppm = min(WHOLE_PPM, max(self.request_ppm, order.limit_ppm))
         self.width_percent = min(100, max(1, order.width_percent))
@@ -106,12 +106,12 @@ class Tenant:
 
     @property
     def is_entitled(self) -> bool:
-        """Whether it has not had its request."""
+        """Whether it has had less than its request."""
         return self.credit > 0
 
     @property
     def shortfall(self) -> float:
-        """How much of its request it has not had, in windows; below 0 what it had too much."""
+        """The part of its request that it has not had, in windows; below 0: what it had too much."""
         return self.credit / (self.request_ppm * self.config.window_us)
 
     @property
@@ -121,17 +121,17 @@ class Tenant:
 
     @property
     def next_in_turn(self) -> Connection | None:
-        """The process whose turn is next. One that has not given back what stalled gets nothing more."""
+        """The process whose turn is next. A process with a stalled token gets no other."""
         if not self.stalled:
             return next(iter(self.asks), None)
         return next((connection for connection in self.asks if connection not in self.stalled), None)
 
     def is_allowed(self, now_us: int) -> bool:
-        """Whether its limit lets it begin a token now."""
+        """Whether its limit lets it start a token now."""
         return self.limit_ppm >= WHOLE_PPM or self.room_us(now_us) >= self.config.least_us
 
     def allowed_at_us(self, now_us: int) -> int:
-        """A time from which its limit lets it begin one, if it uses nothing until then."""
+        """When its limit lets it start one, if it uses nothing until then."""
         if self.limit_ppm >= WHOLE_PPM:
             return now_us
         paid_us = now_us + -(-self.limit_debt // self.limit_ppm)
@@ -151,13 +151,13 @@ class Tenant:
         return self.used.room_us(now_us, self._allowed_us, held + most) - held
 
     def left_us(self, now_us: int) -> int:
-        """For how long it may go on holding its token by its limit."""
+        """How long its limit lets it keep its token."""
         if self.hold is None or self.limit_ppm >= WHOLE_PPM:
             return self.config.window_us
         return self.used.room_us(now_us, self._allowed_us, max(0, self.hold.ends_us - now_us))
 
     def quota(self, epoch: int, *, is_news: bool) -> Quota:
-        """What its processes are told."""
+        """The WELCOME or CHANGED for its processes."""
         config = self.config
         told = (config.window_us, config.token_us, self.request_ppm, self.limit_ppm, self.memory_bytes, epoch)
         return Quota(*told, is_news=is_news)
@@ -166,10 +166,10 @@ class Tenant:
 
     def pass_time(self, since_us: int, now_us: int, *, is_excused: bool) -> None:
         """
-        Count what was used and waited since then.
+        Count time used and waited since then.
 
-        `is_excused`: somebody else's token has stalled, so what takes long here may be that one's fault. It is not
-        charged, and the token ends later.
+        `is_excused`: another tenant's token has stalled and may cause an overrun here. It is not charged, and the token
+        ends later.
         """
         passed = now_us - since_us
         if self.hold is None and not self.stalled:
@@ -196,7 +196,7 @@ class Tenant:
         had = self.credit
         credit = min(had + self.earns_ppm * passed - WHOLE_PPM * held, self.most_credit)
         if held and not self.is_blamed:
-            # What nobody else wanted costs nothing that it does not have; and is no reason to be owed more.
+            # What no other tenant wanted costs no more credit than it has, and earns none.
             credit = max(credit, 0) if had >= 0 else min(had + self.earns_ppm * passed, 0)
         self.credit = max(credit, -WHOLE_PPM * self.config.debt_max_us)
 

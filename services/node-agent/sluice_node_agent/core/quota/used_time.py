@@ -1,8 +1,8 @@
 """
-What a tenant used of the last window, and how long its next token may be: the limit, kept over every window.
+What a tenant used of the last window, and how long its next token may be, so that the limit holds in every window.
 
-Bounded: beyond `_INTERVALS_MAX` stretches the two oldest are counted as one that ends with the later of them. That only
-counts what was used for longer, so a limit is never exceeded by it.
+Bounded: beyond `_INTERVALS_MAX` stretches the two oldest merge into one that ends with the later of them. That only
+counts use for longer, so no limit is exceeded.
 """
 
 from collections import deque
@@ -10,22 +10,22 @@ from collections import deque
 from sluice_node_agent.core.quota.config import WHOLE_PPM
 
 _INTERVALS_MAX = 256
-"""In a window of 100 ms at most 100 tokens of 1 ms are had; more are those that were given back at once."""
+"""A window of 100 ms holds at most 100 tokens of 1 ms; more are those that were returned at once."""
 
 
 class UsedTime:
-    """The stretches of time in which a tenant held a token, within one window. All times are in microseconds."""
+    """The stretches in which a tenant held a token, within one window. All times are in microseconds."""
 
     __slots__ = ("_intervals", "_used_us", "_window_us")
 
     def __init__(self, window_us: int) -> None:
-        """Begin with nothing used."""
+        """Start with nothing used."""
         self._window_us = window_us
         self._intervals: deque[list[int]] = deque()
         self._used_us = 0
 
     def add(self, start_us: int, end_us: int) -> None:
-        """A token was held from `start_us` to `end_us`. Never before what was added last."""
+        """A token was held from `start_us` to `end_us`. Never before the last one added."""
         if end_us <= start_us:
             return
         self._used_us += end_us - start_us
@@ -39,20 +39,19 @@ class UsedTime:
         self._forget(end_us)
 
     def used_us(self, now_us: int) -> int:
-        """Within the window that ends now."""
+        """Time used within the window that ends now."""
         self._forget(now_us)
         return self._used_us
 
     def widen(self, window_us: int) -> None:
-        """Look at another window from now on. What was forgotten stays forgotten."""
+        """Use another window from now on. What was dropped stays dropped."""
         self._window_us = window_us
 
     def room_us(self, now_us: int, allowed_us: int, most_us: int) -> int:
         """
-        How long a token may be that begins now, at most `most_us`, so that no window holds more than `allowed_us`.
+        The longest token that may begin now, at most `most_us`, so that no window holds more than `allowed_us`.
 
-        While a token is held, what was used a window ago leaves the window again, so what was used then may be used
-        once more.
+        While a token is held, use of a window ago leaves the window, so that time is free again.
         """
         self._forget(now_us)
         left = allowed_us - self._used_us
@@ -69,7 +68,7 @@ class UsedTime:
         return min(length + left, most_us)
 
     def room_at_us(self, now_us: int, allowed_us: int, least_us: int) -> int:
-        """A time from which on a token of `least_us` may be had, if nothing is used until then. Now at the earliest."""
+        """When a token of `least_us` may begin, if nothing is used until then. Not before now."""
         self._forget(now_us)
         used, last = self._used_us, now_us - self._window_us
         for start, end in self._intervals:
@@ -92,5 +91,5 @@ class UsedTime:
 
 
 def limit_window_us(window_us: int, least_us: int, limit_ppm: int) -> int:
-    """The window that a limit is kept over: longer where the usual one has no room for the shortest token."""
+    """The window for a limit: longer where the usual one has no room for the shortest token."""
     return max(window_us, -(-least_us * WHOLE_PPM // max(1, limit_ppm)))

@@ -1,8 +1,8 @@
 """
-What scheduler and client library say to one another: packets of 64 bytes, little-endian (docs/time-quota.md).
+The messages between scheduler and client library: packets of 64 bytes, little-endian (docs/time-quota.md).
 
-Strict, since what comes in is written by tenants: a packet is exactly one message of ours or a `WireError`. It must not
-know what a message leads to. `native/quota` has the same layout in C.
+Strict, since tenants write what comes in: a packet is exactly one of our messages or a `WireError`. `native/quota` has
+the same layout in C.
 """
 
 import struct
@@ -30,7 +30,7 @@ BAD_VERSION, NOT_A_TENANT, TOO_MANY, ENDING = 1, 2, 3, 4
 
 
 class WireError(ValueError):
-    """A packet that is no message. `reason` is what to answer with, 0 for nothing."""
+    """A packet that is not a message. `reason` is the REFUSED to answer with, 0 for none."""
 
     def __init__(self, message: str, reason: int = 0) -> None:
         """Keep both."""
@@ -40,7 +40,7 @@ class WireError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A process says that the library is in it. Nothing in it decides who it is."""
+    """A process has loaded the library. Nothing in it decides its identity."""
 
     pid: int
     """As the process sees itself."""
@@ -48,7 +48,7 @@ class Hello:
     library_version: int
     """major << 16 | minor << 8 | patch"""
     device_uuid: bytes
-    """16 bytes, or zeros where it does not know yet."""
+    """16 bytes, or zeros while it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,32 +57,32 @@ class Ask:
 
     sequence: int
     wanted_us: int
-    """0 for as much as is usual."""
+    """0 for the usual length."""
     ahead_of: int
-    """The token that is in use and ends soon; 0 for none."""
+    """The token in use that ends soon; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """Nothing of the process is on the device any more."""
+    """The process has nothing on the device any more."""
 
     token: int
     used_us: int
-    """What the client measured; for information."""
+    """As the client measured it; informational."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a tenant has, as WELCOME or (after a change) CHANGED tells it."""
+    """A tenant's size, as WELCOME or (after a change) CHANGED carries it."""
 
     window_us: int
     token_us: int
     request_ppm: int
     limit_ppm: int
     memory_bytes: int
-    """0 where it is not limited here."""
+    """0 for no limit here."""
     epoch: int
-    """Another one after each start of the scheduler."""
+    """Differs after each start of the scheduler."""
     is_news: bool = False
     """Whether it is CHANGED."""
 
@@ -106,7 +106,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The last word before the connection is closed."""
+    """The last message before the connection is closed."""
 
     reason: int
 
@@ -120,7 +120,7 @@ _BODIES = {_HELLO_KIND: _HELLO, _ASK_KIND: _ASK, _GIVE_BACK_KIND: _GIVE_BACK}
 
 
 def read(packet: bytes) -> FromClient:
-    """What a client said. Raises WireError, which names what is wrong."""
+    """Decode a client's message. Raises WireError, which names the problem."""
     if len(packet) != PACKET_BYTES:
         raise WireError(f"a packet of {len(packet)} bytes; it must have {PACKET_BYTES}")
     magic, version, kind, sequence = _HEAD.unpack_from(packet)
@@ -145,7 +145,7 @@ def read(packet: bytes) -> FromClient:
 
 
 def written(message: ToClient, sequence: int) -> bytes:
-    """The packet of a message of the scheduler."""
+    """Encode a message of the scheduler."""
     match message:
         case Quota():
             kind = _CHANGED_KIND if message.is_news else _WELCOME_KIND

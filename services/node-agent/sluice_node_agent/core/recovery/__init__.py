@@ -1,1 +1,1 @@
-"""How an agent goes on after a restart, a reboot, or the loss of its journal."""
+"""How an agent continues after a restart, a reboot, or the loss of its journal."""

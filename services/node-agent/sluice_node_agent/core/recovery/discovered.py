@@ -1,11 +1,10 @@
 """
-What was found at the start and no record names: perhaps ours, when the journal was lost.
+Instances, tickets and homes found at the start without a record: ours perhaps, if the journal was lost.
 
-An instance is a slice's only if the ledger says so or a ticket proves it, in exactly its place, and a mark says that it
-was made by us, where marks are known to be whole. What nobody has is ours still if it has a mark (see
-`orphaned_instances`); else it is foreign, and is never touched. A home's directory is always ours, and its daemon too,
-but whom it serves the ledger or a ticket must say. What is on a GPU that did not answer then is not known before it
-does, so nothing may be concluded from not seeing it.
+An instance belongs to a slice only if the ledger or a ticket names it in exactly its place, and, where marks are
+complete, a mark shows that we created it. An unassigned instance with a mark is ours still (`orphaned_instances`); one
+without is foreign and never touched. A home's directory and daemon are always ours; the ledger or a ticket must name
+their tenants. A GPU that did not answer is unknown until it does: seeing nothing there proves nothing.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -29,33 +28,33 @@ from sluice_node_agent.core.state.tasks import SharedDeviceKey
 
 @dataclass(slots=True)
 class Discovered:
-    """Instances with their MIG UUIDs, tickets and homes."""
+    """Found instances with their MIG UUIDs, found tickets and found homes."""
 
     unclaimed: dict[InstanceKey, str] = field(default_factory=dict)
     tickets: tuple[str, ...] = ()
     homes: dict[HomeId, FoundMpsHome] = field(default_factory=dict)
     unseen: dict[GpuUuid, None] = field(default_factory=dict)
-    """GPUs of which it is not known what is there."""
+    """GPUs with unknown content."""
     nameless: bool = False
-    """Some could not tell their UUID when the journal was lost: one that is named only now is of the unseen ones."""
+    """Some GPUs could not read their UUID when the journal was lost: a GPU first named now is one of the unseen."""
     speaking: tuple[str, ...] = ()
-    """Those of the tickets that were there when the journal was lost: what they say is heard."""
+    """Tickets that existed when the journal was lost: their content counts."""
     doubtful: tuple[str, ...] = ()
-    """Those that are not believed, although somebody may be using what they were made for."""
+    """Rejected tickets whose slice may still be in use."""
     over: tuple[str, ...] = ()
-    """Those of which it is known that nobody can be using what they were made for."""
+    """Tickets whose slice is certainly not in use any more."""
     aside: dict[GpuUuid, None] = field(default_factory=dict)
-    """Whole GPUs that were set to serve a daemon, and no record says for whom."""
+    """Whole GPUs that were set to serve a daemon, without a record of its trust domain."""
 
     def hides(self, booking: Booking) -> bool:
-        """Whether an instance of these devices may be there and was not seen. A whole GPU needs none."""
+        """Whether an instance of these devices may exist unseen. A whole GPU needs none."""
         return any(grant.gpu in self.unseen for grant in booking.devices if grant.profile is not None)
 
     def instance_at(self, grant: DeviceGrant, devices: Devices) -> DeviceRecord:
         """
-        The instance at exactly a granted place, if nobody's record names it and it may be ours.
+        The unrecorded instance at exactly a granted place, if it may be ours.
 
-        One that somebody else has made there, who could not know of the grant, is his: it has no mark.
+        A foreign one has no mark: its creator could not know of the grant.
         """
         there = devices.instance_at(grant) if grant.profile is not None else None
         if there is None or self.unclaimed.get((grant.gpu, there.gi_id)) != there.uuid:
@@ -65,16 +64,16 @@ class Discovered:
         return DeviceRecord(step="intended", gi_id=there.gi_id, uuid=there.uuid)
 
     def expect(self, gpu: GpuUuid) -> None:
-        """A GPU is named that could not tell its UUID at the start."""
+        """A GPU is named that could not read its UUID at the start."""
         if self.nameless:
             self.unseen[gpu] = None
 
     def seen(self, devices: Devices) -> tuple[GpuUuid, ...] | None:
-        """For the journal: the GPUs of which it is known what is there, if others cannot be named (`NodeRecord`)."""
+        """The GPUs with known content, for the journal, if others cannot be named (`NodeRecord`)."""
         return tuple(gpu for gpu in devices.reports if gpu not in self.unseen) if self.nameless else None
 
     def see(self, report: GpuReport, claimed: Collection[InstanceKey]) -> bool:
-        """A GPU was read; what records do not name there (`claimed`) is found now. Whether it had not been seen."""
+        """A GPU was read: discover what records (`claimed`) do not name there. Returns whether it had been unseen."""
         if report.lost or report.uuid not in self.unseen:
             return False
         del self.unseen[report.uuid]
@@ -84,11 +83,11 @@ class Discovered:
         return True
 
     def made(self, key: InstanceKey) -> None:
-        """An instance was made just now: what had its id before, and was found, is not there any more."""
+        """An instance was created: a discovered one with the same id is gone."""
         self.unclaimed.pop(key, None)
 
     def was_read(self, report: GpuReport) -> None:
-        """Forget what was found on a GPU and is not there any more: its id may be another one's next."""
+        """Drop what was discovered on a GPU and is gone: the next instance may get its id."""
         if report.lost:
             return
         there = {(report.uuid, instance.gi_id) for instance in report.instances}
@@ -96,12 +95,12 @@ class Discovered:
             del self.unclaimed[key]
 
     def served_gpus(self) -> tuple[GpuUuid, ...]:
-        """Whole GPUs that serve a daemon, or were set to, and no record says for whom: they are not free."""
+        """Whole GPUs that serve a daemon, or were set to, without a record: they are not free."""
         served = (home.gpu for home in self.homes.values() if home.pid and home.device == home.gpu)
         return tuple(dict.fromkeys((*self.aside, *served)))
 
     def claim(self, home: SharedDeviceRecord) -> None:
-        """A home has a record now."""
+        """A record names the home from now on."""
         self.homes.pop(home.home, None)
         if home.profile is None:
             self.aside.pop(home.gpu, None)
@@ -109,20 +108,20 @@ class Discovered:
             self.unclaimed.pop((home.gpu, home.device.gi_id), None)
 
     def tickets_of(self, allocation: AllocationId) -> tuple[str, ...]:
-        """The tickets that were made for a slice which is gone. They are forgotten here."""
+        """The tickets of a slice that is gone. They are dropped here."""
         theirs = tuple(ticket for ticket in self.tickets if is_ticket_of(ticket, allocation))
         self.forget_tickets(theirs)
         return theirs
 
     def forget_tickets(self, named: Collection[str]) -> None:
-        """A record names these tickets, or they are removed."""
+        """A record names these tickets, or they were removed."""
         self.tickets, self.speaking, self.doubtful, self.over = (
             tuple(ticket for ticket in tickets if ticket not in named)
             for tickets in (self.tickets, self.speaking, self.doubtful, self.over)
         )
 
     def useless_tickets(self, ordered: Iterable[AllocationId]) -> tuple[str, ...]:
-        """Tickets of what is not there any more, for which there is no order, when all orders were read. Forgotten."""
+        """Tickets of gone slices without an order, once all orders were read. Dropped here."""
         if not self.over:
             return ()
         useless = tuple(each for each in self.over if not any(is_ticket_of(each, other) for other in ordered))
@@ -130,16 +129,16 @@ class Discovered:
         return useless
 
     def useless(self, devices: Devices) -> list[FoundMpsHome]:
-        """Homes that serve nobody, whoever asks: their device is not there. They are forgotten here."""
+        """Homes whose device does not exist, so that no tenant can use them. They are dropped here."""
         return self._forget([home for home in self.homes.values() if _is_gone(home.gpu, home.device, devices)])
 
     def deserted(self, awaited: Collection[SharedDeviceKey]) -> list[FoundMpsHome]:
         """
-        Homes without a daemon that no order has claimed, when all orders were read. They are forgotten here.
+        Homes without a daemon that no order has claimed, once all orders were read. They are dropped here.
 
         Before that their tenants may still have tickets, and a container must find the directory. One with a daemon may
-        be used still (see `orphaned_instances`); one on a GPU that was not seen, or that orders that wait are about
-        (`awaited`), may be claimed.
+        still be in use (see `orphaned_instances`); one on an unseen GPU, or at the place of a waiting order
+        (`awaited`), may still be claimed.
         """
         kept = {*self.unseen, *(gpu for gpu, _, _ in awaited)}
         return self._forget([home for home in self.homes.values() if not home.pid and home.gpu not in kept])
@@ -150,12 +149,12 @@ class Discovered:
         return homes
 
     def unclaimed_records(self) -> tuple[UnclaimedInstance, ...]:
-        """The instances, for the journal: the next life must know them too."""
+        """The instances, for the journal: the next run must know them too."""
         return tuple(UnclaimedInstance(gpu=key[0], gi_id=key[1], uuid=uuid) for key, uuid in self.unclaimed.items())
 
 
 def named_gpus(event: AgentStarted) -> Iterator[GpuUuid]:
-    """All GPUs that the journal, tickets, marks and homes' directories name: these are, or were, of this node."""
+    """All GPUs that the journal, tickets, marks and homes' directories name: they are, or were, on this node."""
     for record in event.records:
         match record:
             case SliceRecord(booking=booking):
@@ -175,7 +174,7 @@ def named_gpus(event: AgentStarted) -> Iterator[GpuUuid]:
 def discover(
     event: AgentStarted, slices: list[SliceRecord], homes: list[SharedDeviceRecord], claimed: Collection[InstanceKey]
 ) -> Discovered:
-    """What no record names. Instances only when the journal was lost, now or in an earlier life of the same boot."""
+    """What no record names. Instances only when the journal was lost, now or in an earlier run of the same boot."""
     hidden: dict[GpuUuid, None] = {}
     nameless = False
     speaking: tuple[str, ...] = ()
@@ -187,7 +186,7 @@ def discover(
         speaking = event.tickets
     elif before is not None and before.boot_id == event.boot_id:
         there = [((instance.gpu, instance.gi_id), instance.uuid) for instance in before.unclaimed]
-        silent = {gpu.uuid for gpu in event.gpus if gpu.lost}  # what was found there cannot be seen any more
+        silent = {gpu.uuid for gpu in event.gpus if gpu.lost}  # what was found there cannot be seen now
         hidden = dict.fromkeys((*before.unseen, *(gpu for (gpu, _), _ in there if gpu in silent)))
         if before.seen is not None:
             hidden |= {gpu.uuid: None for gpu in event.gpus if gpu.uuid not in before.seen}

@@ -1,9 +1,8 @@
 """
-What nobody's record names and nobody may have any more: tickets and directories of homes that are cleared away.
+Remove tickets and home directories that no record names and no slice can claim.
 
-A refusal (a full disk, a daemon that does not end) is tried again, ever more slowly; the next life of the agent finds
-anew what is left, so nothing of this is in the journal. It must not decide what is useless (`discovered`, `reconcile`
-do).
+A refusal (a full disk, a daemon that does not end) is retried with backoff. Nothing of this is in the journal: the next
+run finds what is left. `discovered` and `reconcile` choose what is garbage.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from sluice_node_agent.core.state.tasks import Task
 
 @dataclass(slots=True)
 class Garbage(Task):
-    """One ticket or home, by what clears it away."""
+    """One ticket or home to remove, by its file name."""
 
     name: str
     order: StopMps | RemoveTicket
@@ -26,41 +25,41 @@ class Garbage(Task):
 
 
 class GarbageCollector:
-    """All of one node."""
+    """All garbage of one node."""
 
     def __init__(self, config: AgentConfig, in_flight: InFlight) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self._config = config
         self._in_flight = in_flight
         self._left: dict[str, Garbage] = {}
-        """What is not gone yet, by its name: homes and tickets are never called alike, nor like one before."""
+        """What is not removed yet, by name: names of homes and tickets are unique."""
 
     def home(self, found: FoundMpsHome) -> None:
-        """Clear a home away that has no record: its daemon, if there is one, and its directory."""
+        """Remove a home without a record: its daemon, if there is one, and its directory."""
         self._clear(found.home, StopMps(0, found.home, found.pid, found.started_at))
 
     def ticket(self, ticket: str) -> None:
-        """Remove a ticket that no slice has any more."""
+        """Remove a ticket that no slice has."""
         self._clear(ticket, RemoveTicket(0, ticket))
 
-    def take_result(self, rubbish: Garbage, result: Result, now: float) -> None:
-        """It is gone, or is tried again later."""
+    def take_result(self, garbage: Garbage, result: Result, now: float) -> None:
+        """It is removed, or retried later."""
         if isinstance(result, (MpsRefused, TicketRefused)):
-            back_off(rubbish, result.message, self._config, now)
+            back_off(garbage, result.message, self._config, now)
         else:
-            self._left.pop(rubbish.name, None)
+            self._left.pop(garbage.name, None)
 
     def tick(self, now: float) -> None:
-        """Time has passed: try again what may be tried."""
-        for rubbish in self._left.values():
-            if rubbish.retry_at is not None and rubbish.retry_at <= now:
-                rubbish.retry_at = None
-                self._send(rubbish)
+        """Retry what is due."""
+        for garbage in self._left.values():
+            if garbage.retry_at is not None and garbage.retry_at <= now:
+                garbage.retry_at = None
+                self._send(garbage)
 
     def _clear(self, name: str, order: StopMps | RemoveTicket) -> None:
         if name not in self._left:
             self._left[name] = Garbage(name=name, order=order)
             self._send(self._left[name])
 
-    def _send(self, rubbish: Garbage) -> None:
-        self._in_flight.send(replace(rubbish.order, token=self._in_flight.next_token), rubbish)
+    def _send(self, garbage: Garbage) -> None:
+        self._in_flight.send(replace(garbage.order, token=self._in_flight.next_token), garbage)

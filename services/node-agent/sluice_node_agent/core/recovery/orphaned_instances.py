@@ -1,12 +1,12 @@
 """
-What slices have left behind of which nobody knows any more: being made or unmade when journal and ledger were lost.
+Destroy orphans: instances of slices that were being created or destroyed when journal and ledger were lost.
 
-A slice that is ready has a ticket, and is known by it again (`ticket_proofs`). What was under way has none. Its
-instance is at a place with a mark, so it is ours; its daemon has a home, so it is ours, too. When all orders were read,
-all tickets were heard, and no process uses it, it goes, the way that homes go. The instance of a fixed layout stays.
+A ready slice has a ticket and is adopted by it (`ticket_proofs`); a slice in transition has none. A mark at its place,
+or a home around its daemon, shows that its instance is ours. Once all orders and tickets were read and no process uses
+it, it is destroyed as a home is. The instance of a fixed layout stays.
 
-Nothing is taken from anybody here: while one ticket is doubted, or one process is on it, it stays as it is and is shown
-as foreign. What has no mark is never touched: somebody else made it.
+While one ticket is doubted, or one process is on the instance, it stays and is shown as foreign. An instance without a
+mark is never touched: it is not ours.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -32,18 +32,18 @@ DaemonHomes = Mapping[tuple[GpuUuid, str], FoundMpsHome]
 
 @dataclass(slots=True)
 class OrphanedInstance(Task):
-    """One of them, as the home that it is to be unmade as."""
+    """One orphan, as the home that it is destroyed as."""
 
     record: SharedDeviceRecord
 
 
 class OrphanedInstances:
-    """All of one node."""
+    """All orphans of one node."""
 
     def __init__(
         self, config: AgentConfig, state: NodeState, in_flight: InFlight, shared_devices: SharedDeviceController
     ) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._config = config
         self._state = state
         self._in_flight = in_flight
@@ -51,7 +51,7 @@ class OrphanedInstances:
         self._ones: dict[SharedDeviceKey, OrphanedInstance] = {}
 
     def look(self, found: Discovered, awaited: Collection[SharedDeviceKey], now: float) -> None:
-        """All orders were read, and taken but for those that wait for their GPUs: look who uses what nobody has."""
+        """All orders were read, and applied unless they wait for their GPUs: list the users of unassigned instances."""
         if not (self._ones or found.unclaimed or found.homes or found.aside):
             return
         there = self._there(found, awaited)
@@ -72,7 +72,7 @@ class OrphanedInstances:
     def take_result(
         self, one: OrphanedInstance, result: Result, found: Discovered, awaited: Collection[SharedDeviceKey], now: float
     ) -> None:
-        """Who uses it. An order may have come for it meanwhile: then it is nobody's leftover any more."""
+        """Its users were listed. If an order claimed it meanwhile, it is no orphan any more."""
         if shared_device_key(one.record) not in self._there(found, awaited):
             return
         match result:
@@ -98,9 +98,9 @@ class OrphanedInstances:
         self, found: Discovered, awaited: Collection[SharedDeviceKey]
     ) -> dict[SharedDeviceKey, SharedDeviceRecord]:
         """
-        What nobody has and is ours, by its place; nothing while a ticket is doubted that somebody may be using.
+        Our unassigned instances, by place; nothing while a doubted ticket may still be in use.
 
-        What an order is about that waits (`awaited`) is no leftover: it is taken over with that order.
+        The place of a waiting order (`awaited`) is excluded: it is adopted with that order.
         """
         if found.doubtful:
             return {}
@@ -126,7 +126,7 @@ class OrphanedInstances:
         for gpu in found.served_gpus():
             report = self._state.devices.reports.get(gpu)
             if report is None or gpu in homed:
-                found.aside.pop(gpu, None)  # who has it sets it as he needs it
+                found.aside.pop(gpu, None)  # its booking sets the mode
             if report is None or gpu in homed or gpu in taken:
                 continue
             device = DeviceRecord(step="made", uuid=str(gpu))
@@ -135,7 +135,7 @@ class OrphanedInstances:
             )
 
     def _on_fixed_layouts(self, homes: DaemonHomes) -> Iterator[SharedDeviceRecord]:
-        """Their daemons are ours, and their instances are not: those stay (see `fixed_layouts`)."""
+        """Their daemons are ours, their instances are not: those stay (see `fixed_layouts`)."""
         devices, claimed = self._state.devices, self._state.claims() if homes else {}
         for (gpu, uuid), home in homes.items():
             instances = devices.reports[gpu].instances if devices.is_fixed(gpu) else ()
@@ -147,9 +147,9 @@ class OrphanedInstances:
 
     def _gpus_in_use(self) -> Iterator[GpuUuid]:
         """
-        Those that are being made ready for a slice, or handed out.
+        GPUs that are being prepared for a slice, or are assigned.
 
-        One that is being taken back waits for whatever is on its GPU, and so for a leftover.
+        A revoked slice waits for everything on its GPU, orphans included.
         """
         for work in self._state.slices.values():
             if work.record.phase not in {"planned", "unmaking"}:

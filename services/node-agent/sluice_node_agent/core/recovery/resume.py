@@ -1,7 +1,7 @@
 """
-Where to go on after a crash, a reboot, or the loss of the journal: records held against the devices as they are.
+Resume after a crash, a reboot, or the loss of the journal: bring records in line with the devices.
 
-Nothing is done here: a record is only brought in line with what is there, so that the next step is the right one.
+Only records change here, so that the next step is the right one.
 """
 
 from collections.abc import Iterable
@@ -21,14 +21,14 @@ from sluice_node_agent.core.state.tasks import numbered_devices, with_device
 
 
 def resume(record: SliceRecord, devices: Devices, boot_id: str, claimed: dict[InstanceKey, None]) -> SliceRecord:
-    """A record of an earlier life, in line with the devices. `claimed` are instances that belong to other records."""
+    """A record of an earlier run, in line with the devices. `claimed` are instances that belong to other records."""
     if record.boot_id and record.boot_id != boot_id:
         return _after_reboot(record)
     for number, grant, device in numbered_devices(record):
         if grant.profile is None or grant.share is not None or not devices.answers(grant.gpu):
             continue
         if record.phase == "ready" and device.gi_id is not None:
-            continue  # what vanished from a ready slice is looked for all the time (`create.lost_devices`)
+            continue  # a ready slice is checked all the time (`create.lost_devices`)
         found = mig_instance.resumed(grant, device, devices, claimed, making=record.phase == "making")
         record = with_device(record, number, found) if found != device else record
     return record
@@ -45,8 +45,7 @@ def claims_of(
     """
     All instances that records name.
 
-    The driver uses the id of an instance that is gone for the next one: what is seen at another place under a record's
-    id is not its instance.
+    The driver reuses the id of a gone instance: one at another place under a record's id is another instance.
     """
     named: list[tuple[DevicePlacement, DeviceRecord]] = [
         (grant, device) for record in slices for _, grant, device in numbered_devices(record)
@@ -60,7 +59,7 @@ def claims_of(
 
 
 def planned_after_others(order: Grant | Revoke) -> SliceRecord:
-    """The record for an order of which nothing may be made before others are gone: nothing that is there is its own."""
+    """The record for an order that must wait until others are gone: nothing that exists now is its own."""
     is_revoke = isinstance(order, Revoke)
     return SliceRecord(
         booking=order.booking,
@@ -75,12 +74,12 @@ def planned_after_others(order: Grant | Revoke) -> SliceRecord:
 
 def can_only_belong_to(booking: Booking, others: list[Booking], state: NodeState, found: Discovered) -> bool:
     """
-    Whether something stands that was made for this booking: it cannot be of those that it comes after, nor of anybody
-    else who may have something already (`others`). One pod may have two shares of one home.
+    Whether a device exists that can only have been created for this booking: neither for its predecessors nor for
+    another slice that may have devices already (`others`). One pod may have two shares of one home.
 
-    An instance at exactly its place is not of somebody who was booked at another place; nor is a daemon of its trust
-    domain on a whole GPU of somebody of another one. An instance without a compute instance says nothing: it may be
-    kept warm, of somebody who is gone and is not among those any more.
+    An instance at exactly its place is not of a slice booked at another place; nor is a daemon of its trust domain on a
+    whole GPU of a slice of another one. An instance without a compute instance proves nothing: it may be warm, from a
+    slice that is gone and no longer among them.
     """
     theirs = {_place_of(grant) for other in others for grant in other.devices}
     served = {_served_of(other, grant) for other in others for grant in other.devices}
@@ -98,12 +97,11 @@ def can_only_belong_to(booking: Booking, others: list[Booking], state: NodeState
 
 def adopt_slice(entry: Grant | Revoke, state: NodeState, found: Discovered) -> SliceRecord:
     """
-    The record for an order that the journal does not know. The homes of its shares were taken over before.
+    The record for an order that the journal does not know. The homes of its shares were adopted before.
 
-    After the journal was lost, an instance of ours at exactly a granted place is the grant's, and so is the one ticket
-    that was made for the allocation. With that ticket it was handed out, and may be lived in: its devices were read
-    back then or found free, and whatever goes wrong from now on does not make it one that could never be made.
-    Otherwise there is nothing yet.
+    After a lost journal, an instance of ours at exactly a granted place belongs to the grant, and so does the one
+    ticket of the allocation. With that ticket it was handed out and may be in use: its devices were verified then, and
+    a later failure does not make it a slice that could never be created. Otherwise there is nothing yet.
     """
     booking = entry.booking
     theirs = tuple(ticket for ticket in found.tickets if is_ticket_of(ticket, booking.allocation))
@@ -134,10 +132,10 @@ def adopt_slice(entry: Grant | Revoke, state: NodeState, found: Discovered) -> S
 
 def as_lived_in(record: SliceRecord) -> SliceRecord:
     """
-    What was taken over of a slice that the ledger says was ready: whatever is missing, its pod may use the rest.
+    What was adopted of a slice that the ledger calls ready: its pod may use what exists, whatever is missing.
 
-    An instance that is there was handed out then. It stays until the slice is revoked, also where what is missing
-    cannot be made again.
+    An existing instance was handed out then. It stays until the slice is revoked, even if the missing ones cannot be
+    created again.
     """
     there = tuple(replace(device, step="made") if device.uuid else device for device in record.devices)
     return replace(record, devices=there, lost=True)
@@ -147,10 +145,10 @@ def adopt_shared_device(
     booking: Booking, grant: DeviceGrant, state: NodeState, found: Discovered, *, name: HomeId
 ) -> SharedDeviceRecord | None:
     """
-    The record of a home that the journal does not know; None when nothing of it is there.
+    The record of a home that the journal does not know; None when nothing of it exists.
 
-    After the journal was lost: the instance at exactly its place, and the daemon whose directories say that it serves
-    this device for this trust domain; or a whole GPU that is still set to serve one. `name` is for one without daemon.
+    After a lost journal: the instance at exactly its place, and the daemon whose directories name this device and trust
+    domain; or a whole GPU that is still set to serve one. `name` is for a home without a daemon.
     """
     assert grant.share is not None
     is_fixed = grant.profile is not None and state.devices.is_fixed(grant.gpu)
@@ -163,7 +161,7 @@ def adopt_shared_device(
     served = [h for h in found.homes.values() if (h.gpu, h.device) == (grant.gpu, uuid)]
     daemon = next((h for h in served if (h.namespace, h.uid) == domain), None)
     if daemon is None and any(h.pid for h in served):
-        return None  # it is others' home: for them it is set, and not ours to set back
+        return None  # the home of others, which it is set for
     is_set = grant.profile is None and grant.gpu in found.aside
     if daemon is None and not is_set and (at.gi_id is None or is_fixed):
         return None
@@ -194,15 +192,15 @@ def _place_of(grant: DeviceGrant) -> tuple[str, str | None, int, int]:
 
 
 def _served_of(booking: Booking, grant: DeviceGrant) -> tuple[str, str, int | None]:
-    """The daemon that a share of a whole GPU needs: on which device, for whom."""
+    """The daemon that a share of a whole GPU needs: its device and trust domain."""
     return str(grant.gpu), booking.namespace, grant.share.uid if grant.share is not None else None
 
 
 def _after_reboot(record: SliceRecord) -> SliceRecord:
     """
-    No instance survives a reboot, and no process. A standing grant is made again, under a new ticket.
+    No instance and no process survives a reboot. A standing grant is created again, under a new ticket.
 
-    It is made in the size that was ordered last, and nobody uses another: no change of its shares is left to be done.
+    It gets the size that was ordered last, so a pending resize is done.
     """
     record = replace(record, devices=tuple(DeviceRecord() for _ in record.devices), adjusting=None)
     if record.phase in {"making", "ready", "degraded"}:
@@ -211,7 +209,7 @@ def _after_reboot(record: SliceRecord) -> SliceRecord:
 
 
 def _may_be_used(record: SliceRecord, state: NodeState) -> bool:
-    """Whether a process of this boot may use more than what was ordered last: something is there that it could use."""
+    """Whether a process of this boot may use more than was ordered last: a device that it could use exists."""
     homes = map(state.home_of, record.booking.devices)
     return bool(record.boot_id) or any(home is not None and home.pid for home in homes)
 
@@ -219,7 +217,7 @@ def _may_be_used(record: SliceRecord, state: NodeState) -> bool:
 def _found_for(
     booking: Booking, grant: DeviceGrant, state: NodeState, found: Discovered, *, may_live: bool
 ) -> DeviceRecord:
-    """What is there of one device. A share that may be lived in (`may_live`) is left only in good order."""
+    """What exists of one device. A share that may be in use (`may_live`) is kept only if it works."""
     if grant.share is None and grant.profile is not None and state.devices.is_fixed(grant.gpu):
         return fixed_layouts.found_again(grant, state.devices, state.claims()) if may_live else DeviceRecord()
     if grant.share is None:
@@ -234,7 +232,7 @@ def _found_for(
 
 
 def _handed_out(device: DeviceRecord, grant: DeviceGrant, state: NodeState) -> DeviceRecord:
-    """A device of a slice that has its ticket. A whole GPU only when it can be had as one still."""
+    """A device of a slice that has its ticket. A whole GPU only if it can still be had as one."""
     if grant.profile is None and grant.share is None:
         is_there = mig_instance.why_impossible(grant, state.devices) is None
         return DeviceRecord(step="made", uuid=str(grant.gpu)) if is_there else device
@@ -242,7 +240,7 @@ def _handed_out(device: DeviceRecord, grant: DeviceGrant, state: NodeState) -> D
 
 
 def _is_there_anyway(grant: DeviceGrant, state: NodeState) -> bool:
-    """A whole GPU needs nothing made; a share is there when its home's daemon is."""
+    """A whole GPU needs no creation; a share exists when its home's daemon does."""
     if grant.share is None:
         return grant.profile is None
     home = state.home_of(grant)

@@ -1,10 +1,10 @@
 """
-Tickets as witnesses: what they say of slices whose records were lost with the journal, and when that is believed.
+Recover slices from tickets when the journal was lost, and decide which tickets to trust.
 
-A ticket is there exactly while its slice is ready, and only the agent can write in it. So it is the second copy of the
-record, for the case that the ledger is lost as well. It is believed where the very devices that it names are at exactly
-their places and nobody else's, or on a GPU that does not answer: as the journal would be. Whatever else it says is told
-to people and changes nothing. It must not decide what becomes of a slice: that is for the ledger.
+A ticket exists exactly while its slice is ready, and only the agent can write it: it is the second copy of the record,
+for the case that the ledger is lost as well. It is trusted if the devices that it names are at exactly their places and
+assigned to no other slice, or on a GPU that does not answer: as the journal would be. Otherwise it becomes a warning.
+What happens to a slice is decided by the ledger.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ from sluice_node_agent.core.state.tasks import SharedDeviceKey, shared_device_ke
 
 @dataclass(frozen=True, slots=True)
 class TicketProof:
-    """A slice that a ticket tells of, and the homes of its shares that no record names yet."""
+    """A slice that a ticket proves, and the homes of its shares that no record names yet."""
 
     slice: SliceRecord
     homes: tuple[SharedDeviceRecord, ...] = ()
@@ -39,9 +39,9 @@ class TicketProof:
 @dataclass(frozen=True, slots=True)
 class TicketRejected:
     """
-    Why a ticket is not believed.
+    Why a ticket is rejected.
 
-    `over`: what it was made for is not there any more, so nobody can be using it; otherwise somebody may.
+    `over`: its devices are gone, so no process can use them; otherwise one may.
     """
 
     why: str
@@ -49,14 +49,14 @@ class TicketRejected:
 
 
 def newest_first(tickets: Iterable[FoundTicket]) -> list[FoundTicket]:
-    """In the order in which they are to be judged: of one allocation, what an earlier one says is over by a later."""
+    """Tickets in the order to check them: of one allocation, a later ticket replaces an earlier one."""
     return sorted(tickets, key=lambda each: (-each.record.revision if each.record is not None else 0, each.ticket))
 
 
 def verify_ticket(
     ticket: FoundTicket, node: NodeName, state: NodeState, found: Discovered
 ) -> TicketProof | TicketRejected:
-    """What one ticket proves. `state` holds all slices and homes that are known already."""
+    """Check one ticket. `state` holds all slices and homes that are known already."""
     record = ticket.record
     if record is None:
         return TicketRejected(ticket.problem, over=ticket.is_half)
@@ -100,7 +100,7 @@ def _slice_of(name: str, record: TicketRecord, devices: tuple[DeviceRecord, ...]
 
 
 def _is_no_record(name: str, record: TicketRecord, node: NodeName, state: NodeState) -> TicketRejected | None:
-    """Whether this can be no copy of a record of ours, whatever is on the devices."""
+    """Why this is no copy of a record of ours, whatever is on the devices."""
     booking = record.booking
     if record.boot_id != state.boot_id:
         return TicketRejected(f"it is of boot {record.boot_id}, and this is {state.boot_id}", over=True)
@@ -118,7 +118,7 @@ def _is_no_record(name: str, record: TicketRecord, node: NodeName, state: NodeSt
 
 
 def _is_not_there(grant: DeviceGrant, device: DeviceRecord, devices: Devices) -> TicketRejected | None:
-    """Whether a device can be seen not to be what the ticket says."""
+    """Why a device visibly differs from the ticket."""
     if not devices.knows(grant.gpu):
         return TicketRejected(f"this node has no GPU {grant.gpu}", over=True)
     if grant.profile is None:
@@ -137,7 +137,7 @@ def _is_not_there(grant: DeviceGrant, device: DeviceRecord, devices: Devices) ->
 
 
 def _is_anothers(booking: Booking, grant: DeviceGrant, state: NodeState) -> TicketRejected | None:
-    """Whether somebody else is known to have the place, or a part of it. Who waits for it does not have it."""
+    """Why another slice has the place, or a part of it. One that still waits for it does not count."""
     for work in state.slices.values():
         for other in work.record.booking.devices if work.record.phase != "planned" else ():
             apart = other.start + other.size <= grant.start or grant.start + grant.size <= other.start
@@ -154,7 +154,7 @@ def _is_anothers(booking: Booking, grant: DeviceGrant, state: NodeState) -> Tick
 def _home_of(
     booking: Booking, grant: DeviceGrant, device: DeviceRecord, state: NodeState, found: Discovered
 ) -> SharedDeviceRecord | TicketRejected:
-    """The home that a share is in: one that is known, or whose directories say that it serves this device."""
+    """A share's home: one that is known, or whose directories name this device."""
     assert grant.share is not None
     domain = (booking.namespace, grant.share.uid)
     known = state.home_of(grant)

@@ -1,7 +1,7 @@
 """
-Which homes of shares there are and for whom: made with the first share, kept for all, unmade with the last.
+Controls the node's homes of shares: each is created with its first share, kept, and destroyed with its last.
 
-It carries out `lifecycle` for every home and knows who lives there (`node_state`). It must not read orders.
+It runs `lifecycle` for every home; `node_state` knows the tenants.
 """
 
 from msgspec.structs import replace
@@ -32,10 +32,10 @@ from sluice_node_agent.core.state.warm_pool import WarmPool
 
 
 class SharedDeviceController:
-    """All homes of one node, and the steps that are out for them."""
+    """All homes of one node, and their steps in flight."""
 
     def __init__(self, run: RunId, config: AgentConfig, state: NodeState, in_flight: InFlight, warm: WarmPool) -> None:
-        """Begin with no home."""
+        """Start empty."""
         self._run = run
         self._config = config
         self._state = state
@@ -47,16 +47,16 @@ class SharedDeviceController:
     # -- knowing --------------------------------------------------------------------------------------------------
 
     def new_name(self) -> HomeId:
-        """A home's name that was never used: this run's, and counted."""
+        """A home's name that was never used: this run's, with a counter."""
         return HomeId(f"{self._run}-h{self._made + 1}")
 
     def enter(self, record: SharedDeviceRecord) -> SharedDeviceTask:
-        """A home of an earlier life, as the journal has it."""
+        """A home of an earlier run, as the journal has it."""
         home = self._state.homes[shared_device_key(record)] = SharedDeviceTask(record)
         return home
 
     def enter_resumed(self, before: SharedDeviceRecord, record: SharedDeviceRecord) -> SharedDeviceTask:
-        """A home of an earlier life, and as it is: what has become of its instance is saved before anything is done."""
+        """A home of an earlier run, brought in line with the devices: the change is saved before anything else."""
         home = self.enter(record)
         if is_another(before.device, record.device):
             self._in_flight.save(record, home)
@@ -79,10 +79,10 @@ class SharedDeviceController:
 
     def out_of_use(self) -> list[tuple[GpuUuid, PlacementReport]]:
         """
-        The places where nobody may be put now: a home that cannot be taken down, or whose daemon is out of order.
+        Places that are closed to new tenants: a home that cannot be destroyed, or whose daemon is out of order.
 
-        So is one that was inherited, until it is known who is in it; and a whole GPU that is set to serve a daemon and
-        has no tenant: no instance on it says that it is not free.
+        Also an inherited home, until its clients are known; and a whole GPU that is set to serve a daemon without a
+        tenant: no instance shows that it is not free.
         """
         return [
             (home.record.gpu, PlacementReport(start=home.record.start, size=home.record.size))
@@ -96,13 +96,13 @@ class SharedDeviceController:
     # -- stepping -------------------------------------------------------------------------------------------------
 
     def advance(self, key: SharedDeviceKey, now: float) -> bool:
-        """Make a home that is needed and not there, or take its next step. Whether there was one."""
+        """Create a home that is needed, or take its next step. Returns whether there was one."""
         home = self._state.homes.get(key)
         wish = self._wish(key)
         if home is None:
             return wish.wanted and self._begin_for(key)
         if not wish.wanted and not is_going(home) and not home.record.inherited:
-            home.recovered()  # what could not be done for its tenants is not needed any more
+            home.recovered()  # what failed for its tenants is not needed now
         if not home.idle or self._is_in_the_dark(home.record):
             return False
         step = lifecycle.next_step(home, wish, self._state, self._in_flight.next_token)
@@ -124,7 +124,7 @@ class SharedDeviceController:
     def take_result(self, home: SharedDeviceTask, sent: OwnInstruction, result: Result, now: float) -> None:
         """A step of a home has its result."""
         if self._warm.may_be_why(home, home.record, sent, result):
-            return  # a warm instance had an engine: it goes, and the step is taken again
+            return  # a warm instance had the engine: it is destroyed, and the step retried
         outcome = lifecycle.take_result(home, sent, result, self._state)
         if isinstance(outcome, str) and isinstance(sent, WatchMps):
             self._did_not_answer(home, outcome)
@@ -140,7 +140,7 @@ class SharedDeviceController:
             self._look_for_strangers(home, result)
 
     def _look_for_strangers(self, home: SharedDeviceTask, seen: MpsSeen) -> None:
-        """An inherited home is like any other once nobody is on it but its tenants. All orders are read by now."""
+        """An inherited home is like any other once only its tenants use it. All orders are read by now."""
         owners = {work.record.booking.owner for work, _, _ in self._state.tenants(home.key)}
         home.strangers = tuple(client.pid for client in seen.clients if client.owner not in owners)
         if not home.strangers:
@@ -150,17 +150,17 @@ class SharedDeviceController:
         home.holders = tuple(f"process {pid}" for pid in home.strangers)
         home.trouble = f"used by {', '.join(home.holders)} of no known slice"
         if not self._state.wants_home(home.key):
-            home.failures += 1  # its last tenant is gone with it only
+            home.failures += 1  # its last tenant is gone only when the home is
 
     def vouch(self, home: SharedDeviceTask) -> None:
-        """An operator says that whoever is found there is nobody who was given a part of it."""
+        """An operator confirms that the processes found there belong to no tenant."""
         if home.record.inherited:
             home.recovered()
             home.strangers = ()
             self._save(home, replace(home.record, inherited=False))
 
     def _did_not_answer(self, home: SharedDeviceTask, trouble: str) -> None:
-        """A daemon may only be slow: it is asked again at the next look, and given up after some."""
+        """A daemon may only be slow: it is polled again, and given up after several failures."""
         home.watch = False
         home.unanswered += 1
         home.trouble = trouble
@@ -170,14 +170,14 @@ class SharedDeviceController:
             self._save(home, lifecycle.given_up(home))
 
     def gone(self, record: SharedDeviceGone) -> SharedDeviceKey | None:
-        """The journal says that a home is gone. Returns where it was."""
+        """The journal has saved that a home is gone. Returns its place."""
         key = next((key for key, home in self._state.homes.items() if home.record.home == record.home), None)
         if key is not None:
             del self._state.homes[key]
         return key
 
     def was_read(self, gpu: GpuUuid, *, was_lost: bool) -> None:
-        """A GPU answers (again), or has refused a home something: what was begun on it may be there, or further."""
+        """A GPU answers (again), or has refused a step: steps begun on it may have gone further than recorded."""
         state = self._state
         there = [home for home in state.homes.values() if home.record.gpu == gpu and (was_lost or home.trouble)]
         if not there:
@@ -191,7 +191,7 @@ class SharedDeviceController:
                     self._in_flight.save(home.record, home)
 
     def tick(self, now: float) -> list[SharedDeviceKey]:
-        """Look at every daemon now and then. Returns the homes that can go on."""
+        """Poll every daemon at its interval. Returns the homes that can continue."""
         is_due = self._watch_at <= now
         if is_due:
             self._watch_at = now + self._config.watch_mps_s
@@ -210,14 +210,14 @@ class SharedDeviceController:
     def _wish(self, key: SharedDeviceKey) -> TenantDemand:
         state, home = self._state, self._state.homes.get(key)
         tickets = any(work.record.ticket or work.record.stale_tickets for work, _, _ in state.tenants(key))
-        if state.devices.is_unknown(key[0]):  # how wide a share is there nobody knows: all stays as it was told before
+        if state.devices.is_unknown(key[0]):  # the sizes of shares are unknown there: keep the last
             return TenantDemand(state.wants_home(key), None, home.quotas if home is not None else (), tickets)
         staying = [grant for work, grant, device in state.tenants(key) if _stays(work, device)]
         limits = mps_limits.largest(mps_limits.limits_of(grant, state.devices) for grant in staying)
         return TenantDemand(state.wants_home(key), limits, tenants_of(state, key), tickets)
 
     def _begin_for(self, key: SharedDeviceKey) -> bool:
-        """The first tenant says what the home is."""
+        """Create the record of a home from its first tenant."""
         first = next(
             (pair for pair in self._state.tenants(key) if pair[0].record.phase == "making" and not pair[0].saving), None
         )
@@ -241,12 +241,12 @@ class SharedDeviceController:
         return True
 
     def _is_in_the_dark(self, record: SharedDeviceRecord) -> bool:
-        """Whether its instance may be there and cannot be seen, because its GPU does not answer since the start."""
+        """Whether its instance may exist unseen, because its GPU has not answered since the start."""
         unknown = record.device.step == "intended" and record.device.gi_id is None
         return unknown and self._state.devices.is_dark(record.gpu)
 
     def _create(self, home: SharedDeviceTask, step: CreateGpuInstance) -> bool:
-        """Create its instance, or take a warm one. False while what is warm and in the way goes."""
+        """Create its instance, or take a warm one. False while a warm one in the way is destroyed."""
         taken = self._warm.take(home.record)
         if taken is not None:
             self._save(home, replace(home.record, device=DeviceRecord(step="intended", gi_id=taken)))
@@ -270,6 +270,6 @@ class SharedDeviceController:
 
 
 def _stays(work: SliceTask, device: DeviceRecord) -> bool:
-    """Whether a tenant has its share there, or is to have it: also one that has lost what it has elsewhere."""
+    """Whether a tenant has or will have its share there, even if it lost its other devices."""
     record = work.record
     return record.phase in {"making", "ready"} or (record.lost and not record.revoked and device.step == "made")

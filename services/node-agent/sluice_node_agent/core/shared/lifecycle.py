@@ -1,9 +1,8 @@
 """
-How a home of shares is made and unmade, and what keeps it well: the device, then its MPS daemon; and back.
+How a home of shares is created, kept and destroyed: the device, then its MPS daemon; and in reverse.
 
-A state machine over one `SharedDeviceRecord`: `next_step` says what is needed now, `take_result` what the record
-becomes. A step that leaves something behind is announced in the journal before it is taken. It must not know tenants:
-whether the home is wanted, and what its largest tenant needs, is told to it.
+A state machine over one `SharedDeviceRecord`: `next_step` returns what is needed now, `take_result` the record that
+follows. A step that leaves something behind is saved in the journal first. The caller passes what the tenants need.
 """
 
 from collections.abc import Iterable
@@ -48,25 +47,25 @@ _CANNOT = {DeviceErrorKind.NOT_SUPPORTED, DeviceErrorKind.NO_PERMISSION}
 
 @dataclass(frozen=True, slots=True)
 class TenantDemand:
-    """What a home's tenants want of it."""
+    """What a home's tenants need."""
 
     wanted: bool
     limits: MpsLimits | None
-    """What the largest of them needs; None when all are leaving, or their GPU has told nobody how large it is."""
+    """Those of the largest of them; None when all are leaving, or their GPU's size is unknown."""
     quotas: tuple[QuotaTenant, ...] = ()
-    """Whose time is enforced."""
+    """Tenants whose time is enforced."""
     lets_in: bool = False
-    """A ticket of one of them is there still: of before a reboot, say, and it could not be removed yet."""
+    """A ticket of one of them still exists, for example from before a reboot, and could not be removed yet."""
 
 
 def next_step(home: SharedDeviceTask, wish: TenantDemand, state: NodeState, token: int) -> NextSharedDeviceStep:
-    """What a home needs now."""
+    """The next step of a home."""
     record = home.record
     match record.phase:
         case "making":
             return _to_make(home, wish, state, token) if wish.wanted else replace(record, phase="unmaking")
         case "ready":
-            is_kept = wish.wanted or record.inherited  # of that nobody knows yet whether it is empty
+            is_kept = wish.wanted or record.inherited  # it may not be empty
             return _to_keep(home, wish, state.devices, token) if is_kept else replace(record, phase="unmaking")
         case "undoing" | "unmaking":
             return _to_unmake(home, wish, state.devices, token)
@@ -77,7 +76,7 @@ def next_step(home: SharedDeviceTask, wish: TenantDemand, state: NodeState, toke
 def take_result(
     home: SharedDeviceTask, sent: OwnInstruction, result: Result, state: NodeState
 ) -> SharedDeviceRecord | str | None:
-    """The record that a result leads to, why it did not get further, or None when only `home` itself changed."""
+    """The next record, why the step failed, or None when only `home` itself changed."""
     if home.record.phase in {"undoing", "unmaking"}:
         return _unmade(home, sent, result)
     match result:
@@ -89,7 +88,7 @@ def take_result(
             return None
         case MpsStarted(pid=pid, started_at=started_at):
             assert isinstance(sent, StartMps)
-            home.watch = False  # it was just seen to answer
+            home.watch = False  # it has just answered
             home.seen, home.strangers = None, ()
             return replace(home.record, phase="ready", pid=pid, started_at=started_at, limits=sent.limits)
         case MpsLimitsSet():
@@ -109,10 +108,10 @@ def take_result(
 
 def had_tenants(record: SharedDeviceRecord) -> bool:
     """
-    Whether its daemon was ready once, so that pods may be in a home that is being made.
+    Whether its daemon was ready once, so that pods may be in a home that is being created.
 
-    Only a Revoke takes a device from a pod: such a home is not undone by a start that is refused. It is tried again for
-    as long as anybody is in it.
+    Only a Revoke takes a device from a pod: a refused start does not undo this home. It is retried while it has
+    tenants.
     """
     return record.phase == "making" and record.restarts > 0
 
@@ -120,7 +119,7 @@ def had_tenants(record: SharedDeviceRecord) -> bool:
 def resume(
     record: SharedDeviceRecord, devices: Devices, boot_id: str, claimed: dict[InstanceKey, None]
 ) -> SharedDeviceRecord:
-    """A record of an earlier life, in line with the devices. No instance and no daemon survives a reboot."""
+    """A record of an earlier run, in line with the devices. No instance and no daemon survives a reboot."""
     if record.boot_id != boot_id:
         return replace(record, phase="unmaking", device=mig_instance.NO_DEVICE, daemon=True, pid=0, started_at=0)
     if record.profile is None or not devices.answers(record.gpu) or record.phase == "ready":
@@ -130,14 +129,14 @@ def resume(
 
 
 def given_up(home: SharedDeviceTask) -> SharedDeviceRecord:
-    """A daemon that has not answered for so long that it is as good as dead: the next start ends what is left of it."""
+    """A daemon that has not answered for too long counts as dead: the next start ends what is left of it."""
     home.mode_set = False
     home.seen = None
     return _down(home.record)
 
 
 def held_against(record: SharedDeviceRecord, found: Iterable[FoundMpsHome]) -> SharedDeviceRecord:
-    """The record in line with the daemons that answer at the start: one that was ready may have died meanwhile."""
+    """The record in line with the daemons that run at the start: one that was ready may have died meanwhile."""
     answering = {home.home: (home.pid, home.started_at) for home in found}
     is_down = record.phase == "ready" and answering.get(record.home) != (record.pid, record.started_at)
     return _down(record) if is_down else record
@@ -162,7 +161,7 @@ def _to_make(home: SharedDeviceTask, wish: TenantDemand, state: NodeState, token
         return _failing(record, *take) if isinstance(take, tuple) else take
     if record.profile is not None and record.device.step == "planned":
         intended = replace(record, device=DeviceRecord(step="intended"))
-        return None if devices.is_dark(record.gpu) else intended  # what is found there later would pass for ours
+        return None if devices.is_dark(record.gpu) else intended  # an instance found later would pass for ours
     if record.profile is not None and record.device.step != "made":
         return mig_instance.step_to_make(record, record.device, devices, token)
     if not record.daemon:
@@ -177,7 +176,7 @@ def _to_make(home: SharedDeviceTask, wish: TenantDemand, state: NodeState, token
 
 
 def _made(record: SharedDeviceRecord, result: Result) -> SharedDeviceRecord:
-    """The instance came further. With the last step the daemon is announced."""
+    """A step of creation succeeded. With the last one the daemon is announced."""
     device = mig_instance.made(record.device, result)
     return replace(record, device=device, daemon=record.daemon or device.step == "made")
 
@@ -185,7 +184,7 @@ def _made(record: SharedDeviceRecord, result: Result) -> SharedDeviceRecord:
 def _take(
     record: SharedDeviceRecord, listed: ListHolders, holders: tuple[Holder, ...], state: NodeState
 ) -> SharedDeviceRecord:
-    """A whole GPU, or an instance of a fixed layout: both are made by nothing but nobody else being on them."""
+    """A whole GPU, or an instance of a fixed layout: nothing is created, but no foreign process may use it."""
     strangers = fixed_layouts.strangers_of(holders)
     if record.profile is not None:
         found = fixed_layouts.taken(record, listed.uuid, strangers, state.devices, state.claims())
@@ -198,7 +197,7 @@ def _take(
 def _refused(
     record: SharedDeviceRecord, sent: OwnInstruction, refusal: MpsRefused | DeviceRefused
 ) -> SharedDeviceRecord | str:
-    """A new home is given up. What pods are in, or were, is tried again, and so are limits and looks."""
+    """A new home is given up. One that pods use, or used, is retried, and so are limits and polls."""
     if isinstance(refusal, MpsRefused):
         is_tried_again = had_tenants(record) or isinstance(sent, (SetMpsLimits, SetQuotas, WatchMps))
         return refusal.message if is_tried_again else _failing(record, "MpsRefused", refusal.message)
@@ -227,12 +226,12 @@ def _to_keep(home: SharedDeviceTask, wish: TenantDemand, devices: Devices, token
     if wish.limits is None or wish.limits == record.limits:
         return None
     if record.limits is not None:
-        return replace(record, limits=None)  # from now on nobody knows them, and nobody joins, until they are set
+        return replace(record, limits=None)  # unknown until they are set; no tenant joins meanwhile
     return SetMpsLimits(token, record.home, wish.limits)
 
 
 def _vanished(record: SharedDeviceRecord, devices: Devices) -> SharedDeviceRecord | None:
-    """A home whose instance is not there any more, or not ours any more: what is left of it has to go."""
+    """A home whose instance is gone or not ours any more: the rest of it is destroyed."""
     if record.profile is None or record.device.step != "made" or not devices.answers(record.gpu):
         return None
     found = devices.instance(record.gpu, record.device.gi_id)
@@ -246,7 +245,7 @@ def _vanished(record: SharedDeviceRecord, devices: Devices) -> SharedDeviceRecor
 
 
 def _seen(home: SharedDeviceTask, seen: MpsSeen) -> SharedDeviceRecord | None:
-    """A daemon that died is started again: its device is there, and tenants may come back to it."""
+    """A daemon that died is restarted: its device exists, and tenants may come back to it."""
     home.watch = False
     home.unanswered = 0
     home.seen = seen
@@ -254,7 +253,7 @@ def _seen(home: SharedDeviceTask, seen: MpsSeen) -> SharedDeviceRecord | None:
     silent = _silent_in(seen)
     home.unheld, home.silent = silent & home.silent, silent
     if seen.quota is not None and not seen.quota.alive:
-        home.quotas = ()  # it is begun anew, and told all of them
+        home.quotas = ()  # it starts empty, and gets all of them
     if seen.alive:
         return None
     home.mode_set = False
@@ -262,7 +261,7 @@ def _seen(home: SharedDeviceTask, seen: MpsSeen) -> SharedDeviceRecord | None:
 
 
 def _silent_in(seen: MpsSeen) -> frozenset[int]:
-    """Clients that have not said hello to the token scheduler, where those who have can be told apart."""
+    """Clients without a HELLO to the token scheduler, where those with one can be told apart."""
     if seen.quota is None or 0 in seen.quota.greeted:
         return frozenset()
     return frozenset(client.pid for client in seen.clients) - frozenset(seen.quota.greeted)
@@ -278,7 +277,7 @@ def _down(record: SharedDeviceRecord) -> SharedDeviceRecord:
 def _to_unmake(home: SharedDeviceTask, wish: TenantDemand, devices: Devices, token: int) -> NextSharedDeviceStep:
     record = home.record
     if record.daemon and wish.lets_in:
-        return None  # a container that does not find the daemon's directory any more computes beside whoever comes next
+        return None  # a container without the daemon's directory would compute beside the next tenant
     if record.daemon and not home.stopped:
         return StopMps(token, record.home, record.pid, record.started_at)
     if record.daemon and record.profile is None and devices.knows(record.gpu):
@@ -304,7 +303,7 @@ def _unmade(home: SharedDeviceTask, sent: OwnInstruction, result: Result) -> Sha
             return replace(record, daemon=False, pid=0, started_at=0, device=mig_instance.NO_DEVICE)
         case DeviceRefused(kind=kind, message=message) if isinstance(sent, SetComputeMode):
             gone = replace(record, daemon=False, pid=0, started_at=0, device=mig_instance.NO_DEVICE)
-            return gone if kind in _CANNOT else f"{kind}: {message}"  # what could not be set needs no setting back
+            return gone if kind in _CANNOT else f"{kind}: {message}"  # a mode that could not be set needs no reset
         case MpsRefused(message=message):
             return message
         case _:

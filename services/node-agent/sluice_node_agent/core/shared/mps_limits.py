@@ -1,8 +1,8 @@
 """
-What shares come to on their device: what each tenant is told, and what the MPS server must let through.
+The limits of shares on their device: those that containers get, and those of the MPS server.
 
-Pure arithmetic over what is granted and what the GPU reports. The server's limits are those of its largest tenant:
-smaller shares are told to their containers, and can only lower them (NVIDIA MPS documentation,
+Pure arithmetic over grants and what the GPU reports. The server's limits are those of its largest tenant; smaller
+shares get lower ones through their containers' environment (NVIDIA MPS documentation,
 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" and "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
 """
 
@@ -19,11 +19,11 @@ from sluice_node_agent.core.state.devices import Devices
 from sluice_node_agent.core.state.tasks import numbered_devices
 
 _INDEX = 0
-"""A daemon serves one device, which its clients see under this index."""
+"""A daemon serves one device; its clients see it under this index."""
 
 
 def limits_of(grant: DeviceGrant, devices: Devices) -> MpsLimits:
-    """What one tenant of a shared device may use at most."""
+    """The limits of one tenant of a shared device."""
     assert grant.share is not None
     return MpsLimits(
         active_thread_percentage=_thread_percentage(grant, grant.share, devices),
@@ -32,7 +32,7 @@ def limits_of(grant: DeviceGrant, devices: Devices) -> MpsLimits:
 
 
 def largest(limits: Iterable[MpsLimits]) -> MpsLimits | None:
-    """What the server must let through for all of these; None when there are none."""
+    """The server's limits for all of these tenants; None when there are none."""
     every = list(limits)
     if not every:
         return None
@@ -43,7 +43,7 @@ def largest(limits: Iterable[MpsLimits]) -> MpsLimits | None:
 
 
 def covers(limits: MpsLimits | None, needed: MpsLimits) -> bool:
-    """Whether the server lets a tenant use what it was granted."""
+    """Whether the server lets a tenant use its grant."""
     return limits is not None and largest([limits, needed]) == limits
 
 
@@ -51,10 +51,10 @@ def containers_of(
     record: SliceRecord, devices: Devices, homes: dict[int, SharedDeviceRecord], mps_root: str, *, time_quota: bool
 ) -> tuple[ContainerDevices, ...]:
     """
-    What each container must be told, in the order of the booking. `homes` are those of its shared devices, by number.
-    `time_quota`: fractional shares are held to their time.
+    What each container gets, in the order of the booking. `homes` are those of its shared devices, by number.
+    `time_quota`: the time of fractional shares is enforced.
 
-    A CUDA process can talk to one MPS daemon only: a container with several shares is told the first one's.
+    A CUDA process can talk to one MPS daemon only: a container with several shares gets the first one's.
     """
     told: dict[str, ContainerDevices] = {}
     for number, grant, device in numbered_devices(record):
@@ -99,7 +99,7 @@ def _thread_percentage(grant: DeviceGrant, share: Share, devices: Devices) -> in
 
 
 def _gives_sms(report: GpuReport) -> int:
-    """What a percentage is of: the SMs of the largest profile, or of the whole GPU without MIG."""
+    """What a percentage refers to: the SMs of the largest profile, or of the whole GPU without MIG."""
     if not report.mig_enabled:
         return report.multiprocessors
     return max((profile.multiprocessors for profile in report.profiles), default=report.multiprocessors)

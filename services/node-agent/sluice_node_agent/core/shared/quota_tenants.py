@@ -1,8 +1,8 @@
 """
-Whose time is enforced in a home: its fractional shares, as its token scheduler has to know them.
+The tenants of a home's token scheduler: its fractional shares.
 
-Derived from what is booked and made; whose turn it is the scheduler says (`core.quota`). A share is in it until it is
-gone, so that nobody computes without a limit while he is leaving.
+Derived from bookings and devices. A share stays until it is gone, so that none computes without a limit while it
+leaves. `core.quota` schedules them.
 """
 
 from dataclasses import replace
@@ -20,10 +20,10 @@ _WHOLE_PERMILLE = 1000
 
 def tenants_of(state: NodeState, key: SharedDeviceKey) -> tuple[QuotaTenant, ...]:
     """
-    The tenants of a home, in the order of their names; none where no time is enforced.
+    The tenants of a home, by name; none where no time is enforced.
 
-    One for each container, for its processes share one socket. One with several shares of the home has the time of all
-    of them together, and the width and the memory that its variables tell: the first one's.
+    One per container, since its processes share one socket. A container with several shares of the home gets their time
+    together, and the width and memory in its environment: the first one's.
     """
     if not state.time_quota:
         return ()
@@ -39,9 +39,9 @@ def tenants_of(state: NodeState, key: SharedDeviceKey) -> tuple[QuotaTenant, ...
 
 def unheld_clients(owner: str, state: NodeState, key: SharedDeviceKey) -> tuple[int, ...]:
     """
-    Processes on a home's device that have not said hello to the token scheduler, look after look.
+    Processes on a home's device that sent no HELLO to the token scheduler in two polls in a row.
 
-    Those of the pod, and those of which nobody knows whose they are.
+    Those of the pod, and those of unknown pods.
     """
     home = state.homes.get(key)
     if home is None or home.seen is None:

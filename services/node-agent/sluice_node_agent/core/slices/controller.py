@@ -1,7 +1,7 @@
 """
-Where slices are worked on: which step each needs, and what the result of a step means for it.
+Runs the slices of a node: the next step of each, and what its result means.
 
-It must not read orders: the agent changes a slice's record (through `save`), this carries it out.
+The agent applies orders to a slice's record (through `save`); this carries them out.
 """
 
 from collections.abc import Collection
@@ -27,7 +27,7 @@ class SliceController:
     """The slices of one node that are not gone, step by step."""
 
     def __init__(self, run: RunId, config: AgentConfig, state: NodeState, in_flight: InFlight, warm: WarmPool) -> None:
-        """Begin with no slice."""
+        """Start empty."""
         self._run = run
         self._config = config
         self.state = state
@@ -36,11 +36,11 @@ class SliceController:
         self._tickets = 0
 
     def new_ticket(self, allocation: AllocationId) -> str:
-        """A ticket's name that was never used: this run's, and counted."""
+        """A ticket's name that was never used: this run's, with a counter."""
         return ticket_name(allocation, self._run, self._tickets + 1)
 
     def save(self, record: SliceRecord | Tombstone) -> None:
-        """Put a slice's record in the journal; it waits for that before its next step."""
+        """Save a slice's record; its next step waits for the journal."""
         if isinstance(record, SliceRecord):
             if record.ticket == self.new_ticket(record.booking.allocation):
                 self._tickets += 1
@@ -51,7 +51,7 @@ class SliceController:
     # -- stepping -------------------------------------------------------------------------------------------------
 
     def advance(self, work: SliceTask, now: float, *, is_next: bool) -> None:
-        """Take the next step of a slice, if there is one. `is_next`: nothing that it has to come after is left."""
+        """Take the next step of a slice, if there is one. `is_next`: all that it comes after is gone."""
         if not work.idle or self._is_in_the_dark(work.record):
             return
         step = self._next_step(work, is_next=is_next)
@@ -68,7 +68,7 @@ class SliceController:
                 self._in_flight.send(step, work)
 
     def _is_in_the_dark(self, record: SliceRecord) -> bool:
-        """Whether an instance may be there that cannot be seen, because its GPU does not answer since the start."""
+        """Whether an instance may exist unseen, because its GPU has not answered since the start."""
         intended = ((grant.gpu, device) for _, grant, device in numbered_devices(record) if device.step == "intended")
         devices = self.state.devices
         return any(device.gi_id is None and devices.is_dark(gpu) for gpu, device in intended)
@@ -94,26 +94,26 @@ class SliceController:
                 return None
 
     def _has_settled_ticket(self, record: SliceRecord) -> bool:
-        """Whether it is known what the ticket of a ready slice says: not while its shares become others."""
+        """Whether the content of a ready slice's ticket is certain: not during a resize."""
         devices = self.state.devices
         if any(devices.is_unknown(grant.gpu) for grant in record.booking.devices):
             return False
         return not record.stale_tickets and (record.adjusting is None or record.adjusting.told)
 
     def tickets_to_compare(self) -> tuple[MakeTicket, ...]:
-        """The tickets that should be there, as they should be."""
+        """The tickets that should exist, with their content."""
         ready = [work.record for work in self.state.slices.values() if work.record.phase == "ready" and work.idle]
         return tuple(create.make_ticket(record, self.state, 0) for record in ready if self._has_settled_ticket(record))
 
     def tickets_compared(self, wrong: Collection[str]) -> list[AllocationId]:
-        """Note which are not as they should be. Returns whose they are; what was just removed is nobody's."""
+        """Note which tickets are wrong. Returns their allocations; a ticket that was just removed has none."""
         found = [work for work in self.state.slices.values() if work.record.ticket in wrong]
         for work in found:
             work.ticket_is_wrong = work.record.phase == "ready"
         return [work.allocation for work in found if work.ticket_is_wrong]
 
     def _create(self, work: SliceTask, step: CreateGpuInstance) -> None:
-        """Create an instance, or take a warm one. What is warm and in the way goes first."""
+        """Create an instance, or take a warm one. A warm one in the way is destroyed first."""
         number, grant = _created(work.record, step)
         taken = self._warm.take(grant)
         if taken is not None:
@@ -135,11 +135,11 @@ class SliceController:
     # -- results --------------------------------------------------------------------------------------------------
 
     def take_result(self, work: SliceTask, sent: OwnInstruction, result: Result, now: float) -> None:
-        """A step of a slice has its result."""
+        """Apply the result of a slice's step."""
         if isinstance(sent, CreateGpuInstance) and self._warm.may_be_why(
             work, _created(work.record, sent)[1], sent, result
         ):
-            return  # a warm instance had an engine: it goes, and the step is taken again
+            return  # a warm instance had the engine: it is destroyed, and the step retried
         if work.record.phase == "making":
             ticket = self.new_ticket(work.allocation)
             self.save(create.take_result(work.record, sent, result, ticket, self.state))
@@ -177,7 +177,7 @@ class SliceController:
                 self.save(adjusted)
 
     def was_read(self, slices: list[SliceTask]) -> None:
-        """A GPU answers (again), or has refused them a step: what was begun on it may be there, or further."""
+        """A GPU answers (again), or has refused a step: steps begun on it may have gone further than recorded."""
         if not slices:
             return
         homes = (home.record for home in self.state.homes.values())
@@ -190,6 +190,6 @@ class SliceController:
 
 
 def _created(record: SliceRecord, step: CreateGpuInstance) -> tuple[int, DeviceGrant]:
-    """Which device of a slice an instance is created for."""
+    """The device of a slice that an instance is created for."""
     place = (step.gpu, step.start, step.size)
     return next((n, grant) for n, grant, _ in numbered_devices(record) if (grant.gpu, grant.start, grant.size) == place)

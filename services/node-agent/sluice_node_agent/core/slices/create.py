@@ -1,10 +1,10 @@
 """
-How a slice is made: intent saved, GPU instance, saved, compute instance, saved, read back, ticket, ready.
+How a slice is created: intent saved, GPU instance, saved, compute instance, saved, verified, ticket, ready.
 
-Pure decisions over one record: `next_step` says what is needed now, `take_result` what the record becomes. A step is
-announced in the journal before it is taken, so a crash at any point finds either the intent or the result. Devices of
-one slice are made one after another; if one fails all are undone in reverse (see `destroy`). A shared device is not
-made here: the slice waits for its home (see `shared.lifecycle`) and joins it.
+Pure decisions over one record: `next_step` returns what is needed now, `take_result` the record that follows. A step is
+saved in the journal before it is taken, so a crash at any point finds either the intent or the result. Devices of one
+slice are created one after another; if one fails, all are undone in reverse (see `destroy`). A shared device is created
+by its home (see `shared.lifecycle`): the slice waits for it and joins.
 """
 
 from msgspec.structs import replace
@@ -44,13 +44,13 @@ CreationPlan = SliceRecord | OwnInstruction | None
 
 
 def begin(record: SliceRecord, state: NodeState, ticket: str) -> SliceRecord:
-    """Start making: from now on an instance may be there."""
+    """Start creating: from now on an instance may exist."""
     record = replace(record, phase="making", boot_id=state.boot_id, error="", message="")
     return _announce_next(record, state, ticket)
 
 
 def next_step(record: SliceRecord, state: NodeState, config: AgentConfig, token: int, ticket: str) -> NextStep:
-    """What making needs now. `ticket` is a name never used before."""
+    """The next step of creation. `ticket` is a name never used before."""
     if record.stale_tickets:
         return RemoveTicket(token, record.stale_tickets[0])
     if record.boot_id != state.boot_id:
@@ -74,7 +74,7 @@ def next_step(record: SliceRecord, state: NodeState, config: AgentConfig, token:
 def take_result(
     record: SliceRecord, sent: OwnInstruction, result: Result, ticket: str, state: NodeState
 ) -> SliceRecord:
-    """What the record becomes by the result of the step that was taken. `ticket` is a name never used before."""
+    """The record after the result of a step. `ticket` is a name never used before."""
     number = next((n for n, _, device in numbered_devices(record) if device.step != "made"), 0)
     match result:
         case HoldersListed(holders=holders) if record.booking.devices[number].profile is None:
@@ -99,7 +99,7 @@ def take_result(
 
 
 def lost_devices(record: SliceRecord, state: NodeState) -> SliceRecord | None:
-    """A ready slice of which a device vanished, as it is to be made again; None when all is there."""
+    """The record of a ready slice that lost a device, to be created again; None when all exist."""
     again = record
     for number, grant, device in numbered_devices(record):
         if grant.share is not None:
@@ -108,7 +108,7 @@ def lost_devices(record: SliceRecord, state: NodeState) -> SliceRecord | None:
         elif not state.devices.answers(grant.gpu):
             continue
         elif grant.profile is None:
-            if mig_instance.why_impossible(grant, state.devices) is not None:  # somebody has put it in MIG mode
+            if mig_instance.why_impossible(grant, state.devices) is not None:  # it was put in MIG mode
                 again = without_device(again, number)
         else:
             found = state.devices.instance(grant.gpu, device.gi_id)
@@ -122,13 +122,13 @@ def lost_devices(record: SliceRecord, state: NodeState) -> SliceRecord | None:
 
 
 def to_make_again(record: SliceRecord) -> SliceRecord:
-    """Devices vanished: the old ticket must go before a new one comes, so that no container starts with an old UUID."""
+    """Devices vanished: remove the old ticket before a new one, so that no container starts with an old UUID."""
     stale = (*record.stale_tickets, record.ticket) if record.ticket else record.stale_tickets
     return replace(record, phase="making", lost=record.lost or record.phase == "ready", stale_tickets=stale, ticket="")
 
 
 def containers_of(record: SliceRecord, state: NodeState) -> tuple[ContainerDevices, ...]:
-    """What each container must be told, in the order of the booking."""
+    """What each container gets, in the order of the booking."""
     homes = {
         number: home for number, grant, _ in numbered_devices(record) if (home := state.home_of(grant)) is not None
     }
@@ -136,7 +136,7 @@ def containers_of(record: SliceRecord, state: NodeState) -> tuple[ContainerDevic
 
 
 def make_ticket(record: SliceRecord, state: NodeState, token: int) -> MakeTicket:
-    """The ticket of a slice whose devices are all there: what its containers are told, and the copy of its record."""
+    """The ticket of a slice whose devices all exist: its containers' devices, and a copy of its record."""
     copy = TicketRecord(
         booking=record.booking,
         revision=record.revision,
@@ -148,7 +148,7 @@ def make_ticket(record: SliceRecord, state: NodeState, token: int) -> MakeTicket
 
 
 def is_served(grant: DeviceGrant, state: NodeState) -> bool:
-    """Whether a client of a shared device would find its server, with limits that let it have what was granted."""
+    """Whether a client of a shared device would find its server, with limits that cover its grant."""
     if grant.share is None:
         return True
     home = state.homes.get(shared_device_key(grant))
@@ -161,12 +161,12 @@ def is_served(grant: DeviceGrant, state: NodeState) -> bool:
 
 
 def _with_home(device: DeviceRecord, home: SharedDeviceRecord | None) -> DeviceRecord:
-    """A device as its ticket tells of it: of a share also which instance its home is."""
+    """A device as its ticket records it: of a share also its home's instance."""
     return device if home is None else replace(device, gi_id=home.device.gi_id, found=home.device.found)
 
 
 def _step_to_make(record: SliceRecord, number: int, state: NodeState, token: int, ticket: str) -> NextStep:
-    """What a device of the slice's own needs now."""
+    """The next step of a device that is not shared."""
     _, grant, device = numbered_devices(record)[number]
     problem = mig_instance.why_impossible(grant, state.devices)
     if problem is not None:
@@ -185,7 +185,7 @@ def _announce_next(record: SliceRecord, state: NodeState, ticket: str) -> SliceR
     """
     Save the next intent together with the last result: the next device's, or the ticket's name.
 
-    No intent is said where nobody can see what is there already: what is found later would pass for ours.
+    On a GPU that does not answer no intent is saved: an instance found later would pass for ours.
     """
     for number, grant, device in numbered_devices(record):
         if device.step == "planned" and grant.profile is not None and grant.share is None:
@@ -200,7 +200,7 @@ def _announce_next(record: SliceRecord, state: NodeState, ticket: str) -> SliceR
 def _take_whole(
     record: SliceRecord, number: int, holders: tuple[Holder, ...], state: NodeState, ticket: str
 ) -> SliceRecord:
-    """A whole GPU is made by nothing but nobody else being on it."""
+    """A whole GPU: nothing is created, but no foreign process may use it."""
     grant = record.booking.devices[number]
     strangers = strangers_of(holders, record.booking.owner)
     if strangers:
@@ -211,7 +211,7 @@ def _take_whole(
 
 
 def _join(record: SliceRecord, number: int, state: NodeState, config: AgentConfig, ticket: str) -> SliceRecord | None:
-    """Join the home of a shared device, when it is ready for this tenant; None while it is not."""
+    """Join the home of a shared device once it is ready for this tenant; None before."""
     grant = record.booking.devices[number]
     problem = mig_instance.why_impossible(grant, state.devices)
     if problem is not None:
@@ -269,5 +269,5 @@ def _why_not_in(
 
 
 def _is_at_home(device: DeviceRecord, home: SharedDeviceRecord | None) -> bool:
-    """Whether a joined home is still the same one. While its daemon is started again, it is."""
+    """Whether a joined home is still the same one, even while its daemon restarts."""
     return home is not None and home.phase in {"making", "ready"} and home.device.uuid == device.uuid

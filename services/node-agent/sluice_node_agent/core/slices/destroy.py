@@ -1,14 +1,12 @@
 """
-How a slice is taken down: ticket, then the pod's processes, then per device in reverse: no process of the tenant left,
-compute instance, GPU instance; each result saved. For an order to unmake (which ends in a tombstone) and for undoing
-what failed half-way. A share leaves its home, and is gone when nothing of the home is left, or when others still live
-there.
+How a slice is destroyed: ticket, then the pod's processes, then each device in reverse: the tenant's processes, compute
+instance, GPU instance; each result saved. Used for a Revoke (which ends in a tombstone) and for undoing a failed
+creation. A share leaves its home, and is gone when the home is destroyed or has other tenants.
 
-That a device is empty does not say that its pod is gone: a process that has not opened it yet may do so later, and a
-new instance may be behind the same device file by then. So no process of the pod may be left, whatever it holds.
+An empty device does not mean that its pod is gone: a process may open it later, and then the same device file may be a
+new instance. So no process of the pod may be left, with or without a device.
 
-Pure decisions over one record. What refuses is tried again by the caller: nothing here gives up, because a place is
-free only when the device says so.
+Pure decisions over one record. The caller retries what is refused without end, because only the device frees a place.
 """
 
 from dataclasses import dataclass
@@ -51,18 +49,18 @@ from sluice_node_agent.core.state.tasks import (
 )
 
 _NAMED_MAX = 5
-"""Processes that a sentence names."""
+"""How many processes a sentence names."""
 
 
 def next_step(work: SliceTask, state: NodeState, token: int) -> NextStep:
-    """What taking down needs now."""
+    """The next step of destroying."""
     record = work.record
     for ticket in (record.ticket, *record.stale_tickets):
         if ticket:
             return RemoveTicket(token, ticket)
     for number, grant, device in reversed(numbered_devices(record)):
         if device.step == "made" and record.lost and not record.revoked:
-            continue  # its pod may still use what is left: only what is missing is tried again
+            continue  # its pod may still use the rest: only what is missing is retried
         if record.revoked and not record.ignores_holders:
             step = _to_empty(work, number, state, token)
             if step is not None:
@@ -74,29 +72,29 @@ def next_step(work: SliceTask, state: NodeState, token: int) -> NextStep:
         if step is not None:
             return step
     if record.revoked and any(_is_being_unmade(state, shared_device_key(grant)) for grant in record.booking.devices):
-        return None  # its home; or what it had, which was nobody's when this order came (`orphaned_instances`)
+        return None  # its home, or what `orphaned_instances` destroys
     return _ended(record)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step led to: the changed record, or trouble, or neither (nobody was found)."""
+    """The result of a step: a changed record, or trouble, or neither (no process was found)."""
 
     record: SliceRecord | None = None
     trouble: str = ""
     holders: tuple[str, ...] = ()
     free: int | None = None
-    """The number of a device on which no process of the tenant is left."""
+    """The number of a device without processes of the tenant."""
     clients: tuple[int, ...] = ()
     """Processes of the tenant that an MPS server may still serve."""
     deserted: bool = False
     """No process of the pod is left."""
     ends_by_itself: bool = False
-    """The trouble is that something runs which ends without us."""
+    """The trouble is something that ends without us."""
 
 
 def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, state: NodeState) -> Outcome:
-    """What the result of a step changes."""
+    """Apply the result of a step."""
     match result:
         case TicketRemoved():
             assert isinstance(sent, RemoveTicket)
@@ -125,10 +123,10 @@ def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, state
 
 def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> OwnInstruction | None:
     """
-    What it takes to know that no process of the pod is left, and none on this device; None when that is known.
+    The next check that no process of the pod is left, and none on this device; None when both are known.
 
-    To look for processes costs less than to look who is on a device, so it comes first. But who shares a device is let
-    go by its server first: it would compute until its process ends.
+    Listing the pod's processes costs less than listing a device's, so it comes first. But clients of a shared device
+    are disconnected by its server before: they would compute until their process ends.
     """
     grant, owner = work.record.booking.devices[number], work.record.booking.owner
     looks_for_pod = state.has_pods and bool(owner) and not work.deserted and not _lives_on(work, state)
@@ -140,14 +138,14 @@ def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> Own
 
 
 def _lives_on(work: SliceTask, state: NodeState) -> bool:
-    """Whether the same pod has another slice here, which stands: its processes are there for that one."""
+    """Whether the same pod has another standing slice here, which its processes may belong to."""
     owner = work.record.booking.owner
     others = (other for other in state.slices.values() if other is not work and other.record.booking.owner == owner)
     return any(_stands(other.record) for other in others)
 
 
 def _to_empty_device(work: SliceTask, number: int, state: NodeState, token: int) -> OwnInstruction | None:
-    """What it takes to know that no process of the tenant is left on a device; None when none can be there."""
+    """The next check that no process of the tenant is left on a device; None when there can be none."""
     _, grant, device = numbered_devices(work.record)[number]
     if grant.share is not None:
         home = state.home_of(grant)
@@ -165,9 +163,9 @@ def _to_empty_device(work: SliceTask, number: int, state: NodeState, token: int)
 
 def _has_another(work: SliceTask, grant: DeviceGrant, state: NodeState) -> bool:
     """
-    Whether the same pod has another share there, which stands: whatever of it runs there is on that one.
+    Whether the same pod has another standing share there, which its processes may belong to.
 
-    One that is still being made was never said to be ready: nothing runs on it yet, and it may come to nothing.
+    One that is still being created was never ready: nothing runs on it yet, and it may fail.
     """
     owner = work.record.booking.owner
     return any(
@@ -182,15 +180,15 @@ def _stands(record: SliceRecord) -> bool:
 
 def _may_hold(record: SliceRecord, grant: DeviceGrant, state: NodeState) -> bool:
     """
-    Whether processes can be on a GPU that was granted whole: not if it is not here and was not in this boot.
+    Whether processes can be on a GPU that was granted whole: not if it is absent and was in this boot.
 
-    A GPU of this boot that does not answer is asked again and again: nobody knows what still runs on it.
+    A GPU of this boot that does not answer is asked again and again: what runs on it is unknown.
     """
     return state.devices.knows(grant.gpu) or record.boot_id == state.boot_id
 
 
 def _is_being_unmade(state: NodeState, key: SharedDeviceKey) -> bool:
-    """Whether a home is going or has to go: its last tenant is gone only with it."""
+    """Whether a home is being or must be destroyed: its last tenant is gone only when the home is."""
     home = state.homes.get(key)
     return home is not None and (home.record.phase not in {"making", "ready"} or not state.wants_home(key))
 
@@ -208,7 +206,7 @@ def _ended(record: SliceRecord) -> SliceRecord | Tombstone:
 
 
 def _number_of(record: SliceRecord, sent: OwnInstruction) -> int:
-    """Which device a sent instruction was about: the last one that is there, for they are taken down in reverse."""
+    """The device that an instruction was about: the last one that exists, since they are destroyed in reverse."""
     for number, grant, device in reversed(numbered_devices(record)):
         gpu = getattr(sent, "gpu", None)
         uuid = getattr(sent, "uuid", None)
@@ -221,7 +219,7 @@ def _number_of(record: SliceRecord, sent: OwnInstruction) -> int:
 
 
 def _looked_at(grant: DeviceGrant, device: DeviceRecord) -> str:
-    """Where its tenant's processes are looked for: of a share, and of an instance, only where it is on a device."""
+    """Where its tenant's processes are listed: for a share or an instance, only if it is on a device."""
     return str(grant.gpu) if grant.profile is None and grant.share is None else device.uuid
 
 
@@ -247,26 +245,26 @@ def _take_holders(record: SliceRecord, result: HoldersListed, number: int, state
 
 
 def _is_in_the_way(holder: Holder, record: SliceRecord, grant: DeviceGrant, state: NodeState) -> bool:
-    """Whose processes keep a slice: its tenant's, and those of nobody known unless they only look at the device."""
+    """Whether a process keeps a slice: its tenant's, or an unknown one unless it only monitors the device."""
     if holder.kind == "mps" and _has_home(grant, state) and holder.owner != record.booking.owner:
         return False  # the home's own server; a tenant may call itself like one
     if _was_to_come_later(record) and holder.owner != record.booking.owner:
-        return False  # it is of those that are there before it
+        return False  # it belongs to slices that come before it
     return holder.owner == record.booking.owner or (not holder.owner and holder.kind != "file")
 
 
 def _has_home(grant: DeviceGrant, state: NodeState) -> bool:
     """
-    Whether an MPS server there is a home's: of its shares, or of who came after it.
+    Whether an MPS server there belongs to a home: of its shares, or of the next tenant.
 
-    A journal that was lost does not say any more that a GPU which was granted whole was given back, and shares stand on
-    it since: while they do, their server would keep the booking of who has long gone.
+    After a lost journal, it is not known that a whole GPU was returned and shares use it since: while they do, their
+    server would keep the old booking.
     """
     return grant.share is not None or (grant.profile is None and shared_device_key(grant) in state.homes)
 
 
 def _was_to_come_later(record: SliceRecord) -> bool:
-    """Whether it was revoked while others were there before it, and nothing is known of its having been begun."""
+    """Whether it was revoked while it waited for others, and nothing shows that it was begun."""
     return bool(record.after) and not record.boot_id
 
 

@@ -1,8 +1,8 @@
 """
-GPUs whose layout an administrator fixed: instances are handed out as they are found, and nothing is made or destroyed.
+GPUs with a layout that an administrator fixed: existing instances are handed out; none is created or destroyed.
 
-Two words keep an administrator's instance: the GPU's (`Devices.is_fixed`), and the record's (`DeviceRecord.found`, for
-the time after the GPU was given back to us). Either is enough. Pure decisions; it must not know slices or homes.
+Two facts protect an administrator's instance: the GPU's (`Devices.is_fixed`), and the record's (`DeviceRecord.found`,
+for the time after the GPU was returned to Sluice). Either is enough. Pure decisions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,23 +15,23 @@ from sluice_node_agent.core.journal_records import DeviceRecord
 from sluice_node_agent.core.state.devices import DevicePlacement, Devices, InstanceKey, is_offered
 
 Claims = Mapping[InstanceKey, AllocationId | None]
-"""The instances that records name, and whose they are."""
+"""The instances that records name, and their allocations."""
 Refusal = tuple[str, str]
-"""Error and sentence."""
+"""Error and message."""
 
 
 def is_kept(place: DevicePlacement, device: DeviceRecord, devices: Devices) -> bool:
-    """Whether the instance of a device stays when its tenant is gone."""
+    """Whether the instance of a device stays after its tenant."""
     return place.profile is not None and (device.found or devices.is_fixed(place.gpu))
 
 
 def is_to_be_taken(place: DevicePlacement, device: DeviceRecord, devices: Devices) -> bool:
-    """Whether a device is served by an instance that is there already, and none was taken for it yet."""
+    """Whether a device is served by an existing instance, and none was taken for it yet."""
     return place.profile is not None and devices.is_fixed(place.gpu) and not device.uuid
 
 
 def step_to_take(place: DevicePlacement, devices: Devices, claims: Claims, token: int) -> ListHolders | Refusal:
-    """To take an instance: who is on it must be known first. Or why it cannot be had."""
+    """The first step of taking an instance: list its users. Or why it cannot be had."""
     found = _instance_for(place, devices, claims)
     return ListHolders(token, place.gpu, found.uuid) if isinstance(found, InstanceReport) else found
 
@@ -39,7 +39,7 @@ def step_to_take(place: DevicePlacement, devices: Devices, claims: Claims, token
 def taken(
     place: DevicePlacement, uuid: str, strangers: tuple[str, ...], devices: Devices, claims: Claims
 ) -> DeviceRecord | Refusal:
-    """The record of an instance when those on it were listed; read back after that is saved. Or why it is not had."""
+    """The record of an instance after its users were listed; it is verified once that is saved. Or why it failed."""
     if strangers:
         return str(DeviceErrorKind.IN_USE), f"{uuid} on {place.gpu} is used by {', '.join(strangers)}"
     found = _instance_for(place, devices, claims)
@@ -51,7 +51,7 @@ def taken(
 
 
 def strangers_of(holders: Iterable[Holder], owner: str = "") -> tuple[str, ...]:
-    """Who uses a device and is not of the pod that it is for. Those who only have its files open do not count."""
+    """Processes on a device that are not of the given pod. Those that only have its files open do not count."""
     return tuple(
         f"{each.name or 'process'} {each.pid}"
         for each in holders
@@ -60,7 +60,7 @@ def strangers_of(holders: Iterable[Holder], owner: str = "") -> tuple[str, ...]:
 
 
 def found_again(place: DevicePlacement, devices: Devices, claims: Claims) -> DeviceRecord:
-    """The instance at a place that was handed out before the journal was lost; nothing where it cannot be that."""
+    """The instance at a place that was handed out before the journal was lost; none where it cannot be that one."""
     found = devices.instance_at(place)
     if found is None or not found.uuid or (place.gpu, found.gi_id) in claims:
         return DeviceRecord()
@@ -69,9 +69,9 @@ def found_again(place: DevicePlacement, devices: Devices, claims: Claims) -> Dev
 
 def resumed(place: DevicePlacement, device: DeviceRecord, devices: Devices, *, making: bool) -> DeviceRecord:
     """
-    A record of an earlier life: the very same instance is there, or there is nothing of ours.
+    A record of an earlier run: the very same instance exists, or nothing of ours does.
 
-    What was not handed out yet is looked at again: who is on it may have changed since.
+    One that was not handed out yet is checked again: its users may have changed.
     """
     if making and device.step != "made":
         return DeviceRecord()
@@ -91,7 +91,7 @@ def _instance_for(place: DevicePlacement, devices: Devices, claims: Claims) -> I
     """
     The instance that serves a place.
 
-    The hardware would let two tenants have one instance: `claims` are all that keeps the second out.
+    The hardware would let two tenants have one instance; only `claims` prevents it.
     """
     found, where = devices.instance_at(place), f"{place.gpu} {place.start}:{place.size}"
     if found is None:

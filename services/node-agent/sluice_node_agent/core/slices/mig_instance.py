@@ -1,8 +1,7 @@
 """
-One MIG instance, for a slice of its own or for a home of shares: which step it needs next, and what a result means.
+One MIG instance, of a slice or of a home: its next step, and what a result means.
 
-Pure decisions over a place and its `DeviceRecord`. It must not know slices, homes or orders: whoever owns the record
-saves it before and after each step.
+Pure decisions over a place and its `DeviceRecord`; its owner saves that before and after each step.
 """
 
 from msgspec.structs import replace
@@ -34,7 +33,7 @@ NO_DEVICE = DeviceRecord()
 
 
 def why_impossible(place: DevicePlacement, devices: Devices) -> tuple[str, str] | None:
-    """Why this can never be made here: error and sentence."""
+    """Why this can never be created here: error and message."""
     report = devices.reports.get(place.gpu)
     if report is None:
         return str(DeviceErrorKind.GPU_LOST), f"this node has no GPU {place.gpu}"
@@ -54,7 +53,7 @@ def why_impossible(place: DevicePlacement, devices: Devices) -> tuple[str, str] 
 
 
 def step_to_make(place: DevicePlacement, device: DeviceRecord, devices: Devices, token: int) -> GpuInstruction:
-    """What an announced instance needs next; the last is reading it back. Its profile is one that the GPU has."""
+    """The next step of an announced instance; the last one reads it back. The GPU has its profile."""
     profile = devices.profile(place)
     assert profile is not None
     if device.gi_id is None:
@@ -65,7 +64,7 @@ def step_to_make(place: DevicePlacement, device: DeviceRecord, devices: Devices,
 
 
 def made(device: DeviceRecord, result: Result) -> DeviceRecord:
-    """The record after a step of making that went well."""
+    """The record after a successful step of creation."""
     match result:
         case GpuInstanceCreated(gi_id=gi_id):
             return replace(device, gi_id=gi_id)
@@ -78,9 +77,9 @@ def made(device: DeviceRecord, result: Result) -> DeviceRecord:
 
 def after_refusal(device: DeviceRecord, sent: OwnInstruction, kind: DeviceErrorKind) -> DeviceRecord:
     """
-    What is there after a refused step: a refused creation leaves nothing.
+    What exists after a refused step: a refused creation leaves nothing.
 
-    One that is not as it was made may be ours, without its compute instance: each step of unmaking it looks at that.
+    One that differs may be ours without its compute instance: each step of destroying it checks that.
     """
     is_gone = kind is DeviceErrorKind.NOT_FOUND and isinstance(sent, (CreateComputeInstance, VerifyInstance))
     if isinstance(sent, CreateGpuInstance) or is_gone:
@@ -92,7 +91,7 @@ def after_refusal(device: DeviceRecord, sent: OwnInstruction, kind: DeviceErrorK
 
 
 def step_to_unmake(place: DevicePlacement, device: DeviceRecord, token: int) -> GpuInstruction | None:
-    """What taking an instance down needs next; None when there is none."""
+    """The next step of destroying an instance; None when there is none."""
     if device.gi_id is None:
         return None
     if device.uuid:
@@ -101,7 +100,7 @@ def step_to_unmake(place: DevicePlacement, device: DeviceRecord, token: int) -> 
 
 
 def unmade(device: DeviceRecord, sent: OwnInstruction, result: Result) -> DeviceRecord | str:
-    """The record after a step of unmaking, or why it did not get further."""
+    """The record after a step of destroying, or why it failed."""
     match result:
         case ComputeInstanceDestroyed():
             return replace(device, uuid="")
@@ -110,7 +109,7 @@ def unmade(device: DeviceRecord, sent: OwnInstruction, result: Result) -> Device
         case DeviceRefused(kind=DeviceErrorKind.NOT_FOUND) if isinstance(sent, DestroyComputeInstance):
             return replace(device, uuid="")
         case DeviceRefused(kind=DeviceErrorKind.NOT_FOUND | DeviceErrorKind.DIFFERENT):
-            return NO_DEVICE  # what is there, if anything, is not ours
+            return NO_DEVICE  # what exists there, if anything, is not ours
         case DeviceRefused(kind=kind, message=message):
             return f"{kind}: {message}"
     raise AssertionError(f"{result} answers no step of unmaking an instance")
@@ -120,13 +119,13 @@ def unmade(device: DeviceRecord, sent: OwnInstruction, result: Result) -> Device
 
 
 def is_at(place: DevicePlacement, device: DeviceRecord, devices: Devices) -> bool:
-    """Whether the instance that a record names is where it should be, as far as it is known."""
+    """Whether a recorded instance is where it should be, as far as is known."""
     found = devices.instance(place.gpu, device.gi_id)
     return found is not None and (found.profile, found.start, found.size) == (place.profile, place.start, place.size)
 
 
 def is_elsewhere(place: DevicePlacement, device: DeviceRecord, devices: Devices) -> bool:
-    """Whether the id that a record names is seen at another place: then it is another instance's by now."""
+    """Whether a recorded id is seen at another place: then it is another instance's by now."""
     return devices.instance(place.gpu, device.gi_id) is not None and not is_at(place, device, devices)
 
 
@@ -134,10 +133,10 @@ def resumed(
     place: DevicePlacement, device: DeviceRecord, devices: Devices, claimed: dict[InstanceKey, None], *, making: bool
 ) -> DeviceRecord:
     """
-    A record of an earlier life, in line with a GPU that answers. `claimed` are instances that belong to other records.
+    A record of an earlier run, in line with a GPU that answers. `claimed` are instances that belong to other records.
 
-    An intent was saved and its result was not: what is at exactly this place is ours, if it has no compute instance
-    and may be ours. One that has is somebody else's: ours is never given one before its id is in the journal
+    If the intent was saved and the result was not, an instance at exactly this place is ours if it has no compute
+    instance and may be ours. One with a compute instance is foreign: ours gets one only after its id is in the journal
     (`is_another`).
     """
     if fixed_layouts.is_kept(place, device, devices):
@@ -154,15 +153,15 @@ def resumed(
     if not found.uuid:
         return replace(device, step="intended", uuid="")
     if not device.uuid and device.step != "made":
-        return replace(device, uuid=found.uuid)  # it was made, and nobody has heard of it
+        return replace(device, uuid=found.uuid)  # created, but not yet published
     if device.uuid != found.uuid:
-        return NO_DEVICE  # another compute instance, or one where ours was destroyed: somebody else's by now
+        return NO_DEVICE  # another compute instance: foreign by now
     return device
 
 
 def is_another(before: DeviceRecord, now: DeviceRecord) -> bool:
     """
-    Whether a record names another instance than the journal does, or none any more: it must be saved before the next
-    step, or what is made then is nobody's after a crash.
+    Whether a record names another instance than the journal, or none: it must be saved before the next step, or what
+    that creates belongs to no slice after a crash.
     """
     return now.gi_id != before.gi_id

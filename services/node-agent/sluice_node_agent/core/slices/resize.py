@@ -1,16 +1,14 @@
 """
-How a ready share is made larger or smaller: limits of its server, strings of its containers, and the end of what is
-still used.
+How a ready share is resized: limits of its server, environment of its containers, and the end of the old size's use.
 
-Pure decisions over one slice: `next_step` says what is needed now, `take_result` what the record becomes. Nothing of
-the slice is taken away meanwhile, whatever fails: it goes on being tried. That a home's limits are those of its largest
-tenant is for the home to see to (`shared.lifecycle`); only when they let this tenant have what it was granted are its
-containers told.
+Pure decisions over one slice: `next_step` returns what is needed now, `take_result` the record that follows. The slice
+keeps all that it has meanwhile, and failures are retried. `shared.lifecycle` sets a home's limits to those of its
+largest tenant; once they cover this tenant's grant, its containers get their new values.
 
 Limits hold for clients that connect afterwards (NVIDIA MPS documentation, "nvidia-cuda-mps-control"), and below a
-larger tenant's a container is held by its own strings alone. So a share that is made smaller gets a new ticket, for no
-container may start again with the old strings; and it counts as before until every process that was a client when the
-old ticket was gone has ended. Then the new ticket's record says so too.
+larger tenant's limits a container is held by its own environment alone. So a share that shrinks gets a new ticket,
+since no container may start again with the old values; and it counts with its old size until every process that was a
+client when the old ticket was removed has ended. Then the new ticket's record shows the new size too.
 """
 
 from collections.abc import Iterable
@@ -28,7 +26,7 @@ from sluice_node_agent.core.state.tasks import NextStep, SharedDeviceKey, Shared
 
 
 def begin(record: SliceRecord, devices: tuple[DeviceGrant, ...], counts: tuple[DeviceGrant, ...]) -> ResizeRecord:
-    """A slice is to have other shares. What it had counts until it is not used any more, and so does `counts`."""
+    """A slice gets other shares. Its old size, and `counts`, count until they are not used any more."""
     had = record.adjusting.counts if record.adjusting is not None and record.adjusting.counts else ()
     most = max_sizes(record.booking.devices, devices)
     for others in (had, counts):
@@ -38,7 +36,7 @@ def begin(record: SliceRecord, devices: tuple[DeviceGrant, ...], counts: tuple[D
 
 def next_step(work: SliceTask, state: NodeState, token: int, ticket: str) -> NextStep:
     """
-    What a slice whose shares were changed needs now; None while it waits for its homes, or has none to wait for.
+    The next step of a resized slice; None while it waits for its homes, or needs none.
 
     `ticket` is a name never used before.
     """
@@ -47,7 +45,7 @@ def next_step(work: SliceTask, state: NodeState, token: int, ticket: str) -> Nex
         return None
     homes = _homes_used_more(record, state)
     if adjusting.told and adjusting.clients is None:
-        _note_clients(work, homes)  # of each at once, whatever has become of the others
+        _note_clients(work, homes)  # each at once, whatever the others do
     if not all(is_served(grant, state) for grant in record.booking.devices):
         return None
     if homes and not adjusting.renewed:
@@ -62,12 +60,12 @@ def next_step(work: SliceTask, state: NodeState, token: int, ticket: str) -> Nex
         return replace(record, adjusting=replace(adjusting, clients=clients)) if clients is not None else None
     if homes and _left_of(adjusting.clients or (), homes) != ():
         return None
-    # Its ticket says what counted until now: with a lost journal that would count again, as long as its pod runs.
+    # Its ticket still has the old size: after a lost journal that would count while its pod runs.
     return replace(record, adjusting=ResizeRecord(renewed=adjusting.renewed) if adjusting.counts else None)
 
 
 def take_result(record: SliceRecord, result: Result) -> SliceRecord | str:
-    """The record that a result leads to, or why it did not get further."""
+    """The next record, or why the step failed."""
     match result:
         case TicketRefused(message=message):
             return message
@@ -80,7 +78,7 @@ def take_result(record: SliceRecord, result: Result) -> SliceRecord | str:
 
 
 def _homes_used_more(record: SliceRecord, state: NodeState) -> list[SharedDeviceTask]:
-    """The homes where processes that began before may use more than what the slice has now."""
+    """Homes where earlier processes may use more than the slice has now."""
     found: dict[SharedDeviceKey, SharedDeviceTask] = {}
     had = record.adjusting.counts if record.adjusting is not None else ()
     for was, grant in zip(had or record.booking.devices, record.booking.devices, strict=True):
@@ -92,10 +90,10 @@ def _homes_used_more(record: SliceRecord, state: NodeState) -> list[SharedDevice
 
 def _note_clients(work: SliceTask, homes: list[SharedDeviceTask]) -> None:
     """
-    Of each home that was looked at once more: every process of the tenant that was a client then.
+    For each home that was polled since: every process of the tenant that was a client then.
 
-    A look that is under way may have begun too early, so it does not count. Who comes later is none of them, though
-    another home answers late: his container was told the new strings.
+    A poll in flight may have begun too early, so it does not count. Later clients do not count either, even if another
+    home answers late: their container got the new values.
     """
     owners = {work.record.booking.owner, ""}
     for home in homes:
@@ -109,7 +107,7 @@ def _note_clients(work: SliceTask, homes: list[SharedDeviceTask]) -> None:
 
 
 def _clients_by_now(work: SliceTask, homes: list[SharedDeviceTask]) -> tuple[int, ...] | None:
-    """All of them; None before each home was looked at."""
+    """All of them; None before each home was polled."""
     if any(home.key not in work.clients for home in homes):
         return None
     pids = dict.fromkeys(pid for home in homes for pid in work.clients[home.key])
@@ -119,7 +117,7 @@ def _clients_by_now(work: SliceTask, homes: list[SharedDeviceTask]) -> tuple[int
 
 
 def _left_of(pids: Iterable[int], homes: list[SharedDeviceTask]) -> tuple[int, ...] | None:
-    """Which of these are clients still, as far as each home was looked at last; None while one was not."""
+    """Which of these are still clients by each home's last poll; None while one was not polled."""
     looks: list[MpsSeen] = [home.seen for home in homes if home.seen is not None]
     there = {client.pid for seen in looks for client in seen.clients}
     left = tuple(pid for pid in pids if pid in there)

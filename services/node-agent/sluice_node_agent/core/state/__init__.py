@@ -1,1 +1,1 @@
-"""What is known of one node and what is under way on it: devices, tasks, instructions in flight."""
+"""What is known of one node, and what is in flight there: devices, tasks, instructions."""

@@ -1,4 +1,4 @@
-"""What the result of a step says about what is on the GPUs."""
+"""What a step's result shows about the GPUs."""
 
 from sluice_node_agent.core.events import (
     ComputeInstanceCreated,
@@ -30,7 +30,7 @@ from sluice_node_agent.core.state.tasks import SharedDeviceTask, SliceTask, Task
 
 
 def apply_result(state: NodeState, sent: OwnInstruction, result: Result, job: Task | None) -> None:
-    """Keep the floor's devices as the result shows them."""
+    """Update the node's devices from the result."""
     devices = state.devices
     match sent, result:
         case CreateGpuInstance(), GpuInstanceCreated(gi_id=gi_id):
@@ -56,9 +56,9 @@ def apply_result(state: NodeState, sent: OwnInstruction, result: Result, job: Ta
 
 def _note_users(state: NodeState, uuid: str, holders: tuple[Holder, ...], job: Task | None) -> None:
     """
-    Who is on a device of a fixed layout: seen by a look at what nobody has, or when it was to be handed out.
+    Note the processes on a device of a fixed layout, listed while it was unassigned or about to be assigned.
 
-    A device that somebody has is not looked at here: its tenant and the MPS server of its home are no strangers.
+    An assigned device is skipped: its tenant and its home's MPS server are not foreign.
     """
     if job is None:
         state.devices.note_users(uuid, strangers_of(holders))
@@ -69,7 +69,7 @@ def _note_users(state: NodeState, uuid: str, holders: tuple[Holder, ...], job: T
 
 
 def _place_of(sent: CreateGpuInstance, job: Task | None) -> DevicePlacement:
-    """For whom an instance was created: a home, or one of a slice's devices."""
+    """The home, or the slice's device, that an instance was created for."""
     if isinstance(job, SharedDeviceTask):
         return job.record
     assert isinstance(job, SliceTask)

@@ -1,8 +1,8 @@
 """
-Trying again later: ever more slowly, but for ever, because only success frees a place.
+Retry with backoff, without end, because only success frees a place.
 
-What ends without us (the processes of a pod) is looked at in short steps instead, and counts as failed as often as if
-it had been tried ever more slowly: people are told of it as late as of anything else.
+What ends without us (the processes of a pod) is polled at short intervals instead, but counts as failed only as often
+as with backoff: operators are informed equally late.
 """
 
 from math import log2
@@ -12,7 +12,7 @@ from sluice_node_agent.core.state.tasks import Task
 
 
 def back_off(job: Task, trouble: str, config: AgentConfig, now: float, holders: tuple[str, ...] = ()) -> None:
-    """A step failed: note why, and when it may be tried again."""
+    """A step failed: note why, and when to retry."""
     job.failures += 1
     job.trouble, job.holders = trouble, holders
     doubled = config.back_off_first_s * 2 ** min(job.failures - 1, 20)
@@ -21,9 +21,9 @@ def back_off(job: Task, trouble: str, config: AgentConfig, now: float, holders: 
 
 def wait_for_end(job: Task, trouble: str, config: AgentConfig, now: float, holders: tuple[str, ...]) -> None:
     """
-    Something has not ended by itself yet: look again soon.
+    Something has not ended by itself yet: poll again soon.
 
-    What it is, is noted as seldom as it counts: who starts another process every second would be news every second.
+    The trouble is noted only when it counts: a new process every second would be news every second.
     """
     is_first = job.waiting_since is None
     job.waiting_since = now if job.waiting_since is None else job.waiting_since
@@ -35,5 +35,5 @@ def wait_for_end(job: Task, trouble: str, config: AgentConfig, now: float, holde
 
 
 def is_stuck(job: Task, config: AgentConfig) -> bool:
-    """Whether something has failed so often that people must know."""
+    """Whether a task has failed so often that operators must know."""
     return job.failures >= config.quarantine_after

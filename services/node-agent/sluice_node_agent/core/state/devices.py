@@ -1,7 +1,7 @@
 """
-What is on the GPUs: the last reading of each, and what our own steps have changed since.
+The GPUs of the node: the last reading of each, and what our own steps have changed since.
 
-It must not know slices or orders; who an instance belongs to is told to it when a report is asked for.
+A caller that wants a report passes the owners of instances.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -23,7 +23,7 @@ InstanceKey = tuple[GpuUuid, int]
 
 
 class DevicePlacement(Protocol):
-    """Where an instance is, or is to be: a granted device, or a home. `start` and `size` are memory slices."""
+    """Where an instance is, or will be: a granted device, or a home. `start` and `size` are memory slices."""
 
     @property
     def gpu(self) -> GpuUuid:
@@ -35,11 +35,11 @@ class DevicePlacement(Protocol):
 
     @property
     def start(self) -> int:
-        """The first one."""
+        """The first memory slice."""
 
     @property
     def size(self) -> int:
-        """How many."""
+        """The number of memory slices."""
 
 
 class Devices:
@@ -52,20 +52,20 @@ class Devices:
         unmarked: Iterable[OwnershipMark] | None = None,
         nameless: Mapping[int, str] | None = None,
     ) -> None:
-        """Begin with what was read at the start, and where instances were ours then (see `AgentStarted`)."""
+        """Start with the first reading, and with the places where instances were ours then (see `AgentStarted`)."""
         self.reports: dict[GpuUuid, GpuReport] = {report.uuid: report for report in reports}
         self.marks = frozenset(mark for mark in marks if mark.size)
         self._unmarked = frozenset(unmarked) if unmarked is not None else None
         self._nameless = dict(nameless or {})
         self._users: dict[str, tuple[str, ...]] = {}
-        """Of fixed layouts: who was found on a MIG device that nobody was given."""
+        """Of fixed layouts: the processes on unassigned MIG devices."""
         self._creatable: dict[tuple[object, ...], dict[str, int]] = {}
         self._told: dict[GpuUuid, tuple[GpuReport, _ShownFactsOfGpu, GpuReport]] = {}
-        """What was told of each GPU last, and what that was made of: most of what happens changes none of it."""
+        """The last report of each GPU and its inputs: most events change none."""
         self._shown_last: tuple[tuple[GpuReport, ...], ShownFacts, tuple[GpuReport, ...]] | None = None
-        """What all were shown as, and what that was made of, for the same reason."""
+        """The last reports of all and their inputs, for the same reason."""
 
-    # -- asking ---------------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------------
 
     def known(self) -> tuple[object, ...]:
         """All that is known; equal while nothing has changed."""
@@ -77,23 +77,23 @@ class Devices:
 
     def may_be_ours(self, place: DevicePlacement) -> bool:
         """
-        Whether an instance that was found at the start, at exactly this place, may have been made by an earlier life.
+        Whether an instance found at the start, at exactly this place, may have been created by an earlier run.
 
-        Without a mark it is of somebody who could not know that the place was granted.
+        One without a mark is foreign: its creator could not know of the grant.
         """
         at = OwnershipMark(place.gpu, place.start, place.size)
         return self._unmarked is None or at in self.marks or at in self._unmarked
 
     def answers(self, gpu: GpuUuid) -> bool:
-        """Whether the GPU is there and answered when it was last asked."""
+        """Whether the GPU exists and answered the last call."""
         return gpu in self.reports and not self.reports[gpu].lost
 
     def is_dark(self, gpu: GpuUuid) -> bool:
-        """Whether the GPU is of this node and did not answer when it was last asked: nobody knows what is on it."""
+        """Whether the GPU is of this node and did not answer the last call: its content is unknown."""
         return gpu in self.reports and self.reports[gpu].lost
 
     def is_unknown(self, gpu: GpuUuid) -> bool:
-        """Whether the GPU never answered since the start, so that not even its sizes are known."""
+        """Whether the GPU has not answered since the start, so that not even its sizes are known."""
         return self.is_dark(gpu) and not self.reports[gpu].model
 
     def why_unhealthy(self, gpu: GpuUuid) -> str:
@@ -104,11 +104,11 @@ class Devices:
         return "" if report.healthy else report.health_message or "it is not healthy"
 
     def is_fixed(self, gpu: GpuUuid) -> bool:
-        """Whether an administrator owns the GPU's layout: nothing is made or destroyed there."""
+        """Whether an administrator owns the GPU's layout: nothing is created or destroyed there."""
         return gpu in self.reports and self.reports[gpu].fixed_layout
 
     def why_unusable(self, instance: InstanceReport) -> str:
-        """Why an instance of a fixed layout, that nobody was given, can be given to nobody; empty when it can."""
+        """Why an unassigned instance of a fixed layout cannot be assigned; empty when it can."""
         if not instance.uuid:
             return instance.unusable or "it has no compute instance; its administrator has to create it"
         users = self._users.get(instance.uuid, ())
@@ -124,7 +124,7 @@ class Devices:
         return next((i for i in self._instances(place.gpu) if (i.profile, i.start, i.size) == wanted), None)
 
     def profile(self, place: DevicePlacement) -> ProfileReport | None:
-        """The profile of a place as its GPU reports it."""
+        """The profile of a place, as its GPU reports it."""
         report = self.reports.get(place.gpu)
         return next((p for p in report.profiles if p.name == place.profile), None) if report is not None else None
 
@@ -139,13 +139,13 @@ class Devices:
         report = self.reports.get(gpu)
         return report.instances if report is not None else ()
 
-    # -- learning -------------------------------------------------------------------------------------------------
+    # -- updating -------------------------------------------------------------------------------------------------
 
     def expect(self, gpu: GpuUuid) -> bool:
         """
-        Somebody names a GPU. Whether it was not known, and is from now on: as lost, until it answers.
+        A GPU is named. Returns whether it was unknown; from now on it counts as lost until it answers.
 
-        It is not known although it is here where GPUs could not tell their UUID: it may be any of them.
+        It can exist and be unknown where GPUs could not read their UUID: it may be any of them.
         """
         if gpu in self.reports or not self._nameless:
             return False
@@ -159,7 +159,7 @@ class Devices:
         return True
 
     def read(self, report: GpuReport) -> None:
-        """A GPU was read anew. One that is lost shows no instances, so what was known of it stays."""
+        """A GPU was read. A lost one shows no instances, so the last known ones stay."""
         known = self.reports.get(report.uuid)
         if known is not None and report.lost:
             self.lose(report.uuid, report.health_message)
@@ -175,7 +175,7 @@ class Devices:
                 self._unmark(at for at in self._marked(report.uuid) if (at.start, at.size) not in places)
 
     def unmade(self, at: OwnershipMark) -> None:
-        """The instance here was destroyed: whatever is seen here from now on is another one."""
+        """The instance here was destroyed: one seen here from now on is another."""
         self._unmark((at,))
 
     def _marked(self, gpu: GpuUuid) -> list[OwnershipMark]:
@@ -187,7 +187,7 @@ class Devices:
         self._unmarked = self._unmarked - gone if self._unmarked is not None else None
 
     def note_users(self, uuid: str, users: tuple[str, ...]) -> None:
-        """Who was found on a MIG device of a fixed layout."""
+        """Note the processes on a MIG device of a fixed layout."""
         self._shown_last = None
         if users:
             self._users[uuid] = users
@@ -202,11 +202,11 @@ class Devices:
     def add(self, place: DevicePlacement, gi_id: int) -> None:
         """A GPU instance was created, without a compute instance yet."""
         made = InstanceReport(gi_id=gi_id, profile=place.profile or "", start=place.start, size=place.size)
-        others = (i for i in self._instances(place.gpu) if i.gi_id != gi_id)  # a foreign one, gone since, had this id
+        others = (i for i in self._instances(place.gpu) if i.gi_id != gi_id)  # a foreign one, now gone, had this id
         self._set(place.gpu, (*others, made))
 
     def name(self, gpu: GpuUuid, gi_id: int, uuid: str) -> None:
-        """The instance has a compute instance with this MIG UUID, or none any more (empty)."""
+        """The compute instance of this instance now has this MIG UUID; empty: it has none."""
         instances = self._instances(gpu)
         self._set(gpu, tuple(replace(i, uuid=uuid) if i.gi_id == gi_id else i for i in instances))
 
@@ -219,12 +219,12 @@ class Devices:
             ordered = tuple(sorted(instances, key=lambda i: (i.start, i.gi_id)))
             self.reports[gpu] = replace(self.reports[gpu], instances=ordered)
 
-    # -- telling --------------------------------------------------------------------------------------------------
+    # -- reporting ------------------------------------------------------------------------------------------------
 
     def shown(self, seen: "ShownFacts") -> tuple[GpuReport, ...]:
-        """All GPUs as others see them: whose each instance is, and what more could be created."""
+        """The reports of all GPUs: with the owner of each instance, and what more could be created."""
         reports, last = tuple(self.reports.values()), self._shown_last
-        if last is not None and last[0] == reports and last[1] == seen:  # mostly the same objects
+        if last is not None and last[0] == reports and last[1] == seen:  # usually the same objects
             return last[2]
         shown = tuple(self._shown_again(uuid, report, seen) for uuid, report in self.reports.items())
         self._shown_last = reports, seen, shown
@@ -275,13 +275,13 @@ class Devices:
 
 @dataclass(frozen=True, slots=True)
 class ShownFacts:
-    """What others are to see of the GPUs beyond what was read there."""
+    """What the reports show beyond the readings."""
 
     claims: Mapping[InstanceKey, AllocationId | None]
     quarantined: Mapping[GpuUuid, tuple[PlacementReport, ...]]
     daemons: Mapping[GpuUuid, tuple[MpsDaemonReport, ...]]
     warm: Collection[InstanceKey]
-    """Instances of ours that stand in nobody's way: not shown."""
+    """Warm instances that block no grant: not shown."""
 
 
 _ShownFactsOfGpu = tuple[
@@ -290,15 +290,15 @@ _ShownFactsOfGpu = tuple[
     tuple[MpsDaemonReport, ...],
     tuple[tuple[str, ...], ...],
 ]
-"""Of one GPU: per instance whose it is and whether it is warm; what is quarantined; daemons; who was found there."""
+"""Of one GPU: per instance its owner and whether it is warm; quarantined places; daemons; processes found there."""
 _LAYOUTS_REMEMBERED = 256
 
 
 def never_read(gpu: GpuUuid, index: int, why: str, *, fixed: bool = False) -> GpuReport:
     """
-    A GPU of which nothing is known but that it is there, for it could not be read since this process began.
+    A GPU that could not be read since this process began: only its existence is known.
 
-    It must be told all the same: who does not see it may think that there is nothing on it.
+    It must be reported all the same: a node without it would look empty.
     """
     return GpuReport(
         uuid=gpu,
@@ -320,12 +320,12 @@ def never_read(gpu: GpuUuid, index: int, why: str, *, fixed: bool = False) -> Gp
 
 
 def is_offered(instance: InstanceReport) -> bool:
-    """Whether an instance of a fixed layout is one that can be handed out at all, whoever has it or is on it."""
+    """Whether an instance of a fixed layout can be assigned in principle, whatever its owner and users now."""
     return bool(instance.uuid) and not instance.unusable
 
 
 def _offered(report: GpuReport, instances: Iterable[InstanceReport]) -> dict[str, int]:
-    """Of a fixed layout: per profile, how many instances nobody has and anybody could be given."""
+    """Of a fixed layout: the assignable instances without an owner, per profile."""
     counts = dict.fromkeys((profile.name for profile in report.profiles), 0) if report.mig_enabled else {}
     for instance in instances:
         if instance.profile in counts and instance.allocation is None and not instance.unusable:
@@ -334,7 +334,7 @@ def _offered(report: GpuReport, instances: Iterable[InstanceReport]) -> dict[str
 
 
 def _creatable(report: GpuReport) -> dict[str, int]:
-    """Per profile, how many more fit. An instance of a profile that the GPU does not list blocks its span."""
+    """How many more fit, per profile. An instance of a profile that the GPU does not list blocks its span."""
     table = table_of(model_from_report(report))
     listed = {profile.name for profile in report.profiles}
     instances = tuple(Instance(i.profile, i.start, i.size) for i in report.instances if i.profile in listed)

@@ -1,50 +1,56 @@
 """
-What is out: every instruction with its token, whose step it is, and one at a time per GPU and per home.
+Instructions in flight: each with its token and its task, one at a time per GPU and per home.
 
-It numbers, queues and remembers; it must not decide what is sent.
+It numbers and queues them, and detects hung drivers; the controllers decide what to send.
 """
 
+from collections import deque
+from collections.abc import Collection
+
 from sluice.contracts.ids import GpuUuid
+from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import Result
 from sluice_node_agent.core.instructions import (
     GPU_INSTRUCTIONS,
     GpuInstruction,
+    MpsInstruction,
     OwnInstruction,
     ReadGpu,
     SaveJournal,
 )
 from sluice_node_agent.core.journal_records import Record
-from sluice_node_agent.core.state.device_queues import DeviceQueues, QueuedInstruction
 from sluice_node_agent.core.state.tasks import Task
+
+QueuedInstruction = GpuInstruction | MpsInstruction
 
 
 class InFlight:
-    """Instructions that are out or wait for their GPU."""
+    """Instructions that are in flight or wait for their GPU or home."""
 
     def __init__(self) -> None:
-        """Begin with nothing out."""
-        self._lanes = DeviceQueues()
+        """Start empty."""
+        self._queues = DeviceQueues()
         self._sent: dict[int, tuple[OwnInstruction, Task | None]] = {}
         self._token = 0
         self._out: list[OwnInstruction] = []
 
     @property
     def busy(self) -> bool:
-        """Whether something is out, or waits for its GPU."""
+        """Whether an instruction is in flight or waits."""
         return bool(self._sent)
 
     @property
     def next_token(self) -> int:
-        """The token of the instruction that is sent next."""
+        """The token of the next instruction."""
         return self._token + 1
 
     def drain(self) -> list[OwnInstruction]:
-        """What to do now."""
+        """Instructions to carry out now."""
         out, self._out = self._out, []
         return out
 
     def send(self, instruction: OwnInstruction, job: Task | None) -> None:
-        """Send an instruction that was given the next token. The job waits for it."""
+        """Send an instruction that has the next token. Its task waits for it."""
         self._token += 1
         assert instruction.token == self._token
         self._sent[self._token] = (instruction, job)
@@ -52,36 +58,102 @@ class InFlight:
             job.waits_for = self._token
             job.saving = isinstance(instruction, SaveJournal)
         if isinstance(instruction, QueuedInstruction):
-            self._out += self._lanes.send(instruction)
+            self._out += self._queues.send(instruction)
         else:
             self._out.append(instruction)
 
     def save(self, record: Record, job: Task | None) -> None:
-        """Put a record in the journal; `job` goes on when it is there."""
+        """Save a record in the journal; `job` continues when it is saved."""
         self.send(SaveJournal(self.next_token, record), job)
 
     def read(self, gpu: GpuUuid) -> None:
-        """Read one GPU anew."""
+        """Read one GPU again."""
         self.send(ReadGpu(self.next_token, gpu), None)
 
     def out_on_gpus(self) -> dict[GpuUuid, GpuInstruction]:
-        """What each GPU that is busy is busy with."""
-        return {order.gpu: order for order in self._lanes.out() if isinstance(order, GPU_INSTRUCTIONS)}
+        """The current instruction of each busy GPU."""
+        return {order.gpu: order for order in self._queues.out() if isinstance(order, GPU_INSTRUCTIONS)}
 
     def job_of(self, token: int) -> Task | None:
-        """Whose step an instruction is that is out; None for nobody's."""
+        """The task that an instruction in flight belongs to; None for none."""
         found = self._sent.get(token)
         return found[1] if found is not None else None
 
     def take(self, result: Result) -> tuple[OwnInstruction, Task | None] | None:
-        """What a result answers, and whose step that was. None for a result of nothing that is out (a duplicate)."""
+        """The instruction that a result answers, and its task. None if no such one is in flight (a duplicate)."""
         found = self._sent.pop(result.token, None)
         if found is None:
             return None
         sent, job = found
         if isinstance(sent, QueuedInstruction):
-            self._out += self._lanes.done(sent)
+            self._out += self._queues.done(sent)
         if job is not None:
             job.waits_for = None
             job.saving = False
         return found
+
+
+class HungDrivers:
+    """
+    GPUs whose driver does not return from a call: their state is unknown, so they count as lost.
+
+    A hung driver reports no error, and all other work on its GPU waits behind the call.
+    """
+
+    def __init__(self, in_flight: InFlight, config: AgentConfig) -> None:
+        """Start with nothing in flight."""
+        self._in_flight = in_flight
+        self._patience_s = config.driver_patience_s
+        self._since: dict[GpuUuid, tuple[int, float]] = {}
+        """Per busy GPU: the token of its call, and when that was first seen."""
+
+    def look(self, now: float) -> dict[GpuUuid, str]:
+        """The GPUs whose current call takes too long, with the reason to count them as lost."""
+        out = self._in_flight.out_on_gpus()
+        self._since = {gpu: self._seen_since(gpu, call, now) for gpu, call in out.items()}
+        late = (gpu for gpu, (_, since) in self._since.items() if now - since >= self._patience_s)
+        return {gpu: f"{gpu}: its driver does not return from {type(out[gpu]).__name__}" for gpu in late}
+
+    def _seen_since(self, gpu: GpuUuid, call: OwnInstruction, now: float) -> tuple[int, float]:
+        known = self._since.get(gpu)
+        return known if known is not None and known[0] == call.token else (call.token, now)
+
+
+class DeviceQueues:
+    """In-flight and waiting instructions, in order of arrival: a queue per GPU and per MPS daemon's home."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._out: dict[str, QueuedInstruction] = {}
+        self._waiting: dict[str, deque[QueuedInstruction]] = {}
+
+    def send(self, instruction: QueuedInstruction) -> list[QueuedInstruction]:
+        """Queue an instruction. Returns it if it can go out now."""
+        queue = _queue_of(instruction)
+        if queue in self._out:
+            self._waiting.setdefault(queue, deque()).append(instruction)
+            return []
+        self._out[queue] = instruction
+        return [instruction]
+
+    def out(self) -> Collection[QueuedInstruction]:
+        """Instructions in flight, one per busy queue."""
+        return self._out.values()
+
+    def done(self, instruction: QueuedInstruction) -> list[QueuedInstruction]:
+        """An instruction in flight has its result. Returns the next one of its queue."""
+        queue = _queue_of(instruction)
+        del self._out[queue]
+        waiting = self._waiting.get(queue)
+        if not waiting:
+            return []
+        following = waiting.popleft()
+        if not waiting:
+            del self._waiting[queue]
+        self._out[queue] = following
+        return [following]
+
+
+def _queue_of(instruction: QueuedInstruction) -> str:
+    """A home's name and a GPU's UUID are never equal."""
+    return instruction.home if isinstance(instruction, MpsInstruction) else instruction.gpu

@@ -1,7 +1,7 @@
 """
-What all steps of one node are about: its devices, the slices and the homes of shares on them, and the boot.
+The state of one node: its devices, the slices and homes of shares on them, and the boot.
 
-Plain state with the questions that both slices and homes ask of it; it changes nothing by itself.
+Plain state with the queries that slices and homes share.
 """
 
 from collections.abc import Iterator
@@ -22,12 +22,12 @@ from sluice_node_agent.core.state.tasks import (
 
 @dataclass(slots=True)
 class NodeState:
-    """The state of one node, as far as steps go."""
+    """The state of one node that steps depend on."""
 
     boot_id: str = ""
     mps_root: str = ""
     has_pods: bool = False
-    """Whether a kubelet may run pods here: their processes are looked for, besides those on devices."""
+    """Whether a kubelet may run pods here: then their processes are listed too, not only those on devices."""
     time_quota: bool = False
     """Whether the time of fractional shares is enforced."""
     devices: Devices = field(default_factory=Devices)
@@ -38,7 +38,7 @@ class NodeState:
     # -- slices ---------------------------------------------------------------------------------------------------
 
     def enter(self, record: SliceRecord) -> SliceTask:
-        """The work of a slice, with this record from now on."""
+        """The task of a slice, with this record from now on."""
         allocation = record.booking.allocation
         work = self.slices.get(allocation)
         if work is None:
@@ -58,7 +58,7 @@ class NodeState:
                 self._tenants.pop(key, None)
 
     def claims(self) -> dict[InstanceKey, AllocationId | None]:
-        """Whose each instance of ours is: a home's is any tenant's, and nobody's when none is left."""
+        """The owner of each instance of ours: a home's is one of its tenants, or None when it has none."""
         found: dict[InstanceKey, AllocationId | None] = {}
         for home in self.homes.values():
             gi_id = home.record.device.gi_id
@@ -75,7 +75,7 @@ class NodeState:
     # -- homes ----------------------------------------------------------------------------------------------------
 
     def tenants(self, key: SharedDeviceKey) -> Iterator[tuple[SliceTask, DeviceGrant, DeviceRecord]]:
-        """Every shared device that has its home here, with its slice."""
+        """Every shared device in this home, with its slice."""
         for allocation in self._tenants.get(key, ()):
             work = self.slices[allocation]
             for _, grant, device in numbered_devices(work.record):
@@ -83,16 +83,16 @@ class NodeState:
                     yield work, grant, device
 
     def has_tenants(self, key: SharedDeviceKey) -> bool:
-        """Whether any slice that is not gone has a share there, or shall have one."""
+        """Whether a slice that is not gone has or will have a share there."""
         return bool(self._tenants.get(key))
 
     def home_of(self, grant: DeviceGrant) -> SharedDeviceRecord | None:
-        """The home that a shared device is in, or is to join."""
+        """The home that a shared device is in, or will join."""
         home = self.homes.get(shared_device_key(grant)) if grant.share is not None else None
         return home.record if home is not None else None
 
     def wants_home(self, key: SharedDeviceKey) -> bool:
-        """Whether a home is needed: a slice is being made or ready there, or has not left it yet."""
+        """Whether a home is needed: a slice is being created or ready there, or has not left it yet."""
         return any(
             device.step == "made" or work.record.phase in {"making", "ready"} for work, _, device in self.tenants(key)
         )

@@ -1,7 +1,7 @@
 """
-What is under way: a slice or a home of shares, what it waits for, and how often taking it down has failed.
+Work in progress: a slice or a home of shares, what it waits for, and how often destroying it has failed.
 
-Also the few changes to a slice's record that making and unmaking share. No decisions here.
+Also the few changes to a slice's record that creating and destroying share.
 """
 
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
 from sluice_node_agent.core.state.devices import DevicePlacement
 
 NextStep = SliceRecord | Tombstone | OwnInstruction | None
-"""What one slice needs next: a record to be saved first, an instruction, or nothing."""
+"""What one slice needs next: a record to save first, an instruction, or nothing."""
 NextSharedDeviceStep = SharedDeviceRecord | SharedDeviceGone | OwnInstruction | None
 SharedDeviceKey = tuple[GpuUuid, int, int]
-"""Where a home is: its GPU, start and size. At most one is there at a time."""
+"""The place of a home: its GPU, start and size. It holds at most one at a time."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,26 +34,26 @@ class Task:
     """Something that takes steps, one at a time."""
 
     waits_for: int | None = None
-    """The token of the one instruction that is out for it."""
+    """The token of its one instruction in flight."""
     saving: bool = False
-    """That instruction is a save: what the record says is not on disk yet, so it is not told to anybody."""
+    """That instruction is a save: the record is not on disk yet, so it is not published."""
     failures: int = 0
-    """Failed attempts, in a row."""
+    """Failed attempts in a row."""
     waiting_since: float | None = None
-    """Since when it has waited for what ends by itself, and is looked at more often than it counts as failed."""
+    """Since when it waits for what ends by itself, and is polled more often than it counts as failed."""
     retry_at: float | None = None
     trouble: str = ""
     holders: tuple[str, ...] = ()
     released: dict[QuarantineReleased, None] = field(default_factory=dict)
-    """What operators said during an attempt: it counts when that has failed."""
+    """Releases by operators during an attempt: they count once it has failed."""
 
     @property
     def idle(self) -> bool:
-        """Whether it may take its next step now."""
+        """Whether it can take its next step now."""
         return self.waits_for is None and self.retry_at is None
 
     def recovered(self) -> None:
-        """The last attempt got further: what went wrong before does not count any more."""
+        """The last attempt made progress: earlier failures do not count any more."""
         self.failures = 0
         self.waiting_since = None
         self.retry_at = None
@@ -67,27 +67,27 @@ class SliceTask(Task):
 
     record: SliceRecord
     deserted: bool = False
-    """No process of its pod was found in this attempt to unmake."""
+    """No process of its pod was found in this attempt to destroy."""
     free_of_holders: tuple[int, ...] = ()
-    """Devices on which no process of the tenant was found in this attempt to unmake."""
+    """Devices without processes of the tenant in this attempt to destroy."""
     ticket_is_wrong: bool = False
-    """The last look at tickets has not found its own, or not as it should be."""
+    """The last comparison found its ticket missing or wrong."""
     to_terminate: tuple[int, ...] = ()
-    """Processes of the tenant that the MPS server of a shared device must let go of."""
+    """Processes of the tenant that the MPS server of a shared device must disconnect."""
     looks: dict[SharedDeviceKey, int] = field(default_factory=dict)
-    """Its shares were made smaller: more looks at a home than so many tell who may still use what they had."""
+    """Its shares shrank: a poll of a home after this number shows which processes still use the old size."""
     clients: dict[SharedDeviceKey, tuple[int, ...]] = field(default_factory=dict)
-    """Who that is, of each home that was looked at since."""
+    """Those processes, per home that was polled since."""
     homes: tuple[SharedDeviceKey, ...] = field(init=False)
-    """The homes of its shares: a place never moves."""
+    """The homes of its shares: constant, since places never move."""
 
     def __post_init__(self) -> None:
-        """Look where its shares live, once."""
+        """Compute the homes of its shares once."""
         self.homes = tuple(shared_devices_of(self.record))
 
     @property
     def allocation(self) -> AllocationId:
-        """Whose slice it is."""
+        """The allocation of the slice."""
         return self.record.booking.allocation
 
 
@@ -99,37 +99,37 @@ class SharedDeviceTask(Task):
     mode_set: bool = False
     """A whole GPU: this process put it in the compute mode that the next step needs."""
     stopped: bool = False
-    """The daemon is known to be gone."""
+    """The daemon is known to have ended."""
     watch: bool = True
-    """The daemon shall be looked at."""
+    """The daemon is due for a poll."""
     unanswered: int = 0
-    """How often in a row it did not answer."""
+    """Failed polls in a row."""
     seen: MpsSeen | None = None
-    """What the last look found."""
+    """The result of the last poll."""
     looks: int = 0
-    """How many looks of this process have found something."""
+    """Successful polls of this process."""
     strangers: tuple[int, ...] = ()
-    """Of one that is inherited: clients that the last look found, of no tenant that is known."""
+    """Of an inherited home: clients of no known tenant in the last poll."""
     quotas: tuple[QuotaTenant, ...] = ()
-    """The tenants that its token scheduler has, as this process told it."""
+    """The tenants that this process has set in its token scheduler."""
     silent: frozenset[int] = frozenset()
-    """Clients that the last look found without a hello to the token scheduler."""
+    """Clients without a HELLO to the token scheduler in the last poll."""
     unheld: frozenset[int] = frozenset()
-    """Those that the look before it had found so, too: their time is not held to anything."""
+    """Those that were silent in the poll before, too: their time is not enforced."""
 
     @property
     def key(self) -> SharedDeviceKey:
-        """Where it is."""
+        """Its place."""
         return shared_device_key(self.record)
 
 
 def shared_device_key(place: DevicePlacement) -> SharedDeviceKey:
-    """Where a home is, or the one that a shared device is in."""
+    """The place of a home, or of the one that a shared device is in."""
     return place.gpu, place.start, place.size
 
 
 def numbered_devices(record: SliceRecord) -> list[tuple[int, DeviceGrant, DeviceRecord]]:
-    """Each device with its number and how far it is."""
+    """Each device with its number and its progress."""
     return [(n, grant, record.devices[n]) for n, grant in enumerate(record.booking.devices)]
 
 
@@ -146,10 +146,10 @@ def with_device(record: SliceRecord, number: int, device: DeviceRecord) -> Slice
 
 
 def without_device(record: SliceRecord, number: int) -> SliceRecord:
-    """The record with one device that is not there (any more), or that it has left."""
+    """The record without a device that is gone, or that it has left."""
     return with_device(record, number, NO_DEVICE)
 
 
 def undoing(record: SliceRecord, error: str, message: str) -> SliceRecord:
-    """Making it did not work: undo what there is."""
+    """Creation failed: undo what exists."""
     return replace(record, phase="undoing", error=error, message=message)

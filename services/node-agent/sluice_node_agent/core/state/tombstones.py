@@ -1,7 +1,7 @@
 """
-Slices that are gone: what is said of them until everybody has heard it, and how long they are remembered.
+Tombstones of gone slices: their closing status until its readers have it, and how long they are remembered.
 
-A tombstone outlives every closing word, so that a late order can never bring a slice back (PROTOCOL §5, §8).
+A tombstone outlives every closing message, so that a late order can never bring a slice back (PROTOCOL §5, §8).
 """
 
 from sluice.contracts.ids import AllocationId
@@ -15,16 +15,16 @@ class Tombstones:
     """All tombstones of one node."""
 
     def __init__(self, config: AgentConfig) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._config = config
         self._by_allocation: dict[AllocationId, Tombstone] = {}
         self._closed_at: dict[AllocationId, float] = {}
-        """Since when nobody waits for a word about it; oldest first."""
+        """When each was closed, so that no reader waits for its status; oldest first."""
         self._said: dict[AllocationId, None] = {}
-        """Whose closing word is on the bus, as far as is known."""
+        """Those whose closing status is on the bus, as far as is known."""
 
     def __contains__(self, allocation: object) -> bool:
-        """Whether the allocation is known to be gone."""
+        """Whether the allocation has a tombstone."""
         return allocation in self._by_allocation
 
     def __len__(self) -> int:
@@ -36,20 +36,20 @@ class Tombstones:
         return self._by_allocation[allocation]
 
     def open_ones(self) -> list[AllocationId]:
-        """The gone slices whose closing word was not said yet."""
+        """The gone slices whose closing status was not published yet."""
         return [allocation for allocation in self._by_allocation if allocation not in self._said]
 
     def recheck(self, now: float) -> None:
-        """The bus may have forgotten what it acknowledged: closing words that should still be there are said again."""
+        """The bus may have lost what it acknowledged: publish closing statuses again that should still be there."""
         for allocation, since in self._closed_at.items():
             if now - since < self._config.closing_ttl_s:
                 self._said.pop(allocation, None)
 
     def closed_anew(self, allocation: AllocationId) -> None:
         """
-        The ledger says once more that somebody gone is closed: his closing word is said again.
+        The ledger repeats that a gone slice is closed: publish its closing status again.
 
-        Whoever says so has read a word of before: the bus has lost what followed, however long ago that was.
+        The repeat comes from an older message, so the bus has lost what followed, however old that was.
         """
         self._said.pop(allocation, None)
 
@@ -58,7 +58,7 @@ class Tombstones:
         self._by_allocation[stone.allocation] = stone
 
     def word(self, allocation: AllocationId, *, closed: bool, now: float) -> tuple[SliceGone, int | None] | None:
-        """What to say of a gone slice and for how many seconds; None when the closing word was said already."""
+        """The status of a gone slice and its lifetime in seconds; None when it was published already."""
         stone = self._by_allocation[allocation]
         if not closed:
             self._closed_at.pop(allocation, None)
@@ -71,7 +71,7 @@ class Tombstones:
         return gone_message(stone, closing=True), self._config.closing_ttl_s
 
     def forget_old(self, now: float) -> list[AllocationId]:
-        """Forget those that nobody can ask about any more; returns them."""
+        """Drop those that no order can refer to any more; returns them."""
         old = []
         for allocation, since in self._closed_at.items():
             if now - since < self._config.tombstone_ttl_s:

@@ -1,9 +1,9 @@
 """
-Instances kept warm: idle GPU instances of ours, for the next grant of exactly the same profile and placement.
+The warm pool: idle GPU instances of ours, kept for the next grant of exactly the same profile and placement.
 
 Only the GPU instance is kept, never its compute instance, so a MIG UUID never passes from one tenant to the next. A
-warm instance is in nobody's way: it is destroyed when another one is to be made over it, and when its time is over. One
-that cannot be destroyed is in everybody's way, and is told.
+warm instance blocks no grant: it is destroyed when another is created over it, and when its time is over. One that
+cannot be destroyed does, and is reported.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class WarmInstance(Task):
 
     @property
     def key(self) -> InstanceKey:
-        """Which instance."""
+        """Its GPU and id."""
         return self.record.gpu, self.record.gi_id
 
 
@@ -38,17 +38,17 @@ class WarmPool:
     """All warm instances of one node."""
 
     def __init__(self, in_flight: InFlight, config: AgentConfig) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._in_flight = in_flight
         self._config = config
         self._ones: dict[InstanceKey, WarmInstance] = {}
 
     def keys(self) -> frozenset[InstanceKey]:
-        """Which instances are warm."""
+        """The warm instances."""
         return frozenset(self._ones)
 
     def in_nobodys_way(self) -> frozenset[InstanceKey]:
-        """Those that are gone when their place is wanted: nobody has to see them."""
+        """Those that can be destroyed when their place is wanted: reports leave them out."""
         return frozenset(key for key, one in self._ones.items() if not is_stuck(one, self._config))
 
     def stuck(self) -> list[tuple[GpuUuid, PlacementReport]]:
@@ -59,7 +59,7 @@ class WarmPool:
     def resume(
         self, records: list[WarmRecord], devices: Devices, boot_id: str, claimed: dict[InstanceKey, None], now: float
     ) -> None:
-        """Those of an earlier life; their time begins anew. One that was taken, or did not survive, is forgotten."""
+        """Those of an earlier run; their time starts again. One that was taken, or did not survive, is dropped."""
         for record in records:
             key = (record.gpu, record.gi_id)
             if record.boot_id != boot_id or key in claimed or devices.is_fixed(record.gpu):
@@ -71,10 +71,10 @@ class WarmPool:
 
     def keep(self, place: DevicePlacement, gi_id: int, state: NodeState, now: float) -> bool:
         """
-        Keep an instance that has no compute instance any more. False when none are kept.
+        Keep an instance without a compute instance. False when none are kept.
 
-        None is kept of a GPU that does not answer: the agent may have died while one was made in it, and of that no
-        record tells.
+        On a GPU that does not answer none is kept: the agent may have died while it created a compute instance there,
+        which no record names.
         """
         if self._config.keep_warm_s <= 0 or place.profile is None or not state.devices.answers(place.gpu):
             return False
@@ -92,9 +92,9 @@ class WarmPool:
 
     def take(self, place: DevicePlacement) -> int | None:
         """
-        The id of a warm instance that is exactly what is to be made. It is the caller's from now on.
+        The id of a warm instance that is exactly what should be created. It is the caller's from now on.
 
-        He saves his record first: `taken` then forgets that it was warm.
+        The caller saves its record first; `taken` then removes it from the pool.
         """
         for one in self._ones.values():
             record = one.record
@@ -104,13 +104,13 @@ class WarmPool:
         return None
 
     def taken(self, gpu: GpuUuid, gi_id: int) -> None:
-        """Somebody's record names it now."""
+        """Another record names it now."""
         one = self._ones.pop((gpu, gi_id), None)
         if one is not None:
             self._forget(one.record)
 
     def make_room(self, place: DevicePlacement, *, all_of_it: bool = False) -> bool:
-        """Destroy what is in the way of an instance, or all on its GPU. Whether something is (still) in the way."""
+        """Destroy what blocks an instance, or all on its GPU. Returns whether something (still) does."""
         ones = [one for one in self._ones.values() if one.record.gpu == place.gpu]
         patient = [one for one in ones if not is_stuck(one, self._config)]
         in_the_way = [one for one in patient if all_of_it or _overlap(one.record, place)]
@@ -120,10 +120,10 @@ class WarmPool:
 
     def may_be_why(self, job: Task, place: DevicePlacement, sent: OwnInstruction, result: Result) -> bool:
         """
-        Whether a creation may have been refused because of warm instances: they are destroyed, and it is tried again.
+        Whether warm instances may be why a creation was refused: they are destroyed, and it is retried.
 
-        They need not overlap: a media engine that one of them has may be the last. `job`, whose creation it was, waits
-        for those that cannot be destroyed now.
+        They need not overlap: one may have the last media engine. `job`, whose creation it was, waits for those that
+        cannot be destroyed now.
         """
         lacks = isinstance(result, DeviceRefused) and result.kind is DeviceErrorKind.INSUFFICIENT_RESOURCES
         if not (lacks and isinstance(sent, CreateGpuInstance) and self.make_room(place, all_of_it=True)):
@@ -142,7 +142,7 @@ class WarmPool:
                 self._destroy(one)
 
     def check(self, gpu: GpuUuid, devices: Devices) -> None:
-        """A GPU was read: one that is not there any more, or that somebody else made something in, is not ours."""
+        """A GPU was read: drop an instance that is gone, or that has foreign content."""
         if not devices.answers(gpu):
             return
         for one in [one for one in self._ones.values() if one.record.gpu == gpu and one.waits_for is None]:
@@ -152,7 +152,7 @@ class WarmPool:
                 self.taken(*one.key)
 
     def take_result(self, one: WarmInstance, result: Result, now: float) -> None:
-        """What became of a destruction."""
+        """Apply the result of a destruction."""
         not_ours = isinstance(result, DeviceRefused) and result.kind in {
             DeviceErrorKind.NOT_FOUND,
             DeviceErrorKind.DIFFERENT,

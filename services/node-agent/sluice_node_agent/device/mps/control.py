@@ -1,8 +1,8 @@
 """
-Talks to one home's control daemon through the control binary, and knows its processes from all others.
+Talks to one home's control daemon through the control binary, and finds the home's processes.
 
-Every conversation is one bounded run of the binary. Its answers carry no marks, so one conversation only asks what can
-be told apart: a percentage, a size with its unit, numbers of processes, or words. It kills nothing.
+Every conversation is one bounded run of the binary. Its answers are unmarked, so one conversation only asks for answers
+that differ in form: a percentage, a size with its unit, pids, or text. It kills nothing.
 """
 
 import re
@@ -19,7 +19,7 @@ from sluice_node_agent.device.subprocess_io import communicate
 
 _CONTROL, _SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 _COMM = _CONTROL[:15]
-"""What both are called in /proc/<pid>/comm, which is cut after 15 characters (proc(5))."""
+"""Both names in /proc/<pid>/comm, which is cut after 15 characters (proc(5))."""
 _SAID_ONCE = ("quit", "terminate_client")
 _NOBODY = "Cannot find MPS control daemon process"
 _PERCENTAGE = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,10})?")
@@ -27,11 +27,11 @@ _MEMORY = re.compile(r"([0-9]{1,12})([MG])")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _ENVIRON_MAX_BYTES = 256 * 1024
 ANSWER_MAX_BYTES = 1024 * 1024
-"""What one conversation may print: some numbers and a line or two."""
+"""The most that one conversation may print: normally some numbers and a line or two."""
 
 
 class NoDaemonError(MpsError):
-    """Nobody answers on the pipe directory."""
+    """No daemon answers on the pipe directory."""
 
 
 class _BrokenError(MpsError):
@@ -44,7 +44,7 @@ class NoAnswerError(MpsError):
 
 @dataclass(frozen=True, slots=True)
 class MpsProcess:
-    """A process of a home: its control daemon, or a server. With `started_at`, `pid` names it for ever."""
+    """A process of a home: its control daemon, or a server. `pid` and `started_at` identify it."""
 
     pid: int
     started_at: int
@@ -53,16 +53,16 @@ class MpsProcess:
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Limits as they were read back; None where nothing was said."""
+    """Limits as read back; None where none was printed."""
 
     percentage: float | None
     memory: tuple[int, str] | None
 
     def mismatch(self, ordered: MpsLimits) -> str:
         """
-        What is not as ordered, in words; empty when all is.
+        How the limits differ from what was ordered; empty when they do not.
 
-        Memory is printed in whole MiB below one GiB, else in whole GiB, rounded down (seen of 535.261 and 550.163).
+        Memory is printed in whole MiB below one GiB, else in whole GiB, rounded down (seen with 535.261 and 550.163).
         """
         if self.percentage is None or self.percentage != ordered.active_thread_percentage:
             return f"active thread percentage was set to {ordered.active_thread_percentage}, reads {self.percentage}"
@@ -79,7 +79,7 @@ class MpsControl:
     def __init__(
         self, directory: HomeDirectory, control: Path, processes: Processes, environment: Mapping[str, str]
     ) -> None:
-        """`environment` is all that the binary gets, besides what names the home."""
+        """`environment` is the binary's whole environment, besides the home's directories."""
         self._directory = directory
         self._control = control
         self._processes = processes
@@ -90,9 +90,9 @@ class MpsControl:
 
     def launch(self, device: str, timeout_s: float) -> None:
         """
-        Start the daemon in the background, in a session of its own so that it outlives us.
+        Start the daemon in the background, in its own session so that it outlives the agent.
 
-        Raises MpsError with what the binary said and the last line of the log.
+        Raises MpsError with the binary's output and the last line of the log.
         """
         environment = {**self._environment, "CUDA_VISIBLE_DEVICES": device}
         with tempfile.TemporaryFile() as said:  # a pipe would be held open by the daemon
@@ -107,8 +107,8 @@ class MpsControl:
         """
         The lines that commands are answered with. Raises NoDaemonError, NoAnswerError, MpsError.
 
-        A conversation that broke is had once more: 535.261 drops it when a server ends at that moment. All commands may
-        be said twice, except `quit` and `terminate_client`.
+        A broken conversation is repeated once: 535.261 drops it when a server ends at that moment. All commands may be
+        repeated, except `quit` and `terminate_client`.
         """
         try:
             return self._ask(commands, timeout_s)
@@ -139,12 +139,12 @@ class MpsControl:
         return answers_in(text)
 
     def servers(self, timeout_s: float) -> tuple[int, ...]:
-        """The servers that the daemon has, those that are starting included."""
+        """The daemon's servers, also those that are starting."""
         return numbers_in(self.ask(("get_server_list",), timeout_s))
 
     def state_of(self, server: int, timeout_s: float) -> tuple[str | None, tuple[int, ...]]:
         """
-        A server's state (INITIALIZING, ACTIVE, FAULT; empty when this release cannot say) and its clients.
+        A server's state (INITIALIZING, ACTIVE, FAULT; empty when this release does not report it) and its clients.
 
         The state is None when there is no such server. Release 535.261 does not know `get_server_status`.
         """
@@ -156,10 +156,10 @@ class MpsControl:
         return state, numbers_in(lines)
 
     def start_server(self, uid: int, timeout_s: float) -> tuple[int, ...]:
-        """Start a server for a user unless there is one, of whatever user; returns the servers that are there then."""
+        """Start a server for a user unless there is one, of any user; returns the servers that then exist."""
         try:
             return numbers_in(self.ask((f"start_server -uid {uid}", "get_server_list"), timeout_s))
-        except _BrokenError:  # its server ended at once, and took the conversation with it (seen of both releases)
+        except _BrokenError:  # its server ended at once, and took the conversation with it (seen with both releases)
             return self.servers(timeout_s)
 
     def clients_of(self, server: int, timeout_s: float) -> tuple[int, ...]:
@@ -168,15 +168,15 @@ class MpsControl:
 
     def terminate(self, server: int, pid: int, timeout_s: float) -> str:
         """
-        Have a server let go of a client; returns what was said against it, empty when it was done.
+        Have a server disconnect a client; returns the error that it printed, empty on success.
 
-        Only for a process that was never named before (`terminated_clients`). Releases before 580 may say nothing.
+        Only once per process (`terminated_clients`). Releases before 580 may print nothing.
         """
         said = self.ask((f"terminate_client {server} {pid}",), timeout_s)
         return "" if said in ([], ["0"]) else _one_line(" ".join(said))
 
     def set_defaults(self, limits: MpsLimits, timeout_s: float) -> None:
-        """Set what the next server gives its clients, and read it back. Raises MpsError when it reads otherwise."""
+        """Set the limits of the next server, and read them back. Raises MpsError when they differ."""
         percentage, memory = limits.active_thread_percentage, f"0 {limits.memory_mib}M"
         commands = (
             f"set_default_active_thread_percentage {percentage}",
@@ -187,7 +187,7 @@ class MpsControl:
         self._check("default", limits, self.ask(commands, timeout_s))
 
     def set_limits(self, server: int, limits: MpsLimits, timeout_s: float) -> None:
-        """Set what a running server gives clients that come from now on, and read it back."""
+        """Set a running server's limits for new clients, and read them back."""
         commands = (
             f"set_active_thread_percentage {server} {limits.active_thread_percentage}",
             f"set_device_pinned_mem_limit {server} 0 {limits.memory_mib}M",
@@ -196,7 +196,7 @@ class MpsControl:
         self._check(f"server {server}'s", limits, self.ask(commands, timeout_s))
 
     def check_limits(self, server: int, limits: MpsLimits, timeout_s: float) -> None:
-        """Read back what a running server gives its clients. Raises MpsError when it is not `limits`."""
+        """Read back a running server's limits. Raises MpsError when they are not `limits`."""
         self._check(f"server {server}'s", limits, self.ask(_queries(server), timeout_s))
 
     def _check(self, whose: str, limits: MpsLimits, lines: list[str]) -> None:
@@ -233,12 +233,12 @@ class MpsControl:
         self, device: str, pods: frozenset[str], pids: tuple[int, ...] | None = None
     ) -> tuple[MpsProcess, ...]:
         """
-        The processes of this home, daemons first: those called so that got our directory in their environment.
+        The processes of this home, daemons first: those of these names with our directory in their environment.
 
-        `device` is what the daemon was told to see (empty when that is not known), and `pods` are the pods that it may
-        be in: a tenant may call a process of his own likewise, but he cannot leave his pod's cgroup. A server gets its
-        daemon's environment (seen of 535 and 550). `pids` are `candidates`, where they were listed already. Raises
-        MpsError when one of them cannot be looked at: it may be the daemon.
+        `device` is the daemon's visible device (empty when not known), and `pods` are the pods that it may be in: a
+        tenant may use these names, but cannot leave its pod's cgroup. A server inherits its daemon's environment (seen
+        with 535 and 550). `pids` are `candidates`, where they were listed already. Raises MpsError when one of them
+        cannot be read: it may be the daemon.
         """
         found = []
         wanted = {f"CUDA_MPS_PIPE_DIRECTORY={self._directory.pipe}".encode()}
@@ -258,7 +258,7 @@ class MpsControl:
 
 
 def candidates(processes: Processes) -> tuple[int, ...]:
-    """All processes that are called as MPS daemons and servers are, whoever started them. Raises MpsError."""
+    """All processes with the names of MPS daemons and servers, of any owner. Raises MpsError."""
     try:
         return tuple(pid for pid in processes.pids() if processes.name_of(pid) == _COMM)
     except OSError as error:
@@ -266,7 +266,7 @@ def candidates(processes: Processes) -> tuple[int, ...]:
 
 
 def limits_in(lines: list[str]) -> ServerLimits:
-    """The last percentage and the last size among answers."""
+    """The last percentage and the last size in the answers."""
     percentages = [float(line) for line in lines if _PERCENTAGE.fullmatch(line)]
     sizes = [found for line in lines if (found := _MEMORY.fullmatch(line))]
     memory = (int(sizes[-1][1]), sizes[-1][2]) if sizes else None
@@ -274,7 +274,7 @@ def limits_in(lines: list[str]) -> ServerLimits:
 
 
 def _kind_of(command: tuple[str, ...]) -> str | None:
-    """Whether a command line is a daemon's or a server's; None for a front end, which only asks."""
+    """Whether a command line is a daemon's or a server's; None for a front end."""
     names = [Path(argument).name for argument in command]
     if _SERVER in names:
         return _SERVER
@@ -286,12 +286,12 @@ def _queries(server: int) -> tuple[str, str]:
 
 
 def answers_in(text: str) -> list[str]:
-    """What was printed, line by line."""
+    """The printed lines."""
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def numbers_in(lines: list[str]) -> tuple[int, ...]:
-    """The numbers of processes among answers."""
+    """The pids in the answers."""
     return tuple(int(line) for line in lines if _NUMBER.fullmatch(line))
 
 

@@ -1,8 +1,8 @@
 """
-What a control daemon tells only its log: which clients wait, and which servers became ready or ended.
+Facts that a control daemon only logs: which clients wait, and which servers became ready or ended.
 
-The log is read bit by bit and never as a whole, and cut when it has grown: every question that is put to a daemon adds
-lines to it. The lines are those of releases 535.261 and 550.163 (as NVIDIA MPS, "Logging", shows them too).
+The log is read in parts, and truncated when it has grown: every command to a daemon adds lines to it. The lines are
+those of releases 535.261 and 550.163 (as NVIDIA MPS, "Logging", shows them too).
 """
 
 import os
@@ -12,11 +12,11 @@ from pathlib import Path
 from sluice_node_agent.device.processes import Processes
 
 READ_MAX_BYTES = 256 * 1024
-"""Read per look; of a log that grew by more only its end is read."""
+"""Bytes per read; of a log that grew by more only its end is read."""
 LOG_MAX_BYTES = 4 * 1024 * 1024
-"""A longer log is cut once it was read: half a day of questions, and most of it is their echo."""
+"""A longer log is truncated once it was read: half a day of commands, mostly their echo."""
 _WAITING_MAX = 256
-"""Waiting clients remembered per daemon; no daemon holds as many."""
+"""Waiting clients remembered per daemon; no daemon has as many."""
 _LINE = re.compile(
     r"NEW CLIENT (?P<client>[0-9]{1,10}) from user (?P<user>[0-9]{1,10}): Server is not ready"
     r"|NEW SERVER (?P<ready>[0-9]{1,10}): Ready"
@@ -26,10 +26,10 @@ _LINE = re.compile(
 
 
 class ControlLog:
-    """The control log of one daemon, as far as it was read. Used by one thread at a time."""
+    """The control log of one daemon. Used by one thread at a time."""
 
     def __init__(self, directory: Path, processes: Processes) -> None:
-        """Read the logs in `directory`, from near the end of what is there."""
+        """Read the logs in `directory`, starting near their current end."""
         self._path = directory / "control.log"
         self._server_log = directory / "server.log"
         self._processes = processes
@@ -40,7 +40,7 @@ class ControlLog:
         self._ready: set[int] = set()
 
     def read(self) -> None:
-        """Take in what was written since the last time. A log that is not there says nothing."""
+        """Read what was written since the last time. A missing log is empty."""
         try:
             with self._path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -54,28 +54,28 @@ class ControlLog:
             return
         self._position = position + len(data)
         *lines, rest = (self._rest + data).split(b"\n")
-        self._rest = rest[-READ_MAX_BYTES:]  # a line is some hundred bytes; what has no end is none
+        self._rest = rest[-READ_MAX_BYTES:]  # a line has some hundred bytes; longer ones are dropped
         for line in lines:
             self._take(line.decode("utf-8", "replace"))
         self._cut(size)
 
     def waiting_for_another(self, uid: int) -> tuple[int, ...]:
-        """Users other than `uid` of whom a client asked, was put off, and still lives; sorted."""
+        """Users other than `uid` with a waiting client that still lives; sorted."""
         for pid, (_, started_at) in list(self._waiting.items()):
             if self._processes.started_at(pid) != started_at:
                 del self._waiting[pid]
         return tuple(sorted({user for user, _ in self._waiting.values() if user != uid}))
 
     def is_ready(self, server: int) -> bool:
-        """Whether a server was said to be ready."""
+        """Whether the log reported a server ready."""
         return server in self._ready
 
     def owner_of(self, server: int) -> int | None:
-        """For which user a server was started; None when it is not known."""
+        """The user that a server was started for; None when it is not known."""
         return self._owners.get(server)
 
     def served(self, clients: tuple[int, ...]) -> None:
-        """These clients are served: they do not wait any more."""
+        """These clients are served: they no longer wait."""
         for pid in clients:
             self._waiting.pop(pid, None)
 
@@ -84,7 +84,7 @@ class ControlLog:
         if found is None:
             return
         if found["client"]:
-            # Pid 0 is a client in a process namespace that the daemon does not see: nobody can say if it still lives.
+            # Pid 0 is a client in a process namespace that the daemon cannot see: whether it lives is unknown.
             started_at = self._processes.started_at(int(found["client"]))
             if started_at and len(self._waiting) < _WAITING_MAX:
                 self._waiting[int(found["client"])] = (int(found["user"]), started_at)
@@ -99,9 +99,10 @@ class ControlLog:
 
     def _cut(self, size: int) -> None:
         """
-        Empty logs that are too long. The daemon appends (O_APPEND, seen of 535 and 550) and goes on at the start.
+        Truncate logs that are too long. The daemon appends (O_APPEND, seen with 535 and 550) and continues at the
+        start.
 
-        A line that is written between reading and cutting is lost: at worst a waiting client is not reported.
+        A line written between read and truncation is lost: at worst a waiting client is not reported.
         """
         try:
             if size > LOG_MAX_BYTES and self._position == size:
@@ -110,4 +111,4 @@ class ControlLog:
             if self._server_log.exists() and self._server_log.stat().st_size > LOG_MAX_BYTES:
                 os.truncate(self._server_log, 0)
         except OSError:
-            return  # it is being removed, or was made by another user; it is read as before
+            return  # it is being removed, or is another user's; it is read as before

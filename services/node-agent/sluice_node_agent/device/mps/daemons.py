@@ -1,9 +1,9 @@
 """
-The MPS daemons of one node's homes: started with their limits read back, watched, and ended without a trace.
+The MPS daemons of one node's homes: started with their limits read back, polled, and ended completely.
 
-A daemon outlives the agent that started it and is found again by the next one. It is believed only when it answers on
-its own pipe directory; files that are there prove nothing, for they outlive it. What was not started for the home at
-hand is never touched. Calls block, each at most `timeout_s`, for different homes also at once.
+A daemon outlives the agent that started it, and the next agent finds it. It counts only if it answers on its own pipe
+directory; files prove nothing, because they outlive it. Processes that were not started for the home are never touched.
+Calls block, each at most `timeout_s`, for different homes in parallel.
 """
 
 import os
@@ -25,11 +25,11 @@ from sluice_node_agent.device.processes import Processes
 __all__ = ["MpsDaemons", "MpsError"]
 
 _INHERITED = ("PATH", "LD_LIBRARY_PATH")
-"""What a daemon gets of our environment: it looks its server up on the first, and the driver on the second."""
+"""What a daemon inherits of our environment: it finds its server on the first, and the driver on the second."""
 _FORKING_S = 0.5
-"""A daemon that starts is several processes for far less than this."""
+"""How long a starting daemon may be several processes: normally far less."""
 _QUIT_S = 1
-"""Seconds that `quit -t` leaves the servers to end by themselves; their tenants are gone by then."""
+"""Seconds that `quit -t` gives the servers to end by themselves; their tenants are gone by then."""
 
 
 class MpsDaemons:
@@ -47,8 +47,8 @@ class MpsDaemons:
         """
         Keep homes below `root`, run the binary `control`. Nothing is touched yet.
 
-        `environment` is what the binary gets besides; nothing of MPS is taken from our own. Raises MpsError when we
-        cannot look at ourselves: who does not know his own pod knows none of his daemons there.
+        `environment` is added to the binary's; none of our MPS variables are passed. Raises MpsError when our own
+        process cannot be read: without its pod the agent recognises none of its daemons.
         """
         self.root = root.absolute()
         self._control = control
@@ -67,9 +67,9 @@ class MpsDaemons:
     @as_mps_error()
     def found(self) -> tuple[FoundMpsHome, ...]:
         """
-        All homes whose directories are there, with the daemons that run. What is no home is left alone, and told.
+        All homes with a directory, with the daemons that run. Other directories are left alone and logged.
 
-        Whether a daemon answers is `look`'s to find out: on a busy node that may take more than one try.
+        Whether a daemon answers is `look`'s to find out: on a busy node that may take more than one attempt.
         """
         deadline = Deadline(self._timeout_s)
         try:
@@ -109,7 +109,7 @@ class MpsDaemons:
         """
         Start the daemon of a home with its limits and its server, or find it running; returns pid and start time.
 
-        What a dead or deaf daemon of this home left is ended and cleaned away first. Raises MpsError.
+        A dead or unresponsive daemon of this home is ended and cleaned up first. Raises MpsError.
         """
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
@@ -144,7 +144,7 @@ class MpsDaemons:
     # -- while it runs --------------------------------------------------------------------------------------------
 
     def set_limits(self, order: SetMpsLimits) -> None:
-        """Set the limits of the next server and of those that run, and read them back. Raises MpsError."""
+        """Set the limits of the next server and of running ones, and read them back. Raises MpsError."""
         deadline = Deadline(self._timeout_s)
         _, control = self._home(order.home)
         control.set_defaults(order.limits, deadline.left_s)
@@ -154,10 +154,10 @@ class MpsDaemons:
     @as_mps_error()
     def look(self, order: WatchMps) -> MpsSeen:
         """
-        How a daemon is; not alive only when its process is gone.
+        The state of a daemon; not alive only when its process is gone.
 
-        Raises MpsError when it runs and does not answer within the time, when the binary cannot be run, and when the
-        process cannot be looked at.
+        Raises MpsError when it runs and does not answer in time, when the binary cannot be run, and when the process
+        cannot be read.
         """
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
@@ -195,11 +195,11 @@ class MpsDaemons:
     @as_mps_error()
     def terminate_clients(self, order: TerminateMpsClients) -> None:
         """
-        Have the servers let go of clients, each once. Raises MpsError; a dead daemon has no clients.
+        Have the servers disconnect clients, each once. Raises MpsError; a dead daemon has no clients.
 
-        Who is let go can compute no more, and is listed, with its memory, until its process ends (seen of 580.159):
-        that is for the next look at the device to find out, and nobody waits for it here. A process that is stopped is
-        left out, and said after the others: asked for it, the daemon hears nobody until that process ends.
+        A disconnected client can no longer compute, and is listed, with its memory, until its process ends (seen with
+        580.159): the next listing of the device shows that. A stopped process is skipped, and reported after the
+        others: if asked for it, the daemon answers no request until that process ends.
         """
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
@@ -226,16 +226,16 @@ class MpsDaemons:
         refusal = control.terminate(server, pid, deadline.left_s)
         if refusal and pid in control.clients_of(server, deadline.left_s):
             terminated.forget(pid)
-            raise MpsError(f"home {directory.home}: server {server} does not let go of {pid} (it said: {refusal})")
+            raise MpsError(f"home {directory.home}: server {server} does not disconnect {pid} (it printed: {refusal})")
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
     @as_mps_error()
     def stop(self, order: StopMps) -> None:
         """
-        Have the daemon quit, or kill it and its servers; see that no process is left, and remove the directories.
+        Have the daemon quit, or kill it and its servers; verify that no process is left, and remove the directories.
 
-        Fine when nothing is there. Raises MpsError when something stays.
+        Succeeds when nothing exists. Raises MpsError when something stays.
         """
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
@@ -256,7 +256,7 @@ class MpsDaemons:
                 self._ending.await_end(running, deadline.part_s(0.5))
             else:
                 self._ending.await_end(running, deadline.part_s(0.5))
-        # What was forked meanwhile, and what does not listen.
+        # Processes forked meanwhile, and those that do not react.
         self._ending.end(order.home, control.processes("", self._pods_of(owner)), deadline)
         directory.remove()
         self._forget_log(order.home)
@@ -268,7 +268,7 @@ class MpsDaemons:
         return directory, MpsControl(directory, self._control, self._processes, self._environment)
 
     def _pods_of(self, owner: HomeOwner | None) -> frozenset[str]:
-        """The pods that a home's daemon may be in: no tenant's, only those of the agents that have had it."""
+        """The pods that a home's daemon may be in: those of the agents that had it."""
         return frozenset({"", self._pod} | ({owner.agent_pod} if owner is not None else set()))
 
     def _answering(
@@ -305,7 +305,7 @@ class MpsDaemons:
         daemons = [process for process in running if not process.is_server]
         for _ in deadline.pauses():
             if len(daemons) < 2:
-                break  # a server that was forked just now looks like its daemon for a moment
+                break  # a newly forked server looks like its daemon for a moment
             running = control.processes(owner.device, self._pods_of(owner))
             daemons = [process for process in running if not process.is_server]
         return daemons[0] if daemons else None
@@ -314,10 +314,10 @@ class MpsDaemons:
         self, directory: HomeDirectory, control: MpsControl, owner: HomeOwner, deadline: Deadline
     ) -> MpsProcess:
         """
-        Start a daemon and wait until it answers, as one process: its forks on the way look like it.
+        Start a daemon and wait until it answers, as one process: its forks look like it at first.
 
-        An agent that was killed while it started this daemon leaves a launcher behind that nobody can know before it
-        has become the control binary. Then two daemons are in one directory: both go, and one is started.
+        An agent killed while it started this daemon leaves a launcher that cannot be recognised before it has become
+        the control binary. Then two daemons share one directory: both are ended, and one is started.
         """
         control.launch(owner.device, deadline.left_s)
         why = "it has no process"
@@ -346,7 +346,7 @@ class MpsDaemons:
         raise MpsError(f"home {directory.home}: its MPS control daemon was not ready in time: {why}; {said}")
 
     def _await_server(self, directory: HomeDirectory, control: MpsControl, uid: int, deadline: Deadline) -> int:
-        """The server for a user, started if there is none, as soon as it takes clients."""
+        """The server for a user, once it takes clients; started if there is none."""
         log = self._log_of(directory)
         servers = control.start_server(uid, deadline.left_s)
         server = servers[0] if servers else 0
@@ -354,7 +354,7 @@ class MpsDaemons:
             try:
                 state, _ = control.state_of(server, deadline.left_s) if server else (None, ())
             except NoAnswerError:
-                continue  # the time is over, or will be by the next turn
+                continue  # the time is over, or will be in the next round
             log.read()
             if state is None:
                 said = directory.last_line("server.log") or directory.last_line("control.log")
@@ -364,7 +364,7 @@ class MpsDaemons:
             user = log.owner_of(server)
             if user not in {None, uid}:
                 raise MpsError(f"home {directory.home}: its server {server} is of uid {user}, not of uid {uid}")
-            # One whose start is not in what is left of the log has been there for long (535.261 says no state).
+            # A server whose start is no longer in the log is an old one (535.261 reports no state).
             if state != "INITIALIZING" and (state or log.is_ready(server) or user is None):
                 return server
         raise MpsError(
@@ -385,7 +385,7 @@ class MpsDaemons:
 
 
 def _own_pid(processes: Processes) -> int:
-    """Ours as that /proc counts."""
+    """Our pid as that /proc counts."""
     try:
         return int((processes.root / "self").readlink().name)
     except (OSError, ValueError):

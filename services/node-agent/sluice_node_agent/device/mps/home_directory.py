@@ -1,8 +1,8 @@
 """
-The directories of one home of shares: made so that only its trust domain can reach the daemon, and removed whole.
+The directories of one home of shares: only its trust domain can reach the daemon, and they are removed as a whole.
 
-`<root>/<home>/home.json` says who the home is for and is on disk before a daemon is started, so that no daemon is ever
-without an owner. `pipe` holds the daemon's sockets, `log` its logs. It knows nothing of daemons and processes.
+`<root>/<home>/home.json` names the home's trust domain and is on disk before a daemon starts, so that no daemon is ever
+without an owner. `pipe` holds the daemon's sockets, `log` its logs.
 """
 
 import errno
@@ -24,26 +24,26 @@ from sluice_node_agent.device.processes import SHORT
 SOCKET_PATH_MAX = 107
 """Bytes of a unix socket's path: `sun_path` holds 108 with the end mark (unix(7))."""
 _LONGEST_SOCKET = "control_privileged"
-"""The daemon's socket with the longest name (seen of releases 535 and 550)."""
+"""The daemon's socket with the longest name (seen with releases 535 and 550)."""
 _ACL = "system.posix_acl_access"
 _ECHO = re.compile(
     r"\] (?:UI closed|NEW UI|Accepting connection\.\.\.|Cmd:.*|Removed Shm file at .*"
     r"|Server \d+ not found!?|Unknown command .*|[A-Z]+|\d[\d.]*[GM]?)$"
 )
-"""Lines of the control log that only mirror questions to the daemon and its answers."""
+"""Lines of the control log that only echo commands to the daemon and their answers."""
 _HOME_JSON_MAX_BYTES = 64 * 1024
 
 
 class MpsError(Exception):
-    """An MPS daemon did not do what it was asked to. Its text is one sentence."""
+    """An MPS operation failed. Its text is one sentence."""
 
 
 @contextmanager
 def as_mps_error() -> Iterator[None]:
     """
-    Raise what the machine could not do, such as a look at a process without a descriptor left, as an MpsError.
+    Raise failures of the machine, such as no free descriptor while reading a process, as an MpsError.
 
-    A daemon that nobody could look at is not gone: what is refused is tried again, what is "gone" is forgotten.
+    A daemon that could not be read is not gone: an error is retried, while a gone daemon is dropped.
     """
     try:
         yield
@@ -52,14 +52,14 @@ def as_mps_error() -> Iterator[None]:
 
 
 class HomeOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a home is for, as in home.json."""
+    """The owner of a home, as in home.json."""
 
     gpu: GpuUuid
     device: str
     namespace: str
     uid: int
     agent_pod: str = ""
-    """UID of the pod of the agent that started its daemon, empty without: the daemon's processes are in its cgroup."""
+    """UID of the pod of the agent that started its daemon, empty without one: the daemon is in its cgroup."""
 
 
 class HomeDirectory:
@@ -78,8 +78,8 @@ class HomeDirectory:
 
     def read(self) -> HomeOwner | None:
         """
-        Who it is for; None when there is no such home. Raises MpsError when what is there is no home, and OSError when
-        there is no descriptor or memory left to look: then nothing is known of it.
+        Its owner; None when there is no such home. Raises MpsError when the directory is not a home, and OSError when
+        no descriptor or memory is left to read it: then nothing is known about it.
         """
         try:
             with self._owner_file.open("rb") as file:
@@ -94,9 +94,9 @@ class HomeDirectory:
 
     def prepare(self, owner: HomeOwner) -> None:
         """
-        Make the directories, empty and with their modes, and write down who they are for.
+        Create the directories, empty and with their modes, and save their owner.
 
-        Whatever a dead daemon left in the pipe directory is cleaned away. Nobody may be running in it.
+        A dead daemon's files in the pipe directory are removed. No process may be running in it.
         """
         self.check_length()
         try:
@@ -114,7 +114,7 @@ class HomeDirectory:
             raise MpsError(f"home {self.home}: its directories cannot be made: {_reason(error)}") from error
 
     def check_length(self) -> None:
-        """Raise MpsError when no socket could have its name in here."""
+        """Raise MpsError when a socket's path in here would be too long."""
         longest = os.fsencode(self.pipe / _LONGEST_SOCKET)
         if len(longest) > SOCKET_PATH_MAX:
             excess = len(longest) - SOCKET_PATH_MAX
@@ -136,7 +136,7 @@ class HomeDirectory:
         return ""
 
     def last_line(self, name: str) -> str:
-        """The last line of one of its logs that says something; empty when there is none."""
+        """The last line of one of its logs that is not an echo; empty when there is none."""
         try:
             with (self.log / name).open("rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
@@ -146,7 +146,7 @@ class HomeDirectory:
         return next((line.strip() for line in reversed(lines) if line.strip() and not _ECHO.search(line)), "")
 
     def remove(self) -> None:
-        """Remove all of it, who it is for last: a home that is half removed is still known. Fine when it is gone."""
+        """Remove all of it, the owner last: a half-removed home is still known. Succeeds when it is gone."""
         try:
             if not self.path.exists():
                 return
@@ -163,7 +163,7 @@ class HomeDirectory:
             raise MpsError(f"home {self.home}: {self.path} cannot be removed: {_reason(error)}") from error
 
     def _prepare_root(self) -> None:
-        """The root, open for passing and closed for writing; one that others can write in is left as it is."""
+        """The root, open for passing and closed for writing; one that others can write to is left as it is."""
         if not self._root.is_dir():
             self._root.mkdir(parents=True, exist_ok=True)
             self._root.chmod(0o711)
@@ -192,15 +192,15 @@ class HomeDirectory:
 
 def _admit(directory: Path, uid: int) -> None:
     """
-    Let one user besides us pass a directory, by a POSIX access list: it stays ours, so he can change nothing in it.
+    Let one more user pass a directory, by a POSIX access list: it stays ours, so that user can change nothing in it.
 
-    The daemon's sockets are open to everybody (mode 0666, seen of 535 and 550), so the directory is the gate. The
+    The daemon's sockets are open to all (mode 0666, seen with 535 and 550), so the directory is the gate. The
     attribute's layout is that of linux/posix_acl_xattr.h: version 2, then tag, permissions, id per entry.
     """
     if uid == os.geteuid():
         return
-    nobody = 0xFFFFFFFF
-    entries = ((0x01, 7, nobody), (0x02, 5, uid), (0x04, 0, nobody), (0x10, 5, nobody), (0x20, 0, nobody))
+    no_id = 0xFFFFFFFF
+    entries = ((0x01, 7, no_id), (0x02, 5, uid), (0x04, 0, no_id), (0x10, 5, no_id), (0x20, 0, no_id))
     value = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
     try:
         os.setxattr(directory, _ACL, value)

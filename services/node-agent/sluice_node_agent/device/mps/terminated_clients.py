@@ -1,9 +1,8 @@
 """
-Which processes a home's servers were told to let go of, on disk before they are told: nobody is named twice.
+The clients that a home's servers were asked to disconnect, on disk before the request: each is named once.
 
-Asked again for a client that it has let go of, the daemon of release 580.159 answers neither that nor anything else for
-as long as the process lives (seen on an H200, docs/hardware): its neighbours could be watched and changed no more. So
-this outlives the agent. It talks to no daemon, and ends nothing.
+Asked again for a disconnected client, the daemon of release 580.159 answers no request while that process lives (seen
+on an H200, docs/hardware): its neighbours could no longer be polled or changed. So this list outlives the agent.
 """
 
 from pathlib import Path
@@ -17,14 +16,14 @@ from sluice_node_agent.device.processes import Processes
 
 _FILE = "terminated.json"
 _MAX_BYTES = 64 * 1024
-"""A server has at most some dozens of clients, and who has ended is forgotten."""
+"""A server has at most some dozens of clients, and ended ones are dropped."""
 
 
 class TerminatedClients:
-    """Who was told to go in one home, by process id and start time. Every method raises MpsError."""
+    """Disconnected clients of one home, by process id and start time. Every method raises MpsError."""
 
     def __init__(self, home: Path, processes: Processes) -> None:
-        """Read it from the home's directory; a file that is not there names nobody."""
+        """Read it from the home's directory; a missing file is empty."""
         self._path = home / _FILE
         self._processes = processes
         try:
@@ -37,7 +36,7 @@ class TerminatedClients:
             raise MpsError(f"{self._path} cannot be read: {why}; remove it once its clients have ended") from error
 
     def add(self, pid: int) -> bool:
-        """Note a process that lives and was not told yet; False when there is nothing to tell it."""
+        """Note a living process that is not listed; False when it is, or has ended."""
         started_at = self._processes.started_at(pid)
         if not started_at or self._told.get(pid) == started_at:
             return False
@@ -46,7 +45,7 @@ class TerminatedClients:
         return True
 
     def forget(self, pid: int) -> None:
-        """The daemon said that it did not take this one: it may be told again."""
+        """The daemon reported that it did not take this one: it may be asked again."""
         del self._told[pid]
         self._write()
 

@@ -1,7 +1,7 @@
 """
-How the processes of a home are ended for certain, and nobody else's: by a handle that cannot become another process.
+End the processes of a home, and no others: by a handle that cannot become another process.
 
-It decides nothing: who belongs to a home is `control`'s to say. Every wait has an end.
+`control` finds the processes. Every wait has a limit.
 """
 
 import errno
@@ -20,15 +20,15 @@ _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.004, 0.1
 
 
 class Deadline:
-    """When a call has to be over."""
+    """The end of a call's time."""
 
     def __init__(self, timeout_s: float) -> None:
-        """It has to be over in so many seconds."""
+        """Set the limit in seconds from now."""
         self._at = time.monotonic() + timeout_s
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left; never below a hundredth, so that what is nearly done may finish."""
+        """Seconds left; never below a hundredth, so that what is nearly done may finish."""
         return max(self._at - time.monotonic(), 0.01)
 
     @property
@@ -41,7 +41,7 @@ class Deadline:
         return self.left_s * part
 
     def pauses(self) -> Iterator[None]:
-        """Once at once, then after growing pauses, and a last time when the time is over."""
+        """Yield at once, then after growing pauses, and a last time when the time is over."""
         pause_s = _PAUSE_FIRST_S
         yield
         while (left_s := self._at - time.monotonic()) > 0:
@@ -51,10 +51,10 @@ class Deadline:
 
 
 class HomeTermination:
-    """Ends processes of MPS homes."""
+    """Ends the processes of MPS homes."""
 
     def __init__(self, processes: Processes) -> None:
-        """Tell processes apart by what `processes` says."""
+        """Identify processes through `processes`."""
         self._processes = processes
 
     def end(self, home: HomeId, running: tuple[MpsProcess, ...], deadline: "Deadline") -> None:
@@ -68,7 +68,7 @@ class HomeTermination:
             raise MpsError(f"home {home}: process {pids} of its MPS daemon does not end")
 
     def _kill(self, process: MpsProcess) -> bool:
-        """Kill a process, unless its pid is another's by now: the handle is taken before that is compared."""
+        """Kill a process, unless its pid is another's by now: the handle is taken before the comparison."""
         handle = -1
         try:
             handle = _handle_of(process.pid)
@@ -89,7 +89,7 @@ class HomeTermination:
 
     @as_mps_error()
     def await_end(self, running: tuple[MpsProcess, ...], timeout_s: float) -> tuple[MpsProcess, ...]:
-        """Wait for processes to end; returns those that have not. Raises MpsError when that cannot be seen."""
+        """Wait for processes to end; returns those that have not. Raises MpsError when they cannot be read."""
         left = running
         for _ in Deadline(timeout_s).pauses():
             left = tuple(process for process in left if self._processes.started_at(process.pid) == process.started_at)
@@ -101,7 +101,7 @@ class HomeTermination:
 
 
 def _handle_of(pid: int) -> int:
-    """The kernel's handle on a process; -1 on kernels before 5.3, which have none and leave microseconds to err in."""
+    """A pidfd of a process; -1 on kernels before 5.3, which have none: a race of microseconds remains there."""
     try:
         return os.pidfd_open(pid)
     except OSError as error:
@@ -111,7 +111,7 @@ def _handle_of(pid: int) -> int:
 
 
 def _reap(pid: int) -> None:
-    """Where the agent is the first process of its container, daemons become its children when they detach."""
+    """If the agent is pid 1 of its container, detached daemons become its children: reap them."""
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

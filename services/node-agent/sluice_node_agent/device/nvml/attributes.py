@@ -1,8 +1,8 @@
 """
-What a GPU is, asked of NVML: its name, sizes, place in the machine and health. Reads; changes nothing.
+Reads what a GPU is from NVML: its name, sizes, place in the machine and health.
 
-Each function raises NVML's errors as they are: who calls says whose GPU it was. What not every GPU or driver can tell
-is told as not known; a GPU that is lost is never taken for one that cannot tell.
+Each function raises NVML's errors unchanged: the caller adds the GPU. A fact that this GPU or driver does not report is
+returned as unknown; a lost GPU is never mistaken for one that does not report it.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from sluice_node_agent.device.nvml.mig import Handle, Mode
 
 MIB = 1024**2
 PER_LINK = 100
-"""How close one NVLink brings two GPUs, in the unit of `GpuReport.links`."""
+"""The weight of one NVLink between two GPUs, in the unit of `GpuReport.links`."""
 SYS = Path("/sys/bus/pci/devices")
 
 CORES_PER_SM: Mapping[tuple[int, int], int] = {
@@ -36,17 +36,17 @@ _AFFINITY_WORDS = 4
 _SWITCH = pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
 
 _UNTOLD = MISSING | {pynvml.NVML_ERROR_NOT_SUPPORTED}
-"""This GPU, or this driver, does not tell such a fact."""
+"""NVML codes for a fact that this GPU or driver does not report."""
 _CLIENTS_60_FROM = 13010
-"""CUDA 13.1 as nvmlSystemGetCudaDriverVersion_v2 tells it (major * 1000 + minor * 10)."""
+"""CUDA 13.1 in nvmlSystemGetCudaDriverVersion_v2's form (major * 1000 + minor * 10)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
     """
-    Where a GPU is: its PCI place, and what its active NVLinks lead to (other PCI places, or NVSwitches).
+    Where a GPU is: its PCI address, and the ends of its active NVLinks (PCI addresses, or NVSwitches).
 
-    `pci` is None where the driver tells none.
+    `pci` is None where the driver does not report it.
     """
 
     pci: tuple[int, int, int] | None
@@ -57,7 +57,7 @@ class Wiring:
 
 def mps_clients_max() -> int:
     """
-    How many clients one MPS server serves on a whole GPU: 48 until CUDA 13.0, 60 from CUDA 13.1 on.
+    The most clients of one MPS server on a whole GPU: 48 until CUDA 13.0, 60 from CUDA 13.1 on.
 
     NVIDIA MPS documentation, "Limitations". 48 when the driver's CUDA version is not known.
     """
@@ -67,10 +67,10 @@ def mps_clients_max() -> int:
 
 def memory_bytes(device: Handle) -> int:
     """
-    All memory of the GPU, that which the driver keeps for itself included (as nvidia-smi's memory.total); 0 where the
-    driver does not tell it of this GPU: one that has the machine's memory, as GB10, has none of its own to tell of.
+    The GPU's total memory, including the driver's own (as nvidia-smi's memory.total); 0 where the driver reports none:
+    a GPU with the machine's memory, as GB10, has none of its own.
 
-    Any other error is no answer, and raised: a size that is not known for a moment would be another model.
+    Any other error is raised: a temporarily unknown size would look like another model.
     """
     memory = told_or(_UNTOLD, None, pynvml.nvmlDeviceGetMemoryInfo, device)
     return int(memory.total) if memory is not None else 0
@@ -78,11 +78,11 @@ def memory_bytes(device: Handle) -> int:
 
 def multiprocessors(device: Handle, name: str, profiles: tuple[ProfileReport, ...]) -> int:
     """
-    All SMs of a whole GPU; 0 when nothing tells.
+    All SMs of a whole GPU; 0 when they cannot be determined.
 
     NVML has no call for it: attributes are for MIG devices only, and the largest profile can have fewer (98 of 108 on
-    an A100). So the catalog's number for the product; for others the CUDA cores over the cores per SM of their
-    architecture; else the largest profile's. Never fewer than that: one profile cannot have more than there are.
+    an A100). So: the catalog's number for the product; else the CUDA cores over the cores per SM of the architecture;
+    else the largest profile's. Never fewer than that.
     """
     least = max((profile.multiprocessors for profile in profiles), default=0)
     model = find_model(name)
@@ -95,7 +95,7 @@ def multiprocessors(device: Handle, name: str, profiles: tuple[ProfileReport, ..
 
 
 def health(device: Handle, mode: Mode) -> HealthFacts:
-    """What the driver says of the GPU's health."""
+    """The GPU's health facts."""
     return HealthFacts(
         mig_now=mode.now,
         mig_next=mode.after_reset,
@@ -111,7 +111,7 @@ def health(device: Handle, mode: Mode) -> HealthFacts:
 
 
 def wiring(device: Handle, *, mig: bool) -> Wiring:
-    """Where the GPU is, and what it is linked to. A GPU in MIG mode has no peers: P2P is off (MIG user guide)."""
+    """The GPU's address and links. A GPU in MIG mode has no peers: P2P is off (MIG user guide)."""
     found = told_or(_UNTOLD, None, pynvml.nvmlDeviceGetPciInfo_v3, device)
     pci = _place(found) if found is not None else None
     if mig:
@@ -131,7 +131,7 @@ def wiring(device: Handle, *, mig: bool) -> Wiring:
 
 def links(own: Wiring, others: Mapping[GpuUuid, Wiring]) -> dict[GpuUuid, int]:
     """
-    How close the other GPUs are: 100 for each NVLink between the two; those without are left out.
+    The weight of each linked GPU: 100 per NVLink; GPUs without links are left out.
 
     Behind NVSwitches every GPU reaches every other one with all links that both have there (as `NV18` in
     `nvidia-smi topo -m`).
@@ -148,7 +148,7 @@ def links(own: Wiring, others: Mapping[GpuUuid, Wiring]) -> dict[GpuUuid, int]:
 
 def numa_node(device: Handle, pci: tuple[int, int, int] | None) -> int | None:
     """
-    The NUMA node whose memory is closest to the GPU; None when the machine has no such node or does not tell.
+    The NUMA node whose memory is closest to the GPU; None when there is none or it is not reported.
 
     Not nvmlDeviceGetNumaNodeId: on machines where GPU memory is itself a NUMA node (Grace), that is the GPU's own.
     """
@@ -169,7 +169,7 @@ def numa_node(device: Handle, pci: tuple[int, int, int] | None) -> int | None:
 
 
 def _recovery_action(device: Handle) -> int | None:
-    """The recovery action that the driver asks for, 0 for none; None on drivers that do not tell (before R565)."""
+    """The driver's recovery action, 0 for none; None on drivers without it (before R565)."""
     values = known_or(None, pynvml.nvmlDeviceGetFieldValues, device, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None

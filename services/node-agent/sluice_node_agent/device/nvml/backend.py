@@ -1,9 +1,9 @@
 """
 The GPUs of a real node, through NVML: a `GpuBackend`.
 
-NVML is initialized once and kept. Handles are kept by UUID and fetched anew when one has gone stale, which a reset or a
-change of MIG mode does. A GPU that is lost never hides the others. What is known of a GPU is a reading's; nothing here
-decides, retries or waits. Only the modules `device.nvml*` may touch pynvml, and none of its errors gets out of them.
+NVML is initialized once. Handles are kept by UUID and fetched again when stale, after a reset or a change of MIG mode.
+A lost GPU never hides the others. Facts about a GPU come from its readings; nothing here decides, retries or waits.
+Only the modules `device.nvml*` touch pynvml, and none of its errors leaves them.
 """
 
 from collections.abc import Collection
@@ -14,8 +14,8 @@ import pynvml  # type: ignore[import-untyped]
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice.runtime import logs
-from sluice_node_agent.core.device_use import DeviceUse
 from sluice_node_agent.core.events import Holder
+from sluice_node_agent.core.usage import DeviceUse
 from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector, refusal
 from sluice_node_agent.device.gpu_health import RECOVERY_CHANGED, is_critical
 from sluice_node_agent.device.nvml import holders
@@ -38,7 +38,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class NvmlBackend:
-    """The GPUs that NVML knows on this node (a `GpuBackend`)."""
+    """The GPUs of this node in NVML (a `GpuBackend`)."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class NvmlBackend:
         fixed: FixedLayoutSelector = FixedLayoutSelector(),  # noqa: B008  # frozen
     ) -> None:
         """
-        Take hold of the driver. With `uuids` only these GPUs count; of `fixed` no layout is changed.
+        Initialize NVML. With `uuids` only these GPUs count; the layout of `fixed` ones is never changed.
 
         Raises BackendError.
 
-        A GPU that is lost already, and cannot even tell its UUID, is left out, told in the log, and `nameless`.
+        A GPU that is lost already, and cannot read its UUID, is left out, logged, and `nameless`.
         """
         self._processes = processes
         self._log = logs.get("nvml")
@@ -75,11 +75,11 @@ class NvmlBackend:
             self._log.warning("GPUs that were asked for are not on this node", gpus=missing)
 
     def boot_id(self) -> str:
-        """The kernel's boot id as it was when this began: a reboot ends this process."""
+        """The kernel's boot id at the start of this process, which a reboot ends."""
         return self._boot_id
 
     def driver_version(self) -> str:
-        """As NVML says it, `580.65.06`."""
+        """As NVML returns it, `580.65.06`."""
         return self._driver_version
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class NvmlBackend:
         return self._inventory.read()
 
     def nameless(self) -> dict[int, str]:
-        """The GPUs that `read` left out, because they could not tell their UUID: by index, why."""
+        """The GPUs that `read` left out, because they could not read their UUID: index to reason."""
         return self._inventory.nameless()
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
@@ -104,16 +104,16 @@ class NvmlBackend:
         )
 
     def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
-        """The id of the GPU instance of this profile at a placement, if there is one."""
+        """The id of the GPU instance of this profile at a placement; None if there is none."""
         doing = f"looking for a GPU instance of profile {profile_id} at {start}:{size}"
         return self._on(gpu, doing, lambda device: nvml_mig.instance_at(device, profile_id, start, size))
 
     def processes(self, gpu: GpuUuid, uuid: str) -> tuple[Holder, ...]:
-        """Processes with a context on a device, or with its files open; on a whole GPU those on its MIG devices too."""
+        """Processes with a context on a device, or its files open; on a whole GPU also those on its MIG devices."""
         return self._on(gpu, f"listing the processes of {uuid}", lambda device: self._holders(gpu, device, uuid))
 
     def remaining(self, gpu: GpuUuid) -> dict[str, int]:
-        """Per profile, how many more the driver says could be created now; empty without MIG."""
+        """How many more the driver can create now, per profile; empty without MIG."""
 
         def ask(device: Handle) -> dict[str, int]:
             return (
@@ -125,7 +125,7 @@ class NvmlBackend:
         return self._on(gpu, "asking what fits", ask)
 
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
-        """What these devices are used for, as far as the driver tells."""
+        """The use of these devices, as far as the driver reports it."""
         return self._on(gpu, "reading its use", lambda device: self._uses.read(gpu, device, wanted))
 
     # -- changing -------------------------------------------------------------------------------------------------
@@ -163,9 +163,9 @@ class NvmlBackend:
             there = nvml_mig.compute_instances(device, parent, gi_id)
             if not there:
                 raise NotFoundError(f"{gpu}: GPU instance {gi_id} has no compute instance")
-            # A foreign hand may have put more than one there: all must be the one that is meant.
+            # Another program may have created more than one there: all must be the expected one.
             others = [one.uuid for one in there if one.uuid and one.uuid != uuid]
-            if not others and not all(one.uuid for one in there):  # it may be the one, with its tenant on it
+            if not others and not all(one.uuid for one in there):  # it may be the expected one, in use
                 raise DeviceError(
                     f"{gpu}: GPU instance {gi_id} is a device that does not tell its UUID, perhaps {uuid}"
                 )
@@ -189,7 +189,7 @@ class NvmlBackend:
         self._on(gpu, f"destroying GPU instance {gi_id}", destroy)
 
     def set_exclusive_process(self, gpu: GpuUuid, *, exclusive: bool) -> None:
-        """Set the compute mode, and read it back: a driver that says yes and does not is an error."""
+        """Set the compute mode, and read it back: a driver that reports success without effect is an error."""
         wanted = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else pynvml.NVML_COMPUTEMODE_DEFAULT
         name = "EXCLUSIVE_PROCESS" if exclusive else "DEFAULT"
 
@@ -206,18 +206,19 @@ class NvmlBackend:
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
         """
-        Wait for the driver's events; returns the GPUs that have to be read, and those that tell their UUID by now.
+        Wait for the driver's events; returns the GPUs to read, and those that can read their UUID by now.
 
-        A critical Xid makes its GPU unhealthy until it was reset, or this process ends; one of an application changes
+        A critical Xid makes its GPU unhealthy until a reset or the end of this process; an application's Xid is only
+        logged.
         nothing and is only told in the log.
         """
         handles = self._inventory.handles.all()
         found: dict[GpuUuid, None] = {}
         for trouble in self._events.wait(handles, timeout_s):
-            if trouble.xid or trouble.gpu is None:  # else it may be an instance that we made ourselves
+            if trouble.xid or trouble.gpu is None:  # else it may be an instance of our own
                 self._log.warning("the driver reported an error", gpu=trouble.gpu, xid=trouble.xid)
             if trouble.gpu is None:
-                found.update(dict.fromkeys(handles))  # the readings find out whose it was
+                found.update(dict.fromkeys(handles))  # the readings find the GPU
             elif trouble.gpu in handles:
                 critical = trouble.xid != 0 and is_critical(trouble.xid)
                 if critical:
@@ -227,7 +228,7 @@ class NvmlBackend:
         return tuple(found | dict.fromkeys(self._inventory.named_by_now()))
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Shut NVML down."""
         self._events.close()
         self._uses.close()
         with told("letting go of the driver"):

@@ -1,13 +1,13 @@
 """
-What NVML's errors mean, in one table: the border at which they become the errors of `device.port`.
+Translates NVML's errors to those of `device.port`, in one table.
 
-Nothing of pynvml's exceptions gets past it. They cannot be hashed, and comparing one with any other exception raises
-(nvidia-ml-py 13, class NVMLError), so they would break whoever logs, collects or compares errors.
+No exception of pynvml gets past it. They cannot be hashed, and comparing one with any other exception raises
+(nvidia-ml-py 13, class NVMLError), so they would break code that logs, collects or compares errors.
 
-Nor does the UnicodeDecodeError that pynvml raises when what the driver says is no UTF-8, as a process's name in Latin-1
-or one that was cut within a letter. It is no NVMLError: it would get past all who mind only those, and end the agent.
+Nor does pynvml's UnicodeDecodeError for text of the driver that is not UTF-8, such as a process name in Latin-1 or one
+cut within a character. It is no NVMLError, so it would end the agent.
 
-Codes and their meaning: NVML API reference, `nvmlReturn_t`, and what each call says it returns.
+Codes and their meaning: NVML API reference, `nvmlReturn_t`, and each call's return values.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -69,7 +69,7 @@ _MEANINGS: dict[int, tuple[type[DeviceError], str]] = {
 _RESET_HELPS = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 _LOST = frozenset(code for code, (kind, _) in _MEANINGS.items() if kind is GpuLostError)
 MISSING = frozenset({pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH})
-"""The driver does not know the call, or another version of it."""
+"""The driver does not know the call, or has another version of it."""
 
 _NO_BACKEND: dict[int, str] = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
@@ -95,9 +95,9 @@ _NO_BACKEND: dict[int, str] = {
 
 def meaning(doing: str, code: int, gpu: GpuUuid | None = None) -> DeviceError:
     """
-    NVML's return code as our error. `doing` says which GPU and what was asked of it.
+    NVML's return code as our error. `doing` names the GPU and the operation.
 
-    A reset is advised only of a `gpu` that is known by its UUID: a place in the driver's list may be another's soon.
+    A reset is advised only for a `gpu` known by its UUID: an index may be another GPU's soon.
     """
     kind, words = _MEANINGS.get(code, (DeviceError, "the driver failed"))
     if code in _RESET_HELPS:
@@ -107,7 +107,7 @@ def meaning(doing: str, code: int, gpu: GpuUuid | None = None) -> DeviceError:
 
 @contextmanager
 def told(doing: str, gpu: GpuUuid | None = None) -> Iterator[None]:
-    """Raise NVML's errors, and pynvml's at what is no text, as those of `device.port`. Arguments as for `meaning`."""
+    """Raise NVML's errors, and pynvml's for invalid text, as those of `device.port`. Arguments as for `meaning`."""
     try:
         yield
     except pynvml.NVMLError as error:
@@ -118,8 +118,7 @@ def told(doing: str, gpu: GpuUuid | None = None) -> Iterator[None]:
 
 def known_or(default: T, call: Callable[..., T], *arguments: Any) -> T:
     """
-    A fact that not every GPU or driver can tell, or `default`. A GPU that is lost is no missing fact; a name that is
-    no text is one, for nobody could read it.
+    A fact that not every GPU or driver reports, or `default`. Invalid text counts as not reported, a lost GPU does not.
 
     Raises pynvml.NVMLError for a lost GPU only.
     """
@@ -135,9 +134,9 @@ def known_or(default: T, call: Callable[..., T], *arguments: Any) -> T:
 
 def told_or(untold: Collection[int], default: T, call: Callable[..., T], *arguments: Any) -> T:
     """
-    What `call` answers, or `default` where NVML says one of the codes `untold`: that this cannot be asked here.
+    The result of `call`, or `default` where NVML returns one of the codes `untold`: not reported here.
 
-    For what something is concluded from: any other error is no answer, and raised.
+    For facts that conclusions are drawn from: any other error is raised.
     """
     try:
         return call(*arguments)
@@ -148,7 +147,7 @@ def told_or(untold: Collection[int], default: T, call: Callable[..., T], *argume
 
 
 def older(call: Callable[[], T], instead: Callable[[], T]) -> T:
-    """What `call` answers, or `instead` on drivers that do not know it or speak another version of it."""
+    """The result of `call`, or of `instead` on drivers that do not know it or have another version of it."""
     try:
         return call()
     except pynvml.NVMLError as error:
@@ -158,7 +157,7 @@ def older(call: Callable[[], T], instead: Callable[[], T]) -> T:
 
 
 def no_backend(code: int) -> BackendError:
-    """Why the GPUs of this node cannot be used at all, as one sentence with the remedy."""
+    """Why the GPUs of this node cannot be used, as one sentence with the remedy."""
     words = _NO_BACKEND.get(code)
     if words is None:
         _, cause = _MEANINGS.get(code, (DeviceError, "the driver failed"))

@@ -1,8 +1,8 @@
 """
-What NVML tells by itself: an event set, waited for by one thread.
+NVML's events: an event set that one thread waits for.
 
-Which GPUs are in it is brought up to date before each wait, because a GPU that was reset is not in it any more. A GPU
-or driver that knows no events is left out, and is seen by the agent's own readings only.
+GPUs are registered before each wait if needed, because a reset removes a GPU from the set. A GPU or driver without
+events is left out; the agent's own readings cover it.
 """
 
 import threading
@@ -18,9 +18,9 @@ from sluice_node_agent.device.nvml.handles import address
 from sluice_node_agent.device.nvml.mig import MIG_PREFIX, Handle
 
 STEP_S = 0.5
-"""The longest single wait inside NVML: `close` waits for its end, because a set that is waited for may not be freed."""
+"""The longest single wait inside NVML: `close` waits for its end, because a set in use must not be freed."""
 EVENTS_MAX = 256
-"""Events taken in one wait: more than the Xids of a bad second on eight GPUs; the others come with the next wait."""
+"""Events per wait: more than the Xids of a bad second on eight GPUs; others come with the next wait."""
 
 _XID = pynvml.nvmlEventTypeXidCriticalError
 _WANTED = (
@@ -36,7 +36,7 @@ _WANTED = (
 
 @dataclass(frozen=True, slots=True)
 class GpuEvent:
-    """Something happened to a GPU; `xid` is 0 when it is none. `gpu` is None when NVML does not say whose it is."""
+    """An event of a GPU; `xid` is 0 for other events. `gpu` is None when NVML does not name it."""
 
     gpu: GpuUuid | None
     xid: int = 0
@@ -46,7 +46,7 @@ class EventSet:
     """One event set. `wait` is called by one thread at a time; `forget` and `close` by any."""
 
     def __init__(self) -> None:
-        """Nothing is registered yet."""
+        """Start with no GPU registered."""
         self._log = logs.get("nvml")
         self._closing = threading.Event()
         self._waiting = threading.Lock()
@@ -59,16 +59,16 @@ class EventSet:
             self._log.warning("this driver reports no errors by itself", code=error.value)
 
     def forget(self, gpu: GpuUuid) -> None:
-        """The GPU was reset, or has another handle: it has to be registered again."""
+        """The GPU was reset, or has another handle: register it again."""
         with self._lock:
             self._registered.discard(gpu)
 
     def wait(self, devices: Mapping[GpuUuid, Handle], timeout_s: float) -> tuple[GpuEvent, ...]:
-        """What happened to these GPUs, waited for up to `timeout_s`. Ends early when it is closed."""
+        """The events of these GPUs, within up to `timeout_s`. Ends early when it is closed."""
         with self._waiting:
             for gpu, device in devices.items():
                 self._register(gpu, device)
-            # By handle: a GPU that fell off the bus cannot tell its UUID any more.
+            # By handle: a GPU that fell off the bus cannot read its UUID.
             whose = {address(device): gpu for gpu, device in devices.items()}
             if self._set is None or not self._registered:
                 self._closing.wait(timeout_s)
@@ -76,12 +76,12 @@ class EventSet:
             end = time.monotonic() + timeout_s
             found: list[GpuEvent] = []
             while not self._closing.is_set() and len(found) < EVENTS_MAX:
-                # Once there is one, only what is there already is taken too.
+                # After the first, only pending ones are taken.
                 left_s = 0.0 if found else min(STEP_S, max(0.0, end - time.monotonic()))
                 trouble = self._next(left_s, whose)
                 if trouble is not None:
                     found.append(trouble)
-                    if trouble.gpu is None:  # all are read anyway; NVML may say the same again at once
+                    if trouble.gpu is None:  # all are read anyway; NVML may repeat it at once
                         self._closing.wait(max(0.0, min(STEP_S, end - time.monotonic())))
                         break
                 elif found or time.monotonic() >= end:
@@ -89,7 +89,7 @@ class EventSet:
             return tuple(found)
 
     def close(self) -> None:
-        """End the wait that is under way, and free the set. Calling it twice is calling it once."""
+        """End the current wait, and free the set. Idempotent."""
         self._closing.set()
         with self._waiting:
             if self._set is not None:
@@ -107,7 +107,7 @@ class EventSet:
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_TIMEOUT:
                 return None
-            # A GPU fell off the bus, most likely. Which one is found by reading them all.
+            # A GPU fell off the bus, most likely. Reading all of them finds it.
             self._log.warning("waiting for the driver's events failed", code=error.value)
             return GpuEvent(None)
         xid = int(event.eventData) if event.eventType & _XID else 0
@@ -123,7 +123,7 @@ class EventSet:
             if wanted:
                 pynvml.nvmlDeviceRegisterEvents(device, wanted, self._set)
         except pynvml.NVMLError as error:
-            # Not tried again until the GPU was reset: it would fail as often as it is tried.
+            # Not retried before a reset: it would fail each time.
             self._log.warning("this GPU reports no errors by itself", gpu=gpu, code=error.value)
 
 
@@ -132,6 +132,6 @@ def _gpu_of(device: Handle) -> GpuUuid | None:
         uuid = str(pynvml.nvmlDeviceGetUUID(device))
         if uuid.startswith(MIG_PREFIX):
             uuid = str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)))
-    except (pynvml.NVMLError, UnicodeDecodeError):  # a UUID that is no text is nobody's: all are read then
+    except (pynvml.NVMLError, UnicodeDecodeError):  # invalid text names no GPU: all are read then
         return None
     return GpuUuid(uuid)

@@ -1,8 +1,8 @@
 """
-NVML's handles of GPUs, kept by UUID and fetched anew when one has gone stale. Any thread may ask.
+NVML's handles of GPUs, kept by UUID and fetched again when stale. Thread-safe.
 
-A handle is stale after a reset or a change of MIG mode. NVML then says "invalid argument", or that the GPU is lost, and
-may give the same pointer to another GPU ("handles may be reused", nvml.h).
+A handle is stale after a reset or a change of MIG mode. NVML then returns "invalid argument" or "GPU is lost", and may
+give the same pointer to another GPU ("handles may be reused", nvml.h).
 """
 
 import threading
@@ -24,21 +24,21 @@ class GpuHandles:
     """The handles of one node's GPUs."""
 
     def __init__(self, renewed: Callable[[GpuUuid], None]) -> None:
-        """Call `renewed` for a GPU that has another handle than before: what was known of it may be wrong."""
+        """Call `renewed` for a GPU whose handle changed: facts kept about it may be wrong."""
         self._renewed = renewed
         self._lock = threading.Lock()
         self._handles: dict[GpuUuid, Handle] = {}
 
     def all(self) -> dict[GpuUuid, Handle]:
-        """All that are known now."""
+        """All known handles."""
         with self._lock:
             return dict(self._handles)
 
     def at(self, index: int, known: GpuUuid | None) -> tuple[GpuUuid, Handle]:
         """
-        The GPU at NVML's index. Not kept. Raises DeviceError when it cannot tell its UUID.
+        The GPU at NVML's index. Not kept. Raises DeviceError when it cannot read its UUID.
 
-        `known` was there the last time, and is the one that the error then speaks of.
+        `known` was there the last time, and is the one that the error names.
         """
         with told(f"GPU {index}", known):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -54,10 +54,10 @@ class GpuHandles:
 
     def on(self, gpu: GpuUuid, doing: str, action: Callable[[Handle], T]) -> T:
         """
-        Do something with a GPU's handle; once more with a new one when that one was stale. Raises DeviceError.
+        Call `action` with a GPU's handle; once more with a new one when that was stale. Raises DeviceError.
 
-        The UUID is compared first, so that nothing is ever done to another GPU. An error that a stale handle may have
-        caused counts when a handle fetched anew is the same one. `doing` goes into the errors' sentences.
+        The UUID is compared first, so that no action reaches another GPU. An error that a stale handle may have caused
+        counts only if a newly fetched handle is the same. `doing` goes into the errors' messages.
         """
         what = f"{gpu}: {doing}"
         handle = self._valid(gpu)
@@ -79,7 +79,7 @@ class GpuHandles:
                 if str(pynvml.nvmlDeviceGetUUID(handle)) == gpu:
                     return handle
             except (pynvml.NVMLError, UnicodeDecodeError):
-                pass  # stale, slow or lost, or says what is no UUID: fetching it anew tells which
+                pass  # stale, slow, lost, or no valid UUID: fetching it again shows which
         return self._fetch(gpu)
 
     def _fetch(self, gpu: GpuUuid) -> Handle:
@@ -94,5 +94,5 @@ class GpuHandles:
 
 
 def address(handle: Handle) -> int | None:
-    """What tells two handles apart; None for no handle."""
+    """The address that identifies a handle; None for no handle."""
     return cast(handle, c_void_p).value

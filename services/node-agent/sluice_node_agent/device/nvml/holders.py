@@ -1,8 +1,8 @@
 """
-Which processes are on a GPU or MIG device: those that NVML knows of, and those that only hold its device files.
+Which processes are on a GPU or MIG device: those that NVML lists, and those that only hold its device files.
 
 The second kind keeps a device busy too, and NVML does not list it (NVIDIA/DCGM issues 95 and 276, Project-HAMi/HAMi
-issue 1088): "in use by another client" with no process to be seen.
+issue 1088): "in use by another client" without a visible process.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,14 +19,14 @@ from sluice_node_agent.device.processes import Processes
 
 MPS_SERVER = "nvidia-cuda-mps-server"
 _COMM_LENGTH = 15
-"""The kernel keeps this much of a process's name (TASK_COMM_LEN in proc(5), less the final zero)."""
+"""The kernel keeps this many characters of a process's name (TASK_COMM_LEN in proc(5), less the final zero)."""
 CAPS = "/dev/nvidia-caps/nvidia-cap"
 _UNSUPPORTED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED})
 _UNTOLD = MISSING | _UNSUPPORTED
-"""This driver, or this GPU, has no such list. Any other error would be a list that nobody has seen."""
+"""This driver, or this GPU, has no such list. Any other error would hide a list."""
 _UNTOLD_OF_INSTANCES = _UNTOLD | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
 """
-Where a MIG device that has just told its compute processes is no valid argument, the driver takes none for this list.
+Where a MIG device that has just listed its compute processes is no valid argument, the driver has no such list for it.
 """
 
 
@@ -41,7 +41,7 @@ def mig_files(device: Handle, gi_id: int, ci_id: int) -> tuple[str, ...]:
     The capability files of a MIG device: of its GPU instance and of its compute instance.
 
     Minor numbers: kernel-open/nvidia/nv-caps.c of NVIDIA/open-gpu-kernel-modules: 1 and 2 are mig/config and monitor,
-    then 15 GPU instances per GPU with 8 compute instances each. /dev/nvidia<n> says nothing: all instances open it.
+    then 15 GPU instances per GPU with 8 compute instances each. /dev/nvidia<n> identifies none: all instances open it.
     """
     minor = told_or(_UNSUPPORTED, None, pynvml.nvmlDeviceGetMinorNumber, device)
     if minor is None:
@@ -52,16 +52,16 @@ def mig_files(device: Handle, gi_id: int, ci_id: int) -> tuple[str, ...]:
 
 def using(handle: Handle, *, is_instance: bool = False) -> dict[int, None]:
     """
-    Pids with a context on a GPU or MIG device, in NVML's order: of compute, of compute over MPS, and of graphics.
+    Pids with a context on a GPU or MIG device, in NVML's order: compute, compute over MPS, and graphics.
 
     On a whole GPU in MIG mode those of all instances, as far as the caller may see them (nvml.h). Raises NVML's errors:
-    a list that was not told is not an empty one.
+    an unavailable list is not an empty one.
     """
     return dict.fromkeys(memory_of(handle, is_instance=is_instance))
 
 
 def memory_of(handle: Handle, *, is_instance: bool = False) -> dict[int, int | None]:
-    """The processes of `using`, and the bytes of device memory that each holds; None where the driver does not tell."""
+    """The processes of `using`, and the bytes of device memory that each holds; None where it is not reported."""
     compute = _either(
         pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2, handle
     )
@@ -103,7 +103,7 @@ def holders(pids: Iterable[int], files: tuple[str, ...], processes: Processes) -
 
 @contextmanager
 def listing() -> Iterator[None]:
-    """Raise what keeps us from looking at processes as a DeviceError: it is tried again, and no "nobody is there"."""
+    """Raise failures to list processes as a DeviceError: it is retried, and never means an empty list."""
     try:
         yield
     except OSError as error:
@@ -112,22 +112,22 @@ def listing() -> Iterator[None]:
 
 def is_node_server(pid: int, processes: Processes) -> bool:
     """
-    Whether a process is an MPS server of the node or of our own pod. A tenant may call a process of his own like one,
-    but cannot leave his pod's cgroup.
+    Whether a process is an MPS server of the node or of our own pod. A tenant may use its name, but cannot leave its
+    pod's cgroup.
     """
     holder = _holder(pid, processes)
     return holder.kind == "mps" and holder.owner in {"", processes.own_pod()}
 
 
 def _either(newer: Callable[[Handle], Iterable[Any]], before: Callable[[Handle], Iterable[Any]], handle: Handle) -> Any:
-    """A list of processes, on drivers that know only the version before (R470), too."""
+    """A list of processes, also on drivers that know only the version before (R470)."""
     return older(lambda: newer(handle), lambda: before(handle))
 
 
 def _holder(pid: int, processes: Processes) -> Holder:
     name = processes.name_of(pid)
     told = str(known_or("", pynvml.nvmlSystemGetProcessName, pid)).rpartition("/")[2]
-    # The kernel cuts the name, and does the same to that of nvidia-cuda-mps-control, which has no context.
+    # The kernel cuts this name, as it does for nvidia-cuda-mps-control, which has no context.
     server = MPS_SERVER in {name, told} or name == MPS_SERVER[:_COMM_LENGTH]
     kind: HolderKind = "mps" if server else "compute"
     return Holder(pid, processes.pod_of(pid), MPS_SERVER if server else name or told, kind)

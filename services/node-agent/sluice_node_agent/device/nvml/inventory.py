@@ -1,10 +1,10 @@
 """
-What is known of a node's GPUs: each reading, and of a GPU that is lost, what was known before.
+The node's GPUs: the last reading of each, and for a lost GPU, what was known before.
 
-A GPU that cannot be read never hides the others, and is reported as lost for as long as this process lives, from its
-beginning on where it can tell its UUID (else it is `nameless`): only a reading that succeeds says that it is back. If
-the driver had said that it is gone, it was reset meanwhile, and its errors are over; if it was only slow to answer (a
-timeout, an error without a reason), it has them still. Nothing here changes a GPU.
+A GPU that cannot be read never hides the others. It is reported lost while this process lives, from the start on if it
+can read its UUID (else it is `nameless`), until a reading succeeds. If the driver had reported it gone, it was reset,
+and its errors are over; if it was only slow (a timeout, an error without a reason), it still has them. Nothing here
+changes a GPU.
 """
 
 import threading
@@ -31,18 +31,18 @@ from sluice_node_agent.device.nvml.mig import Handle
 from sluice_node_agent.device.port import DeviceError, GpuLostError, NoPermissionError
 
 NAMES_EVERY_S = 30.0
-"""So often a GPU that could not tell its UUID is asked for it: the call may take long on one that does not answer."""
+"""How often a nameless GPU is asked for its UUID: the call may take long on one that does not answer."""
 
 
 class _Silence(NamedTuple):
-    """Why a GPU cannot be read, and whether the driver says that it is gone: then only a reset brings it back."""
+    """Why a GPU cannot be read, and whether the driver reports it gone: then only a reset brings it back."""
 
     why: str
     gone: bool
 
 
 class GpuInventory:
-    """The GPUs of one node, as they are read. Any thread may ask."""
+    """The GPUs of one node, as read. Thread-safe."""
 
     def __init__(self, events: EventSet, *, only: Collection[str], fixed: FixedLayoutSelector) -> None:
         """Know nothing yet. With `only`, other GPUs do not count. Raises pynvml.NVMLError for a driver that is lost."""
@@ -78,7 +78,7 @@ class GpuInventory:
                 self.handles.keep(gpu, handle)
                 there[gpu] = index
         reports = {gpu: self._read_or_lost(gpu, index) for gpu, index in there.items()}
-        all_told = not silent  # else a GPU that is missing may be one that did not tell its UUID
+        all_told = not silent  # else a missing GPU may be one without a UUID
         for gpu, known in self._known().items():
             if gpu not in reports:
                 said = silent.pop(known.index, None) if known_at.get(known.index) == gpu else None
@@ -91,15 +91,15 @@ class GpuInventory:
         return tuple(sorted(map(self._linked, reports.values()), key=lambda report: report.index))
 
     def nameless(self) -> dict[int, str]:
-        """The GPUs that `read` left out, because they could not tell their UUID: by index, why."""
+        """The GPUs that `read` left out, because they could not read their UUID: index to reason."""
         with self._lock:
             return dict(self._nameless)
 
     def named_by_now(self) -> tuple[GpuUuid, ...]:
         """
-        Those of the `nameless` that tell their UUID by now, each once. Asked of the driver every so often only.
+        The `nameless` GPUs that can read their UUID by now, each once. The driver is asked at an interval.
 
-        Nobody else asks for a GPU that has no name, so that this is never beside another call about it.
+        No other call is made about a nameless GPU, so this one never overlaps another.
         """
         now = time.monotonic()
         if not self._nameless or now < self._ask_names_at:
@@ -131,7 +131,7 @@ class GpuInventory:
             return self._lose(known, _silence(error))
 
     def profiles_of(self, gpu: GpuUuid, device: Handle) -> tuple[ProfileReport, ...]:
-        """Kept by MIG mode too: nothing says that they are the same with MIG off."""
+        """Kept by MIG mode too: they may differ with MIG off."""
         key = (gpu, nvml_mig.mode(device).now)
         with self._lock:
             found = self._profiles.get(key)
@@ -142,20 +142,20 @@ class GpuInventory:
         return found
 
     def is_fixed(self, gpu: GpuUuid) -> bool:
-        """Whether the layout of a GPU that was read is its administrator's."""
+        """Whether a GPU that was read has a fixed layout."""
         known = self._known().get(gpu)
         return known is not None and known.fixed_layout
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _read_or_lost(self, gpu: GpuUuid, index: int) -> GpuReport:
-        """One GPU as it is, or as lost. Raises NoPermissionError for one that never could be read."""
+        """One GPU's reading, or as lost. Raises NoPermissionError for one that could never be read."""
         known = self._known().get(gpu)
         try:
             return self._read(gpu, index)
         except DeviceError as error:
             if known is None and isinstance(error, NoPermissionError):
-                raise  # none of its GPUs can be read by this process, however often it tries
+                raise  # this process may read none of its GPUs, and retries do not help
             if known is None:
                 known = never_read(gpu, index, str(error), fixed=(gpu, index) in self._fixed)
                 with self._lock:
@@ -172,7 +172,7 @@ class GpuInventory:
         self._log.warning("a lost GPU answers again", gpu=gpu, was_reset=silence.gone)
         if not silence.gone:
             return report
-        # Only a reset brings it back: its errors are gone, and so is its place in the event set.
+        # It was reset: its errors are gone, and its event registration too.
         self.xids.clear(gpu)
         self._renewed(gpu)
         return self._read(gpu, index)
@@ -209,8 +209,8 @@ class GpuInventory:
 
     def _lose(self, known: GpuReport, now: _Silence) -> GpuReport:
         with self._lock:
-            # As it was first said: a sentence that changed with each reading would be news each time. That a slow GPU
-            # is gone now is news, and stays so: no later error says that it was not.
+            # The first reason stays: a message that changed with each reading would be news each time. That a slow GPU
+            # is gone now is news, and stays too: no later error takes it back.
             before = self._silent.get(known.uuid)
             said = now if before is None or (now.gone and not before.gone) else before
             self._silent[known.uuid] = said
@@ -228,7 +228,7 @@ class GpuInventory:
         return msgspec.structs.replace(report, links=attributes.links(own, wirings))
 
     def _renewed(self, gpu: GpuUuid) -> None:
-        """Its handle is another one, or it came back: what was kept of it may be wrong."""
+        """Its handle changed, or it came back: facts kept about it may be wrong."""
         with self._lock:
             for mig in (False, True):
                 self._profiles.pop((gpu, mig), None)

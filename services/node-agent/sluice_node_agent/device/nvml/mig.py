@@ -1,9 +1,9 @@
 """
 MIG through NVML: profiles, placements, GPU instances and compute instances of one device handle.
 
-Each function asks NVML once and raises its errors as they are: who calls says whose GPU it was. Traps that are minded
-here (nvml.h and nvidia-ml-py 13): a profile's id is not the number it is queried by; a GPU instance's id says nothing
-of its placement; placements are passed by reference (by value the interpreter crashes); the index of MIG devices has
+Each function makes one NVML query and raises its errors unchanged: the caller adds the GPU. Traps that are handled here
+(nvml.h and nvidia-ml-py 13): a profile's id is not the number it is queried by; a GPU instance's id does not determine
+its placement; placements are passed by reference (by value the interpreter crashes); the index of MIG devices has
 holes; a GPU instance without compute instance is in no list of devices.
 """
 
@@ -23,21 +23,21 @@ Handle = Any
 """An opaque pointer of NVML."""
 
 _ABSENT = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT})
-"""What a profile query says of a profile that this GPU has not (3), or that this driver does not know (2)."""
+"""Codes of a profile query for a profile that this GPU (3) or this driver (2) does not have."""
 _INSTANCES_MAX = 64
 """No GPU has as many instances of one profile (at most 7 on the GPUs of 2026)."""
 MIG_PREFIX = "MIG-"
 
 
 class Mode(NamedTuple):
-    """MIG mode: as it is, and as it will be after the next reset."""
+    """MIG mode now, and after the next reset."""
 
     now: bool
     after_reset: bool
 
 
 class ComputeInstance(NamedTuple):
-    """A compute instance of a GPU instance. `ci_id` is unique in it only; `uuid` is its MIG device's, if it has one."""
+    """A compute instance. `ci_id` is unique in its GPU instance only; `uuid` is its MIG device's, if it has one."""
 
     ci_id: int
     handle: Handle
@@ -46,7 +46,7 @@ class ComputeInstance(NamedTuple):
 
 
 class MigDevice(NamedTuple):
-    """A MIG device: its handle, and the instances that it is made of."""
+    """A MIG device: its handle, and the ids of its instances."""
 
     handle: Handle
     gi_id: int
@@ -58,7 +58,7 @@ def mode(device: Handle) -> Mode:
     try:
         now, after_reset = pynvml.nvmlDeviceGetMigMode(device)
     except pynvml.NVMLError as error:
-        # Any other error is no "off": the instances of the GPU would be taken for gone.
+        # Any other error does not mean off: the GPU's instances would count as gone.
         if error.value not in {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}:
             raise
         return Mode(now=False, after_reset=False)
@@ -69,8 +69,8 @@ def profiles(device: Handle, total_bytes: int) -> tuple[ProfileReport, ...]:
     """
     All GPU instance profiles with their placements, smallest first; empty without MIG. `total_bytes`: the GPU's memory.
 
-    In the catalog's order, by slices, memory and id, not in that of NVML's enum: a GPU whose facts are the catalog's is
-    the catalog's model, and the order is one of them (`sluice.contracts.gpu_reports`).
+    In the catalog's order, by slices, memory and id, not by NVML's enum: the order is one of the facts that identify a
+    catalog model (`sluice.contracts.gpu_reports`).
     """
     found: dict[int, ProfileReport] = {}
     for enum in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
@@ -79,7 +79,7 @@ def profiles(device: Handle, total_bytes: int) -> tuple[ProfileReport, ...]:
             continue
         found[info.id] = ProfileReport(
             name=profile_name(
-                known_or("", getattr, info, "name", ""),  # pynvml decodes it when it is looked at
+                known_or("", getattr, info, "name", ""),  # pynvml decodes it on access
                 enum=enum,
                 compute_slices=info.sliceCount,
                 memory_mib=info.memorySizeMB,
@@ -109,7 +109,7 @@ def mig_uuids(device: Handle) -> dict[tuple[int, int], str]:
             ids = (pynvml.nvmlDeviceGetGpuInstanceId(mig), pynvml.nvmlDeviceGetComputeInstanceId(mig))
             found[ids] = str(pynvml.nvmlDeviceGetUUID(mig))
         except pynvml.NVMLError as error:
-            # A hole, or a device that went while it was read.
+            # A hole, or a device that was destroyed meanwhile.
             if error.value not in {pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT}:
                 raise
     return found
@@ -117,9 +117,10 @@ def mig_uuids(device: Handle) -> dict[tuple[int, int], str]:
 
 def instances(device: Handle, known: tuple[ProfileReport, ...], *, fixed: bool) -> tuple[InstanceReport, ...]:
     """
-    All GPU instances by placement, those without compute instance too. Needs the right to manage MIG.
+    All GPU instances by placement, also those without compute instance. Needs the right to manage MIG.
 
-    Of a `fixed` layout it is said what cannot be handed out: whoever made the compute instances may have made several.
+    On a `fixed` layout, instances that cannot be assigned get the reason: an administrator may have created several
+    compute instances in one.
     """
     uuids = _lowest(mig_uuids(device))
     names = {profile.profile_id: profile.name for profile in known}
@@ -135,7 +136,7 @@ def instances(device: Handle, known: tuple[ProfileReport, ...], *, fixed: bool) 
 
 
 def gpu_instance(device: Handle, gi_id: int) -> Handle:
-    """A GPU instance's handle. Raises NotFoundError when MIG is off too, where NVML says that it is not supported."""
+    """A GPU instance's handle. Raises NotFoundError also when MIG is off, where NVML returns "not supported"."""
     try:
         return pynvml.nvmlDeviceGetGpuInstanceById(device, gi_id)
     except pynvml.NVMLError as error:
@@ -145,7 +146,7 @@ def gpu_instance(device: Handle, gi_id: int) -> Handle:
 
 
 def instance(device: Handle, gi_id: int, known: tuple[ProfileReport, ...]) -> InstanceReport:
-    """One GPU instance. Asks about nothing else on the GPU, for it is asked after each making."""
+    """One GPU instance. Queries nothing else on the GPU, since it runs after each creation."""
     handle = gpu_instance(device, gi_id)
     info = pynvml.nvmlGpuInstanceGetInfo(handle)
     uuids = {(gi_id, each.ci_id): each.uuid for each in compute_instances(device, handle, gi_id)}
@@ -153,7 +154,7 @@ def instance(device: Handle, gi_id: int, known: tuple[ProfileReport, ...]) -> In
 
 
 def instance_at(device: Handle, profile_id: int, start: int, size: int) -> int | None:
-    """The id of the GPU instance of this profile at exactly this placement, if there is one. Asks about no other."""
+    """The id of the GPU instance of this profile at exactly this placement; None if there is none."""
     if not mode(device).now:
         return None
     for handle in _listed(pynvml.nvmlDeviceGetGpuInstances, device, profile_id, pynvml.c_nvmlGpuInstance_t):
@@ -182,11 +183,11 @@ def create_gpu_instance(
     device: Handle, known: tuple[ProfileReport, ...], profile_id: int, start: int, size: int
 ) -> int:
     """
-    Create at exactly this placement; returns the id that the driver chose. What does not tell its id is destroyed
-    again: a refused creation leaves nothing.
+    Create at exactly this placement; returns the id that the driver chose. An instance whose id cannot be read is
+    destroyed again: a refused creation leaves nothing.
 
-    Raises InvalidArgumentError for a profile or placement that the GPU does not list. NVML itself may say of such a
-    placement that resources are lacking (nvml.h allows both codes), which would be tried again for ever.
+    Raises InvalidArgumentError for a profile or placement that the GPU does not list. NVML itself may report
+    insufficient resources for it (nvml.h allows both codes), which would be retried without end.
     """
     profile = next((profile for profile in known if profile.profile_id == profile_id), None)
     if profile is None:
@@ -207,7 +208,7 @@ def create_compute_instance(device: Handle, gi_id: int, known: tuple[ProfileRepo
     Create the compute instance that fills a GPU instance; returns the MIG device's UUID.
 
     Raises NotSupportedError when no compute instance profile fits. A compute instance whose MIG device cannot be found
-    is destroyed again: nobody could ever name it.
+    is destroyed again: it could never be referred to.
     """
     handle = gpu_instance(device, gi_id)
     profile_id = _filling_profile(handle, known)
@@ -238,7 +239,7 @@ def compute_instances(device: Handle, gpu_instance: Handle, gi_id: int) -> list[
 
 
 def remaining(device: Handle, known: tuple[ProfileReport, ...]) -> dict[str, int]:
-    """Per profile, how many more the driver says could be created now."""
+    """How many more the driver can create now, per profile."""
     return {
         profile.name: int(pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device, profile.profile_id))
         for profile in known
@@ -246,12 +247,12 @@ def remaining(device: Handle, known: tuple[ProfileReport, ...]) -> dict[str, int
 
 
 def memory_slices(known: tuple[ProfileReport, ...]) -> int:
-    """How many units of placement the GPU has: 8 on most models, 12 on some; 1 without MIG."""
+    """The GPU's units of placement: 8 on most models, 12 on some; 1 without MIG."""
     return max((span.start + span.size for profile in known for span in profile.placements), default=1)
 
 
 def compute_slices(known: tuple[ProfileReport, ...]) -> int:
-    """How many compute slices the largest profile has; 1 without MIG."""
+    """The compute slices of the largest profile; 1 without MIG."""
     return max((profile.compute_slices for profile in known), default=1)
 
 
@@ -259,7 +260,7 @@ def compute_slices(known: tuple[ProfileReport, ...]) -> int:
 
 
 def _why_not_whole(device: Handle, gpu_instance: Handle, gi_id: int, known: tuple[ProfileReport, ...]) -> str:
-    """Why the compute instances of a GPU instance are not one that fills it; empty when they are."""
+    """Why a GPU instance is not filled by one compute instance; empty when it is."""
     there = compute_instances(device, gpu_instance, gi_id)
     if len(there) > 1:
         return f"it has {len(there)} compute instances; only one that fills it can be handed out"
@@ -293,10 +294,10 @@ def _compute_profile_infos(gpu_instance: Handle) -> list[Any]:
 
 def _filling_profile(gpu_instance: Handle, known: tuple[ProfileReport, ...]) -> int:
     """
-    The compute instance profile that has all of the GPU instance: its slices, and its SMs.
+    The compute instance profile that fills the GPU instance: same slices and SMs.
 
     By lookup, never by analogy: the double-memory 1g of Hopper is filled by another profile than the 1g, with as many
-    slices and more SMs. Where no profile has just its SMs, the largest of as many slices is meant.
+    slices and more SMs. Where no profile has exactly its SMs, it is the largest with as many slices.
     """
     wanted = pynvml.nvmlGpuInstanceGetInfo(gpu_instance).profileId
     profile = next((profile for profile in known if profile.profile_id == wanted), None)
@@ -313,9 +314,9 @@ def _uuid_of(device: Handle, gi_id: int, info: Any) -> str:
     """
     UUID of the MIG device of a compute instance.
 
-    Drivers put the MIG device into `device` of its info, though nvml.h calls that the parent; looking it up among all
-    MIG devices can take ten seconds on a busy node (both: NVIDIA's DRA driver). Whatever is there is taken for a MIG
-    device only when it says that it is one.
+    Drivers put the MIG device into `device` of its info, though nvml.h calls that the parent; searching all MIG devices
+    can take ten seconds on a busy node (both: NVIDIA's DRA driver). The handle counts as a MIG device only if NVML says
+    that it is one.
     """
     uuid = str(known_or("", pynvml.nvmlDeviceGetUUID, info.device)) if info.device else ""
     return uuid if uuid.startswith(MIG_PREFIX) else mig_uuids(device).get((gi_id, info.id), "")
@@ -335,8 +336,8 @@ def _listed(call: Callable[..., Any], parent: Handle, profile_id: int, kind: Any
     """
     The instances of one profile.
 
-    The array must be long enough for all there can be: nvml.h has `count` as what is returned, and not as its length.
-    Where a driver takes it for that too, it is right.
+    The array is long enough for all there can be: nvml.h documents `count` as the returned number, not as the array's
+    length. Drivers that use it as the length work too.
     """
     array: Array[Any] = (kind * _INSTANCES_MAX)()
     count = c_uint(_INSTANCES_MAX)
@@ -355,7 +356,7 @@ def _report(info: Any, names: Mapping[int, str], uuids: Mapping[int, str]) -> In
 
 
 def _lowest(uuids: Mapping[tuple[int, int], str]) -> dict[int, str]:
-    """Of each GPU instance, the MIG device of its first compute instance. Ours have one; foreign ones may have more."""
+    """The MIG device of each GPU instance's first compute instance. Ours have one; foreign ones may have more."""
     return {gi_id: uuid for (gi_id, _), uuid in sorted(uuids.items(), reverse=True)}
 
 

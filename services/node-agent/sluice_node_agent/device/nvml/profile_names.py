@@ -1,5 +1,5 @@
 """
-Names of MIG profiles on drivers that do not tell them: the first version of the profile query had no name.
+Names of MIG profiles for drivers that do not report them: the first version of the profile query had no name.
 
 Rule: NVIDIA/go-nvlib, pkg/nvlib/device/mig_profile.go: the memory is rounded up to eighths of the GPU's memory, and
 that fraction of the GPU's memory in whole GiB, rounded, is the number in the name. Suffixes follow the kind of the
@@ -22,7 +22,7 @@ SUFFIXES = {
 
 
 def profile_name(told: str, *, enum: int, compute_slices: int, memory_mib: int, total_bytes: int) -> str:
-    """The profile's name as the driver told it, without `MIG `, or as it follows from the profile's size."""
+    """The driver's name of the profile, without `MIG `, or the one that follows from its size."""
     name = told.strip().removeprefix(_PREFIX)
     try:
         return str(ProfileName.parse(name))

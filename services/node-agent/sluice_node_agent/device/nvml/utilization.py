@@ -1,16 +1,16 @@
 """
-What NVML tells of the use of devices, with what it does not tell left open.
+The use of devices as NVML reports it; what it does not report is None.
 
 Facts, from the NVML API reference and the comments of nvml.h:
 
 - `nvmlDeviceGetUtilizationRates` and `nvmlDeviceGetProcessUtilization` are not supported in MIG mode.
-- GPM (Hopper and newer) tells both of whole GPUs and of GPU instances, as the difference of two samples. So the first
-  look at a device tells nothing, and each later one tells of all the time since the one before.
-- Memory is told of GPUs and of MIG devices; of a process it may be "not available".
-- `nvmlDeviceGetProcessUtilization` has one sample for each process that did something, and says "not found" when none
-  did. Under MPS a driver may count all clients as their server: then nothing is known of each.
+- GPM (Hopper and newer) reports both for whole GPUs and for GPU instances, as the difference of two samples. So the
+  first sample of a device reports nothing, and each later one covers the time since the one before.
+- Memory is reported for GPUs and for MIG devices; for a process it may be "not available".
+- `nvmlDeviceGetProcessUtilization` has one sample per process that did something, and "not found" when none did. Under
+  MPS a driver may count all clients as their server: then each client's use is unknown.
 
-Nothing is changed on a device. Calls about one GPU come one at a time, as everywhere behind the port.
+Read-only. Calls about one GPU come one at a time, as everywhere behind the port.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,7 +21,7 @@ from typing import Any
 import pynvml  # type: ignore[import-untyped]
 
 from sluice.contracts.ids import GpuUuid
-from sluice_node_agent.core.device_use import DeviceUse, ProcessUse
+from sluice_node_agent.core.usage import DeviceUse, ProcessUse
 from sluice_node_agent.device.nvml import holders
 from sluice_node_agent.device.nvml import mig as nvml_mig
 from sluice_node_agent.device.nvml.attributes import MIB
@@ -40,26 +40,26 @@ _UNTOLD: tuple[float | None, float | None, float | None] = (None, None, None)
 
 @dataclass(slots=True)
 class _Gpu:
-    """What is kept of one GPU between two looks."""
+    """What is kept of one GPU between two samples."""
 
     gpm: bool | None = None
-    """Whether it has GPM; None before it was asked."""
+    """Whether it has GPM; None before it was queried."""
     samples: dict[str, Any] | None = None
     """The last GPM sample by device."""
     seen_us: int = 0
-    """The time of the last sample of processes, in the driver's own time."""
+    """The time of the last sample of processes, on the driver's clock."""
 
 
 class UtilizationReader:
-    """Looks at the use of the GPUs of one node, and keeps what the next look is compared with."""
+    """Samples the use of one node's GPUs, and keeps what the next sample is compared with."""
 
     def __init__(self, processes: Processes) -> None:
-        """Nothing was looked at yet."""
+        """Start without samples."""
         self._processes = processes
         self._gpus: dict[GpuUuid, _Gpu] = {}
 
     def read(self, gpu: GpuUuid, device: Handle, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
-        """The use of `wanted` devices of one GPU; those that are not there are left out. Raises NVML's errors."""
+        """The use of `wanted` devices of one GPU; missing ones are left out. Raises NVML's errors."""
         kept = self._gpus.setdefault(gpu, _Gpu())
         found = []
         if not nvml_mig.mode(device).now:
@@ -74,7 +74,7 @@ class UtilizationReader:
         return tuple(found)
 
     def close(self) -> None:
-        """Give the driver's samples back. Before NVML is left."""
+        """Free the driver's samples. Call it before NVML shuts down."""
         for kept in self._gpus.values():
             self._forget(kept, ())
         self._gpus.clear()
@@ -96,7 +96,7 @@ class UtilizationReader:
     def _gpm(
         self, kept: _Gpu, device: Handle, uuid: str, gi_id: int | None
     ) -> tuple[float | None, float | None, float | None]:
-        """Percent since the last look: any kernel ran, SMs busy, memory busy."""
+        """Percent since the last sample: any kernel ran, SMs busy, memory busy."""
         if kept.gpm is None:
             support = known_or(None, pynvml.nvmlGpmQueryDeviceSupport, device)
             kept.gpm = support is not None and bool(support.isSupportedDevice)
@@ -131,7 +131,7 @@ class UtilizationReader:
     def _using(
         self, handle: Handle, busy: Mapping[int, float] | None, *, is_instance: bool = False
     ) -> tuple[ProcessUse, ...]:
-        """Processes with a context. `busy` is None where the driver does not tell it of processes."""
+        """Processes with a context. `busy` is None where the driver does not report it per process."""
         memory = holders.memory_of(handle, is_instance=is_instance)
         with holders.listing():
             servers = {pid for pid in memory if holders.is_node_server(pid, self._processes)}
@@ -150,7 +150,7 @@ class UtilizationReader:
 
     @staticmethod
     def _busy(kept: _Gpu, device: Handle) -> dict[int, float] | None:
-        """Percent of the time by process, of those that did something since the last look."""
+        """Percent of the time per process, for those that did something since the last sample."""
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(device, kept.seen_us)
         except pynvml.NVMLError as error:
@@ -159,7 +159,7 @@ class UtilizationReader:
             if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
                 raise
             return None
-        # A buffer that was too large ends in entries of no process.
+        # A buffer that is too large ends in entries without a process.
         told = [sample for sample in samples if sample.timeStamp > kept.seen_us]
         kept.seen_us = max((int(sample.timeStamp) for sample in told), default=kept.seen_us)
         return {int(sample.pid): float(sample.smUtil) for sample in told}
@@ -185,7 +185,7 @@ def _difference(before: Any, now: Any) -> tuple[float | None, float | None, floa
 
 def _percent(metric: Any) -> float | None:
     value = float(metric.value)
-    return value if metric.nvmlReturn == pynvml.NVML_SUCCESS and 0 <= value <= 100 else None  # also no NaN
+    return value if metric.nvmlReturn == pynvml.NVML_SUCCESS and 0 <= value <= 100 else None  # this also excludes NaN
 
 
 def _free(sample: Any) -> None:

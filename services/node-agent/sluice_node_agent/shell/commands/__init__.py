@@ -1,1 +1,1 @@
-"""Commands that a person runs on the node itself."""
+"""Commands for operators on the node itself."""

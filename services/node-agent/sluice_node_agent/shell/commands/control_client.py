@@ -1,8 +1,8 @@
 """
-Asking the agent that runs on this node, over its control socket.
+Client of the agent on this node, over its control socket.
 
-Only its owner may open that socket, and nothing but this node's agent answers there. Whether an agent runs is told by
-the socket: one that refuses was left by an agent that was killed.
+Only its owner may open that socket, and only this node's agent answers there. A socket that refuses connections was
+left by a killed agent: none runs.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from sluice_node_agent.shell.paths import SOCKET_PATH_BYTES_MAX, fits_a_socket
 
 CONNECT_S = 2.0
 ANSWER_S = 10.0
-"""A release waits for the agent's next step, which may have to read a slow GPU first."""
+"""A release waits for the agent's next step, which may read a slow GPU first."""
 
 T = TypeVar("T")
 
@@ -35,11 +35,11 @@ class NoAgentError(ServiceError):
 
 
 class RefusedError(ServiceError):
-    """The agent did not do what it was asked to."""
+    """The agent refused the request."""
 
 
 def ask_snapshot(path: Path, node: str) -> NodeSnapshot:
-    """All that the agent knows of the node. Raises NoAgentError and RefusedError."""
+    """The agent's snapshot of the node. Raises NoAgentError and RefusedError."""
 
     async def ask(channel: grpc.aio.Channel) -> object:
         return await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(agent_pb2.GetInventoryRequest(node=node))
@@ -51,7 +51,7 @@ def ask_snapshot(path: Path, node: str) -> NodeSnapshot:
 
 
 def release_quarantine(path: Path, node: str, allocation: str, *, ignore_holders: bool) -> str:
-    """Have a quarantined slice tried again at once; what happens now. Raises NoAgentError and RefusedError."""
+    """Have a quarantined slice retried at once; returns the outcome. Raises NoAgentError and RefusedError."""
 
     async def ask(channel: grpc.aio.Channel) -> str:
         request = agent_pb2.ReleaseQuarantineRequest(node=node, allocation=allocation, ignore_holders=ignore_holders)

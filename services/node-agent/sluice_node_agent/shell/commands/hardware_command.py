@@ -1,8 +1,8 @@
 """
-`sluice-node-agent hardware`: what a person, or a test, does to a simulated node behind the agent's back.
+`sluice-node-agent hardware`: changes a simulated node behind the agent's back, for operators and tests.
 
-As on real nodes: reboot it, break something, run a process on a device, make or destroy an instance by hand. It only
-touches the hardware file, with the same refusals as the agent gets.
+As on real nodes: reboot it, inject a fault, run a process on a device, create or destroy an instance by hand. It
+changes only the hardware file, with the same refusals as the agent gets.
 """
 
 import argparse

@@ -1,8 +1,7 @@
 """
-This machine as the commands on a node look at it: which node it is, its journal, its GPUs, its programs.
+This machine, as the commands on a node see it: its node name, journal, GPUs and programs.
 
-It opens what it is asked for and changes nothing of the node: no lock is taken, no daemon started, and a simulated node
-that never ran is made in a temporary place.
+Read-only: no lock is taken, no daemon started, and a simulated node that never ran is created in a temporary place.
 """
 
 import os
@@ -27,9 +26,9 @@ from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import HardwareFile, HardwareFileError
 
 PROGRAM_S = 5.0
-"""How long a program may take to say its version."""
+"""How long a program may take to print its version."""
 _SAID_MAX = 10_000
-"""Characters of what a program says."""
+"""Characters kept of a program's output."""
 _NODES_LISTED = 8
 
 
@@ -38,7 +37,7 @@ class WhichNodeError(ServiceError):
 
 
 def choose_node(settings: NodeAgentSettings, named: str) -> NodeName:
-    """The node that is meant: the one named, else the only one there is. Raises WhichNodeError and FleetFileError."""
+    """The node that is named, else the only one. Raises WhichNodeError and FleetFileError."""
     if named:
         return NodeName(named)
     known: Sequence[str] = settings.nodes or [node.name for node in _fleet(settings)] or _seen(settings.data_dir)
@@ -52,7 +51,7 @@ def choose_node(settings: NodeAgentSettings, named: str) -> NodeName:
 
 @contextmanager
 def opened_machine(settings: NodeAgentSettings, node: NodeName) -> Iterator[Machine]:
-    """The machine that a node is, for the time of the `with`. Raises FleetFileError."""
+    """The machine of a node, within the `with`. Raises FleetFileError."""
     with tempfile.TemporaryDirectory(prefix="sluice-") as scratch:
         hardware = _hardware(settings, node, Path(scratch))
         processes = Processes()
@@ -77,7 +76,7 @@ def opened_machine(settings: NodeAgentSettings, node: NodeName) -> Iterator[Mach
 
 
 def look_into_journal(data_dir: Path, node: NodeName) -> ReadJournal:
-    """What the journal of a node says, or why it cannot be read."""
+    """The content of a node's journal, or why it cannot be read."""
     directory = paths.agent_directory(data_dir, node)
     try:
         records = read_journal(directory, node)
@@ -87,7 +86,7 @@ def look_into_journal(data_dir: Path, node: NodeName) -> ReadJournal:
 
 
 def run_program(command: Sequence[str]) -> Ran:
-    """Run a program that only says something. It gets no input, and ends within 5 s."""
+    """Run a program for its output. It gets no input, and ends within 5 s."""
     try:
         done = subprocess.run(  # noqa: S603 - paths come from PATH and settings, which are the operator's
             list(command),
@@ -120,7 +119,7 @@ def _fleet_node(settings: NodeAgentSettings, node: NodeName) -> NodeSpec | None:
 
 
 def _seen(data_dir: Path) -> list[str]:
-    """The nodes whose agents kept their things here."""
+    """The nodes whose agents have a directory here."""
     folder = data_dir / "agents"
     try:
         return sorted(place.name for place in folder.iterdir() if place.is_dir())
@@ -131,7 +130,7 @@ def _seen(data_dir: Path) -> list[str]:
 def _hardware(settings: NodeAgentSettings, node: NodeName, scratch: Path) -> HardwareFile | None:
     """The hardware of a simulated node; None on a real one."""
     file = HardwareFile(paths.hardware_path(settings.data_dir, node))
-    with suppress(PermissionError):  # who may not look is told so of the directories and of the journal
+    with suppress(PermissionError):  # without access, the checks of directories and journal report it
         if file.exists:
             return file
     if settings.fleet_file is None:
@@ -145,7 +144,7 @@ def _hardware(settings: NodeAgentSettings, node: NodeName, scratch: Path) -> Har
 
 
 def _mps_control(settings: NodeAgentSettings, node: NodeName, *, simulated: bool) -> tuple[str, str]:
-    """The MPS control program (or `off`), and what was asked for and not found."""
+    """The MPS control program (or `off`), and the name that was set but not found."""
     if settings.mps_control == MPS_OFF:
         return MPS_OFF, ""
     if settings.mps_control:
@@ -171,7 +170,7 @@ def _open(hardware: HardwareFile | None, processes: Processes, fixed: FixedLayou
 
 
 def _exclusive(hardware: HardwareFile | None) -> frozenset[GpuUuid] | None:
-    """The GPUs in compute mode EXCLUSIVE_PROCESS; None where nobody says it."""
+    """The GPUs in compute mode EXCLUSIVE_PROCESS; None if unknown."""
     if hardware is not None:
         return frozenset(gpu.uuid for gpu in hardware.read().gpus if gpu.exclusive_process)
     program = on_path("nvidia-smi")
@@ -185,7 +184,7 @@ def _exclusive(hardware: HardwareFile | None) -> frozenset[GpuUuid] | None:
 
 
 def _capabilities() -> int:
-    """Our effective set (proc(5), CapEff)."""
+    """Our effective capability set (proc(5), CapEff)."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)

@@ -1,8 +1,8 @@
 """
-`sluice-node-agent check | show | release-quarantine`: what a person asks of a node, on the node itself.
+`sluice-node-agent check | show | release-quarantine`: what an operator can do on the node itself.
 
-Exit codes: 0 all well, 1 something must be fixed or could not be done, 2 a wrong command. Every failure is one
-sentence; nothing here makes or destroys anything.
+Exit codes: 0 success, 1 something must be fixed or failed, 2 a wrong command. Every failure is one sentence; nothing
+here creates or destroys anything.
 """
 
 import argparse
@@ -120,7 +120,7 @@ def _settings(wanted: argparse.Namespace) -> NodeAgentSettings:
 
 
 def _looked_at(settings: NodeAgentSettings, node: NodeName) -> Shown:
-    """The node as its running agent says, else as journal and devices say."""
+    """The node from its running agent, else from journal and devices."""
     journal = look_into_journal(settings.data_dir, node)
     problems = [journal.problem] if journal.problem else []
     socket = paths.control_socket(settings.data_dir, node)

@@ -1,4 +1,4 @@
-"""What `check` and `show` print for people: aligned plain text, one line per thing. It decides nothing."""
+"""The text output of `check` and `show`: aligned plain text, one line per item."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,12 +24,12 @@ def findings_text(node: str, findings: Sequence[Finding]) -> str:
 
 
 def shown_text(shown: Shown) -> str:
-    """A node: GPUs with what is on them, homes of shares, slices, and what people must know."""
+    """A node: GPUs with their instances, homes of shares, slices, and problems."""
     return "\n".join(_lines(shown))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows with their columns below each other; nothing is cut."""
+    """Rows with aligned columns; nothing is cut."""
     if not rows:
         return []
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

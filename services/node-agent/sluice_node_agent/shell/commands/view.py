@@ -1,8 +1,8 @@
 """
-What `show` shows of a node, put together from what its agent says, or else from its journal and devices.
+The content of `show`, from the agent's snapshot, or without an agent from its journal and devices.
 
-Whom an instance belongs to is told from the journal first: an agent's report names an allocation, the journal also the
-home of shares or that it is kept warm. It reads nothing itself.
+The owner of an instance comes from the journal first: an agent's report only has the allocation, the journal also the
+home of shares and whether it is warm. Pure.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from sluice.contracts.messages import Booking, GpuReport, InstanceReport, NodeSn
 from sluice_node_agent.core.journal_records import NodeRecord, Record, SharedDeviceRecord, SliceRecord, WarmRecord
 
 Owner = Literal["slice", "home", "warm", "foreign", "free", "unusable"]
-"""`free` and `unusable`: of a fixed layout, with nobody's record."""
+"""`free` and `unusable`: of a fixed layout, without a record."""
 _REBOOTED = "the node was rebooted since its agent ran: standing slices are created again when it starts"
 
 
@@ -32,7 +32,7 @@ class ShownInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShownGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU as it is now."""
+    """A GPU's current state."""
 
     index: int
     uuid: GpuUuid
@@ -86,7 +86,7 @@ class ShownSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """A node. `problems` say what could not be read."""
+    """A node. `problems` name what could not be read."""
 
     node: str
     source: Literal["agent", "journal"]
@@ -104,7 +104,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shown_by_agent(snapshot: NodeSnapshot, records: Sequence[Record], problems: Sequence[str] = ()) -> Shown:
-    """What a running agent says; its journal adds homes and warm instances."""
+    """A node from its agent's snapshot; the journal adds homes and warm instances."""
     owners = _owners(records)
     return Shown(
         node=snapshot.node,
@@ -132,7 +132,7 @@ def shown_by_journal(
     driver_version: str,
     problems: Sequence[str] = (),
 ) -> Shown:
-    """What journal and devices say while no agent runs."""
+    """A node from journal and devices, while no agent runs."""
     owners = _owners(records)
     before = next((record.boot_id for record in records if isinstance(record, NodeRecord)), "")
     rebooted = bool(before and boot_id and before != boot_id)
@@ -155,7 +155,7 @@ _Owners = dict[tuple[str, int], tuple[Owner, str]]
 
 
 def _owners(records: Sequence[Record]) -> _Owners:
-    """Whose each instance is, by GPU and id. Homes and warm ones last: a share's slice may name its home's instance."""
+    """The owner of each instance, by GPU and id. Homes and warm ones last: a share's record may name its home's."""
     owners: _Owners = {}
     for record in records:
         if isinstance(record, SliceRecord):

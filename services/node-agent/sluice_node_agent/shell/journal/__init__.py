@@ -1,1 +1,1 @@
-"""What survives a crash: the journal, and the marks of the places where instances are ours."""
+"""What survives a crash: the journal, and the ownership marks of instances."""

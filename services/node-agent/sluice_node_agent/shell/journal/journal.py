@@ -1,14 +1,13 @@
 """
-The journal of one node: what its agent must still know after a crash.
+The journal of one node: what its agent needs after a crash.
 
-Append-only, one record per line. A record is in the file before the step that it announces, where the death of the
-agent leaves it, and on disk (fsync) before anybody is told what must outlive the node's own crash (ADR 0042): one sync
-serves all that was written before it. The last record of a slice is the one that counts; the file is rewritten when
-most of it does not count any more. What a crash has torn off at the end was never told to anybody and is dropped;
-anything else that does not read right (`lines`, `watermark`) means that the journal cannot be trusted: it is
-set aside and a new one begun, for an older record taken for the last one could give a place away twice.
+Append-only, one record per line. A record is in the file before the step that it announces, where it survives the
+agent's death, and synced (fsync) before what must survive the node's own crash is published (ADR 0042): one sync covers
+all earlier writes. The last record of a slice counts; the file is rewritten when most of it is obsolete. A torn end was
+never published and is dropped; any other damage (`lines`, `watermark`) means that the journal cannot be trusted: it is
+set aside and a new one begun, since an older record mistaken for the last one could give a place away twice.
 
-A write that failed is the last one: what is on disk then is not known. The agent ends, and its next life reads it.
+After a failed write the file's content is unknown: nothing more is written, the agent ends, and its next run reads it.
 """
 
 import errno
@@ -26,25 +25,25 @@ from sluice_node_agent.shell.journal.lines import DamagedError, Lines, pack, rea
 from sluice_node_agent.shell.journal.watermark import JournalWatermark, read_note
 
 BYTES_MAX = 64 * 1024 * 1024
-"""Of one that is read. It is rewritten long before: 10,000 slices, each with its whole booking, fill a third of it."""
+"""The largest that is read. It is rewritten long before: 10,000 slices with whole bookings fill a third of it."""
 _COMPACT_ABOVE = 1000
-"""Lines that do not count, before a rewrite."""
+"""Obsolete lines before a rewrite."""
 _NAME, _TOLD, _LOCK = "journal", "journal.told", "lock"
 
 
 class JournalError(ServiceError):
-    """The journal cannot be used: another agent holds it, it is of another node, or the disk refuses."""
+    """The journal cannot be used: another agent holds it, it is another node's, or a write failed."""
 
 
 class Journal:
-    """An open, locked journal. For one thread at a time, but for `write` beside `sync`."""
+    """An open, locked journal. For one thread at a time, except `write` beside `sync`."""
 
     def __init__(self, directory: Path, node: NodeName) -> None:
         """
-        Open or begin the journal in `directory`, and lock it until `close`.
+        Open or create the journal in `directory`, and lock it until `close`.
 
-        `problem` says why it could not be trusted, and is empty when all is well. `is_new` while no agent has written
-        in it: there was none, or it was not trusted. Raises JournalError.
+        `problem` says why it could not be trusted; empty when it can. `is_new` while no agent has written to it: there
+        was none, or it was not trusted. Raises JournalError.
         """
         self.node = node
         self.is_new = False
@@ -73,7 +72,7 @@ class Journal:
 
     def append(self, records: Sequence[Record]) -> None:
         """
-        Put records on disk, all or none of them. Returns when they are there.
+        Write records and sync them, all or none.
 
         Raises JournalError when the disk refuses, and from then on always.
         """
@@ -84,9 +83,9 @@ class Journal:
 
     def write(self, records: Sequence[Record]) -> None:
         """
-        Put records into the file, all or none of them: the agent's death leaves them there, the node's may not.
+        Write records, all or none: they survive the agent's death, but maybe not the node's.
 
-        Waits for no disk. Not while `rewrite` is under way in another thread. Raises JournalError as `append` does.
+        Waits for no disk. Not while `rewrite` runs in another thread. Raises JournalError as `append` does.
         """
         self._check()
         packed = [(record, pack(record)) for record in records]
@@ -103,7 +102,7 @@ class Journal:
 
     def sync(self) -> None:
         """
-        Put on disk what was written when this was called, and note it as told.
+        Sync what was written before this call, and note it in the watermark.
 
         One thread may sync while another writes. Raises JournalError as `append` does.
         """
@@ -115,17 +114,17 @@ class Journal:
 
     @property
     def is_long(self) -> bool:
-        """Whether most of the file does not count any more, so that it is time to `rewrite` it."""
+        """Whether most of the file is obsolete, so that it is time to `rewrite` it."""
         return self._written - len(self._lines.kept) > max(_COMPACT_ABOVE, 3 * len(self._lines.kept))
 
     def rewrite(self) -> None:
-        """Begin a file that holds only what counts, on disk. Raises JournalError as `append` does."""
+        """Start a new file with the current records, synced. Raises JournalError as `append` does."""
         self._check()
         with self._refusals():
             self._rewrite()
 
     def close(self) -> None:
-        """Let go of files and lock."""
+        """Close the files and release the lock."""
         self._opened.close()
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -136,7 +135,7 @@ class Journal:
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
-        """The first refusal of the disk is the last: what is there then is not known."""
+        """After the first failed write all others fail: the file's content is unknown."""
         try:
             yield
         except OSError as error:
@@ -191,14 +190,14 @@ class Journal:
 
 def read_journal(directory: Path, node: NodeName) -> tuple[Record, ...]:
     """
-    What the journal in `directory` says now, for a look beside the agent that keeps it: locks and changes nothing.
+    Read the journal in `directory` beside the agent that holds it: locks and changes nothing.
 
-    Empty when there is none. Raises JournalError when it cannot be read or trusted, or is of another node.
+    Empty when there is none. Raises JournalError when it cannot be read or trusted, or is another node's.
     """
     path = directory / _NAME
     try:
         with path.open("rb") as file:
-            # the note first: the journal only grows meanwhile, or is another file
+            # the watermark first: the journal only grows meanwhile, or is another file
             note = (directory / _TOLD).read_bytes() if (directory / _TOLD).exists() else b""
             told = read_note(note, os.fstat(file.fileno()).st_ino)
             lines = read_lines(_whole(file), told=told)
@@ -214,7 +213,7 @@ def read_journal(directory: Path, node: NodeName) -> tuple[Record, ...]:
 
 
 def _whole(file: BinaryIO) -> bytes:
-    """All of a journal. Raises DamagedError for what is too large to be one."""
+    """A whole journal. Raises DamagedError for a file that is too large to be one."""
     data = file.read(BYTES_MAX + 1)
     if len(data) > BYTES_MAX:
         raise DamagedError(f"it has more than {BYTES_MAX} bytes, as no journal of ours has")
@@ -237,7 +236,7 @@ def _in_words(what: str) -> Iterator[None]:
 
 
 def _make_private(directory: Path) -> None:
-    """Make the directory, or take it over: only its owner may look into it."""
+    """Create the directory, or make it private: only its owner may read it."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if directory.stat().st_mode & 0o077:
         directory.chmod(0o700)
@@ -257,7 +256,7 @@ def _lock(path: Path, node: NodeName) -> int:
 
 
 def _write_all(descriptor: int, data: bytes) -> int:
-    """Write all of it. Returns its length in bytes; raises OSError, when perhaps a part of it was written."""
+    """Write all of it. Returns its length in bytes; raises OSError, maybe after writing a part."""
     view = memoryview(data)
     while view:
         written = os.write(descriptor, view)

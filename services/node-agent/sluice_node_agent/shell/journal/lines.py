@@ -1,8 +1,8 @@
 """
-The lines of a journal, and what they say when read in order.
+The lines of a journal, and the records that they add up to.
 
-Each line is a checksum (8 hex digits), a space and a record as JSON. The checksum goes on from that of the line before:
-a line that is missing, doubled or in another place is as wrong as a flipped bit.
+Each line is a checksum (8 hex digits), a space and a record as JSON. The checksum continues that of the line before: a
+line that is missing, doubled or moved is as wrong as a flipped bit.
 """
 
 import zlib
@@ -30,44 +30,44 @@ unpack = _decode.decode
 
 
 class DamagedError(Exception):
-    """The journal is not as it was written. The text says where."""
+    """The journal is damaged. The text says where."""
 
 
 @dataclass(slots=True)
 class Lines:
-    """What counts of a journal: the last record of everything that is not forgotten, packed, oldest first."""
+    """The current records of a journal: the last one of everything not forgotten, packed, oldest first."""
 
     kept: dict[str, bytes] = field(default_factory=dict)
     chain: int = 0
     """The checksum of the last line written or read."""
 
     def records(self) -> tuple[Record, ...]:
-        """What counts, unpacked."""
+        """The current records, unpacked."""
         return tuple(unpack(line) for line in self.kept.values())
 
     def keep(self, record: Record, line: bytes) -> None:
-        """Take in a record that is on disk."""
+        """Apply a record that is in the file."""
         key = _key(record)
         self.kept.pop(key, None)
         if not isinstance(record, (ForgottenTombstone, SharedDeviceGone, WarmGone)):
             self.kept[key] = line
 
     def rewritten(self) -> bytes:
-        """A file that holds only what counts. The chain goes on from its end."""
+        """A file with the current records only. The chain continues from its end."""
         self.chain = 0
         return b"".join(self.next(line) for line in self.kept.values())
 
     def next(self, line: bytes) -> bytes:
-        """A packed record as it stands in the file, after those before it."""
+        """The line of a packed record, after those before it."""
         self.chain = zlib.crc32(line, self.chain)
         return b"%08x %s\n" % (self.chain, line)
 
 
 def read_lines(data: bytes, *, told: int = 0) -> Lines:
     """
-    What a journal says. `told` is how many bytes of it were told at least.
+    Read a journal. `told`: bytes of it that were published at least.
 
-    What follows its last whole line was torn off by a crash, unless it was told. Raises DamagedError.
+    After its last complete line is a torn write, unless it was published. Raises DamagedError.
     """
     parts = data.split(b"\n")
     torn = parts.pop()
@@ -91,7 +91,7 @@ def read_lines(data: bytes, *, told: int = 0) -> Lines:
 
 
 def _key(record: Record) -> str:
-    """Records with equal keys replace one another: a tombstone its slice's."""
+    """Records with equal keys replace one another: a tombstone replaces its slice's record."""
     match record:
         case NodeRecord():
             return ""

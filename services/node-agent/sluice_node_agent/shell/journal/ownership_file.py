@@ -1,11 +1,11 @@
 """
-The file that marks lie in: a line for each that is put there or taken away, below the boot that all of them are of.
+The file of ownership marks: a line for each one added or removed, after the boot that all belong to.
 
-A line costs one write; a file for each mark would wait for the journals that are synced on the same disk. Nothing is
-synced here. It knows nothing of devices.
+A line costs one write; a file per mark would wait for the journals that are synced on the same disk. Nothing is synced
+here.
 
-The same file says what is known of places without a mark: whether they are nobody's of ours (it is whole, from the
-first instance of the boot on), and at which one of them something of ours may be all the same (doubts).
+The file also covers places without a mark: whether none of them can be ours (it is whole, from the boot's first
+instance on), and which of them may be ours all the same (doubts).
 """
 
 import errno
@@ -19,7 +19,7 @@ from sluice.contracts.ids import GpuUuid
 from sluice_node_agent.core.events import OwnershipMark
 
 LINES_MAX = 4096
-"""In the file before it is begun anew with the marks that are there: some 200 KiB."""
+"""Lines before the file is replaced by one with the current marks: some 200 KiB."""
 _PUT, _TAKEN, _DOUBTED, _SETTLED = b"+", b"-", b"?", b"!"
 _WHOLE = b"whole"
 _PARTS = 4
@@ -34,10 +34,10 @@ class _Content:
 
 
 class OwnershipFile:
-    """The marks of one node and boot, and their file, which no other process writes. Any thread may call."""
+    """The marks of one node and boot, and their file, which no other process writes. Thread-safe."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
-        """Read what is there, and go on with what is of this boot. Raises OSError."""
+        """Read the file, and keep what is of this boot. Raises OSError."""
         self._path = path
         self._boot_id = boot_id
         self._lock = Lock()
@@ -46,28 +46,28 @@ class OwnershipFile:
         self._begin_anew()
 
     def marks(self) -> list[OwnershipMark]:
-        """All that are there, by GPU and place."""
+        """All marks, by GPU and place."""
         with self._lock:
             return _in_order(self._is.there)
 
     def doubts(self) -> list[OwnershipMark]:
-        """Where something of ours may be without a mark, by GPU and place."""
+        """Places where an instance of ours may be without a mark, by GPU and place."""
         with self._lock:
             return _in_order(self._is.doubted)
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing of ours is where neither a mark nor a doubt is."""
+        """Whether every instance of ours has a mark or a doubt."""
         return self._is.whole
 
     def begin_whole(self) -> None:
-        """Nothing of ours is there but where marks are: what is made from now on has one. Raises OSError."""
+        """Every instance of ours has a mark, and every later one will. Raises OSError."""
         with self._lock:
             self._is.whole = True
             self._begin_anew()
 
     def put(self, mark: OwnershipMark) -> bool:
-        """Put a mark there. False where it is there already. Raises OSError; then it is not there."""
+        """Add a mark. False if it exists already. Raises OSError; then it was not added."""
         with self._lock:
             if mark in self._is.there:
                 return False
@@ -76,21 +76,21 @@ class OwnershipFile:
             return True
 
     def take_away(self, mark: OwnershipMark) -> None:
-        """Take a mark away. Raises OSError; then it is there still."""
+        """Remove a mark. Raises OSError; then it is still there."""
         with self._lock:
             if mark in self._is.there:
                 self._add(_TAKEN, mark)
                 self._is.there.discard(mark)
 
     def doubt(self, mark: OwnershipMark) -> None:
-        """Something of ours may be there, and a mark would say too much. Raises OSError."""
+        """An instance of ours may be here, but a mark would claim too much. Raises OSError."""
         with self._lock:
             if mark not in self._is.doubted:
                 self._add(_DOUBTED, mark)
                 self._is.doubted.add(mark)
 
     def settle(self, mark: OwnershipMark) -> None:
-        """What is there is known: a mark says it, or nothing is. Raises OSError; then it is doubted still."""
+        """The doubt is settled: there is a mark, or no instance. Raises OSError; then the doubt stays."""
         with self._lock:
             if mark in self._is.doubted:
                 self._add(_SETTLED, mark)
@@ -111,7 +111,7 @@ class OwnershipFile:
         self._lines += 1
 
     def _begin_anew(self) -> None:
-        """Replace the file by a short one; what a killed writer has left half written is not in it."""
+        """Replace the file by a short one, without what a killed writer left half written."""
         if not self._path.parent.exists():  # its disk was emptied
             self._path.parent.mkdir(mode=_MODE, parents=True)
         draft = self._path.with_name(f"{self._path.name}.new")
@@ -130,9 +130,9 @@ def _in_order(marks: Iterable[OwnershipMark]) -> list[OwnershipMark]:
 
 def _read(path: Path, boot_id: str) -> tuple[_Content, bool]:
     """
-    What a file says of this boot, and whether there was none. A line that says nothing is no mark.
+    Read a file's marks of this boot, and whether it was missing. An invalid line is no mark.
 
-    One of another boot says that nothing is there, and everything that will be made gets a mark.
+    A file of another boot means that no instance exists, and every later one gets a mark.
     """
     content = _Content()
     try:
@@ -142,7 +142,7 @@ def _read(path: Path, boot_id: str) -> tuple[_Content, bool]:
     if first != boot_id.encode():
         content.whole = bool(first)
         return content, False
-    for line in lines[:-1]:  # behind the last end of a line is what a killed writer has left
+    for line in lines[:-1]:  # after the last line end is a killed writer's rest
         sign, mark = _parsed(line)
         if line == _WHOLE:
             content.whole = True

@@ -1,9 +1,9 @@
 """
-Marks: where instances on a node's GPUs are ours, for an agent that has lost its journal while the ledger is lost, too.
+Ownership marks: which instances on a node's GPUs are ours, for an agent that lost its journal together with the ledger.
 
-A mark is a place. It is there from before an instance is made until it is gone, and says nothing of who it was made
-for. Nothing is synced: an instance does not survive what a mark would not survive. A mark must not stay where nothing
-of ours is, because what is there, or is made there later, is somebody else's; so none is put where something is.
+A mark is a place. It exists from before an instance is created until it is gone, and does not name its slice. Nothing
+is synced: an instance does not survive what a mark would not survive. A mark without an instance of ours would claim a
+later foreign one, so none is added where an instance exists.
 """
 
 from collections.abc import Iterable
@@ -18,28 +18,28 @@ from sluice_node_agent.shell.runner.device_calls import on_device
 
 _MODE = 0o700
 _UNCLEAR = {DeviceErrorKind.GPU_LOST, DeviceErrorKind.UNKNOWN}
-"""After these nobody knows whether a GPU was put in a mode."""
+"""After these errors it is unknown whether a GPU's mode was set."""
 _NOT_OURS = {DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT}
 
 
 class OwnershipMarkError(DeviceError):
-    """A mark cannot be written or removed: then nothing is made either, because nobody could tell whose it is."""
+    """A mark cannot be written or removed: then nothing is created, because its owner would be unknown."""
 
 
 class OwnershipMarks:
-    """The marks of one node. Calls block briefly; those about one GPU never meet (see `runner.executors`)."""
+    """The marks of one node. Calls block briefly; those about one GPU never overlap (see `runner.executors`)."""
 
     def __init__(self, directory: Path, boot_id: str) -> None:
-        """Find what is there; what is of another boot is forgotten. Raises OSError."""
+        """Read the marks; those of another boot are dropped. Raises OSError."""
         directory.mkdir(mode=_MODE, parents=True, exist_ok=True)
         self._file = OwnershipFile(directory / "places", boot_id)
 
     def found(self, gpus: Iterable[GpuReport], *, all_told: bool = True) -> tuple[OwnershipMark, ...]:
         """
-        Those behind which something is, or may be; the others are removed. Raises OSError.
+        The marks with an instance, or maybe one; others are removed. Raises OSError.
 
-        `gpus` are all of the node (`all_told`; else some could not tell their UUID): where there was no file, and
-        nothing is on any of them, whatever comes has a mark. Where none is shown, nothing is known of them.
+        `gpus` are all of the node (`all_told`; else some could not read their UUID): if there was no file, and no
+        instance on any of them, every later one has a mark. A GPU that is not shown is unknown.
         """
         gpus = tuple(gpus)
         is_empty = bool(gpus) and all_told and not any(gpu.lost or _has_instances(gpu) for gpu in gpus)
@@ -50,11 +50,11 @@ class OwnershipMarks:
         return tuple(self._file.marks())
 
     def unmarked(self) -> tuple[OwnershipMark, ...] | None:
-        """Where an instance of ours may be without a mark; None: anywhere."""
+        """Places where an instance of ours may be without a mark; None: anywhere."""
         return tuple(self._file.doubts()) if self._file.is_whole else None
 
     def carry_out(self, backend: GpuBackend, order: GpuInstruction) -> Result:
-        """Take one step on a GPU, with its mark before it or gone after it. Raises DeviceError."""
+        """Carry out one step on a GPU, adding its mark before or removing it after. Raises DeviceError."""
         mark = _of(order)
         begins = isinstance(order, CreateGpuInstance) or (isinstance(order, SetComputeMode) and order.exclusive_process)
         is_new = False
@@ -78,7 +78,7 @@ class OwnershipMarks:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _compare(self, gpu: GpuReport) -> None:
-        """Nobody makes anything on this GPU now: a mark of a place with no instance speaks of nothing."""
+        """No creation is in flight on this GPU: remove marks of places without an instance."""
         if gpu.lost:
             return
         there = {(instance.start, instance.size) for instance in gpu.instances}
@@ -88,7 +88,7 @@ class OwnershipMarks:
                 self._file.settle(mark)
 
     def _tidy_if_possible(self, mark: OwnershipMark | None, result: Result) -> None:
-        """The step was taken, which is what the caller must hear; the next reading of the GPU does it otherwise."""
+        """The step's own result matters to the caller; if this fails, the next reading of the GPU does it."""
         try:
             if mark is not None:
                 self._file.settle(mark)
@@ -98,7 +98,7 @@ class OwnershipMarks:
             return
 
     def _remove_if_possible(self, mark: OwnershipMark, *, doubted: bool) -> None:
-        """The refusal is what the caller must hear; the next reading of the GPU removes the mark otherwise."""
+        """The refusal matters to the caller; if this fails, the next reading of the GPU removes the mark."""
         try:
             if doubted:
                 self._file.doubt(mark)
@@ -109,10 +109,10 @@ class OwnershipMarks:
 
 def _refuse_taken(backend: GpuBackend, order: CreateGpuInstance) -> None:
     """
-    Raises InsufficientResourcesError where such an instance is there, as the driver would.
+    Raises InsufficientResourcesError if such an instance exists, as the driver would.
 
-    But that may say it unclearly, or the agent may die before it is heard: an administrator's, that no reading has
-    shown yet, would have our mark or be doubted, and be taken for ours.
+    The driver's error may be unclear, or the agent may die before it arrives: then an administrator's instance that no
+    reading has shown yet would have our mark or a doubt, and count as ours.
     """
     there = backend.instance_at(order.gpu, order.profile_id, order.start, order.size)
     if there is not None:
@@ -121,11 +121,11 @@ def _refuse_taken(backend: GpuBackend, order: CreateGpuInstance) -> None:
 
 def _ends_mark(order: GpuInstruction, refusal: DeviceErrorKind, *, begins: bool, is_new: bool) -> bool:
     """
-    Whether nothing of ours is there after a refused step.
+    Whether nothing of ours exists there after a refused step.
 
-    After a refused creation nothing is, for whatever reason it was refused: the place may be taken by somebody's that
-    no reading has shown yet, and with a mark it would pass for ours. Where the reason leaves it open, it is doubted.
-    What had a mark before (not `is_new`) is ours, and may be why it was refused.
+    After a refused creation nothing does, for any reason: a foreign instance that no reading has shown yet may have the
+    place, and with a mark it would pass for ours. If the reason leaves it open, it is doubted. An instance that had a
+    mark before (not `is_new`) is ours, and may be why the step was refused.
     """
     if not begins:
         return refusal in _NOT_OURS
@@ -137,7 +137,7 @@ def _has_instances(gpu: GpuReport) -> bool:
 
 
 def _of(order: GpuInstruction) -> OwnershipMark | None:
-    """The mark that a step is about, if it makes or ends something."""
+    """The mark of a step that creates or destroys an instance."""
     match order:
         case CreateGpuInstance(gpu=gpu, start=start, size=size) | DestroyGpuInstance(gpu=gpu, start=start, size=size):
             return OwnershipMark(gpu, start, size)

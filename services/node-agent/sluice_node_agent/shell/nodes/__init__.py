@@ -1,1 +1,1 @@
-"""What a node is made of: real or simulated GPUs, and the programs that serve them."""
+"""Nodes: real or simulated GPUs, and the programs that serve them."""

@@ -1,4 +1,4 @@
-"""Programs of others on this machine that the agent runs, found and asked at its start."""
+"""External programs that the agent runs, found at its start."""
 
 import re
 import shutil
@@ -9,7 +9,7 @@ from sluice_node_agent.settings import QUOTA_OFF
 from sluice_node_agent.shell.nodes.node_backend import NodeBackendError
 
 QUOTA_IN_IMAGE = Path("/opt/sluice/lib/libsluice-quota.so")
-"""Where our image has the time quota's library, if it was built with it (deploy/docker/Dockerfile)."""
+"""The time quota's library in our image, if it was built with it (deploy/docker/Dockerfile)."""
 TOOLKIT = "nvidia-ctk"
 _ANSWER_S = 5.0
 _VERSION = re.compile(r"\bversion v?(\d[\w.+~-]*)")
@@ -17,13 +17,13 @@ _VERSION = re.compile(r"\bversion v?(\d[\w.+~-]*)")
 
 
 def on_path(name: str) -> Path | None:
-    """A program by its name or path, absolute; None when there is none that can be run."""
+    """The absolute path of a program, by its name or path; None when there is none that can be run."""
     found = shutil.which(name)
     return Path(found).absolute() if found else None
 
 
 def find_program(name: str, setting: str) -> Path:
-    """As `on_path`, for one that was asked for by name. Raises NodeBackendError, naming the setting."""
+    """As `on_path`, for a program that a setting names. Raises NodeBackendError, naming the setting."""
     found = on_path(name)
     if found is None:
         raise NodeBackendError(
@@ -34,9 +34,9 @@ def find_program(name: str, setting: str) -> Path:
 
 def quota_library(wanted: str) -> Path | None:
     """
-    The client library of the time quota: the one that the settings name, or else the image's; None for no time quota.
+    The client library of the time quota: the one in the settings, or else the image's; None for no time quota.
 
-    Raises NodeBackendError when the one that was named is not there.
+    Raises NodeBackendError when the one in the settings does not exist.
     """
     if wanted == QUOTA_OFF:
         return None
@@ -50,7 +50,7 @@ def quota_library(wanted: str) -> Path | None:
 
 
 def toolkit_version(program: str = TOOLKIT) -> str:
-    """The version of NVIDIA's container toolkit; empty when it is not here, or does not say within 5 s."""
+    """The version of NVIDIA's container toolkit; empty when it is missing, or does not answer within 5 s."""
     found = on_path(program)
     if found is None:
         return ""

@@ -1,8 +1,8 @@
 """
-A node as its agent finds it at the start of a life: its GPUs, opened, and how it can hand them out.
+A node at the start of a run: its opened GPUs, and the modes that it supports.
 
-What kind of node it is, simulated or real, is known by `simulated_node` and `real_node` alone; each is imported only
-where it is needed, so that an agent on a real node holds no simulator and a simulated one no driver.
+Only `simulated_node` and `real_node` know which kind it is; each is imported where it is needed, so that an agent on a
+real node loads no simulator and a simulated one no driver.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class NodeBackendError(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """How to hear of troubles: one look waits `wait_s` in a thread for the driver's word, and then comes `pause_s`."""
+    """How to watch for errors: a call waits `wait_s` in a thread for the driver, the next follows after `pause_s`."""
 
     wait_s: float
     pause_s: float
@@ -37,8 +37,8 @@ class OpenNode:
     """
     A node whose GPUs were opened.
 
-    `no_shares` is empty, or says why shares cannot be handed out here: daemons that run from before are then still
-    looked after and ended through `mps`, but none is started.
+    `no_shares` is empty, or says why shares are not supported here: earlier daemons are then still kept and ended
+    through `mps`, but none is started.
     """
 
     backend: GpuBackend
@@ -50,19 +50,19 @@ class OpenNode:
     quota_library: Path | None = None
     """The client library of the time quota; without one no time is enforced."""
     instant: bool = False
-    """Calls about its GPUs wait for no hardware: a thread for each would cost more than they do."""
+    """Calls about its GPUs wait for no hardware: a thread for each would cost more than the call."""
 
 
 class NodeBackend(Protocol):
-    """A node that this process shall serve."""
+    """A node that this process serves."""
 
     @property
     def name(self) -> NodeName:
-        """Of the node."""
+        """Its name."""
 
     @property
     def gpus_max(self) -> int:
-        """How many GPUs it has at most: so many calls may be under way at once."""
+        """The most GPUs that it may have: the limit of parallel calls."""
 
     def open(self) -> OpenNode:
         """Open its GPUs; blocks. Raises ServiceError."""

@@ -18,9 +18,9 @@ from sluice_node_agent.shell.nodes.node_backend import EXCLUSIVE, NodeBackendErr
 _MPS_CONTROL = "nvidia-cuda-mps-control"
 _SHARED: tuple[Mode, ...] = ("exclusive", "mps", "fractional")
 _GPUS_MAX = 32
-"""Threads are begun as they are needed; no node has more GPUs."""
+"""Threads start as needed; no node has more GPUs."""
 _WATCH = WatchTimes(wait_s=1.0, pause_s=0.0)
-"""The wait is in the driver and costs nothing. It is also how long an agent takes to notice that it shall stop."""
+"""The wait is in the driver and costs nothing. It is also how long an agent may take to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class RealNode:
 
     @property
     def gpus_max(self) -> int:
-        """Not known before they are opened."""
+        """Unknown before they are opened."""
         return _GPUS_MAX
 
     def open(self) -> OpenNode:
@@ -50,7 +50,7 @@ class RealNode:
         return OpenNode(backend, _WATCH, mps, modes, no_shares, toolkit_version(), library)
 
     def _control(self, root: Path) -> tuple[Path, str]:
-        """The MPS control program, and why no daemon shall be started."""
+        """The MPS control program, and why no daemon can be started."""
         wanted, too_long = self.settings.mps_control, paths.why_no_homes(root)
         if wanted and wanted != MPS_OFF:
             if too_long:
@@ -66,7 +66,7 @@ class RealNode:
 
 
 def real_node(settings: NodeAgentSettings) -> RealNode:
-    """This machine under the name that the settings give it. Raises NodeBackendError."""
+    """This machine under its name in the settings. Raises NodeBackendError."""
     if len(settings.nodes) != 1:
         raise NodeBackendError(
             "SLUICE_NODE_AGENT_NODES must name this node, and no other, to serve the GPUs of this machine "

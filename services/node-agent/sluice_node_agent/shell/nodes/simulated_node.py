@@ -1,4 +1,4 @@
-"""Simulated nodes of a fleet file: their hardware is a file, and their MPS daemons are real processes of a stand-in."""
+"""Simulated nodes of a fleet file: a hardware file each, and real processes of the MPS stand-in as daemons."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,11 @@ from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 
 _WATCH = WatchTimes(wait_s=0.0, pause_s=1.0)
-"""Looking at a file costs no thread that waits, however many nodes a process has."""
+"""Reading a file needs no waiting thread, however many nodes a process has."""
 
 
 class FleetFileError(NodeBackendError):
-    """The fleet file is missing, wrong, or does not name a node that this process shall serve."""
+    """The fleet file is missing, invalid, or lacks a node of the settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class SimulatedNode:
 
     @property
     def name(self) -> NodeName:
-        """Of the node."""
+        """Its name."""
         return self.fleet_node.name
 
     @property
@@ -43,7 +43,7 @@ class SimulatedNode:
         return sum(kind.count for kind in self.fleet_node.gpus)
 
     def open(self) -> OpenNode:
-        """Make the hardware, unless it is there. Raises HardwareFileError, NodeBackendError."""
+        """Create the hardware if needed. Raises HardwareFileError, NodeBackendError."""
         node = self.fleet_node
         path = paths.hardware_path(self.settings.data_dir, node.name)
         hardware = HardwareFile(path)
@@ -60,7 +60,7 @@ class SimulatedNode:
         return OpenNode(backend, _WATCH, mps, modes, no_shares, quota_library=library, instant=instant)
 
     def _control(self) -> tuple[Path, str]:
-        """The program that controls MPS daemons, and why no new one shall be started."""
+        """The MPS control program, and why no new daemon can be started."""
         wanted = self.settings.mps_control
         if wanted and wanted != MPS_OFF:
             return find_program(wanted, "mps_control"), ""

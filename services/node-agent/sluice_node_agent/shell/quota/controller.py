@@ -1,10 +1,10 @@
 """
-The time quota of a node's homes: one server each, with the sockets and the client library in the home's directory.
+The time quota of a node's homes: one server each, with sockets and the client library in the home's directory.
 
-It does what the core orders about tenants and shows what was counted; it decides nothing. A home's directory is what
-its containers see (`csi.mps_views`), read-only, so the library and the sockets are there for all tenants of the home,
-who are of one trust domain. Which tenant a process is follows from the socket that it found, under a name that nobody
-can guess, and from its cgroup where that tells a pod.
+It carries out the core's orders about tenants and exports the counters. A home's directory is what its containers see
+(`csi.mps_views`), read-only, so its library and sockets are visible to all tenants of the home, which are of one trust
+domain. A process belongs to the tenant of the socket that it connected to, under a name that cannot be guessed; if its
+cgroup names a pod, that must match.
 """
 
 import os
@@ -21,7 +21,7 @@ from sluice_node_agent.core.instructions import SetQuotas
 from sluice_node_agent.shell.quota.server import QuotaServer, QuotaServerError, TenantUsage
 
 _DIRECTORY_MODE = 0o711
-"""A container's user must get through; who does not know a name finds none."""
+"""A container's user can pass, and finds no name that it does not know."""
 _LIBRARY_MODE = 0o555
 _PERMILLE = 1000
 _MIB = 1024**2
@@ -32,13 +32,13 @@ class QuotaControllerError(Exception):
 
 
 class QuotaController:
-    """The token schedulers of one agent. Every method may be called from any thread; calls block briefly."""
+    """The token schedulers of one agent. Thread-safe; calls block briefly."""
 
     def __init__(self, root: Path, library: Path, owner_of: Callable[[int], str]) -> None:
         """
         Serve homes below `root` (MPS's), with the client library `library`.
 
-        `owner_of` tells the pod of a process, empty where it is none of a pod's.
+        `owner_of` returns the pod of a process, empty outside pods.
         """
         self._root = root
         self._library = library
@@ -46,11 +46,11 @@ class QuotaController:
         self._lock = threading.Lock()
         self._servers: dict[HomeId, QuotaServer] = {}
         self._tenants: dict[HomeId, dict[str, QuotaTenant | None]] = {}
-        """What each scheduler was told of its tenants; None of one whose size it may have otherwise."""
+        """The tenants that each scheduler has; None for one whose size is uncertain."""
         self._in_doubt: set[HomeId] = set()
-        """Those whose scheduler was told something, and may have done it after nobody waited for it any longer."""
+        """Homes whose scheduler may have carried out a call after its timeout."""
         self._shown: dict[HomeId, dict[str, TenantUsage]] = {}
-        """What was counted at the last look, changed only as a whole: it is read without the lock."""
+        """The counters of the last poll, replaced as a whole: read without the lock."""
         self._log = logs.get("quota")
 
     def set(self, order: SetQuotas) -> None:
@@ -64,7 +64,7 @@ class QuotaController:
                 raise QuotaControllerError(f"the time quota of home {order.home} cannot be served: {error}") from error
 
     def seen(self, home: HomeId) -> QuotaSeen | None:
-        """How the scheduler of a home is; None where there is none. Raises QuotaControllerError."""
+        """The state of a home's scheduler; None where there is none. Raises QuotaControllerError."""
         with self._lock:
             server = self._servers.get(home)
             if server is None:
@@ -86,21 +86,21 @@ class QuotaController:
         return QuotaSeen(alive=True, greeted=tuple(sorted(greeted)))
 
     def end(self, home: HomeId) -> None:
-        """Serve a home no longer. Raises QuotaControllerError."""
+        """Stop serving a home. Raises QuotaControllerError."""
         with self._lock:
             self._end(home)
 
     def close(self) -> None:
-        """End all of them: clients follow their fail mode until the next agent is there. Raises QuotaServerError."""
+        """Stop all of them: clients follow their fail mode until the next agent runs. Raises QuotaServerError."""
         with self._lock:
             for home in list(self._servers):
                 self._stop(home)
 
     def usage(self) -> dict[str, TenantUsage]:
         """
-        What was counted of every tenant, by its name, when its home was `seen` last; without homes that have ended.
+        The counters of every tenant, by name, when its home was last `seen`; without ended homes.
 
-        Never waits, for the event loop asks: the lock is held while files are copied and servers asked.
+        Never waits, since the event loop calls it: the lock is held while files are copied and servers called.
         """
         return {name: used for tenants in self._shown.values() for name, used in tenants.items()}
 
@@ -113,7 +113,7 @@ class QuotaController:
             raise QuotaControllerError(str(error)) from error
 
     def _missing(self, home: HomeId) -> list[str]:
-        """Files without which no process that begins now is held to its time: somebody has emptied the directory."""
+        """Files without which the time of new processes is not enforced: the directory was emptied."""
         tenants = [tenant for tenant in self._tenants.get(home, {}).values() if tenant is not None]
         directory = self._root / home / QUOTA
         files = [directory / QUOTA_LIBRARY, *(directory / tenant.socket for tenant in tenants)] if tenants else []
@@ -166,7 +166,7 @@ class QuotaController:
             has[name] = tenant
 
     def _admits(self, tenant: QuotaTenant) -> Callable[[int], bool]:
-        """Whether a process may be one of the tenant's: nobody's, or its pod's."""
+        """Whether a process may be the tenant's: it is in no pod, or in the tenant's."""
 
         def admits(pid: int) -> bool:
             return self._owner_of(pid) in {"", tenant.owner}
@@ -174,10 +174,10 @@ class QuotaController:
         return admits
 
     def _place_library(self, directory: Path) -> None:
-        """Whole or not at all: a process may be loading the one that is there."""
+        """Atomic: a process may be loading the existing one."""
         directory.mkdir(exist_ok=True)
         directory.chmod(_DIRECTORY_MODE)
-        for left in directory.glob("*.sock"):  # of an agent that was killed; nobody listens there
+        for left in directory.glob("*.sock"):  # of a killed agent; dead
             left.unlink()
         draft = directory / f".{QUOTA_LIBRARY}.{os.getpid()}"
         shutil.copyfile(self._library, draft)

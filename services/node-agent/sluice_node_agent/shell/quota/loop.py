@@ -1,8 +1,8 @@
 """
-The inside of a quota server: sockets in, a `TokenScheduler` in the middle, packets out. Only its own thread calls it.
+The event loop of a quota server: sockets, a `TokenScheduler`, and its packets. Only its own thread calls it.
 
-It decides nothing. Whatever tenants send, it keeps serving their neighbours: every queue here is bounded, who floods is
-read slower, who lies or does not read is cut off.
+A tenant cannot keep it from serving others: every queue is bounded, a flooding connection is read more slowly, and one
+that lies or does not read is closed.
 """
 
 import heapq
@@ -31,30 +31,30 @@ from sluice_node_agent.core.quota.scheduler import TenantStatus, TokenScheduler
 from sluice_node_agent.shell.quota.sockets import Peer, RateLimits, listen, peer_of
 
 HELLO_S = 5.0
-"""A connection that has not said hello by then is closed."""
+"""A connection without a HELLO by then is closed."""
 _AT_ONCE = 16
-"""Messages of one connection, and connections of one socket, before it is the others' turn."""
+"""Messages per connection, and connections per socket, in one round."""
 _DOOR_PAUSE_US = 250_000
-"""Where the machine has no descriptor left for a connection, its socket is looked at again so much later."""
+"""When no descriptor is left for a connection, its socket is polled again after this pause."""
 
 
 @dataclass(slots=True)
 class LoopCounters:
-    """What a server has done to its tenants since it began."""
+    """What a server has done about its tenants since it started."""
 
     refused: int = 0
-    """Connections of strangers, or of too many."""
+    """Connections of strangers, or beyond the limit."""
     cut_off: int = 0
-    """Connections that were closed for what they said, or for not reading."""
+    """Connections that were closed for what they sent, or for not reading."""
     slowed: int = 0
-    """How often a connection of a tenant that said too much was read later."""
+    """How often reading from a connection of a tenant that sent too much was delayed."""
     held_up: int = 0
-    """How often a tenant whose processes connected too often was let in later."""
+    """How often accepting from a tenant that connected too often was delayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantSocket:
-    """Where one tenant's processes knock. `admits` says of a process whether it may be one of them."""
+    """The listening socket of one tenant. `admits` says whether a process may belong to it."""
 
     tenant: TenantName
     path: Path
@@ -70,7 +70,7 @@ class _OpenDoor:
 
 
 def _is_admitted(door: TenantSocket, pid: int) -> bool:
-    """Who cannot be looked at is a stranger: an error here would end the thread, and with it the time of all others."""
+    """A process that cannot be read is a stranger: an error here would end the thread, and all tenants' time."""
     try:
         return door.admits(pid)
     except OSError:
@@ -81,7 +81,7 @@ class QuotaLoop:
     """One home's sockets and scheduler. Times are in microseconds of `clock`."""
 
     def __init__(self, scheduler: TokenScheduler, clock: Callable[[], int], bell: socket) -> None:
-        """Begin without tenants. A byte on `bell` ends a pause."""
+        """Start without tenants. A byte on `bell` ends a wait."""
         self.counted = LoopCounters()
         self._scheduler = scheduler
         self._clock = clock
@@ -92,40 +92,40 @@ class QuotaLoop:
         self._peers: dict[Connection, Peer] = {}
         self._last_number = 0
         self._strange: deque[tuple[int, Connection]] = deque()
-        """Who has not said hello yet, and by when it must."""
+        """Connections without a HELLO, and their deadlines."""
         self._slowed: list[tuple[int, Connection]] = []
-        """Who said too much, and when it is read again."""
+        """Connections that sent too much, and when they are read again."""
         self._shut: list[tuple[int, TenantName]] = []
-        """Doors that are looked at again later, and when."""
+        """Listening sockets that are paused, and until when."""
         self._wakes_at: int | None = None
 
     def add(self, order: TenantSet, door: TenantSocket) -> None:
-        """Serve one more tenant. Raises OSError, ValueError."""
+        """Add a tenant. Raises OSError, ValueError."""
         if order.tenant in self._doors:
             raise ValueError(f"tenant {order.tenant!r} is there already")
         opened = self._doors[order.tenant] = _OpenDoor(door, listen(door.path), RateLimits(self._clock()))
         try:
             self._selector.register(opened.listener, selectors.EVENT_READ, opened)
             self._tell(order)
-        except BaseException:  # half a tenant could never be added again
+        except BaseException:  # a half-added tenant could never be added again
             del self._doors[order.tenant]
             self._close_door(opened)
             raise
 
     def change(self, order: TenantSet) -> None:
-        """A tenant has another size. Raises ValueError."""
+        """Change a tenant's size. Raises ValueError."""
         self._door(order.tenant)
         self._tell(order)
 
     def remove(self, name: TenantName) -> None:
-        """Serve a tenant no longer. Raises ValueError."""
+        """Remove a tenant. Raises ValueError."""
         opened = self._door(name)
         del self._doors[name]
         self._close_door(opened)
         self._tell(TenantRemoved(name))
 
     def usage(self) -> dict[TenantName, tuple[TenantStatus, tuple[int, ...]]]:
-        """Of every tenant, by now: what was counted, and its processes that have said hello."""
+        """Per tenant: its counters up to now, and its processes that sent HELLO."""
         pids: dict[TenantName, tuple[int, ...]] = {}
         for peer in self._peers.values():
             if peer.said_hello:
@@ -133,13 +133,13 @@ class QuotaLoop:
         return {name: (used, pids.get(name, ())) for name, used in self._scheduler.usage(self._clock()).items()}
 
     def serve_once(self) -> None:
-        """Wait for something to happen, and do what is to be done then."""
+        """Wait for events, and handle them."""
         for key, _ in self._selector.select(self._pause_s()):
             found = key.data
             if isinstance(found, _OpenDoor):
                 self._welcome(found)
             elif isinstance(found, Peer):
-                if found.number in self._peers:  # it may have been cut off in this very round
+                if found.number in self._peers:  # it may have been closed in this round
                     self._listen(found)
             else:
                 self._drain_bell()
@@ -150,7 +150,7 @@ class QuotaLoop:
         self._look_again(now_us)
 
     def close(self) -> None:
-        """End every connection and remove the sockets."""
+        """Close every connection and remove the sockets."""
         for opened in self._doors.values():
             self._close_door(opened)
         for peer in list(self._peers.values()):
@@ -160,7 +160,7 @@ class QuotaLoop:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _look_again(self, now_us: int) -> None:
-        """Those whose time has come: who was slowed or shut, and who has not said hello."""
+        """Handle what is due: slowed and paused ones, and missing HELLOs."""
         while self._slowed and self._slowed[0][0] <= now_us:
             peer = self._peers.get(heapq.heappop(self._slowed)[1])
             if peer is not None:
@@ -191,7 +191,7 @@ class QuotaLoop:
                 found, _ = opened.listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # it has gone again, or there is no descriptor left: neither may keep this thread busy
+            except OSError:  # it is gone again, or no descriptor is left: neither may keep this thread busy
                 self._shut_for_now(opened, now_us + _DOOR_PAUSE_US)
                 return
             opened.paces.connections.count()
@@ -209,12 +209,12 @@ class QuotaLoop:
             self._tell(ConnectionOpened(peer.number, door.tenant))
 
     def _shut_for_now(self, opened: _OpenDoor, until_us: int) -> None:
-        """Who knocks waits in the kernel's queue, which is bounded."""
+        """Pending connections wait in the kernel's queue, which is bounded."""
         self._selector.unregister(opened.listener)
         heapq.heappush(self._shut, (until_us, opened.door.tenant))
 
     def _listen(self, peer: Peer) -> None:
-        """Take what a process has said, some of it."""
+        """Read some of what a process has sent."""
         for _ in range(_AT_ONCE):
             now_us = self._clock()
             if not peer.pace.is_left(now_us):
@@ -246,7 +246,7 @@ class QuotaLoop:
                 return
 
     def _tell(self, event: QuotaEvent) -> None:
-        """The scheduler learns of an event, and what it wants is done; what comes of that, too."""
+        """Give the scheduler an event, and carry out its instructions and those that follow."""
         events = deque([event])
         while events:
             for instruction in self._scheduler.steps(events.popleft(), self._clock()):

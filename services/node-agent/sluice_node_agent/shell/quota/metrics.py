@@ -1,8 +1,8 @@
 """
-What the token schedulers of a node show of their tenants: time granted, used, waited and overrun.
+Metrics of a node's token schedulers per tenant: time granted, used, waited and overrun.
 
-By namespace, pod and container of slices that are there; what is gone is not shown any more. As it was at the last
-look at each home, some seconds ago: nobody waits for a scheduler here. Begins anew with the agent.
+By namespace, pod and container of existing slices. Values are those of the last poll of each home, some seconds ago: a
+scrape waits for no scheduler. They restart with the agent.
 """
 
 from collections.abc import Iterator
@@ -42,10 +42,10 @@ _US = 1e-6
 
 
 class QuotaMetrics:
-    """What one agent's token schedulers counted, as samples."""
+    """The counters of one agent's token schedulers, as samples."""
 
     def __init__(self, core: Agent, homes: QuotaController) -> None:
-        """Nothing is counted before somebody looks."""
+        """Nothing is computed before a scrape."""
         self._core = core
         self._homes = homes
 

@@ -1,8 +1,8 @@
 """
-Serves the time quota of one home: a thread around a `QuotaLoop`, and the agent's side of it.
+Serves the time quota of one home: a thread around a `QuotaLoop`, and the agent's calls into it.
 
-A thread of its own, because nothing of the agent (a journal that waits for the disk, say) may hold tokens up. What the
-agent wants is done in that thread, one call after the other; so the scheduler needs no lock. It decides nothing.
+It has a thread of its own, because nothing of the agent (a journal that waits for the disk, for example) may delay
+tokens. The agent's calls run in that thread, one after the other, so the scheduler needs no lock.
 """
 
 import os
@@ -28,17 +28,17 @@ __all__ = ["LoopCounters", "QuotaServer", "QuotaServerError", "TenantUsage", "mo
 T = TypeVar("T")
 
 _CALL_S = 10.0
-"""The thread answers within a loop, far below this; longer means that the machine stood still, or that it is gone."""
+"""The thread answers within a round, far below this; longer means that the machine stood still, or that it is gone."""
 _WHOLE_PERCENT = 100
 _SWITCH_S = 0.0005
 """
-How long another thread of this process may keep Python's lock while a token is due. Usual is ten times as much (5 ms),
-half a token: with a loop that computes beside it, a round trip took 7 ms in the middle, and 2 ms with this.
+How long another thread of this process may keep Python's lock while a token is due. The default is ten times as long (5
+ms), half a token: with a computing loop beside it, a round trip took 7 ms at the median, and 2 ms with this.
 """
 
 
 class QuotaServerError(RuntimeError):
-    """The server cannot do what it was asked, for it has ended."""
+    """The server cannot carry out a call, because it has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class TenantUsage:
 
     granted_us: int
     used_us: int
-    """From grant to give-back, by the scheduler's clock."""
+    """From grant to return, by the scheduler's clock."""
     waited_us: int
     overrun_us: int
     tokens: int
@@ -56,12 +56,12 @@ class TenantUsage:
     hellos: int
     connections: int
     greeted_pids: tuple[int, ...]
-    """The processes that are connected and have said hello, as seen from here; 0 for one that cannot be seen."""
+    """The connected processes that sent HELLO, by pid in our namespace; 0 for one that is not visible."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """Something to do in the thread."""
+    """A call for the thread."""
 
     do: Callable[[], object]
     answer: Future[object] = field(default_factory=Future)
@@ -77,15 +77,15 @@ def _anybody(_: int) -> bool:
 
 
 class QuotaServer:
-    """The time quota of one home. Every method may be called from any thread, and blocks for at most 10 s."""
+    """The time quota of one home. Thread-safe; every method blocks for at most 10 s."""
 
     def __init__(
         self, home: str, *, config: QuotaConfig | None = None, clock: Callable[[], int] = monotonic_us, epoch: int = 0
     ) -> None:
-        """Begin without tenants. `epoch` tells clients one start of the scheduler from another; 0 draws one."""
+        """Start without tenants. `epoch` tells clients that the scheduler restarted; 0 draws one."""
         self.home = home
         self.failure: BaseException | None = None
-        """What ended the thread, if that was not `stop`."""
+        """The error that ended the thread, if any."""
         epoch = epoch or int.from_bytes(os.urandom(7), "little")
         self._bell, ears = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._ears = ears
@@ -94,22 +94,22 @@ class QuotaServer:
         self._loop = QuotaLoop(TokenScheduler(config or QuotaConfig(), epoch, clock()), clock, ears)
         self._calls: deque[_Call] = deque()
         self._lock = threading.Lock()
-        """Of `_calls`, and of whether there is still a thread to make them."""
+        """Guards `_calls`, and whether the thread still takes them."""
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name=f"quota {home}", daemon=True)
 
     @property
     def counted(self) -> LoopCounters:
-        """What was done to strangers, liars and floods."""
+        """Counters of strangers, protocol errors and floods."""
         return self._loop.counted
 
     def start(self) -> None:
-        """Begin to serve. From now on the threads of this process take turns as fast as tokens need it."""
+        """Start serving. From now on the threads of this process switch as fast as tokens need it."""
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         self._thread.start()
 
     def stop(self) -> None:
-        """End every connection and remove the sockets. Clients follow their fail mode, and come back to a successor."""
+        """Close all connections and remove the sockets. Clients follow their fail mode, then find a successor."""
         with self._lock:
             self._is_over = True
         self._ring()
@@ -132,9 +132,9 @@ class QuotaServer:
         """
         Serve a tenant's processes, which run as `uid` or as root, at `socket_path`.
 
-        `admits` says of a process, as the kernel named it, whether it may be one of them. `request` and `limit` are
-        parts of the time, 0 to 1. Raises OSError where the socket cannot be made, ValueError for a tenant that is
-        there, QuotaServerError.
+        `admits` says whether a process, by its pid in the kernel, may belong to it. `request` and `limit` are parts of
+        the time, 0 to 1. Raises OSError where the socket cannot be created, ValueError for a tenant that exists,
+        QuotaServerError.
         """
         order = _order(name, request, limit, width_percent, memory_bytes)
         self._call(lambda: self._loop.add(order, TenantSocket(name, socket_path, uid, admits)))
@@ -142,16 +142,16 @@ class QuotaServer:
     def change_tenant(
         self, name: TenantName, *, request: float, limit: float, width_percent: int, memory_bytes: int = 0
     ) -> None:
-        """A tenant has another size from now on. Raises ValueError for one that is not there, QuotaServerError."""
+        """Change a tenant's size. Raises ValueError for one that does not exist, QuotaServerError."""
         order = _order(name, request, limit, width_percent, memory_bytes)
         self._call(lambda: self._loop.change(order))
 
     def remove_tenant(self, name: TenantName) -> None:
-        """A tenant is served no longer. Raises ValueError for one that is not there, QuotaServerError."""
+        """Stop serving a tenant. Raises ValueError for one that does not exist, QuotaServerError."""
         self._call(lambda: self._loop.remove(name))
 
     def usage(self) -> dict[TenantName, TenantUsage]:
-        """Of every tenant, by now. Raises QuotaServerError."""
+        """The usage of every tenant up to now. Raises QuotaServerError."""
         found = self._call(self._loop.usage)
         return {name: _shown(used.counted, used.connections, pids) for name, (used, pids) in found.items()}
 
@@ -163,7 +163,7 @@ class QuotaServer:
                 self._loop.serve_once()
                 while self._calls:
                     _make(self._calls.popleft())
-        except BaseException as error:  # noqa: BLE001 - whoever calls next is told; the thread has nobody to raise to
+        except BaseException as error:  # noqa: BLE001 - the next caller gets it; a thread cannot raise
             self.failure = error
         finally:
             self._end()
@@ -188,7 +188,7 @@ class QuotaServer:
             self._calls.append(call)
         self._ring()
         wait((call.answer,), _CALL_S)
-        # What was not begun by then never will be: whoever wants it says so again.
+        # A call that has not begun by then is dropped: its caller repeats it.
         if call.answer.cancel() or not call.answer.done():
             raise QuotaServerError(f"the quota server of {self.home} has not answered within {_CALL_S:g} s")
         return call.answer.result()  # type: ignore[return-value]  # what `do` returns
@@ -202,7 +202,7 @@ class QuotaServer:
 
 def _make(call: _Call) -> None:
     if not call.answer.set_running_or_notify_cancel():
-        return  # whoever called did not wait any longer
+        return  # its caller has timed out
     try:
         call.answer.set_result(call.do())
     except Exception as error:  # noqa: BLE001 - it is raised where the call was made

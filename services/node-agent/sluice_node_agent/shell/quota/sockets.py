@@ -1,8 +1,8 @@
 """
-The sockets of the time quota: where a tenant's processes knock, and one connection of each (docs/time-quota.md).
+The sockets of the time quota: a listening one per tenant, and a connection per process (docs/time-quota.md).
 
-Every socket has a rate of its own, of connections and of messages, and nothing grows: a tenant that floods is heard
-slower, whoever does not read is cut off. It must not know what a message leads to.
+Every socket has rate limits of its own, for connections and for messages, and nothing grows: a flooding tenant is read
+more slowly, and a peer that does not read is disconnected.
 """
 
 import errno
@@ -17,57 +17,57 @@ BACKLOG = 64
 _PEER = struct.Struct("3i")
 """`struct ucred` (unix(7), SO_PEERCRED): pid, uid, gid."""
 _MODE = 0o666
-"""Whoever is in the pod may connect; who that is the kernel says. The directory is the pod's own."""
+"""Any user of the pod may connect; the kernel identifies the process. The directory is the pod's own."""
 
 MESSAGES_PER_S = 4_096
-"""Of one tenant, all its processes together: of those one has a token at a time, and needs two or three for it."""
+"""Per tenant, for all its processes: one has a token at a time, and needs two or three messages for it."""
 _BURST = 256
 CONNECTIONS_PER_S = 64
-"""Of one tenant. Each costs this thread as much as several tokens do, and a process needs one for its whole life."""
+"""Per tenant. Each costs this thread as much as several tokens do, and a process needs one for its whole life."""
 _CONNECTIONS_BURST = 128
-"""All processes of a container at once, twice as many as are let in."""
+"""All processes of a container at once, twice as many as are accepted."""
 
 
 class RateLimit:
-    """How much of something may be had: so much at once, and then so much a second. Times are in microseconds."""
+    """A token bucket: a burst at once, and then a rate per second. Times are in microseconds."""
 
     __slots__ = ("_allowance", "_burst", "_counted_us", "_per_s")
 
     def __init__(self, per_s: int, burst: int, now_us: int) -> None:
-        """The burst may be had at once."""
+        """Start with the whole burst."""
         self._per_s, self._burst = per_s, burst
         self._allowance = float(burst)
         self._counted_us = now_us
 
     def is_left(self, now_us: int) -> bool:
-        """Whether one more may be had now."""
+        """Whether one more is allowed now."""
         self._allowance = min(self._burst, self._allowance + (now_us - self._counted_us) * self._per_s / 1e6)
         self._counted_us = now_us
         return self._allowance >= 1
 
     def count(self) -> None:
-        """One was had."""
+        """Take one."""
         self._allowance -= 1
 
     def resumes_at_us(self, now_us: int) -> int:
-        """When a quarter of the burst may be had again: not one at a time."""
+        """When a quarter of the burst is available again: not one at a time."""
         return now_us + int((self._burst / 4 - self._allowance) * 1e6 / self._per_s) + 1
 
 
 class RateLimits:
-    """What one tenant may do to this thread."""
+    """The rate limits of one tenant."""
 
     __slots__ = ("connections", "messages")
 
     def __init__(self, now_us: int) -> None:
-        """It has done nothing yet."""
+        """Start with nothing used."""
         self.connections = RateLimit(CONNECTIONS_PER_S, _CONNECTIONS_BURST, now_us)
         self.messages = RateLimit(MESSAGES_PER_S, _BURST, now_us)
 
 
 def listen(path: Path) -> socket.socket:
     """
-    A socket that listens at `path`, in place of one that an earlier agent left. Raises OSError.
+    A socket that listens at `path`, in place of an earlier agent's. Raises OSError.
 
     The path may be longer than the 107 bytes of an address (unix(7)): it is bound within its open directory.
     """
@@ -94,7 +94,7 @@ _ADDRESS_BYTES_MAX = 107
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Process (0 where it cannot be seen from here) and user of the other end, as the kernel saw them connect."""
+    """Pid (0 if not visible from here) and uid of the other end, as the kernel recorded them on connect."""
     pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return pid, uid
 
@@ -105,16 +105,16 @@ class Peer:
     __slots__ = ("number", "pace", "pid", "said_hello", "sequence", "socket", "tenant")
 
     def __init__(self, number: int, tenant: TenantName, found: socket.socket, pid: int, pace: RateLimit) -> None:
-        """`pace` is how much is read of its tenant."""
+        """`pace` limits what is read of its tenant."""
         self.number, self.tenant, self.socket, self.pid = number, tenant, found, pid
         self.said_hello = False
         self.sequence = 0
-        """Of what was sent to it."""
+        """The sequence of messages to it."""
         self.pace = pace
 
     def read(self) -> bytes | None:
         """
-        The next packet; None where there is none yet. Empty when the other end is closed. Raises OSError.
+        The next packet; None if there is none yet. Empty when the other end is closed. Raises OSError.
 
         A packet that is too long comes one byte longer than a packet may be.
         """
@@ -124,7 +124,7 @@ class Peer:
             return None
 
     def send(self, packet: bytes) -> bool:
-        """Whether the kernel took it. It does not where the other end reads nothing, or is closed."""
+        """Whether the kernel took it. It does not if the other end does not read, or is closed."""
         try:
             return self.socket.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == len(packet)
         except OSError:

@@ -1,8 +1,8 @@
 """
-One node's agent, life after life: reads what is there, tells the core, and does what it says.
+Runs one node's agent: reads the node's state, feeds the core, and carries out its instructions.
 
-A simulated node that reboots begins a new life with another run; any other failure ends the process, for its
-supervisor to start it again.
+After a reboot of a simulated node a new run begins; any other failure ends the process, for its supervisor to restart
+it.
 """
 
 import asyncio
@@ -52,10 +52,10 @@ PHASES = (
     SpanPhase("make slice", "saw Grant", "decided SliceReady"),
     SpanPhase("unmake slice", "saw Revoke", "decided SliceGone"),
 )
-"""What a node does for a request, in traces: its steps are inside of them in time."""
+"""A node's work for a request, in traces: its steps lie within it."""
 
 WAS_READY = frozenset({"ready", "degraded"})
-"""Phases of a slice of which it was said that it is ready."""
+"""Phases of a slice that was published as ready."""
 
 T = TypeVar("T")
 InThread = Callable[[Callable[[], None]], Awaitable[None]]
@@ -64,11 +64,11 @@ Connect = Callable[[NodeName], AbstractAsyncContextManager[Bus]]
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """What all agents of a process have in common."""
+    """What all agents of a process share."""
 
     service: Service[NodeAgentSettings]
     endpoint: str
-    """Where the inventory pulls."""
+    """The address that the inventory pulls from."""
     pulled: AgentServicer
     gpu_threads: Threads
     helpers: ThreadPools
@@ -78,11 +78,11 @@ class ProcessContext:
 
 @dataclass(slots=True)
 class AgentRunner:
-    """The lives of one node's agent."""
+    """The successive runs of one node's agent."""
 
     site: NodeBackend
     name: str
-    """Begins the names of its runs."""
+    """The prefix of its runs' names."""
     shared: ProcessContext
     lives: int = 0
 
@@ -114,7 +114,7 @@ class AgentRunner:
         tickets = await self._in_thread(lambda: tickets_of(settings, node))
         try:
             old = await self._in_thread(lambda: tickets.clear(site.backend.boot_id()))
-        except OSError as error:  # the core has them removed, too, before their slices are made again
+        except OSError as error:  # the core removes them, too, before it creates their slices again
             log.warning("tickets of before the reboot cannot be removed now", why=str(error))
         else:
             if old:
@@ -183,7 +183,7 @@ class AgentRunner:
             return None
         processes = Processes()
         try:
-            own = processes.owner_of(os.getpid())  # of simulated tenants: they are processes of the agent's own pod
+            own = processes.owner_of(os.getpid())  # simulated tenants run in the agent's own pod
         except OSError as error:
             raise NodeBackendError(f"the agent's own process cannot be looked at: {error}") from error
         return QuotaController(site.mps.root, site.quota_library, lambda pid: processes.owner_of(pid).removeprefix(own))
@@ -194,7 +194,7 @@ class AgentRunner:
 
 @asynccontextmanager
 async def _shown_and_closed(in_thread: InThread, core: Agent, quotas: QuotaController | None) -> AsyncIterator[None]:
-    """Show what the token schedulers count, and end them with the life of their agent: after the last call to them."""
+    """Export the token schedulers' counters, and stop them after the agent's last call."""
     if quotas is None:
         yield
         return
@@ -206,16 +206,16 @@ async def _shown_and_closed(in_thread: InThread, core: Agent, quotas: QuotaContr
 
 
 def first_status_subject(entry: Entry) -> ReadLast | None:
-    """Where a slice that is ordered now will be spoken of: looked at while it is made."""
+    """The status subject of a slice that is ordered now: read while it is created."""
     grant = entry.message
-    if not isinstance(grant, Grant) or grant.revision > 1 or grant.adopted:  # it was spoken of
+    if not isinstance(grant, Grant) or grant.revision > 1 or grant.adopted:  # it has a status already
         return None
     node, allocation = subjects.parse(entry.subject).key
     return ReadLast(Stream.STATE, subjects.slice_(NodeName(node), AllocationId(allocation)).subject)
 
 
 def had_slices(started: AgentStarted) -> list[RequestId]:
-    """Of whom an earlier life has said that the slice is ready: what is said of them now is not their way to it."""
+    """Requests whose slice was published as ready by an earlier run: later statuses are not part of its start."""
     records = (record for record in started.records if isinstance(record, SliceRecord))
     return [each.booking.request for each in records if each.phase in WAS_READY or each.lost or each.stale_tickets]
 
@@ -229,7 +229,7 @@ def read_node(
     *,
     pods: PodProcesses | None = None,
 ) -> AgentStarted:
-    """All that is found at the start of a life; blocks. Raises NodeBackendError, RebootedError."""
+    """Read everything for the start of a run; blocks. Raises NodeBackendError, RebootedError."""
     backend, mps = site.backend, site.mps
     try:
         gpus, nameless = backend.read(), backend.nameless()
@@ -247,7 +247,7 @@ def read_node(
         names = tickets.names()
     except OSError as error:
         raise NodeBackendError(f"the tickets of this node cannot be listed: {error}") from error
-    problem = journal.problem  # one that is missing where things are left, or may be, was lost
+    problem = journal.problem  # missing although state is, or may be, left: it was lost
     if not problem and journal.is_new:
         left = {
             "instances": any(gpu.instances for gpu in gpus if not gpu.fixed_layout),
@@ -287,5 +287,5 @@ def read_node(
 
 
 def _goes_by_tickets(records: Iterable[Record]) -> bool:
-    """Whether the journal was lost in an earlier life, and not all was taken over yet that tickets tell of."""
+    """Whether the journal was lost in an earlier run, and not all slices with tickets were adopted yet."""
     return any(isinstance(record, NodeRecord) and record.tickets for record in records)

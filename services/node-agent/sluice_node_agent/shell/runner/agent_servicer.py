@@ -1,4 +1,4 @@
-"""The gRPC side of the agents in this process: answers the inventory's pull, and never orders anything."""
+"""The gRPC server of this process's agents: answers the inventory's pulls. Read-only."""
 
 import grpc
 import grpc.aio
@@ -16,11 +16,11 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     """Serves the snapshots of all nodes of this process."""
 
     def __init__(self) -> None:
-        """Begin with no node; agents enter themselves while they live."""
+        """Start without nodes; agents register while they run."""
         self.agents: dict[NodeName, Agent | None] = {}
-        """None while the node's journal and devices are being read."""
+        """None while the node's journal and devices are read."""
         self.usage: dict[NodeName, UsagePoller] = {}
-        """Of those that live."""
+        """Of the running agents."""
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server."""
@@ -29,7 +29,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def GetInventory(  # noqa: N802 - the method's name in the contract
         self, request: agent_pb2.GetInventoryRequest, context: grpc.aio.ServicerContext
     ) -> node_pb2.NodeSnapshot:
-        """Everything the agent knows of a node."""
+        """The snapshot of a node."""
         agent = await self._agent(request.node, context)
         if agent is None or not agent.started:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{request.node}: devices and journal are being read")
@@ -39,7 +39,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def GetHealth(  # noqa: N802 - the method's name in the contract
         self, request: agent_pb2.GetHealthRequest, context: grpc.aio.ServicerContext
     ) -> agent_pb2.GetHealthResponse:
-        """Whether the agent of a node carries out orders on at least one GPU, and all that is wrong."""
+        """Whether the agent of a node carries out orders on at least one GPU, and its problems."""
         agent = await self._agent(request.node, context)
         if agent is None or not agent.started:
             return agent_pb2.GetHealthResponse(node=request.node, message="devices and journal are being read")
@@ -56,7 +56,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def GetUsage(  # noqa: N802 - the method's name in the contract
         self, request: agent_pb2.GetUsageRequest, context: grpc.aio.ServicerContext
     ) -> agent_pb2.NodeUsage:
-        """What the slices of a node are used for, as it was last looked at."""
+        """The use of a node's slices at the last sample."""
         agent = await self._agent(request.node, context)
         watch = self.usage.get(NodeName(request.node))
         if agent is None or not agent.started or watch is None:
@@ -76,7 +76,7 @@ def _has_usable_gpu(snapshot: NodeSnapshot) -> bool:
 
 
 def _what_is_wrong(snapshot: NodeSnapshot, *, is_open: bool) -> list[str]:
-    """Everything that a person should look at, in sentences."""
+    """Everything that an operator should check, in sentences."""
     wrong = [] if is_open else ["the allocator has not opened this node for this run of the agent yet"]
     if not snapshot.gpus:
         wrong.append("the node has no GPU")

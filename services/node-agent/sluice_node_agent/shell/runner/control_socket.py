@@ -1,8 +1,8 @@
 """
-What people on the node itself may ask of its agent: a Unix socket that only its owner can open.
+The agent's Unix socket for operators on the node, which only its owner can open.
 
-Serves `NodeControlService`, and `AgentService` as the inventory gets it. A socket that a killed agent left is
-replaced: who holds the journal's lock is the only agent of the node.
+Serves `NodeControlService`, and the inventory's `AgentService`. A killed agent's socket is replaced: the holder of the
+journal's lock is the node's only agent.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from sluice_node_agent.shell.runner.agent_servicer import AgentServicer
 
 _LOOK_S = 0.05
 _LOOKS = 60
-"""How often an answer looks for what came of a release: within 3 s."""
+"""How often to check for a release's outcome: within 3 s."""
 
 
 class ControlServicer(agent_pb2_grpc.NodeControlServiceServicer):
-    """Takes an operator's word to the core of one node."""
+    """Passes an operator's requests to the core of one node."""
 
     def __init__(self, node: NodeName, agent: Agent, offer: Callable[[QuarantineReleased], Awaitable[None]]) -> None:
-        """`offer` gives the core an event."""
+        """`offer` passes an event to the core."""
         self._node = node
         self._agent = agent
         self._offer = offer
@@ -40,7 +40,7 @@ class ControlServicer(agent_pb2_grpc.NodeControlServiceServicer):
     async def ReleaseQuarantine(  # noqa: N802 - the method's name in the contract
         self, request: agent_pb2.ReleaseQuarantineRequest, context: grpc.aio.ServicerContext
     ) -> agent_pb2.ReleaseQuarantineResponse:
-        """Have a quarantined slice tried again at once, and say what comes of it."""
+        """Have a quarantined slice retried at once, and return the outcome."""
         node, allocation = request.node[:300], AllocationId(request.allocation[:300])
         if node != self._node:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"this agent is of node {self._node}, not of {node!r}")
@@ -57,7 +57,7 @@ class ControlServicer(agent_pb2_grpc.NodeControlServiceServicer):
         return agent_pb2.ReleaseQuarantineResponse(message=await self._outcome(allocation))
 
     async def _outcome(self, allocation: AllocationId) -> str:
-        """What became of it within a bounded time."""
+        """The outcome within a bounded time."""
         found = self._slice(allocation)
         for _ in range(_LOOKS):
             if found is None:
@@ -77,7 +77,7 @@ class ControlServicer(agent_pb2_grpc.NodeControlServiceServicer):
 async def served_on(
     path: Path, control: ControlServicer, pulled: AgentServicer, *, node: NodeName
 ) -> AsyncIterator[None]:
-    """Serve on a Unix socket for the time of the `async with`. There is none where its path is too long."""
+    """Serve on a Unix socket within the `async with`. None if its path is too long."""
     log = logs.get("control", node=node)
     if not fits_a_socket(path):
         log.warning(
@@ -106,5 +106,5 @@ def _remove(path: Path) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """For its owner alone. Until here nobody else could reach it either: its directory is the journal's."""
+    """Restrict it to its owner. Until here it was unreachable too: its directory is the journal's."""
     path.chmod(0o600)

@@ -1,7 +1,7 @@
 """
-One instruction of the core, carried out by one blocking call on a device or an MPS daemon.
+Carries out one instruction of the core by a blocking call on a device or an MPS daemon.
 
-Says what came of it as the event that the core waits for. Refusals leave as the errors of the ports.
+Returns the result event. Refusals are raised as the ports' errors.
 """
 
 from dataclasses import replace
@@ -106,7 +106,7 @@ def on_daemon(mps: "MpsDaemons", order: MpsInstruction, quotas: "QuotaController
 
 
 def _verify(order: VerifyInstance, report: GpuReport) -> Result:
-    """Whether the device says of the instance what was ordered."""
+    """Compare the instance on the device with what was ordered."""
     if report.lost:
         return DeviceRefused(order.token, DeviceErrorKind.GPU_LOST, report.health_message)
     if not report.healthy:
@@ -118,7 +118,7 @@ def _verify(order: VerifyInstance, report: GpuReport) -> Result:
     profile = next((profile.name for profile in report.profiles if profile.profile_id == order.profile_id), None)
     message = f"GPU instance {order.gi_id} is {found.profile} at {found.start}:{found.size}, {found.uuid}"
     if (found.profile, found.start, found.size) != (profile, order.start, order.size):
-        return DeviceRefused(order.token, DeviceErrorKind.NOT_FOUND, message)  # it has the id of one that is gone
+        return DeviceRefused(order.token, DeviceErrorKind.NOT_FOUND, message)  # it reuses the id of one that is gone
     if found.uuid != order.uuid:
         return DeviceRefused(order.token, DeviceErrorKind.DIFFERENT, message)
     return InstanceVerified(order.token)

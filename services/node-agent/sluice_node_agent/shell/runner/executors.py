@@ -1,11 +1,11 @@
 """
-Carries out what a node's core instructs on devices, MPS daemons, journal and tickets, and says how it went.
+Carries out a node's instructions on devices, MPS daemons, journal and tickets, and returns their results.
 
-A record is written at once, and waits for the disk only where it must outlive the node's own crash (ADR 0042).
+A record is written at once, and waits for the disk only if it must survive the node's own crash (ADR 0042).
 
-Blocking calls run in threads: of the GPUs, as many as GPUs, so that all of them work at once (the core has at most one
-instruction out per GPU, so calls about one GPU never overlap); and of other kinds, each in threads of its own, so that
-a record does not wait for a GPU that takes seconds, nor a slice for a daemon that does not answer.
+Blocking calls run in threads. There are as many GPU threads as GPUs, so that all work in parallel (the core has at most
+one instruction in flight per GPU, so calls about one GPU never overlap). Other kinds have threads of their own, so that
+a record does not wait for a slow GPU, nor a slice for a daemon that does not answer.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ from sluice.contracts.ids import GpuUuid
 from sluice.runtime import logs
 from sluice.runtime.core_runner import Executor
 from sluice.runtime.prometheus import metrics
-from sluice_node_agent.core.device_use import DeviceUse
 from sluice_node_agent.core.events import (
     DeviceRefused,
     Event,
@@ -59,6 +58,7 @@ from sluice_node_agent.core.instructions import (
     WatchMps,
 )
 from sluice_node_agent.core.journal_records import SliceRecord, Tombstone, must_outlive_boot
+from sluice_node_agent.core.usage import DeviceUse
 from sluice_node_agent.device.port import DeviceError, GpuBackend
 from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS
 from sluice_node_agent.shell.journal.journal import Journal
@@ -73,13 +73,13 @@ if TYPE_CHECKING:  # imported where there is MPS
 
 T = TypeVar("T")
 _END_S = 2.0
-"""How long a call that is under way may take to end when the agent stops."""
+"""How long a call in flight may take to end when the agent stops."""
 _OUT_MAX = 1024
-"""Instructions of one kind under way at once; one per slice and GPU, so this is far above any node."""
+"""Instructions of one kind in flight; one per slice and GPU, so this is far above any node."""
 _MPS_THREADS = 8
-"""Calls to MPS daemons under way at once; those that come meanwhile wait."""
+"""Parallel calls to MPS daemons; others wait."""
 _SHARED_MAX = 16
-"""Threads of one kind for the agents of one process: many simulated nodes take turns."""
+"""Threads of one kind for the agents of one process: many simulated nodes share them."""
 _VERBS = {MakeTicket: "made", RemoveTicket: "removed", CompareTickets: "compared"}
 _NO_MPS = "this agent has no MPS"
 
@@ -90,28 +90,28 @@ def _threads(count: int, name: str) -> ThreadPoolExecutor:
 
 @dataclass(frozen=True, slots=True)
 class ThreadPools:
-    """Threads beside those of the GPUs; several agents of one process may share them. None runs before it is needed."""
+    """Threads for all but GPU calls; several agents of one process may share them. Each starts when needed."""
 
     journal: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "journal"))
     tickets: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "tickets"))
     mps: ThreadPoolExecutor = field(default_factory=lambda: _threads(_MPS_THREADS, "mps"))
     pods: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "pods"))
-    """For looks at all processes: who waits shares the next one."""
+    """For scans of all processes: waiting calls share the next one."""
 
     @classmethod
     def for_nodes(cls, nodes: int) -> Self:
-        """For the agents of so many nodes in one process."""
+        """For the agents of this many nodes in one process."""
         few = max(1, min(nodes, _SHARED_MAX))
         return cls(_threads(few, "journal"), _threads(few, "tickets"), _threads(max(few, _MPS_THREADS), "mps"))
 
     def shut_down(self) -> None:
-        """Take no more calls; wait for none."""
+        """Take no more calls, without waiting for current ones."""
         for threads in (self.journal, self.tickets, self.mps, self.pods):
             threads.shutdown(wait=False, cancel_futures=True)
 
 
 class StepExecutors:
-    """The hands of one node's agent."""
+    """Carries out the steps of one node's agent."""
 
     def __init__(
         self,
@@ -129,11 +129,11 @@ class StepExecutors:
         pods: PodProcesses | None = None,
     ) -> None:
         """
-        Use what was opened; opens and closes nothing itself but threads.
+        Use the opened resources; opens and closes nothing itself but threads.
 
-        `threads` are those of the GPUs; none is used where calls about them are `instant`. Without `mps` all orders
-        about daemons are refused; those to start one also where `no_shares` says why. Without `quotas` no time is
-        enforced. Without `pods` no pod has processes here.
+        `threads` are those of the GPUs; calls about `instant` GPUs use none. Without `mps` all orders about daemons are
+        refused; those to start one also if `no_shares` has a reason. Without `quotas` no time is enforced. Without
+        `pods` no pod has processes here.
         """
         self._quotas = quotas
         self._pods = pods
@@ -147,26 +147,26 @@ class StepExecutors:
         self._own = ThreadPools() if helpers is None else None
         self._helpers = helpers or self._own or ThreadPools()
         self._unsynced: list[asyncio.Future[None]] = []
-        """Of those who wait for the next sync of the journal: what they wait for is written."""
+        """Waits for the next sync of the journal, for records that are written."""
         self._syncer: asyncio.Task[None] | None = None
         self._rewriting: asyncio.Future[None] | None = None
         self._behind = 0
-        """Records that wait for the file to be replaced: later ones do not overtake them."""
+        """Records that wait until the file is replaced: later ones do not overtake them."""
         self._in_line = asyncio.Lock()
-        """Which of them is next: the one that came first, also after the file was replaced (a lock is had in order)."""
+        """Orders them: first come, first served, also after the file was replaced (a lock is fair)."""
         self._written: set[int] = set()
-        """Tokens of records that are written and have to be synced."""
+        """Tokens of records that are written but not synced."""
         self._calls: set[Future[Any]] = set()
         self._lanes: dict[GpuUuid, asyncio.Lock] = {}
-        """One call about a GPU at a time: the core's own never meet, and looks must not meet them."""
-        self._log = logs.get("hands", node=journal.node)
+        """One call about a GPU at a time: the core's own never overlap, and usage samples must not overlap them."""
+        self._log = logs.get("executors", node=journal.node)
 
     async def __aenter__(self) -> Self:
         """Nothing to open."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Wait (bounded) until no thread is at devices, daemons or journal any more, so that they can be closed."""
+        """Wait (bounded) until no thread uses devices, daemons or journal, so that they can be closed."""
         if self._syncer is not None:
             self._syncer.cancel()
         calls = [asyncio.wrap_future(call) for call in list(self._calls)]
@@ -177,7 +177,7 @@ class StepExecutors:
             self._own.shut_down()
 
     def executors(self, request_of: Callable[[int], str] | None = None) -> Mapping[type, Executor[Event]]:
-        """How each of the core's own instructions is carried out; `request_of` says whose step a token is."""
+        """The executor of each of the core's own instructions; `request_of` maps a token to its request."""
         whose = _by_token(request_of) if request_of is not None else None
         steps = (
             CreateGpuInstance,
@@ -203,7 +203,7 @@ class StepExecutors:
     # -- devices and daemons --------------------------------------------------------------------------------------
 
     async def uses(self, gpu: GpuUuid, devices: Collection[str]) -> tuple[DeviceUse, ...] | None:
-        """What devices of a GPU are used for; None when the GPU is being worked on. Raises DeviceError."""
+        """The use of a GPU's devices; None while a step is in flight there. Raises DeviceError."""
         lane = self._lane(gpu)
         if lane.locked():
             return None
@@ -211,7 +211,7 @@ class StepExecutors:
             return await self._about_gpus(lambda: self._backend.uses(gpu, devices))
 
     def _lane(self, gpu: GpuUuid) -> asyncio.Lock:
-        return self._lanes.setdefault(gpu, asyncio.Lock())  # as many as the node has GPUs
+        return self._lanes.setdefault(gpu, asyncio.Lock())  # one per GPU of the node
 
     async def _on_device(self, order: GpuInstruction) -> Result:
         try:
@@ -221,7 +221,7 @@ class StepExecutors:
             return self._refused(order, error)
 
     def _at_device(self, order: GpuInstruction) -> Callable[[], Result] | None:
-        """One step on a GPU that no thread is needed for, and that nobody looks at now."""
+        """A step on a GPU that needs no thread and overlaps no usage sample."""
         if self._threads is not None or self._lane(order.gpu).locked():
             return None
 
@@ -268,9 +268,9 @@ class StepExecutors:
 
     def _save_at_once(self, order: SaveJournal) -> Callable[[], Result] | None:
         """
-        Put a record into the journal, in the order of the instructions; None where something is left to be waited for.
+        Write a record to the journal, in the order of the instructions; None if it has to wait.
 
-        While the file is replaced, and for those who have waited for that, `_save` does all of it.
+        While the file is replaced, and for records that waited for that, `_save` does it.
         """
         if self._rewriting is not None or self._behind:
             return None
@@ -282,9 +282,9 @@ class StepExecutors:
 
     async def _save(self, order: SaveJournal) -> Result:
         """
-        Put a record into the journal; if it must outlive the node's crash, wait until it is on disk.
+        Write a record to the journal; if it must survive the node's crash, wait until it is synced.
 
-        One sync serves all that were written before it.
+        One sync covers all earlier writes.
         """
         if order.token in self._written:
             self._written.discard(order.token)
@@ -306,7 +306,7 @@ class StepExecutors:
         return JournalSaved(order.token)
 
     async def _sync_all(self) -> None:
-        """Sync until nobody waits for it, then rewrite the file if it is time to."""
+        """Sync until no record waits for it, then rewrite the file if it is time to."""
         waiting: list[asyncio.Future[None]] = []
         try:
             while self._unsynced:
@@ -324,7 +324,7 @@ class StepExecutors:
             self._syncer = None
 
     async def _rewrite(self) -> None:
-        """Nothing is written meanwhile: it would be in the file that goes."""
+        """Nothing is written meanwhile: it would go into the old file."""
         self._rewriting = asyncio.get_running_loop().create_future()
         try:
             await self._in_thread(self._helpers.journal, self._journal.rewrite)
@@ -338,7 +338,7 @@ class StepExecutors:
         return await self._in_thread(self._helpers.tickets, lambda: self._ticket(order))
 
     def _at_ticket(self, order: TicketInstruction) -> Callable[[], Result] | None:
-        """Some names in a directory's page: a thread would cost more. Not where the driver of volumes may be in it."""
+        """A few directory entries: a thread would cost more. Not while the CSI driver may hold the lock."""
         return None if self._tickets.shared else lambda: self._ticket(order)
 
     def _ticket(self, order: TicketInstruction) -> Result:
@@ -371,7 +371,7 @@ class StepExecutors:
 
 
 def _set(waited_for: "asyncio.Future[None]", error: Exception | None) -> None:
-    """End a wait, unless who waits has gone."""
+    """Complete a wait, unless it was cancelled."""
     if waited_for.done():
         return
     if error is None:

@@ -21,10 +21,10 @@ class PodProcesses:
 
     def __init__(self, processes: Processes, threads: Threads, *, has_kubelet: bool) -> None:
         """
-        Look through `processes` in one of `threads`.
+        Scan `processes` in one of `threads`.
 
-        `has_kubelet`: pods of a kubelet are given slices here, so that to see none says something only where all are
-        seen. Without one none can start, and what is not seen is not there.
+        `has_kubelet`: a kubelet's pods get slices here, so an empty result is only valid if all processes are visible.
+        Without a kubelet no pod can start here.
         """
         self._processes = processes
         self._tenants = PodExitWait(processes, threads)
@@ -40,7 +40,7 @@ class PodProcesses:
         return cls(Processes(), threads, has_kubelet=has_kubelet)
 
     def why_unseen(self) -> str:
-        """Why processes of pods could be here without being seen, and what to do; empty when none could."""
+        """Why pods' processes could be here invisibly, and the remedy; empty if they could not."""
         if not self._has_kubelet or self._are_seen:
             return ""
         try:
@@ -51,7 +51,7 @@ class PodProcesses:
         return f"{why}; set hostPID: true in the agent's pod" if why else ""
 
     async def left_of(self, uid: str) -> tuple[PodProcess, ...]:
-        """What is left of a pod, zombies left out. Raises OSError where it cannot be seen."""
+        """A pod's remaining processes, without zombies. Raises OSError where they are not visible."""
         if not is_pod_uid(uid):
             return ()
         found = await self._tenants.left_of(uid, within_s=0.0)

@@ -1,7 +1,7 @@
 """
-Whether this node has a kubelet, and what follows: where tickets and marks are kept, and that pods' volumes are served.
+What depends on a kubelet: where tickets and marks are kept, and whether pods' volumes are served.
 
-Volumes are served before anything else of the agent begins, and until all of it has ended.
+Volumes are served before the rest of the agent starts, and until all of it has ended.
 """
 
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from sluice_node_agent.shell.tickets.tickets import Tickets
 
 @asynccontextmanager
 async def volumes_served(settings: NodeAgentSettings) -> AsyncIterator[None]:
-    """Serve the volumes of this node's pods for the time of the `async with`, if that is for us. Raises CsiError."""
+    """Serve the volumes of this node's pods within the `async with`, if configured. Raises CsiError."""
     if settings.kubelet_root is None or settings.role == "agent":
         yield
         return
@@ -31,7 +31,7 @@ async def volumes_served(settings: NodeAgentSettings) -> AsyncIterator[None]:
 
 
 def tickets_of(settings: NodeAgentSettings, node: NodeName) -> Tickets:
-    """Where this node's tickets are kept. Blocks; raises NodeBackendError."""
+    """This node's tickets. Blocks; raises NodeBackendError."""
     directory = paths.tickets_directory(settings.data_dir, node)
     if settings.kubelet_root is None:
         return Tickets(directory)
@@ -53,7 +53,7 @@ def tickets_of(settings: NodeAgentSettings, node: NodeName) -> Tickets:
 
 
 def marks_of(settings: NodeAgentSettings, node: NodeName, boot_id: str) -> OwnershipMarks:
-    """Where this node's ownership marks are: beside the tickets. Blocks; raises NodeBackendError."""
+    """This node's ownership marks, beside the tickets. Blocks; raises NodeBackendError."""
     if settings.kubelet_root is None:
         directory = paths.marks_directory(settings.data_dir, node)
     else:

@@ -1,8 +1,8 @@
 """
-Looks every so often at what the slices of one node are used for, and keeps it for who asks.
+Samples the use of one node's slices at an interval, and keeps the last result.
 
-It must never be in the way: a GPU that is being worked on is left out until the next time, only GPUs with a slice are
-looked at, one after another, and nothing that a look says or fails to say is decided from.
+It never delays other work: a GPU with a step in flight is skipped until the next time, only GPUs with a slice are
+sampled, one after another, and no decision depends on it.
 """
 
 import random
@@ -15,21 +15,20 @@ from sluice.runtime.clock import Clock
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import Sample
 from sluice_node_agent.core.agent import Agent
-from sluice_node_agent.core.device_use import DeviceUse
-from sluice_node_agent.core.usage import UsageTracker
+from sluice_node_agent.core.usage import DeviceUse, UsageTracker
 from sluice_node_agent.device.port import DeviceError
 from sluice_node_agent.shell.agent_metrics import USAGE_LOOK_SECONDS, usage_samples
 from sluice_node_agent.shell.hami_metrics import hami_samples
 
 Look = Callable[[GpuUuid, Collection[str]], Awaitable[tuple[DeviceUse, ...] | None]]
-"""What devices of a GPU are used for; None while the GPU is being worked on. Raises DeviceError."""
+"""The use of a GPU's devices; None while a step is in flight there. Raises DeviceError."""
 
 
 class UsagePoller:
-    """The watch over one node's slices, for one life of its agent."""
+    """Samples one node's slices during one run of its agent."""
 
     def __init__(self, core: Agent, look: Look, clock: Clock, *, every_s: float, hami: bool = False) -> None:
-        """Look at nothing yet. `every_s` 0: never do. `hami`: show metrics under HAMi's names, too."""
+        """Start without samples. `every_s` 0: never sample. `hami`: export metrics under HAMi's names, too."""
         self._hami = hami
         self._core = core
         self._look = look
@@ -37,20 +36,20 @@ class UsagePoller:
         self._every_s = every_s
         self._book = UsageTracker()
         self._refused: dict[GpuUuid, str] = {}
-        """What the driver last said of a GPU that could not be looked at."""
+        """The driver's last error per GPU that could not be sampled."""
         self._log = logs.get("usage")
 
     async def run(self) -> None:
-        """Look until cancelled. Raises RebootedError, as the devices do."""
+        """Sample until cancelled. Raises RebootedError, as the devices do."""
         if self._every_s == 0:
             return
-        await self._clock.sleep(self._every_s * random.random())  # the nodes of one process take turns
+        await self._clock.sleep(self._every_s * random.random())  # spreads the nodes of one process
         while True:
             await self.look_once()
             await self._clock.sleep(self._every_s)
 
     async def look_once(self) -> None:
-        """Look at each GPU that has a slice, one after another."""
+        """Sample each GPU that has a slice, one after another."""
         if not self._core.started:
             return
         for gpu, devices in self._book.wanted(self._core.snapshot()).items():
@@ -68,7 +67,7 @@ class UsagePoller:
             metrics.observe(USAGE_LOOK_SECONDS, self._clock.monotonic() - began, outcome)
 
     def told(self) -> NodeUsage:
-        """As it was last seen. The agent must have started."""
+        """The use at the last sample. The agent must have started."""
         return self._book.told(self._core.snapshot(), self._every_s, self._clock.monotonic())
 
     def now(self) -> Iterator[Sample]:
@@ -83,5 +82,5 @@ class UsagePoller:
 
     def _say(self, gpu: GpuUuid, why: str) -> None:
         if self._refused.get(gpu) != why:
-            self._refused[gpu] = why  # as many as the node has GPUs
+            self._refused[gpu] = why  # one per GPU of the node
             self._log.warning("the use of a GPU cannot be read", gpu=gpu, why=why)

@@ -1,4 +1,4 @@
-"""Hears what the driver tells by itself (Xid errors), and has the core read the GPUs that it is about."""
+"""Waits for the driver's error events (Xid), and has the core read the affected GPUs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,17 +13,17 @@ from sluice_node_agent.shell.nodes.node_backend import WatchTimes
 
 T = TypeVar("T")
 _PAUSE_S = 0.2
-"""After each word of the driver: a GPU that never stops telling is read this often, and no oftener."""
+"""After each event: a GPU that never stops reporting is read this often."""
 _DEAF_S = 10.0
-"""After the driver refused to be listened to. GPUs are read every so often in any case."""
+"""After the driver refused to be watched. GPUs are read periodically in any case."""
 
 
 async def watch_xids(
     backend: GpuBackend, watch: WatchTimes, offer: Callable[[GpuTroubled], Awaitable[None]], *, node: NodeName
 ) -> None:
     """
-    Pass on what the driver tells, until cancelled: then wait for its thread, at most about `watch.wait_s`. A look that
-    waits for nothing needs no thread.
+    Pass on the driver's events until cancelled: then wait for its thread, at most about `watch.wait_s`. A call that
+    does not wait needs no thread.
 
     Raises RebootedError, as the backend does.
     """
@@ -49,7 +49,7 @@ async def watch_xids(
 
 
 async def _uncut(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    """The answer of a bounded call. Cancelled, wait for its end: the driver must not be closed under it."""
+    """The result of a bounded call. Cancelled, wait for its end: the driver must not be closed under it."""
     running = asyncio.get_running_loop().run_in_executor(threads, call)
     try:
         return await asyncio.shield(running)

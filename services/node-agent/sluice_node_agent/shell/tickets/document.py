@@ -1,7 +1,7 @@
 """
-What is written in a ticket: for people what its containers were told, and for the agent the copy of its slice's record.
+The document in a ticket: its containers' devices, for people, and the copy of its slice's record, for the agent.
 
-The copy has a checksum, as each line of the journal has one. What an earlier version wrote says nothing of the record.
+The copy has a checksum, as each line of the journal does. Documents of earlier versions have no record.
 """
 
 import zlib
@@ -44,14 +44,14 @@ def pack(order: MakeTicket) -> bytes:
 
 
 def _told(container: ContainerDevices) -> dict[str, Any]:
-    """What a container was told of its devices. What it has of the driver its request says, which no agent sees."""
+    """A container's devices. Its driver capabilities are in its request, which no agent sees."""
     said: dict[str, Any] = msgspec.to_builtins(container)
     del said["driver_capabilities"]
     return said
 
 
 def unpack(document: bytes) -> TicketRecord | str:
-    """The copy of the record in a document, or in words why there is none that can be trusted."""
+    """The copy of the record in a document, or why there is none that can be trusted."""
     if len(document) > DOCUMENT_MAX:
         return f"it is larger than {DOCUMENT_MAX} bytes"
     try:

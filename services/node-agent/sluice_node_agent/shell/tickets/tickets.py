@@ -1,16 +1,16 @@
 """
-Tickets: directories with names that are never used twice, there only while their slice is ready.
+Tickets: directories with unique names that exist only while their slice is ready.
 
-A container that mounts its ticket cannot start before the slice is ready, nor after the slice was made anew: the old
-directory is not there any more. `slice.json` inside is for people, and for an agent that has lost its journal.
+A container that mounts its ticket cannot start before the slice is ready, nor after the slice was created again: the
+old directory is gone. `slice.json` inside is for people, and for an agent that has lost its journal.
 
-Where there is a kubelet, a pod's tickets are in the directory that its volume shows (`csi.pod_directories`), and a
-container with a share has one of its own beside the ticket, which is its daemon's home
-(`sluice.contracts.ticket_paths`). Elsewhere all are in one directory, and a container with a share finds links below
-its own name: `<ticket>/<container>/pipe` and `.../log`.
+With a kubelet, a pod's tickets are in the directory that its volume shows (`csi.pod_directories`), and a container with
+a share has a directory of its own beside the ticket, which is its daemon's home (`sluice.contracts.ticket_paths`).
+Otherwise all are in one directory, and a container with a share finds links below its own name:
+`<ticket>/<container>/pipe` and `.../log`.
 
-Removing a ticket removes what is in it and nothing else: it follows no link, and goes into nothing that is mounted
-there. Behind both may be the sockets of a daemon that others live on.
+Removal deletes the ticket's own files only: it follows no link, and enters no mount. Behind both may be the sockets of
+a daemon that other pods use.
 """
 
 import errno
@@ -31,7 +31,7 @@ from sluice_node_agent.csi.pod_directories import PodDirectories
 from sluice_node_agent.shell.tickets.document import DOCUMENT_MAX, pack, unpack
 
 _DIRECTORY_MODE = 0o711
-"""A container's user must get through; who does not know a name finds none."""
+"""A container's user can pass, and finds no name that it does not know."""
 _FILE_MODE = 0o600
 _DOCUMENT = "slice.json"
 
@@ -43,9 +43,9 @@ class Tickets:
         self, directory: Path, sources: PodDirectories | None = None, *, mounts: Path = Path("/proc/self/mountinfo")
     ) -> None:
         """
-        Keep the tickets of pods in `sources`, where there are any, and all others in `directory`.
+        Keep the tickets of pods in `sources`, if given, and all others in `directory`.
 
-        `mounts` says what is mounted on this machine (proc(5), mountinfo).
+        `mounts` is this machine's mountinfo (proc(5)).
         """
         self._directory = directory
         self._sources = sources
@@ -53,16 +53,16 @@ class Tickets:
 
     @property
     def shared(self) -> bool:
-        """Whether others work in the directories too, so that `make` and `remove` may wait for them."""
+        """Whether other processes use the directories too, so that `make` and `remove` may wait for them."""
         return self._sources is not None
 
     def names(self) -> tuple[str, ...]:
-        """All tickets that are there, sorted, those included that were being made or removed when an agent ended."""
+        """All tickets, sorted, also those that were being created or removed when an agent ended."""
         found = {path.name.removeprefix(".") for folder in self._folders() for path in _listed(folder)}
         return tuple(sorted(name for name in found if not name.startswith(SHARE_PREFIX)))
 
     def read(self) -> tuple[FoundTicket, ...]:
-        """What all tickets say, in the order of `names`. Whatever one says or is, the others are read."""
+        """The content of all tickets, in the order of `names`. A bad one does not hide the others."""
         found: dict[str, FoundTicket] = {}
         for folder in self._folders():
             for path in _listed(folder):
@@ -75,14 +75,14 @@ class Tickets:
         return tuple(found[name] for name in sorted(found))
 
     def clear(self, boot_id: str) -> tuple[str, ...]:
-        """Remove the tickets of other boots, whose devices are gone: none may start a container. Says which."""
+        """Remove the tickets of other boots, whose devices are gone: they must not start a container. Returns them."""
         old = [each.ticket for each in self.read() if each.record is not None and each.record.boot_id != boot_id]
         for ticket in old:
             self.remove(ticket)
         return tuple(old)
 
     def make(self, order: MakeTicket) -> None:
-        """Make a ticket, whole or not at all. Of one that is there already only what is wrong with it is made anew."""
+        """Create a ticket, atomically. Of an existing one only what is wrong is created again."""
         ticket = order.ticket
         if not is_ticket_name(ticket) or ticket.startswith(SHARE_PREFIX):
             raise OSError(errno.EINVAL, f"{ticket!r} is no ticket's name")
@@ -94,11 +94,11 @@ class Tickets:
             self._make_in(self._sources.make(order.owner), order, self._show)
 
     def wrong_of(self, orders: Iterable[MakeTicket]) -> tuple[str, ...]:
-        """Those of the tickets that are not there, or not as `make` would leave them. Raises OSError."""
+        """The tickets that are missing, or differ from what `make` creates. Raises OSError."""
         return tuple(order.ticket for order in orders if not self._is_right(order))
 
     def remove(self, ticket: str) -> None:
-        """Remove a ticket. First its name goes: nobody can start with half of one."""
+        """Remove a ticket. Its name goes first: no container can start with half of one."""
         if not ticket or ticket.startswith(".") or "/" in ticket:
             raise OSError(errno.EINVAL, f"{ticket!r} is no ticket's name")
         self._remove_from(self._directory, ticket)
@@ -113,17 +113,17 @@ class Tickets:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _folders(self) -> list[Path]:
-        """Where tickets may be."""
+        """The directories of tickets."""
         return [self._directory, *(self._sources.all() if self._sources is not None else ())]
 
     def _show(self, draft: Path, ticket: str, sharing: Iterable[ContainerDevices]) -> None:
-        """Beside the ticket, in the pod's volume."""
+        """Create the views beside the ticket, in the pod's volume."""
         assert self._sources is not None
         for container in sharing:
             _check_name(container)
             place = draft.parent / ticket_of(ticket, container)
             if not shows_home(place, container):
-                remove_view(place)  # of a home that was lost with its directory
+                remove_view(place)  # the view of a home that is gone
                 make_view(place, container, aside=self._sources.aside)
 
     def _make_in(self, folder: Path, order: MakeTicket, for_shares: "ForShares") -> None:
@@ -163,7 +163,7 @@ class Tickets:
         self._clear(draft)
 
     def _clear(self, draft: Path) -> None:
-        """Remove a directory that is no ticket (any more), unless something is mounted in it."""
+        """Remove a directory that is not a ticket (any more), unless something is mounted in it."""
         if not os.path.lexists(draft):
             return
         if found := mounted_below(draft, self._mounts):
@@ -172,11 +172,11 @@ class Tickets:
 
 
 ForShares = Callable[[Path, str, Iterable[ContainerDevices]], None]
-"""Lets containers with shares find their daemons: given the ticket's directory in the making, its name, and them."""
+"""Gives containers with shares their daemons' directories: from the draft of the ticket, its name, and them."""
 
 
 def _listed(folder: Path) -> list[Path]:
-    """What is in it; nothing where it is not there, or not any more: the driver of volumes removes a pod's any time."""
+    """A directory's entries; none if it does not exist: the CSI driver may remove a pod's at any time."""
     try:
         return list(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -184,7 +184,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _say(folder: Path, order: MakeTicket) -> None:
-    """Write what it says, so that a reader finds it whole: of a share that was changed, the new sizes."""
+    """Write its document atomically; after a resize with the new sizes."""
     draft = folder / f".{_DOCUMENT}"
     draft.write_bytes(pack(order))
     draft.chmod(_FILE_MODE)
@@ -192,7 +192,7 @@ def _say(folder: Path, order: MakeTicket) -> None:
 
 
 def _read(ticket: Path, *, owner: str) -> FoundTicket:
-    """What the ticket in this directory says. `owner`: the pod whose directory it is in, or empty."""
+    """Read the ticket in this directory. `owner`: the pod whose directory it is in, or empty."""
     name = ticket.name.removeprefix(".")
     if ticket.name != name:
         return FoundTicket(name, problem="it was being made or removed", is_half=True)
@@ -210,7 +210,7 @@ def _read(ticket: Path, *, owner: str) -> FoundTicket:
 
 
 def _link(draft: Path, _ticket: str, sharing: Iterable[ContainerDevices]) -> None:
-    """In the ticket."""
+    """Create the links in the ticket."""
     for container in sharing:
         _check_name(container)
         place = draft / container.container
@@ -230,4 +230,4 @@ def _check_name(container: ContainerDevices) -> None:
 
 def _make_directory(directory: Path) -> None:
     directory.mkdir()
-    directory.chmod(_DIRECTORY_MODE)  # whatever the umask says
+    directory.chmod(_DIRECTORY_MODE)  # regardless of the umask
