@@ -1,8 +1,8 @@
 """
-The `sluice` command: what can be typed by people who use the fleet, and how errors end.
+The `sluice` command: its verbs for users of a fleet, and how errors end.
 
-What its operators type is in `sluice_console.shell.commands.operate`. A command imports what it needs when it is
-typed: all of it takes longer to load than most commands take to run.
+`sluice_console.shell.commands.operate` has the verbs of operators. A command imports its modules when it is called:
+importing all of them takes longer than most commands run.
 """
 
 from sluice.runtime import sigint  # the first import, so that Ctrl-C ends the others quietly
@@ -35,7 +35,7 @@ from sluice_console.shell.errors import CommandError
 
 app = App(
     name="sluice",
-    help="Slices of GPUs on demand. `sluice demo` shows it; `sluice up` runs it on this machine.",
+    help="GPU slices on demand. `sluice demo` shows it; `sluice up` runs it on this machine.",
     version=sluice_version,
 )
 inspect.add_to(app)
@@ -50,21 +50,21 @@ def up_command(
     *,
     fleet: Annotated[
         Path | None,
-        Parameter(help="The simulated nodes, a TOML file (examples/fleet.toml); without it, this machine's own GPUs."),
+        Parameter(help="TOML file of simulated nodes (examples/fleet.toml); by default this machine's own GPUs."),
     ] = None,
     pods: Annotated[Path, Parameter(help="The folder of Pod manifests to watch.")],
-    data: Annotated[Path | None, Parameter(help="Where to keep everything; temporary when not given.")] = None,
+    data: Annotated[Path | None, Parameter(help="Data directory; a temporary one by default.")] = None,
     processes: Annotated[
         int | None,
-        Parameter(help="At most so many processes for all node agents; otherwise one per core, and 8 at most."),
+        Parameter(help="Maximum of processes for all node agents; by default one per core, at most 8."),
     ] = None,
-    allocators: Annotated[int, Parameter(help="How many allocators; one works, the others stand by.")] = 1,
-    closing_ttl_s: Annotated[int | None, Parameter(help="How long closing words stay on the bus.")] = None,
+    allocators: Annotated[int, Parameter(help="Number of allocators; one is active, the others stand by.")] = 1,
+    closing_ttl_s: Annotated[int | None, Parameter(help="How long final messages stay on the bus, in seconds.")] = None,
     limits: Annotated[
-        Path | None, Parameter(help="Quotas, and nodes not to use: a TOML file (docs/quotas.md), read again on change.")
+        Path | None, Parameter(help="TOML file of quotas and cordoned nodes (docs/quotas.md); read again on change.")
     ] = None,
     web: Annotated[
-        str, Parameter(help="Where the web page is served, HOST:PORT; `off` serves none.", show_default=False)
+        str, Parameter(help="Address of the web page, HOST:PORT; `off` serves none.", show_default=False)
     ] = "",
 ) -> int:
     """Run everything on this machine: broker, services, GPUs (simulated by --fleet), web page. Until Ctrl-C."""
@@ -86,7 +86,7 @@ def up_command(
 
 @app.command(name="demo")
 def demo_command() -> int:
-    """Show in half a minute what Sluice does: four simulated A100, real services, nothing left behind."""
+    """Show what Sluice does in half a minute: four simulated A100, real services, nothing left behind."""
     from sluice_console.shell.demo.demo import demo
 
     return run(demo())
@@ -102,13 +102,13 @@ def web_command(
             help="NATS URL; otherwise SLUICE_NATS_URL, otherwise the running `sluice up`.",
         ),
     ] = None,
-    listen: Annotated[str, Parameter(help="Where to serve it, HOST:PORT; port 0 is any free one.")] = "127.0.0.1:0",
+    listen: Annotated[str, Parameter(help="Address to listen on, HOST:PORT; port 0 picks a free one.")] = "127.0.0.1:0",
     host: Annotated[
         tuple[str, ...],
-        Parameter(negative="", help="A name that leads here, besides localhost and addresses; repeatable."),
+        Parameter(negative="", help="Host name of this server, besides localhost and IP addresses; repeatable."),
     ] = (),
 ) -> int:
-    """Serve the live map of the fleet as a web page (docs/web.md). Until Ctrl-C."""
+    """Serve the live map of the fleet as a web page (docs/web.md), until Ctrl-C."""
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.web.serve import web
 
@@ -124,7 +124,7 @@ def simulate_command(
             name=["--file", "-f"],
             negative="",
             allow_leading_hyphen=True,
-            help="Ask the live fleet about a manifest; - is standard input.",
+            help="Manifest to try on the live fleet; - is standard input.",
         ),
     ] = None,
     server: Server = None,
@@ -133,23 +133,21 @@ def simulate_command(
     admission: Annotated[
         Path | None, Parameter(help="With -f: the settings file of the cluster's pod-watcher (docs/admission.md).")
     ] = None,
-    fleet: Annotated[Path | None, Parameter(help="The nodes, a TOML file (docs/simulate.md).")] = None,
-    workload: Annotated[Path | None, Parameter(help="Arrivals and departures, one JSON object a line.")] = None,
-    out: Annotated[Path | None, Parameter(help="Where the answers go, one JSON object a line.")] = None,
+    fleet: Annotated[Path | None, Parameter(help="TOML file of the nodes (docs/simulate.md).")] = None,
+    workload: Annotated[Path | None, Parameter(help="Arrivals and departures, one JSON object per line.")] = None,
+    out: Annotated[Path | None, Parameter(help="Output file, one JSON object per line.")] = None,
     placement: Annotated[
-        Path | None, Parameter(help="Pools, weights and limits, a TOML file (docs/policies.md).")
+        Path | None, Parameter(help="TOML file of pools, weights and limits (docs/policies.md).")
     ] = None,
-    policy: Annotated[
-        str | None, Parameter(help="For pods that name none: binpack, or node=spread,gpu=numa,binpack.")
-    ] = None,
-    no_queue: Annotated[bool, Parameter(negative="", help="Refuse what does not fit at once.")] = False,
-    seed: Annotated[int, Parameter(help="Shuffle arrivals of equal time; 0 leaves them as written.")] = 0,
+    policy: Annotated[str | None, Parameter(help="Default policy: binpack, or node=spread,gpu=numa,binpack.")] = None,
+    no_queue: Annotated[bool, Parameter(negative="", help="Refuse pods that do not fit now.")] = False,
+    seed: Annotated[int, Parameter(help="Shuffle arrivals of equal time; 0 keeps the file's order.")] = 0,
 ) -> int:
     """
-    What would become of pods: of a manifest on the live fleet (-f), or of a workload on a fleet in a file.
+    Predict what happens to pods: a manifest on the live fleet (-f), or a workload on a fleet file.
 
-    -f touches nothing: 0 all would be bound now, 5 one would wait, 6 one would be refused. --fleet, --workload and
-    --out run the allocator's own code on virtual time, without a cluster.
+    -f changes nothing. Exit code 0: all would be bound now; 5: one would wait; 6: one would be refused. --fleet,
+    --workload and --out run the allocator's own code on virtual time, without a cluster.
     """
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.simulate.live import simulate
@@ -179,24 +177,20 @@ def simulate_command(
 def doctor_command(
     *,
     server: Server = None,
-    inventory: Annotated[str, Parameter(help="Where the inventory answers (HOST:PORT), to ask it too.")] = "",
-    kubeconfig: Annotated[
-        Path | None, Parameter(help="Look at this cluster too; otherwise that of KUBECONFIG.")
-    ] = None,
-    in_cluster: Annotated[
-        bool, Parameter(negative="", help="DoctorOptions at the cluster that kubectl finds by itself.")
-    ] = False,
-    no_bus: Annotated[bool, Parameter(negative="", help="DoctorOptions at the cluster only.")] = False,
+    inventory: Annotated[str, Parameter(help="Address of the inventory (HOST:PORT), to check it too.")] = "",
+    kubeconfig: Annotated[Path | None, Parameter(help="Check this cluster too; by default that of KUBECONFIG.")] = None,
+    in_cluster: Annotated[bool, Parameter(negative="", help="Check the cluster that kubectl finds by itself.")] = False,
+    no_bus: Annotated[bool, Parameter(negative="", help="Check the cluster only.")] = False,
     no_cluster: Annotated[
-        bool, Parameter(negative="", help="DoctorOptions at the bus only, also when KUBECONFIG is set.")
+        bool, Parameter(negative="", help="Check the bus only, even when KUBECONFIG is set.")
     ] = False,
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
     """
-    Look whether everything is up and set up well; changes nothing.
+    Check that everything runs and is configured well; changes nothing.
 
-    0 nothing must be fixed, 1 something must, 2 something could not be looked at.
+    Exit code 0: nothing must be fixed; 1: something must; 2: something could not be checked.
     """
     from sluice_console.shell.doctor.doctor import DoctorOptions, doctor
     from sluice_console.shell.web.listen_address import NotAnAddressError, host_and_port
@@ -218,9 +212,7 @@ def doctor_command(
         cluster=not no_cluster,
     )
     if no_bus and not look.at_cluster:
-        sys.stderr.write(
-            "sluice doctor: nothing to look at: give --kubeconfig or --in-cluster, or leave out --no-bus\n"
-        )
+        sys.stderr.write("sluice doctor: nothing to check: give --kubeconfig or --in-cluster, or leave out --no-bus\n")
         return EXIT_USAGE
     return run(doctor(look, form=form_of(output, json=json)))
 
@@ -229,20 +221,20 @@ def doctor_command(
 def adjust_command(
     pod: Annotated[str, Parameter(help="A request id, a pod name, namespace/name, or a manifest file.")],
     *,
-    container: Annotated[str, Parameter(help="Whose shares; needed when several containers have some.")] = "",
-    memory: Annotated[str | None, Parameter(help="8Gi, or MiB; of each of its shares.")] = None,
+    container: Annotated[str, Parameter(help="Container that has the shares; required when several have some.")] = "",
+    memory: Annotated[str | None, Parameter(help="Memory of each share: 8Gi, or MiB.")] = None,
     sm_partition: Annotated[str | None, Parameter(help="Percent of the GPU's SMs; fractional shares.")] = None,
-    quota_request: Annotated[str | None, Parameter(help="The sure part of time, 0.5; fractional shares.")] = None,
-    quota_limit: Annotated[str | None, Parameter(help="The allowed part of time; fractional shares.")] = None,
-    dry_run: Annotated[bool, Parameter(negative="", help="Say what it would come to, and book nothing.")] = False,
+    quota_request: Annotated[str | None, Parameter(help="Guaranteed fraction of time, 0.5; fractional shares.")] = None,
+    quota_limit: Annotated[str | None, Parameter(help="Maximum fraction of time; fractional shares.")] = None,
+    dry_run: Annotated[bool, Parameter(negative="", help="Show the outcome without applying it.")] = False,
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
     """
-    Make the shares of a running pod larger or smaller (docs/adjust.md). What is not named stays as it is.
+    Resize the shares of a running pod (docs/adjust.md). Sizes that are not named stay.
 
-    0: it is booked, or would be; 4: there is no such pod; 6: it stays as it is, and why.
+    Exit code 0: booked, or would be; 4: no such pod; 6: refused, with the reason.
     """
     from sluice_console.core.operate.resize import SizeChange
     from sluice_console.shell.live.running_systems import server_url
@@ -260,36 +252,36 @@ def version_command() -> int:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """The entry point of the `sluice` script: of what was typed, or of `words`. Ends the process."""
+    """Entry point of the `sluice` script. Runs `words`, by default the process's arguments, and ends the process."""
     _open_what_is_closed()
     code = _code_of(words)
     try:
-        sys.stdout.flush()  # here, where it can be told that it fails
+        sys.stdout.flush()  # here, where a failure can be reported
     except OSError as error:
         code = _unwritten(error, code)
     sys.exit(code)
 
 
 def _open_what_is_closed() -> None:
-    """Open /dev/null for each standard stream that our parent has closed: no file of ours gets its number."""
+    """Open /dev/null for each standard stream that the parent closed, so that no file of ours gets its number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for the life of the process
 
 
 def _code_of(words: Sequence[str] | None) -> int | str | None:
-    """How the command ends."""
+    """The exit code of the command."""
     try:
         sigint.restore()
         app(run_command.with_delimiter(app, sys.argv[1:] if words is None else list(words)), exit_on_error=False)
     except SystemExit as ended:
         return ended.code
     except CycloptsError:
-        return EXIT_USAGE  # cyclopts has said what is wrong
+        return EXIT_USAGE  # cyclopts has printed the error
     except CommandError as error:
         sys.stderr.write(f"sluice: {sanitize(str(error))}\n")
         return error.exit_code
-    except UnicodeEncodeError as error:  # what is typed elsewhere than in UTF-8 can be a path, and no word for others
+    except UnicodeEncodeError as error:  # an argument that is not UTF-8 can be a path and nothing else
         sys.stderr.write(f"sluice: {error.object!r}: must be UTF-8 text; is the terminal set to something else?\n")
         return EXIT_USAGE
     except KeyboardInterrupt:
@@ -305,11 +297,11 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def _unwritten(error: OSError, code: int | str | None) -> int | str | None:
-    """The exit code when not all of what there is to say can be written; the rest is thrown away."""
+    """The exit code when the output cannot be written whole; the rest is dropped."""
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
-        return code  # the reader of our output went away; nothing is wrong
+        return code  # the reader of our output has gone, which is no error
     sys.stderr.write(f"sluice: cannot write: {error.strerror}\n")
     return code or EXIT_FAILED
 

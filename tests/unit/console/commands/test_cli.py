@@ -148,7 +148,7 @@ def test_nobody_vouches_for_processes_without_being_asked():
     assert (no.value.exit_code, nobody.value.exit_code) == (1, 2), (
         "as docs/cli.md has it: a script tries the second again"
     )
-    assert questions == ["do you vouch that no process on the devices of a is its tenant's?"]
+    assert questions == ["do you confirm that no process on the devices of a belongs to its pod?"]
     check(wanted, is_terminal=True, ask=lambda _: True)
     check(QuarantineRelease(allocation="a", ignore_holders=True, yes=True), is_terminal=False, ask=pytest.fail)
     check(QuarantineRelease(allocation="a"), is_terminal=False, ask=pytest.fail)
@@ -174,7 +174,7 @@ def test_only_a_yes_is_a_yes(monkeypatch, capsys):
         (
             "console",
             "Publish",
-            "may not say sluice.cordon.node1: what changes something is said by the user 'operator'",
+            "may not publish sluice.cordon.node1: use the user 'operator' for changes",
         ),
         ("console", "Subscription", "does not let 'console' listen to 'sluice.cordon.node1'"),
         ("operator", "Publish", "does not let 'operator' publish to 'sluice.cordon.node1'"),

@@ -195,7 +195,7 @@ def test_a_stale_node_is_named_with_why(well, make):
 def test_a_node_that_was_never_pulled_is_named(well):
     """Its agent speaks on the bus, but cannot be reached."""
     seen = without(well, "sluice.inventory.gpu-1_example_internal")
-    assert f"never pulled: {NODE}" in only(seen, Check.AGENTS, "problem")
+    assert f"never read by the inventory: {NODE}" in only(seen, Check.AGENTS, "problem")
 
 
 def test_a_node_that_is_not_open_is_named(well):
@@ -208,7 +208,7 @@ def test_no_node_at_all_is_a_problem(well):
     """Every pod would wait for ever."""
     subjects = ("node.gpu-1_example_internal", "inventory.gpu-1_example_internal", "ledger.gpu-1_example_internal.head")
     seen = without(well, *(f"sluice.{subject}" for subject in subjects))
-    assert only(seen, Check.AGENTS, "problem") == "no node has been heard of"
+    assert only(seen, Check.AGENTS, "problem") == "no node agent has published yet"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_no_node_at_all_is_a_problem(well):
     [
         ({"healthy": False, "health_message": "Xid 79"}, "GPU 0 (Xid 79)"),
         ({"healthy": False, "lost": True}, "GPU 0 (lost)"),
-        ({"quarantined": (PlacementReport(start=0, size=1),)}, "in quarantine"),
+        ({"quarantined": (PlacementReport(start=0, size=1),)}, "quarantined slices"),
     ],
 )
 def test_a_gpu_that_takes_nothing_new_is_named(well, make, changes, words):

@@ -202,7 +202,7 @@ def test_a_webhook_that_may_be_passed_by_is_found(well):
         (AdmissionTrial("a", pod={"spec": {}}), "problem", "without our gate"),
         (AdmissionTrial("a", 'pods is forbidden: User "u" cannot create resource "pods"'), "unknown", "cannot create"),
         (AdmissionTrial("a", "exceeded quota: q"), "warning", "exceeded quota"),
-        (AdmissionTrial(""), "warning", "no namespace is looked at"),
+        (AdmissionTrial(""), "warning", "no namespace is selected"),
     ],
 )
 def test_a_pod_that_is_tried_shows_whether_admission_works(well, trial, level, words):
@@ -278,7 +278,7 @@ def test_images_of_two_versions_are_told(well):
 def test_pods_that_nobody_serves_are_named(well):
     """They would wait for ever, and `kubectl get` says only SchedulingGated."""
     seen = with_objects(well, "waiting", [waiting()])
-    assert "not told why: research/train" in only(seen, Check.WAITING, "problem")
+    assert "without a reason: research/train" in only(seen, Check.WAITING, "problem")
     named(seen, "deployments", "sluice-pod-watcher")["status"] = {}
     assert [finding.check for finding in wrong(seen)] == [Check.SERVICES, Check.WAITING]
     assert "no pod-watcher is ready" in wrong(seen)[1].what

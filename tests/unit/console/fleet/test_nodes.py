@@ -192,7 +192,7 @@ async def test_nodes_are_shown_although_their_history_cannot_be_read(fleet_state
 def test_an_idle_node_of_which_nothing_is_remembered_says_so(fleet_state):
     """An empty cell would look as if it were in use."""
     (node,) = nodes_document(fleet_state(), {}).nodes
-    assert node_cells(node)[-1] == "longer than is remembered"
+    assert node_cells(node)[-1] == "longer than the history goes back"
 
 
 def test_a_printed_document_can_be_read_back(fleet_state):

@@ -106,7 +106,7 @@ def test_a_slice_without_a_request_is_not_hidden(make):
     """After the broker was wiped, before its source spoke again."""
     pod = only(make.fleet_state(ledger=make.grant()))
     assert (pod.state, pod.name) == ("ending", "train")
-    assert "no request stands behind" in pod.message
+    assert "no request claims" in pod.message
 
 
 def test_a_pod_with_a_share_says_how_much_of_what_it_has(make):
@@ -220,7 +220,7 @@ def test_a_pod_that_waits_is_told_whose_place_is_being_freed_and_what_keeps_it(m
     now = StandingDocument(state="waiting", message="waits: full", steps=(room,))
     seen = make.inventory(make.gpu_report())
     fleet_state = make.fleet_state(ledger=leaving, inventory=seen)
-    place = f"3g.20gb at 4 of {make.gpu[:12]} on {make.node} is being taken from default/train"
+    place = f"3g.20gb at 4 of {make.gpu[:12]} on {make.node} is being freed by default/train"
     assert being_freed(fleet_state, now) == (f"{place} (pod deleted)",)
     freeing = being_freed(make.fleet_state(ledger=leaving, inventory=seen, slice=stuck), now)
     assert freeing == (f"{place} (processes of its pod still run: sh 7)",)
@@ -245,7 +245,7 @@ def test_the_allocators_word_is_not_told_twice(make):
     assert same[1:] == [
         "now: waits: full",
         "  in the queue: 2 before it (1 of its kind), 3 in all",
-        "  where there is room now: out are",
+        "  free capacity: filtered out",
         "    4 x A100: GpuLayoutFull",
     ]
     newer = msgspec.structs.replace(now, message="waits: fuller", waiting=0)

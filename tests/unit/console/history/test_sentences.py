@@ -82,7 +82,7 @@ def test_a_granted_share_is_told_with_its_home(make):
 def test_a_lease_tells_where_its_holder_answers(make):
     """And when nobody holds it."""
     held = LeaseHeld(role="allocator", owner=make.run, endpoint="127.0.0.1:9420")
-    assert sentence(held) == "is held by run1, who answers at 127.0.0.1:9420"
+    assert sentence(held) == "is held by run1, at 127.0.0.1:9420"
     assert sentence(LeaseHeld(role="allocator", owner="")) == "is held by no process"
 
 

@@ -64,7 +64,7 @@ async def test_no_connection_waits_for_a_person(make, monkeypatch):
 @pytest.mark.parametrize(
     ("asked", "code", "said"),
     [
-        (True, 1, "Their pods lose them. Type gpu-1 to go on: sluice node remove: nothing was done\n"),
+        (True, 1, "Their pods lose them. Type gpu-1 to continue: sluice node remove: nothing was done\n"),
         (False, 2, "sluice node remove: no terminal to confirm on, and nothing was done; use --yes\n"),
     ],
 )

@@ -1,7 +1,7 @@
 """
-Whether pods that ask for GPUs really come by Sluice: the webhook, the policies behind it, and one pod that is tried.
+Check admission: the webhook, the policies behind it, and a dry run of one pod that asks for a GPU.
 
-Whether certificate and caBundle match is not calculated here: the API server is asked to call the webhook (a dry run).
+The dry run makes the API server call the webhook, which shows whether certificate and caBundle match.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +13,12 @@ from sluice_console.core.doctor.kube_objects import Object, at, by_name, items, 
 
 
 def check_admission(seen: ObservedCluster) -> list[FindingDocument]:
-    """Look at the webhook and the policies."""
+    """Check the webhook and the policies."""
     return [*_admission(seen), *_policies(seen)]
 
 
 def namespace_for_trial(webhooks: Sequence[Object], namespaces: Sequence[Object]) -> str:
-    """A namespace whose pods are sent to our webhook, `default` if it is one; empty when there is none."""
+    """A namespace that the webhook selects, `default` if it is one; empty if none."""
     hooks = items(by_name(webhooks).get(WEBHOOK, {}), "webhooks")
     served = [
         name(each)
@@ -75,7 +75,7 @@ def _of_trial(trial: AdmissionTrial) -> FindingDocument:
     if not trial.namespace:
         return warning(
             Check.ADMISSION,
-            "no namespace is looked at by the webhook",
+            "no namespace is selected by the webhook",
             "label one sluice.dev/enabled=true where only such namespaces are looked at (docs/operations.md)",
         )
     if not trial.problem:
@@ -91,7 +91,7 @@ def _of_trial(trial: AdmissionTrial) -> FindingDocument:
             "docs/operations.md",
         )
     if "cannot create resource" in trial.problem:
-        return unknown(Check.ADMISSION, f"{where}: {trial.problem}", "look as somebody who may create pods there")
+        return unknown(Check.ADMISSION, f"{where}: {trial.problem}", "run this as a user who may create pods there")
     return warning(
         Check.ADMISSION,
         f"{where}, would be refused: {trial.problem}",
@@ -124,7 +124,7 @@ def _policies(seen: ObservedCluster) -> Iterator[FindingDocument]:
     if doubtful:
         yield warning(
             Check.POLICIES,
-            f"the API server has doubts about {named(doubtful)}",
+            f"the API server reports warnings for {named(doubtful)}",
             f"kubectl get validatingadmissionpolicy {doubtful[0]} -o yaml, at status.typeChecking",
         )
     if not missing and not loose and not doubtful:

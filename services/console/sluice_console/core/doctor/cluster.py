@@ -1,8 +1,7 @@
 """
-What is wrong with Sluice in a cluster, from objects as `kubectl` shows them.
+Compare a cluster's objects, as `kubectl` shows them, with what deploy/kubernetes installs.
 
-It holds what is there against what deploy/kubernetes installs. What the bus says is looked at in `bus`; admission,
-nodes and quotas have modules of their own.
+`bus` checks the bus; admission, nodes and quotas have modules of their own.
 """
 
 from collections.abc import Iterator
@@ -38,11 +37,12 @@ from sluice_console.core.doctor.nodes import check_nodes
 from sluice_console.core.doctor.pod_start import check_starting
 
 UNTOLD_S = 300.0
-"""A pod of ours that waits longer without having been told why: it is told after seconds, or, of very many, minutes."""
+"""A pod that waits longer without a reason is reported: reasons arrive after seconds or, with very many pods,
+minutes."""
 
 
 def check_cluster(seen: ObservedCluster) -> list[FindingDocument]:
-    """Look at everything that could be read."""
+    """Run all checks on what could be read."""
     return [
         *_unread(seen),
         *_services(seen),
@@ -68,7 +68,7 @@ def check_cluster(seen: ObservedCluster) -> list[FindingDocument]:
 
 def _unread(seen: ObservedCluster) -> Iterator[FindingDocument]:
     for kind, why in seen.problems.items():
-        yield unknown(Check.CLUSTER, f"{KINDS[kind].resource}: {why}", "look as somebody who may list them")
+        yield unknown(Check.CLUSTER, f"{KINDS[kind].resource}: {why}", "run this as a user who may list them")
     if not seen.problems:
         yield ok(Check.CLUSTER, f"the API server of {seen.where} answers")
 
@@ -79,7 +79,7 @@ def _services(seen: ObservedCluster) -> list[FindingDocument]:
     for kind, wanted in (("deployments", DEPLOYMENTS), ("brokers", (BROKER,))):
         objects = seen.of(kind)
         if objects is None:
-            continue  # said as not looked at
+            continue  # reported as not checked
         there = by_name(objects)
         for service in wanted:
             if service not in there:
@@ -100,9 +100,9 @@ def _services(seen: ObservedCluster) -> list[FindingDocument]:
 def _consequence(service: str) -> str:
     return {
         "sluice-webhook": "; pods that ask for GPUs cannot be created",
-        WATCHER: "; new pods wait at their gate, and of ended ones nothing is freed",
+        WATCHER: "; new pods wait at their gate, and slices of ended pods are not released",
         "sluice-allocator": "; nothing new is granted",
-        "sluice-inventory": "; what nodes have goes out of date, and the allocator decides from it",
+        "sluice-inventory": "; the allocator decides from outdated node data",
         BROKER: "; nothing is decided",
     }[service]
 
@@ -209,7 +209,7 @@ def _waiting(seen: ObservedCluster) -> Iterator[FindingDocument]:
     elif untold:
         yield problem(
             Check.WAITING,
-            f"wait for over {UNTOLD_S / 60:g} minutes and were not told why: {named(untold)}",
+            f"wait for over {UNTOLD_S / 60:g} minutes without a reason: {named(untold)}",
             f"kubectl --namespace {SYSTEM} logs deployment/{WATCHER}; sluice explain POD",
         )
     elif ours:

@@ -1,4 +1,4 @@
-"""What can be typed: `sluice bench`. It imports what it needs when it is typed."""
+"""The command line of `sluice bench`."""
 
 import sys
 from pathlib import Path
@@ -10,40 +10,38 @@ from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, for
 
 
 def add_to(app: App) -> None:
-    """Give the command its verb."""
+    """Register the verb."""
     app.command(bench_command, name="bench")
 
 
 def bench_command(
     *,
-    requests: Annotated[int, Parameter(help="How many pods; of a workload, how many of its arrivals.")] = 1000,
-    rate: Annotated[float, Parameter(help="Pods a second; 0 is all at once.")] = 0.0,
-    burst: Annotated[int, Parameter(help="With a rate: so many at a time.")] = 1,
-    mix: Annotated[str, Parameter(help="Profiles and their parts.")] = "1g.5gb=6,2g.10gb=3,3g.20gb=1",
-    replay: Annotated[
-        Path | None, Parameter(help="Arrivals and departures of a workload (docs/simulate.md) instead.")
-    ] = None,
-    speed: Annotated[float, Parameter(help="Of a workload: so many times as fast.")] = 1.0,
+    requests: Annotated[int, Parameter(help="Number of pods, or of arrivals of a workload.")] = 1000,
+    rate: Annotated[float, Parameter(help="Pods per second; 0 is all at once.")] = 0.0,
+    burst: Annotated[int, Parameter(help="Pods per burst, with --rate.")] = 1,
+    mix: Annotated[str, Parameter(help="Profiles and their weights.")] = "1g.5gb=6,2g.10gb=3,3g.20gb=1",
+    replay: Annotated[Path | None, Parameter(help="Replay a workload file (docs/simulate.md) instead.")] = None,
+    speed: Annotated[float, Parameter(help="Replay so many times as fast.")] = 1.0,
     nodes: Annotated[int, Parameter(help="Simulated nodes.")] = 200,
-    gpus: Annotated[int, Parameter(help="GPUs of each.")] = 8,
-    model: Annotated[str, Parameter(help="Their model.")] = "A100-SXM4-40GB",
+    gpus: Annotated[int, Parameter(help="GPUs per node.")] = 8,
+    model: Annotated[str, Parameter(help="GPU model.")] = "A100-SXM4-40GB",
     processes: Annotated[
         int | None,
-        Parameter(help="At most so many processes for all node agents; otherwise one per core, and 8 at most."),
+        Parameter(help="Maximum of processes for all node agents; by default one per core, at most 8."),
     ] = None,
     running: Annotated[
-        bool, Parameter(negative="", help="On the running `sluice up`, instead of a system of its own.")
+        bool, Parameter(negative="", help="Use the running `sluice up` instead of starting a system.")
     ] = False,
     ceiling: Annotated[bool, Parameter(help="Measure the bare broker too.")] = True,
-    within_s: Annotated[float, Parameter(help="How long each part may take.")] = 300.0,
-    svg: Annotated[Path | None, Parameter(help="A picture of the figures.")] = None,
+    within_s: Annotated[float, Parameter(help="Time limit of each part, in seconds.")] = 300.0,
+    svg: Annotated[Path | None, Parameter(help="Write a chart to this SVG file.")] = None,
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
     """
-    How fast pods get their slices, and how that compares with the same messages on a bare broker (docs/bench.md).
+    Measure how fast pods get slices, and compare with the same messages on a bare broker (docs/bench.md).
 
-    0: everybody was bound or refused, nothing was given twice, all was given back; 1 otherwise.
+    Exit code 0: every pod was bound or refused, nothing was allocated twice, everything was released; 1 otherwise.
     """
     from sluice_console.shell.bench.bench import BenchOptions
     from sluice_console.shell.bench.show import bench_and_show

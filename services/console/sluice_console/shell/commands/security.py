@@ -1,4 +1,4 @@
-"""What can be typed: `sluice security ...`. Needs no bus, no cluster and nothing that runs; prints no secret."""
+"""The command line of `sluice security`. Needs no bus, no cluster and no running service; prints no secret."""
 
 import datetime as dt
 import sys
@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 app = App(name="security", help="Certificates and users, without Kubernetes (docs/security.md).")
 
-Folder = Annotated[Path, Parameter(help="The folder of all of them. Keep it where nothing of Sluice runs.")]
+Folder = Annotated[Path, Parameter(help="Folder of all credentials. Keep it on a machine that runs no part of Sluice.")]
 Nodes = Annotated[tuple[str, ...], Parameter(negative="", help="The name of a node with an agent.")]
-FILES_LIE, LISTENS = "Where each one's files will lie on its machine, for its settings", "Where the broker listens"
+FILES_LIE, LISTENS = (
+    "Folder of the files on their machine, as written into the settings",
+    "Address that the broker listens on",
+)
 RELOAD = "Bring the changed files to their machines; then: nats-server --signal reload=PID"
 
 
@@ -24,21 +27,21 @@ RELOAD = "Bring the changed files to their machines; then: nats-server --signal 
 def init_command(
     folder: Folder,
     *,
-    host: Annotated[tuple[str, ...], Parameter(negative="", help="What clients call the broker.")],
+    host: Annotated[tuple[str, ...], Parameter(negative="", help="Name or address by which clients reach the broker.")],
     node: Nodes = (),
     listen: Annotated[str, Parameter(help=f"{LISTENS}.")] = "127.0.0.1:4222",
     at: Annotated[str, Parameter(help=f"{FILES_LIE}.")] = "",
-    authority: Annotated[Path | None, Parameter(help="Your own authority (PEM), in place of new ones.")] = None,
+    authority: Annotated[Path | None, Parameter(help="Your own authority (PEM) instead of new ones.")] = None,
     authority_key: Annotated[Path | None, Parameter(help="Its key: EC, PEM, without a password.")] = None,
     force: Annotated[bool, Parameter(negative="", help="Replace what is there.")] = False,
 ) -> int:
-    """Make authorities, the broker's configuration, and a folder for each service, person and node."""
+    """Create authorities, the broker's configuration, and a folder for each service, person and node."""
     from sluice_console.shell.security.installation import InstallationOptions, given_authority
 
     given = given_authority(authority, authority_key)
     _opened(folder).create(host, node, InstallationOptions(listen, at), given=given, force=force)
     return _said(
-        f"made in {folder}: authorities (keep them offline), broker, and a folder for each service and node.\n"
+        f"created in {folder}: authorities (keep them offline), broker, and a folder for each service and node.\n"
         "Each folder goes to its own machine and nowhere else; sluice.env in it has the settings.\n"
         "Start the broker in its folder: nats-server -c nats-server.conf"
     )
@@ -48,13 +51,13 @@ def init_command(
 def add_node_command(
     folder: Folder,
     *node: str,
-    listen: Annotated[str | None, Parameter(help=f"{LISTENS}; otherwise as init was told.")] = None,
-    at: Annotated[str | None, Parameter(help=f"{FILES_LIE}; otherwise as init was told.")] = None,
+    listen: Annotated[str | None, Parameter(help=f"{LISTENS}; by default as given to init.")] = None,
+    at: Annotated[str | None, Parameter(help=f"{FILES_LIE}; by default as given to init.")] = None,
 ) -> int:
     """
-    Add nodes; of all other files only the broker's list of users changes.
+    Add nodes; of the other files only the broker's list of users changes.
 
-    A node that is there keeps what it has; with --listen or --at its sluice.env is written again.
+    Existing nodes keep their files; with --listen or --at their sluice.env is rewritten.
     """
     from sluice_console.shell.security.installation import InstallationOptions
 
@@ -69,7 +72,7 @@ def remove_node_command(
     *node: str,
     yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
 ) -> int:
-    """Forget nodes: once the broker has read its users again, their agents are let in no more."""
+    """Remove nodes: once the broker has reloaded its users, their agents can no longer connect."""
     _named(node)
     if not agreed(f"cut the agents of {', '.join(node)} off?", yes=yes):
         return EXIT_FAILED
@@ -79,16 +82,18 @@ def remove_node_command(
 
 @app.command(name="renew")
 def renew_command(
-    folder: Folder, *, all_: Annotated[bool, Parameter(name="--all", negative="", help="Not only those.")] = False
+    folder: Folder,
+    *,
+    all_: Annotated[bool, Parameter(name="--all", negative="", help="Renew all of them.")] = False,
 ) -> int:
-    """Renew certificates that end within 30 days. Services read them when they change."""
+    """Renew certificates that expire within 30 days. Services reload them when they change."""
     _opened(folder).renew(everything=all_)
     return _said(f"renewed what was due.\n{RELOAD}.")
 
 
 @app.command(name="rotate")
 def rotate_command(folder: Folder) -> int:
-    """Go one of three steps to new authorities; bring the files to their machines after each."""
+    """Take the next of three steps to new authorities; copy the files to their machines after each step."""
     from sluice_console.shell.security.installation import ROTATION
 
     step = _opened(folder).rotate()
@@ -105,7 +110,7 @@ def _opened(folder: Path) -> "Installation":
 
 def _named(nodes: tuple[str, ...]) -> None:
     if not nodes:
-        raise UsageError("name at least one node, behind the folder")
+        raise UsageError("name at least one node, after the folder")
 
 
 def _said(text: str) -> int:

@@ -166,11 +166,11 @@ async def wait_until_left(
     try:
         async with following(bus) as live:
             try:
-                await live.until(_Progress(node, gpus), within_s=wait_s, what="everybody to leave")
+                await live.until(_Progress(node, gpus), within_s=wait_s, what="all pods to leave")
             except NotAnsweringError:
                 return _left(live, node, gpus)
     except asyncio.CancelledError:
-        tell([f"{node} goes on being drained; `sluice uncordon {node}` ends that"])
+        tell([f"{node} is still being drained; `sluice uncordon {node}` ends that"])
         raise
     return ()
 

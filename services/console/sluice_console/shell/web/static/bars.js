@@ -16,7 +16,7 @@ export const WORDS = /** @type {Record<string, string>} */ ({
   quarantined: "quarantined",
   foreign: "not ours",
   free: "free",
-  unusable: "not to be had",
+  unusable: "unavailable",
 });
 
 /**
@@ -90,7 +90,7 @@ export function titleOf(place) {
   const shares = (place.shares ?? []).map((share) => `${share.owner} (${share.memory_mib} MiB)`);
   const whose = place.owner || shares.join(", ");
   const where = `${place.profile || units(place.size)} at ${place.start}`;
-  const state = place.out_of_use ? `${WORDS[place.state] ?? place.state}, out of use for new slices` : WORDS[place.state];
+  const state = place.out_of_use ? `${WORDS[place.state] ?? place.state}, not used for new slices` : WORDS[place.state];
   return [whose, where, state ?? place.state, place.message, place.daemon].filter(Boolean).join(" · ");
 }
 

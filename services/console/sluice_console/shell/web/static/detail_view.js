@@ -51,7 +51,7 @@ export class DetailView {
       : `/api/gpus/${encodeURIComponent(rest[rest.length - 1])}?node=${encodeURIComponent(rest.slice(0, -1).join("/"))}`;
     const answer = await ask(url);
     if (asked !== this._asked) return;
-    if (answer.error) this._draw("Not to be shown", make("p", { class: "why" }, answer.error));
+    if (answer.error) this._draw("Not available", make("p", { class: "why" }, answer.error));
     else if (kind === "request") await this._request(answer);
     else this._gpu(answer);
   }
@@ -114,7 +114,7 @@ export class DetailView {
         make("b", {}, `${place.profile || `${place.size} units`} at ${place.start}`), " ",
         place.request ? this._link(`request/${place.request}`, place.owner || place.request) : titleOf({ ...place, profile: "", daemon: "", owner: place.owner, shares: [] }),
         place.request && ` ${WORDS[place.state] ?? place.state}`,
-        place.out_of_use && " (out of use for new slices)",
+        place.out_of_use && " (not used for new slices)",
         daemon && make("p", {}, daemon),
         shares.length > 0 && make("ul", {}, ...shares));
     });
@@ -148,7 +148,7 @@ function facts(entries) {
 
 /** @param {{time: string, type: string, text: string}[]} all */
 function steps(all) {
-  if (all.length === 0) return make("p", {}, "The history says nothing of it (any more).");
+  if (all.length === 0) return make("p", {}, "The history has no record of it (any more).");
   const first = new Date(all[0].time);
   return make("ol", { class: "steps" }, ...all.map((step) => {
     const when = new Date(step.time);
