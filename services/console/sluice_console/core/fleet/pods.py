@@ -110,7 +110,7 @@ def _has_text(pod: PodDocument, bound: Bound, order: Grant | Revoke | None) -> s
 
 def _with_order(fleet_state: FleetState, pod: PodDocument, order: Order) -> PodDocument:
     message, booking = order
-    being = "is being made" if isinstance(message, Grant) else "is being taken away"
+    being = "is being created" if isinstance(message, Grant) else "is being released"
     trouble = _trouble(_slice_of(fleet_state, booking.node, booking.allocation))
     return msgspec.structs.replace(
         pod,
