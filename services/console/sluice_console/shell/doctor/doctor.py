@@ -62,7 +62,7 @@ EXIT_CODES: dict[Level, int] = {"ok": 0, "warning": 0, "problem": 1, "unknown": 
 ASK_WITHIN_S = 5.0
 TIMES_AT_ONCE = 64
 """Concurrent reads of values' times: 1,000 nodes take a second."""
-_NOBODY = "doctor-asks-about-nobody"
+_UNKNOWN_REQUEST = "doctor-unknown-request"
 """An id that no request has: an active allocator answers that it does not know it."""
 _TRIAL: Mapping[str, Any] = {
     "apiVersion": "v1",
@@ -186,7 +186,7 @@ async def _ask_allocator(bus: NatsBus) -> ServiceAnswer:
     try:
         async with allocator(bus) as asked:
             try:
-                await asked.Explain(ExplainRequest(request=_NOBODY), timeout=ASK_WITHIN_S)
+                await asked.Explain(ExplainRequest(request=_UNKNOWN_REQUEST), timeout=ASK_WITHIN_S)
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.NOT_FOUND:
                     raise
