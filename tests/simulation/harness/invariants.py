@@ -81,12 +81,12 @@ RULES = (
         "When the last pod has gone nothing is left: no instance, ticket, daemon, compute mode.",
         "judges/goals.py",
     ),
-    Rule("I4", "When all is calm everyone has an answer, and nobody waits for what would fit.", "judges/goals.py"),
+    Rule("I4", "When all is calm every request has an answer, and none waits for what would fit.", "judges/goals.py"),
     Rule("I5", "A request that was withdrawn stays withdrawn.", "judges/judge.py"),
     Rule("I6", "What is gone is not handed out, and no older order is carried out.", "judges/judge.py"),
     Rule("I11", "Writes per request are bounded, and heads per node.", "judges/judge.py"),
-    Rule("I13", "Instances of somebody else are not destroyed.", "judges/node_judge.py"),
-    Rule("on disk", "What an agent says of a slice outlives a power cut of its node.", "judges/node_judge.py"),
+    Rule("I13", "Foreign instances are not destroyed.", "judges/node_judge.py"),
+    Rule("on disk", "What an agent publishes about a slice survives a power cut of its node.", "judges/node_judge.py"),
     Rule("LAW 3", "What is said to be gone is gone; nothing is released or closed before.", "judges/node_judge.py"),
     Rule(
         "opened before use",
@@ -102,42 +102,46 @@ RULES = (
     Rule(
         "MPS", "A share is used only through the daemon of its home, and within its limits.", "judges/shared_devices.py"
     ),
-    Rule("time", "Who was granted a part of the time is held to it, and who is not is told.", "judges/time_quota.py"),
+    Rule(
+        "time",
+        "A pod with a part of the time is held to it, or its agent reports that it is not.",
+        "judges/time_quota.py",
+    ),
     Rule(
         "told",
         "An agent says the sizes of the order that it answers, and uses never add up to more.",
         "judges/sizes.py",
     ),
     Rule("one tenant per device", "A MIG UUID is of one allocation for ever.", "judges/judge.py"),
-    Rule("warm in the way", "An idle instance is in nobody's way.", "judges/judge.py"),
+    Rule("warm in the way", "An idle instance delays no request.", "judges/judge.py"),
     Rule("fixed layout", "Nothing is made on a GPU that its administrator partitions.", "judges/node_judge.py"),
-    Rule("together", "Nobody of a job is bound before there was a slice for each.", "judges/jobs.py"),
+    Rule("together", "No pod of a job is bound before there was a slice for each.", "judges/jobs.py"),
     Rule(
         "quota", "A namespace is granted, or of several allocators bound, no more than it may have.", "judges/quotas.py"
     ),
-    Rule("guaranteed", "Nobody is evicted below what his namespace is guaranteed.", "judges/guarantees.py"),
+    Rule("guaranteed", "No pod is evicted below the guarantee of its namespace.", "judges/guarantees.py"),
     Rule("pods per node", "A node has no more pods than it may.", "judges/pods_per_node.py"),
     Rule(
         "apart",
         "No pod is booked where others, or what it says of them and of ports, keep it out.",
         "judges/pods_apart.py",
     ),
-    Rule("cordoned", "Who was told of a cordon books nothing new there.", "judges/cordons.py"),
+    Rule("cordoned", "A process that read a cordon books nothing new there.", "judges/cordons.py"),
     Rule("limits", "The bus says what the file says, and nothing else in its name.", "world/limits_file.py"),
-    Rule("less important", "Who is evicted is less important.", "judges/preemptions.py"),
-    Rule("never preempts", "Nobody is evicted for a pod whose `preemptionPolicy` is Never.", "judges/preemptions.py"),
-    Rule("twice opt-in", "Who is evicted has said so, and so has who evicts.", "judges/preemptions.py"),
+    Rule("less important", "An evicted pod has a lower priority.", "judges/preemptions.py"),
+    Rule("never preempts", "No pod is evicted for one whose `preemptionPolicy` is Never.", "judges/preemptions.py"),
+    Rule("twice opt-in", "Both the evicted and the evicting pod have opted in.", "judges/preemptions.py"),
     Rule(
         "place first",
-        "A place is booked before anybody is evicted for it, and goes to that one.",
+        "A place is booked before a pod is evicted for it, and goes to the booked request.",
         "judges/preemptions.py",
     ),
     Rule("booked first", "Of a move, too.", "judges/moves.py"),
     Rule("never less", "A pod has no less than it asked for.", "judges/moves.py"),
     Rule("one size", "All devices of one container are of one size.", "judges/moves.py"),
     Rule("moved too soon", "A pod is left alone for a time after it was moved.", "judges/moves.py"),
-    Rule("turn", "A promised place goes to whom it was promised.", "judges/turns.py"),
-    Rule("aging", "Who waits is promised a place in bounded time.", "schedules/starvation.py"),
+    Rule("turn", "A promised place goes to its request.", "judges/turns.py"),
+    Rule("aging", "A waiting request is promised a place in bounded time.", "schedules/starvation.py"),
     Rule("cluster", "A pod is let go with its own slice, once, and nothing is done to others.", "kube/judge.py"),
     Rule("closing", "Closing words run out, and leave nothing on the bus.", "judges/goals.py"),
 )
@@ -172,10 +176,10 @@ CASES = (
         test="tests/simulation/schedules/test_rebuild.py::test_after_a_reboot_pods_have_their_new_devices_at_once_though_the_bus_forgets",
     ),
     Case("a node's memory disk is emptied in the same boot", ("what was written once is there",)),
-    Case("an agent has no file descriptor left, and sees no process", ("unseen is nobody",)),
+    Case("an agent has no file descriptor left, and sees no process", ("unseen is no process",)),
     Case("the clock of whoever makes the streams anew is an hour behind", ("old numbers kept",)),
     Case(
-        "the bus is wiped while a patch that binds a pod is without its answer", ("an unanswered patch binds nobody",)
+        "the bus is wiped while a patch that binds a pod is without its answer", ("an unanswered patch binds no pod",)
     ),
     Case(
         "the node is back, and one of two allocators has not heard it",
@@ -270,7 +274,7 @@ CASES = (
         test="tests/unit/allocator/node/test_adopt.py::"
         "test_who_was_asked_for_behind_his_sources_last_word_keeps_his_slice",
     ),
-    Case("a GPU answers again while nobody serves it", ("whoever is asked knows the last word",)),
+    Case("a GPU answers again while nobody serves it", ("any server has the last message",)),
     Case("STATE forgets its latest words and gives their numbers", ("no number of a stream comes twice",)),
     Case("it shows a request that was released", ("answers are as old as the reading",)),
     Case("a server that lags shows a source an ask", ("asked over a withdrawal",)),
@@ -286,7 +290,7 @@ CASES = (
     ),
     Case("two allocators promise one request two places", ("both promises kept",)),
     Case("another becomes free beside them", ("promise waited for to the end",)),
-    Case("an agent that has not read the Grant", ("takes what is there", "a revoke comes after nobody")),
+    Case("an agent that has not read the Grant", ("takes what is there", "a revoke names no earlier slice")),
     Case("two allocators grant the last of a quota", ("nothing taken back", "bound on what is known")),
     Case(
         "an order before the grant was overwritten by a later one",
@@ -320,7 +324,7 @@ CASES = (
     ),
     Case("broker and journal are lost in one moment", ("the ledger alone knows",)),
     Case("its place is nobody's until a person looks", ("what was under way is foreign",)),
-    Case("it cannot be made again at once, is said to have failed", ("nobody knows what lived",)),
+    Case("it cannot be made again at once, is said to have failed", ("survivors are unknown",)),
     Case(
         "bus and disk are wiped, and a pod that cannot leave its node",
         test="tests/unit/allocator/request/test_lost_slices.py::"
@@ -336,13 +340,13 @@ CASES = (
         test="tests/unit/pod_watcher/cluster/test_cluster_pods.py::"
         "test_an_order_that_went_with_the_broker_is_not_carried_out",
     ),
-    Case("it was away when the slice was lost", ("everybody knows what he has lost",)),
+    Case("it was away when the slice was lost", ("all processes know what they have lost",)),
     Case(
         "and a binding of before lands",
         test="tests/unit/allocator/request/test_lost_slices.py::"
         "test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_know",
     ),
-    Case("an agent tells of its slice again after a wipe", ("nobody's words stay",)),
+    Case("an agent tells of its slice again after a wipe", ("messages of removed nodes stay",)),
     Case(
         "a binding that was sent before a wipe lands after it",
         test="tests/unit/allocator/request/test_lost_slices.py::"
@@ -412,7 +416,7 @@ CASES = (
         test="tests/integration/test_kube_watch.py::test_a_watcher_whose_lease_has_run_out_writes_to_no_pod",
     ),
     Case("the agent speaks before that write is answered", ("open while closing",)),
-    Case("one of two allocators reads late, and closes at once", ("time never begun anew",)),
+    Case("one of two allocators reads late, and closes at once", ("time never restarted",)),
     Case("one of two allocators hears of the end of a head", ("opened on what was known before",)),
     Case("BOOK is lost, and STATE is not", ("opened once and for all",)),
     Case("the broker is wiped once more while it is without an answer", ("what went with its node stays away",)),

@@ -12,7 +12,7 @@ _RULE = re.compile(r"""(?:\.fail\(|ViolationError\(|\.until\()\s*"([^"]+)\"""")
 
 
 def test_every_case_of_the_protocol_has_a_bug_or_a_test_that_it_would_break() -> None:
-    """A rule whose case nobody plants can be lost without a test noticing."""
+    """A rule whose case is not planted can be lost without a test noticing."""
     told = _CASES.findall(PROTOCOL)
     assert len(told) > 20
     assert [case for case in told if sum(one.words in case for one in CASES) != 1] == []

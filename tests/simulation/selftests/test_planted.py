@@ -27,7 +27,7 @@ FOUND_AT = {
     "holders of others": 4,
     "guarantee ignored": 39,
     "a dead scheduler passes for one": 5,
-    "silent processes are told to nobody": 25,
+    "silent processes are not reported": 25,
     "asked over a withdrawal": 1,
     "an old picture will do": 11,
     "settled by a read": 7,
@@ -48,7 +48,7 @@ FOUND_AT = {
     "drained by the ledger alone": 12,
     "nobody answers": 2,
     "old numbers kept": 7,
-    "nobody's words stay": 3,
+    "messages of removed nodes stay": 3,
     "first revision for ever": 14,
 }
 """Where in the dose rare ones were found last."""
