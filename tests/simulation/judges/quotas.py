@@ -102,7 +102,7 @@ class QuotaJudge:
     """
     Observes what lands. What one process may grant is exact; over all of them what is bound is.
 
-    A process's grants are told apart by the run in their ids: a dead one's write may still land, and a living one
+    A process's grants differ by the run in their ids: a dead one's write may still land, and a living one
     cannot know of it.
     """
 

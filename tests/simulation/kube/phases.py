@@ -34,7 +34,7 @@ def of_cluster(core: Any, event: object, address: Address | None) -> Phase:
         uid = address.key[0]
     if uid is None:
         return "cluster: all", "works" if context.ready else "reads"
-    return "cluster: pod", _phase_of(context.requests.records.get(uid))
+    return "cluster: pod", _phase_of(context.pod_store.records.get(uid))
 
 
 def name_of(event: object) -> str:

@@ -309,7 +309,7 @@ KUBE_BUGS = (
         lambda plan: with_cluster(disks_wiped_behind_the_bus(plan)),
     ),
     PlantedBug(
-        "an answer to nobody stays",
+        "an unrequested answer stays",
         "room on the bus: a word for ever, of every pod that went while the broker forgot what it asked for",
         ("I3",),
         ((Orphans, "look_at_answer", _an_answer_to_nobody_stays),),

@@ -81,7 +81,7 @@ SIZE_BUGS = (
         ((resize, "_homes_used_more", _nobody_uses_it),),
     ),
     PlantedBug(
-        "nobody looks",
+        "processes are not checked",
         "memory that is still used is promised to a neighbour",
         ("I2",),
         ((resize, "_clients_by_now", _only_as_it_was_looked_at),),
