@@ -191,7 +191,7 @@ def test_who_may_only_read_is_told_who_may_do_more(capsys, user, verb, said):
 
 
 def test_a_slice_in_quarantine_is_found_by_its_name(make):
-    """Nobody knows by heart which node has it."""
+    """Users do not remember which node has it."""
     stuck = msgspec.structs.replace(make.slice(), state="quarantined")
     fleet_state = FleetState({"sluice.inventory.gpu-1_example_internal": make.inventory(make.gpu_report(), stuck)})
     (node,) = fleet_state.inventories()

@@ -130,7 +130,7 @@ def test_a_waiting_requests_turn_is_shown():
 
 
 def test_who_could_make_room_is_shown_with_what_it_costs():
-    """A person who decides about restarts must see whose they are, and whether anybody does it for him."""
+    """A person who decides about restarts must see whose they are, and whether the allocator does it."""
     moves = [
         pb.MovedPod(namespace="lab", name="a", from_node="n1", to_node="n2", memory_mib=4864, rested=True),
         pb.MovedPod(namespace="lab", name="b", from_node="n1", to_node="n3", memory_mib=9856),

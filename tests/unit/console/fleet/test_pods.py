@@ -70,7 +70,7 @@ def test_a_failing_slice_says_why_while_it_is_made(make):
 
 
 def test_a_bound_pod_shows_the_devices_its_containers_get(make):
-    """What a container is told."""
+    """A container's environment."""
     pod = only(make.fleet_state(request=make.asked(), ledger=make.grant(), binding=make.bound()))
     assert (pod.state, pod.node, pod.containers[0].visible_devices) == ("bound", make.node, "MIG-1")
 
@@ -164,7 +164,7 @@ def test_a_pod_shows_what_its_user_was_warned_of(make):
 
 
 def test_a_container_with_a_share_is_shown_with_all_it_is_told(make):
-    """Whoever debugs an MPS client needs its pipe directory and its limits; without MPS nobody does."""
+    """Debugging an MPS client needs its pipe directory and its limits; without MPS they do not matter."""
     shared = ContainerDevices(
         container="main",
         visible_devices="GPU-1",

@@ -42,7 +42,7 @@ async def test_a_node_whose_agent_spoke_meanwhile_is_not_removed(make, speaks_ag
 
 
 async def test_no_connection_waits_for_a_person(make, monkeypatch):
-    """The server ends one that says nothing for minutes, and his answer would be lost with it."""
+    """The server closes a connection that is silent for minutes, and the answer would be lost with it."""
     bus, open_ones = MemoryBroker().bus("operator"), []
     await speaks(bus, make.changed(), after=0)
 

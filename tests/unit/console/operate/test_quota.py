@@ -63,7 +63,7 @@ def test_usage_is_counted_from_the_ledger_with_or_without_a_limit(make):
 
 
 def test_what_is_being_taken_away_counts_until_its_agent_says_that_it_is_gone(make):
-    """The allocator counts so; a person would wonder why nobody is served."""
+    """The allocator counts so; a person would wonder why no pod is served."""
     grant = make.grant()
     revoke = Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="pod gone")
     fleet_state = make.fleet_state(ledger=revoke, inventory=a100(make))
@@ -183,7 +183,7 @@ def test_more_than_may_be_had_cannot_be_guaranteed():
 
 
 def test_what_a_limits_file_says_of_a_namespace_is_changed_there():
-    """The file would say it again, and the person who raised a limit would look on."""
+    """The file would set it again, and the person who raised a limit would wonder."""
     file = QuotaSet(namespace="lab", total=Amounts(gpus=4), source=SourceName("cluster"))
     sentence = "namespace lab is in the limits file of the pod-watcher 'cluster': change it there"
     with pytest.raises(QuotaError, match=sentence):
@@ -199,7 +199,7 @@ def test_what_a_limits_file_says_of_a_namespace_is_changed_there():
 
 @pytest.mark.parametrize("name", ["", "Lab", "a.b", "-a", "a-", "a_b", "ä", "x" * 64])
 def test_a_name_that_no_namespace_has_is_refused(name):
-    """A limit of nobody looks like a limit."""
+    """An unset limit looks like a limit."""
     with pytest.raises(QuotaError, match="is no namespace"):
         check_namespace(name)
 
@@ -249,7 +249,7 @@ async def test_a_word_is_said_once_and_not_again(broker):
 
 
 async def test_the_other_of_two_operators_is_not_overwritten(broker):
-    """Both change another limit at the same moment: the later one is made anew from the earlier one."""
+    """Both change another limit at the same moment: the later one is computed again from the earlier one."""
 
     def more(last):
         total = msgspec.structs.replace(last.total, memory_mib=1) if last is not None else Amounts(memory_mib=1)

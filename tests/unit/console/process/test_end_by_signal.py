@@ -22,7 +22,7 @@ ASKED = BenchOptions(
 
 @pytest.fixture(autouse=True)
 def survived():
-    """A signal that nobody hears does nothing, instead of ending the tests."""
+    """A signal without a handler does nothing, instead of ending the tests."""
     before = {number: signal.signal(number, lambda *_: None) for number in NUMBERS}
     yield
     for number, handler in before.items():

@@ -32,7 +32,7 @@ def test_the_scripts_find_place_and_keep_what_they_should(tmp_path):
 
 
 def test_no_script_reads_html_from_a_string_or_runs_text():
-    """A pod's name is written by whoever may make pods; on the page it must stay a name."""
+    """A pod's name is written by any user who may create pods; on the page it must stay a name."""
     scripts = sorted(STATIC.glob("*.js"))
     assert len(scripts) > 10
     for script in scripts:
