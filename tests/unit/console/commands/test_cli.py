@@ -143,9 +143,9 @@ def test_nobody_vouches_for_processes_without_being_asked():
     questions = []
     with pytest.raises(DeclinedError, match="nothing was done") as no:
         check(wanted, is_terminal=True, ask=lambda question: bool(questions.append(question)))
-    with pytest.raises(NoTerminalError) as nobody:
+    with pytest.raises(NoTerminalError) as unasked:
         check(wanted, is_terminal=False, ask=pytest.fail)
-    assert (no.value.exit_code, nobody.value.exit_code) == (1, 2), (
+    assert (no.value.exit_code, unasked.value.exit_code) == (1, 2), (
         "as docs/cli.md has it: a script tries the second again"
     )
     assert questions == ["do you confirm that no process on the devices of a belongs to its pod?"]

@@ -29,7 +29,7 @@ from sluice_console.shell.operate.guarded_write import ATTEMPTS_MAX, LastMessage
 from sluice_console.shell.output.printer import show_quotas
 
 RUN = RunId("typed")
-UNKNOWN = QuotaChange()
+SAME = QuotaChange()
 WORD = subjects.quota("lab")
 
 
@@ -129,7 +129,7 @@ def test_nothing_is_said_of_nobody(make):
 def test_what_is_not_named_stays_as_it_is():
     """Setting one limit would lift the others."""
     before = QuotaSet(namespace="lab", total=Amounts(gpus=4, memory_mib=1000), guaranteed=Amounts(gpus=1))
-    word = quota_word("lab", before, total=QuotaChange(memory="64Gi"), request=QuotaChange(gpus="2"), guaranteed=UNKNOWN)
+    word = quota_word("lab", before, total=QuotaChange(memory="64Gi"), request=QuotaChange(gpus="2"), guaranteed=SAME)
     assert word == QuotaSet(
         namespace="lab",
         total=Amounts(gpus=4, memory_mib=65536),
@@ -142,7 +142,7 @@ def test_zero_is_a_limit_and_unlimited_is_none():
     """tensor-fusion §1.5 (B9): zero means two things there."""
     before = QuotaSet(namespace="lab", total=Amounts(gpus=4, compute_slices=3))
     word = quota_word(
-        "lab", before, total=QuotaChange(gpus="0", compute_slices="unlimited"), request=UNKNOWN, guaranteed=UNKNOWN
+        "lab", before, total=QuotaChange(gpus="0", compute_slices="unlimited"), request=SAME, guaranteed=SAME
     )
     assert word.total == Amounts(gpus=0)
 
@@ -153,8 +153,7 @@ def test_zero_is_a_limit_and_unlimited_is_none():
 def test_memory_is_read_as_in_a_manifest_and_never_rounded_up(text, mib):
     """A limit that is rounded up is none."""
     assert (
-        quota_word("lab", None, total=QuotaChange(memory=text), request=UNKNOWN, guaranteed=UNKNOWN).total.memory_mib
-        == mib
+        quota_word("lab", None, total=QuotaChange(memory=text), request=SAME, guaranteed=SAME).total.memory_mib == mib
     )
 
 
@@ -173,13 +172,13 @@ def test_memory_is_read_as_in_a_manifest_and_never_rounded_up(text, mib):
 def test_what_is_no_amount_is_named(said, option):
     """Nothing is written, and the person sees which option it was."""
     with pytest.raises(QuotaError, match=option):
-        quota_word("lab", None, total=said, request=UNKNOWN, guaranteed=UNKNOWN)
+        quota_word("lab", None, total=said, request=SAME, guaranteed=SAME)
 
 
 def test_more_than_may_be_had_cannot_be_guaranteed():
     """It would be no guarantee."""
     with pytest.raises(QuotaError, match="--guaranteed-gpus 5: namespace lab may have 4 in all"):
-        quota_word("lab", None, total=QuotaChange(gpus="4"), request=UNKNOWN, guaranteed=QuotaChange(gpus="5"))
+        quota_word("lab", None, total=QuotaChange(gpus="4"), request=SAME, guaranteed=QuotaChange(gpus="5"))
 
 
 def test_what_a_limits_file_says_of_a_namespace_is_changed_there():
@@ -187,14 +186,14 @@ def test_what_a_limits_file_says_of_a_namespace_is_changed_there():
     file = QuotaSet(namespace="lab", total=Amounts(gpus=4), source=SourceName("cluster"))
     sentence = "namespace lab is in the limits file of the pod-watcher 'cluster': change it there"
     with pytest.raises(QuotaError, match=sentence):
-        quota_word("lab", file, total=QuotaChange(gpus="5"), request=UNKNOWN, guaranteed=UNKNOWN)
+        quota_word("lab", file, total=QuotaChange(gpus="5"), request=SAME, guaranteed=SAME)
     with pytest.raises(QuotaError, match=sentence):
         unset_word("lab", file)
     assert unset_word("lab", file, take_over=True) == QuotaUnset(namespace="lab")
-    taken = quota_word("lab", file, total=QuotaChange(memory="1Gi"), request=UNKNOWN, guaranteed=UNKNOWN, take_over=True)
+    taken = quota_word("lab", file, total=QuotaChange(memory="1Gi"), request=SAME, guaranteed=SAME, take_over=True)
     assert taken == QuotaSet(namespace="lab", total=Amounts(gpus=4, memory_mib=1024))
     lifted = QuotaUnset(namespace="lab", source=SourceName("cluster"))
-    assert quota_word("lab", lifted, total=QuotaChange(gpus="5"), request=UNKNOWN, guaranteed=UNKNOWN).total.gpus == 5
+    assert quota_word("lab", lifted, total=QuotaChange(gpus="5"), request=SAME, guaranteed=SAME).total.gpus == 5
 
 
 @pytest.mark.parametrize("name", ["", "Lab", "a.b", "-a", "a-", "a_b", "ä", "x" * 64])

@@ -44,7 +44,7 @@ async def test_a_benchmark_that_is_ended_takes_its_pods_away(monkeypatch, tmp_pa
         yield BenchTarget(Live(), "nats://h:1", tmp_path, {"n": 0})
 
     async def end_it():
-        while not list(tmp_path.glob("*.yaml")):  # noqa: ASYNC110 - a folder tells nobody
+        while not list(tmp_path.glob("*.yaml")):  # noqa: ASYNC110 - a folder sends no events
             await asyncio.sleep(0.01)
         os.kill(os.getpid(), number)
 
