@@ -99,7 +99,7 @@ async def test_a_person_sees_the_fleet_follows_it_and_asks_about_it(opened):
         waits = await text(tab, "#requests")
         assert "research/queued-1" in waits
         assert "no free place of that size" in waits
-        assert "GpuLayoutFull" in await text(tab, "#reasons")
+        assert "no free place of that size" in await text(tab, "#reasons")
         label = await tab.locator(".gpu").first.get_attribute("aria-label")
         assert label is not None
         assert "research/train-0-0-0 · 3g.20gb at 0 · in use" in label
@@ -119,7 +119,7 @@ async def test_a_person_sees_the_fleet_follows_it_and_asks_about_it(opened):
 
         gone: dict[str, None] = dict.fromkeys(waiting_values(1))
         here.hear(gone)  # type: ignore[arg-type]
-        await until(tab, "() => document.querySelector('#nobody').innerText.startsWith('Nobody waits')")
+        await until(tab, "() => document.querySelector('#queue-note').innerText.startsWith('No request waits')")
         here.board.bus("lost", "2026-01-01T10:00:00Z", "the broker does not answer")
         here.hear({})
         await until(tab, "() => !document.querySelector('#banner').hidden")
@@ -305,7 +305,7 @@ async def test_the_filter_dims_what_is_on_screen_and_room_means_that_something_f
         assert await tab.locator(".node[data-node=gpu-1]").count() == 0, "nothing fits beside seven slices"
         await picture(tab, "with-room")
         here.hear(_full(0))
-        await until(tab, "() => document.querySelector('#nothing').innerText === 'No GPU is meant by the filter.'")
+        await until(tab, "() => document.querySelector('#nothing').innerText === 'No GPU matches the filter.'")
 
 
 async def dimmed(tab: Tab, *indexes: int) -> None:

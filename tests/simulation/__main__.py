@@ -1,4 +1,4 @@
-"""`python tests/simulation --seeds N --from n --jobs j`: run seeds, show the first failing one, count violations."""
+"""`python tests/simulation --seeds N --from n --jobs j`: runs seeds, shows the first failing one, counts violations."""
 
 import sys
 from pathlib import Path

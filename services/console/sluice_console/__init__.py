@@ -1,1 +1,1 @@
-"""Shows: the `sluice` command. Reads the bus, never decides."""
+"""The `sluice` command. Reads the bus; decides nothing."""

@@ -1,8 +1,8 @@
 """
-The `sluice` command: what can be typed by people who use the fleet, and how errors end.
+The `sluice` command: its verbs for users of a fleet, and how errors end.
 
-What its operators type is in `sluice_console.shell.commands.operate`. A command imports what it needs when it is
-typed: all of it takes longer to load than most commands take to run.
+`sluice_console.shell.commands.operate` has the verbs of operators. A command imports its modules when it is called:
+importing all of them takes longer than most commands run.
 """
 
 from sluice.runtime import sigint  # the first import, so that Ctrl-C ends the others quietly
@@ -86,7 +86,7 @@ def up_command(
 
 @app.command(name="demo")
 def demo_command() -> int:
-    """Show in half a minute what Sluice does: four simulated A100, real services, nothing left behind."""
+    """Show what Sluice does in half a minute: four simulated A100, real services, nothing left behind."""
     from sluice_console.shell.demo.demo import demo
 
     return run(demo())
@@ -108,7 +108,7 @@ def web_command(
         Parameter(negative="", help="Host name of this server, besides localhost and IP addresses; repeatable."),
     ] = (),
 ) -> int:
-    """Serve the live map of the fleet as a web page (docs/web.md). Until Ctrl-C."""
+    """Serve the live map of the fleet as a web page (docs/web.md), until Ctrl-C."""
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.web.serve import web
 
@@ -140,16 +140,14 @@ def simulate_command(
         Path | None, Parameter(help="TOML file of pools, weights and limits (docs/policies.md).")
     ] = None,
     policy: Annotated[str | None, Parameter(help="Default policy: binpack, or node=spread,gpu=numa,binpack.")] = None,
-    no_queue: Annotated[
-        bool, Parameter(negative="", help="Refuse pods that do not fit now, instead of queueing them.")
-    ] = False,
+    no_queue: Annotated[bool, Parameter(negative="", help="Refuse pods that do not fit now.")] = False,
     seed: Annotated[int, Parameter(help="Shuffle arrivals of equal time; 0 keeps the file's order.")] = 0,
 ) -> int:
     """
-    What would become of pods: of a manifest on the live fleet (-f), or of a workload on a fleet in a file.
+    Predict what happens to pods: a manifest on the live fleet (-f), or a workload on a fleet file.
 
-    -f touches nothing: 0 all would be bound now, 5 one would wait, 6 one would be refused. --fleet, --workload and
-    --out run the allocator's own code on virtual time, without a cluster.
+    -f changes nothing. Exit code 0: all would be bound now; 5: one would wait; 6: one would be refused. --fleet,
+    --workload and --out run the allocator's own code on virtual time, without a cluster.
     """
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.simulate.live import simulate
@@ -190,9 +188,9 @@ def doctor_command(
     output: Documented = None,
 ) -> int:
     """
-    Look whether everything is up and set up well; changes nothing.
+    Check that everything runs and is configured well; changes nothing.
 
-    0 nothing must be fixed, 1 something must, 2 something could not be checked.
+    Exit code 0: nothing must be fixed; 1: something must; 2: something could not be checked.
     """
     from sluice_console.shell.doctor.doctor import DoctorOptions, doctor
     from sluice_console.shell.web.listen_address import NotAnAddressError, host_and_port
@@ -234,9 +232,9 @@ def adjust_command(
     output: Documented = None,
 ) -> int:
     """
-    Make the shares of a running pod larger or smaller (docs/adjust.md). What is not named stays as it is.
+    Resize the shares of a running pod (docs/adjust.md). Sizes that are not named stay.
 
-    0: it is booked, or would be; 4: there is no such pod; 6: it stays as it is, and why.
+    Exit code 0: booked, or would be; 4: no such pod; 6: refused, with the reason.
     """
     from sluice_console.core.operate.resize import SizeChange
     from sluice_console.shell.live.running_systems import server_url
@@ -254,36 +252,36 @@ def version_command() -> int:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """The entry point of the `sluice` script: of what was typed, or of `words`. Ends the process."""
+    """Entry point of the `sluice` script. Runs `words`, by default the process's arguments, and ends the process."""
     _open_what_is_closed()
     code = _code_of(words)
     try:
-        sys.stdout.flush()  # here, where it can be told that it fails
+        sys.stdout.flush()  # here, where a failure can be reported
     except OSError as error:
         code = _unwritten(error, code)
     sys.exit(code)
 
 
 def _open_what_is_closed() -> None:
-    """Open /dev/null for each standard stream that our parent has closed: no file of ours gets its number."""
+    """Open /dev/null for each standard stream that the parent closed, so that no file of ours gets its number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for the life of the process
 
 
 def _code_of(words: Sequence[str] | None) -> int | str | None:
-    """How the command ends."""
+    """The exit code of the command."""
     try:
         sigint.restore()
         app(run_command.with_delimiter(app, sys.argv[1:] if words is None else list(words)), exit_on_error=False)
     except SystemExit as ended:
         return ended.code
     except CycloptsError:
-        return EXIT_USAGE  # cyclopts has said what is wrong
+        return EXIT_USAGE  # cyclopts has printed the error
     except CommandError as error:
         sys.stderr.write(f"sluice: {sanitize(str(error))}\n")
         return error.exit_code
-    except UnicodeEncodeError as error:  # what is typed elsewhere than in UTF-8 can be a path, and no word for others
+    except UnicodeEncodeError as error:  # an argument that is not UTF-8 can be a path and nothing else
         sys.stderr.write(f"sluice: {error.object!r}: must be UTF-8 text; is the terminal set to something else?\n")
         return EXIT_USAGE
     except KeyboardInterrupt:
@@ -299,11 +297,11 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def _unwritten(error: OSError, code: int | str | None) -> int | str | None:
-    """The exit code when not all of what there is to say can be written; the rest is thrown away."""
+    """The exit code when the output cannot be written whole; the rest is dropped."""
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
-        return code  # the reader of our output went away; nothing is wrong
+        return code  # the reader of our output has gone, which is no error
     sys.stderr.write(f"sluice: cannot write: {error.strerror}\n")
     return code or EXIT_FAILED
 

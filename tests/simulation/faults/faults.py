@@ -1,4 +1,4 @@
-"""Carries out the faults of a plan, and mends everything when they stop."""
+"""Carries out the faults of a plan, and repairs everything when they stop."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ENSURE_AFTER_S = 1.5
 
 
 class Faults:
-    """The hand that breaks things."""
+    """Injects faults."""
 
     def __init__(self, world: World) -> None:
-        """Nothing is broken."""
+        """Start without faults."""
         self.world = world
         self.dice = Random(f"faults {world.plan.seed}")
         self.over = False
 
     def strike(self, fault: Fault) -> None:
-        """Do what the fault says."""
+        """Inject one fault."""
         if self.over:
             return
         world = self.world
@@ -56,7 +56,7 @@ class Faults:
         strikes.get(fault.kind, self._device)(fault)
 
     def heal(self) -> None:
-        """No more faults: everything runs, is connected, and is written whole."""
+        """End all faults: everything runs, is connected, and completes its writes."""
         self.over = True
         world = self.world
         world.troubles.heal()
@@ -104,7 +104,7 @@ class Faults:
         self.world.clockwork.after(fault.lasts_s + 0.6, again)
 
     def _lose_journal(self, fault: Fault) -> None:
-        """The agent dies, and its disk is found empty or cannot be trusted."""
+        """The agent dies, and its disk is found empty or untrusted."""
         host = self.world.agents[fault.target]
         host.kill()
         host.machine.lose_journal()
@@ -205,7 +205,7 @@ class Faults:
                 self._foreign(fault.target, gpu, fault.lasts_s)
 
     def _monitor(self, gpu: Gpu, lasts_s: float) -> None:
-        """Somebody looks at a device with a tool of his own, which holds it."""
+        """A foreign tool opens a device and holds it."""
         devices = [instance.uuid for instance in gpu.instances.values() if instance.uuid] if gpu.mig else []
         if not devices:
             return
@@ -220,13 +220,13 @@ class Faults:
 
     def _foreign(self, node: str, gpu: Gpu, lasts_s: float) -> None:
         """
-        Somebody makes an instance by hand, beside all that is booked; in half of the cases it stays.
+        A foreign instance is created beside all that is booked; in half of the cases it stays.
 
-        Beside it in engines and in number, too: what it took of those is missing to a pod whose devices a reboot took.
-        Booked is what the node's agent has in its journal as well, though the bus was wiped and does not know it yet.
+        It also leaves the engines and instance numbers that booked slices need, else a pod could not be recreated after
+        a reboot. Booked includes what the node's agent has in its journal, which a wiped bus may lack.
         """
         if gpu.layout is not None:
-            return  # there he makes what he always makes
+            return  # there the administrator makes the fixed layout
         booked = [*self.world.judge.held(node), *self.world.agents[node].booked()]
         held = sorted({(place.profile, place.span) for place in booked if place.gpu == gpu.uuid})
         free = [
@@ -258,12 +258,12 @@ class Faults:
             del gpu.instances[gi_id]
 
     def _relay(self, fault: Fault) -> None:
-        """An administrator takes an instance of his away, for a while."""
+        """An administrator removes an instance of a fixed layout for a while."""
         gpus = list(self.world.machines[fault.target].gpus.values())
         self.world.administrator.takes_one_away(gpus, fault.lasts_s)
 
     def _trouble(self, fault: Fault) -> None:
-        """A GPU does not answer, or reports an error, for a while; the driver tells of it."""
+        """A GPU does not answer, or reports an error, for a while; the driver reports it."""
         gpu = self.dice.choice(list(self.world.machines[fault.target].gpus.values()))
         if gpu.lost or gpu.sick:
             return
@@ -282,7 +282,7 @@ class Faults:
     # -- daemons --------------------------------------------------------------------------------------------------
 
     def _end_daemon(self, fault: Fault) -> None:
-        """A daemon dies, or its server has a fault: its clients end, and are started again by their kubelet."""
+        """A daemon dies, or its server has a fault: its clients end, and their kubelet restarts them."""
         machine = self.world.machines[fault.target]
         daemons = [daemon for daemon in machine.mps.listed.values() if daemon.alive]
         if not daemons:
@@ -300,7 +300,7 @@ class Faults:
         refusals.extend(self.dice.choice(("before", "after")) for _ in range(fault.number))
 
     def _release(self, fault: Fault) -> None:
-        """An operator has everything that is booked on a node tried again, whether it is in quarantine or not."""
+        """An operator retries everything booked on a node, quarantined or not."""
         for allocation in dict.fromkeys(held.allocation for held in self.world.judge.held(fault.target)):
             self.world.agents[fault.target].release(allocation, ignore_holders=False)
 

@@ -1,9 +1,8 @@
 """
-Further faults, drawn apart from all others, so that everything else of a seed stays what it is without them.
+Further faults, drawn separately, so that the rest of a seed stays the same without them.
 
-Disks that are full, damaged or wiped; a process that is heard and hears nothing, or the other way round; a replica of
-the bus that lags behind what was acknowledged; GPUs that take long for everything; clocks that go wrong; and many pods
-in one instant. Drawn here as plain rows, and carried out by one hand; what a lagging replica answers is in `lagging`.
+Full, damaged or wiped disks; one-way network cuts; a lagging replica of the bus; slow GPUs; wrong clocks; many pods at
+one instant. Drawn here as plain rows and injected here; `lagging` answers for the lagging replica.
 """
 
 from __future__ import annotations
@@ -87,11 +86,11 @@ def _draw(dice: Random, kind: TroubleKind, hosts: Sequence[str], nodes: Sequence
 
 def impossible(struck: AbstractSet[str], *, forgetful: bool) -> set[str]:
     """
-    The kinds that make no sense beside the faults that a seed has already.
+    Kinds that make no sense beside a seed's other faults.
 
-    What nobody knows any more cannot be told apart: of an agent's journal what the bus has forgotten too, or what
-    somebody made by hand, or of a node that was said to be gone; of the identities what the bus has forgotten. And a
-    bus of several servers, of which one may lag, forgets nothing of what it acknowledged (`forgetful`).
+    Facts lost in every place cannot be recovered: what the journal and the bus both forgot; foreign instances or
+    removed nodes after a lost journal; identities that the bus forgot, too. A bus of several servers, which may lag,
+    forgets nothing that it acknowledged (`forgetful`).
     """
     never: set[str] = set()
     if struck & {"broker wipe", "foreign", "node removed"}:
@@ -105,9 +104,10 @@ def impossible(struck: AbstractSet[str], *, forgetful: bool) -> set[str]:
 
 def is_known_to_nobody(row: FaultKind, restarts: Sequence[Fault]) -> bool:
     """
-    Whether the identities are lost while the bus comes back without its latest words, or before those are said again.
+    Whether identities are lost while the bus comes back without its latest messages, or before those are published
+    again.
 
-    Who is who was said in them perhaps, and then nobody knows it any more. Of a bus with little to tell they are old.
+    They may have been in those messages only. On a bus with little traffic those are old.
     """
     return row.kind == "identities lost" and any(
         row.at <= restart.at + restart.lasts_s + SAID_AGAIN_S and restart.at <= row.at + row.lasts_s + SAID_AGAIN_S
@@ -214,7 +214,7 @@ class Troubles:
 
     def _only_the_bus_remembers(self, book: tuple[IdentityRecord, ...]) -> None:
         broker = self.world.broker
-        if not broker.up:  # what it forgets as well is known when it is back, and nobody can read it before
+        if not broker.up:  # what it forgets is known when it is back; it cannot be read before
             broker.on_started.append(lambda: self._only_the_bus_remembers(book))
             return
         words = broker.request_words()
@@ -286,7 +286,7 @@ class Troubles:
         agent.slow_until = max(agent.slow_until, self.world.clockwork.now + fault.lasts_s)
 
     def _clock(self, fault: Fault) -> None:
-        """The wall clock of whoever makes the streams next is wrong by up to an hour. No core has such a clock."""
+        """The wall clock of the server that creates the streams next is off by up to an hour. Cores have none."""
         self.world.broker.clock_off_s = float(fault.number)
 
 

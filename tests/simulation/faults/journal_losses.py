@@ -1,8 +1,8 @@
 """
-Journals that are lost where little else says what was there: together with the ledger, so that only tickets, marks,
-devices and pods do; or beside wiped brokers, idle instances, and what somebody made by hand.
+Lost journals where little else shows what was on a node: together with the ledger, so that only tickets, marks, devices
+and pods do; or beside wiped brokers, idle instances and foreign instances.
 
-Drawn apart, so that all else of a seed stays what it is without them.
+Drawn separately, so that the rest of a seed stays the same without them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ APART_S = 1.5
 NOT_BESIDE = frozenset(
     {"node removed", "reboot", "disk wiped", "relaid", "journal damaged", "identities lost", "replica lags"}
 )
-"""
-Kinds beside which nobody could tell what was whose: nodes that were said to be gone; what takes the devices that
-tickets name as well, for then the third copy is lost, too. And kinds that presume a bus that forgets nothing
-(`troubles.impossible`). What somebody made by hand has no mark (ADR 0050).
-"""
+"""Kinds that would make owners unknowable: removed nodes; devices removed together with the tickets that name them, the
+third copy. Also kinds that presume a bus that forgets nothing (`troubles.impossible`). Foreign instances have no mark
+(ADR 0050)."""
 BESIDE_SEEDS = 0.5
 """In so many of the seeds with a wiped broker, idle instances or something made by hand, and no journal lost yet."""
 BESIDE = frozenset({"broker wipe", "foreign"})

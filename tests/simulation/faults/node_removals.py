@@ -1,8 +1,8 @@
 """
-Nodes that are removed, by the word that a source or an operator says.
+Removed nodes, published by a source or an operator.
 
-Where a node is really gone its machine is off. Where it is cut off its containers run on and its agent does not. And
-sometimes it is removed by mistake, and lives.
+A node that is really gone is switched off. If cut off, its containers run on without an agent. Sometimes a running node
+is removed by mistake.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OFF, CUT_OFF, BY_MISTAKE = range(3)
 
 
 class Removals:
-    """The hand that removes nodes."""
+    """Removes nodes."""
 
     def __init__(self, world: World) -> None:
         """Nothing is removed."""
@@ -51,7 +51,7 @@ class Removals:
         world.clockwork.after(fault.lasts_s, again)
 
     def say(self, node: str) -> None:
-        """Say that a node is not there any more, if nobody speaks for it meanwhile."""
+        """Publish that a node is removed, unless its agent publishes meanwhile."""
         world, address = self.world, subjects.node(NodeName(node))
         if not world.broker.up or not world.broker.values.has(Stream.STATE):
             return

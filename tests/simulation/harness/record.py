@@ -95,7 +95,7 @@ def taking_down(record: Record, path: Path | None) -> Iterator[Callable[[Outcome
             _write(path, record)
 
     if path is not None:
-        _write(path, record)  # a run of hours had better not end with a folder that nobody may write to
+        _write(path, record)  # checked first: a run of hours would end with a folder that is not writable
     try:
         yield take
     finally:

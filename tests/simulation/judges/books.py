@@ -1,7 +1,7 @@
 """
-What the judge knows: its own books of everything that was said and done, and the few questions that rules ask of them.
+The judge's own records of everything published and done, with the few queries that rules need.
 
-It judges nothing, and uses no code of the system but its message types.
+It judges nothing, and shares no code with the system but its message types.
 """
 
 from collections import Counter
@@ -75,7 +75,7 @@ class Books:
         self.were_on_lost_disk: dict[str, None] = {}
         """What was not gone on a node that was switched off and came back with an empty disk."""
         self.ended_with_disk: dict[str, None] = {}
-        """Those that were revoked when nobody was left who could say that they are gone."""
+        """Revoked when no record was left that they are gone."""
         self.revoked_by_name: dict[str, None] = {}
         """Those that were revoked when nothing spoke of them any more: their agents know no more than the name."""
         self.journals_lost: dict[str, None] = {}
@@ -85,7 +85,7 @@ class Books:
         self.closed_while_living: dict[OperationId, None] = {}
         """Words that close slices, said first when the agent of their node had been able to speak for long."""
         self.lost: dict[str, None] = {}
-        """Requests that were released for that: their sources withdraw them, and ask for their pods anew."""
+        """Requests released for that: their sources withdraw them and request their pods again."""
         self.released_with_node: dict[OperationId, None] = {}
         """Words that requests are released because their nodes were removed, wherever they land."""
         self.is_drained: Callable[[str], bool] = lambda _request: False
@@ -111,21 +111,15 @@ class Books:
         self.bound_late: dict[str, bool] = {}
         """Whether the binding of a request had been decided in an earlier life than it landed in."""
         self.let_go_late: dict[str, str] = {}
-        """
-        What pods were let go with by who has died since, or works no more, after the bus was wiped: its successor had
-        asked for them anew, and could not know.
-        """
+        """Slices with which a since dead or stale source let pods go after a wipe: its successor had requested them
+        again, and could not know."""
         self.asked_at: dict[str, float] = {}
         self.unheard: dict[str, None] = {}
-        """
-        Requests that the bus did not have when their source lost its book, or several for one pod: nobody knew any more
-        which of them is the pod's.
-        """
+        """Requests that the bus lacked when their source lost its book, or several for one pod: which one is the pod's
+        is unknown."""
         self.hidden: set[tuple[str, str, str]] = set()
-        """
-        Pods of which a server that lags said something else than the others, when their source had lost its book: that
-        asks for them anew, or takes for theirs what has ended.
-        """
+        """Pods that a lagging server showed differently when their source had lost its book: the source requests them
+        again, or takes ended ones for theirs."""
         self.said: dict[str, AllocationRequested] = {}
         """What sources said last of each pod, on the bus or on its way there."""
         self.requests: dict[str, AllocationRequested] = {}
@@ -216,11 +210,11 @@ class Books:
 
     def went_with_disk(self, allocation: str) -> bool:
         """
-        Whether nobody is left who could say that a slice is gone, and it is: neither its node knows of it, which was
-        switched off and came back empty, nor the ledger, because its broker was wiped too.
+        Whether a slice is gone and no record of that is left: its node was switched off and came back empty, and the
+        ledger was wiped with its broker.
 
         While the ledger has it, its agent has to answer for it (PROTOCOL §5), or makes it again. A grant of an earlier
-        life of the bus, which landed late, orders nothing.
+        incarnation of the bus that landed late orders nothing.
         """
         booking = self.bookings.get(allocation)
         if booking is None or allocation not in self.were_on_lost_disk:
@@ -246,13 +240,13 @@ class Books:
 
     def nobody_can_tell(self, allocation: str) -> bool:
         """
-        Whether nothing speaks of a slice any more: journal and ledger were lost, and it has no ticket.
+        Whether no record of a slice is left: journal and ledger were lost, and it has no ticket.
 
-        It was being made or unmade in that moment. Its agent clears away what is left (ADR 0050), and cannot say whose
-        that was: nobody can be blamed for saying that the request is over. That its place is given to nobody while
-        something is there, other rules demand.
+        It was being created or destroyed at that moment. Its agent removes what is left (ADR 0050) and cannot tell the
+        owner, so reporting the request as over is no error. Other rules demand that its place stays free while
+        something is on it.
 
-        A word of it that lands late has it revoked by its name (PROTOCOL §8). That tells no more.
+        A message about it that lands late has it revoked by name (PROTOCOL §8). That adds no knowledge.
         """
         if allocation in self.revoked_by_name:
             return True
@@ -293,7 +287,7 @@ class Books:
         )
 
     def known_as(self, booking: Booking) -> Booking:
-        """What was booked, where an order for what nobody has any more names no devices."""
+        """What was booked, if an order for a lost slice names no devices."""
         return booking if booking.devices else self.bookings.get(booking.allocation, booking)
 
     def processes_of(self, owner: str) -> list[Process]:

@@ -1,13 +1,13 @@
 """
-Nodes and GPUs that an operator takes out of use: when he says what, and what must follow from it.
+Cordoned nodes and GPUs: when an operator cordons, and what must follow.
 
-What is demanded, exactly. A process that was told of a cordon books nothing new on what it names: by no way, be it a
-grant, a promise, a preemption, a move or a job. Whoever was not told yet may (no guard of a ledger covers the word, and
-of two allocators one reads later): what he grants stands, and where the place is drained its pod goes like everybody's.
-So it is judged by what each process had heard when it sent a write for the first time, and not by what the bus said.
+A process that read a cordon books nothing new there, by any way: grant, promise, preemption, move or job. A process
+that has not read it yet may (no guard of a ledger covers the message, and of two allocators one reads later): its
+grants stand, and in a drain their pods are evicted like all others. So a write is judged by what its process had read
+at its first attempt.
 
-Whom a drain evicts is bound there. When all is calm nobody is left there, no order stands that nothing asks for, and
-no promise on a place that may not be used. That nobody's slice is revoked for it is "undisturbed".
+Evicted pods of a drain are bound there. When all is calm no pod is left there, no order stands without a reason, and no
+promise names a cordoned place. That no slice is revoked for it is "undisturbed".
 """
 
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ BEGIN_UNTIL_S = 28.0
 SAID_UNTIL_S = 38.0
 """What an operator has said by then stands until the end of the seed."""
 ORDER_IS_LATE_S = 25.0
-"""Whoever orders an eviction may have stood still for so long since the drain was over."""
+"""A process may have been paused for so long between the end of a drain and its eviction order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def names(word: object, booking: Booking) -> bool:
 
 
 class CordonJudge:
-    """Hears what lands, and what allocators are told and send."""
+    """Observes what lands, and what allocators read and send."""
 
     def __init__(self, books: Books) -> None:
         """Nothing is cordoned."""
@@ -119,7 +119,7 @@ class CordonJudge:
         """How new that is: a server that lags may show an older one again."""
         self._incarnations: dict[str, str] = {}
         self.orders = 0
-        """So many evictions were ordered of whoever was on a drained place."""
+        """Evictions ordered of pods on a drained place."""
         books.is_drained = self.was_drained
 
     # -- what happens -------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class CordonJudge:
                 pass
 
     def wiped(self) -> None:
-        """Nothing is said any more: whoever read it before may still act on it."""
+        """A message is gone: a process that read it before may still act on it."""
         for node in list(self._words):
             self._end(node)
 
@@ -166,7 +166,7 @@ class CordonJudge:
     # -- what each process knows --------------------------------------------------------------------------------------
 
     def listener(self, host: Host) -> Callable[[object], None]:
-        """Hears what an allocator is told."""
+        """Observe what an allocator reads."""
 
         def hear(event: object) -> None:
             if isinstance(event, ReadingStarted) and event.stream is Stream.BOOK:

@@ -21,7 +21,7 @@ class GivenUp:
     """Who decided what about a request last."""
 
     def __init__(self) -> None:
-        """Nobody has decided anything."""
+        """Start without decisions."""
         self._run_of: dict[OperationId, RunId] = {}
         self._ordered: dict[Decider, AllocationId] = {}
         self._released: dict[Decider, float] = {}
@@ -56,12 +56,12 @@ class GivenUp:
         return f"{allocation} lands after {run} ordered {later} instead" if later != allocation else ""
 
     def wiped(self, life: str) -> None:
-        """Nothing is on the bus any more, and that life of it is over: whoever was released may ask again."""
+        """A subject is empty in a new incarnation of the bus: a released request may ask again."""
         self._over.add(life)
         self._released.clear()
 
     def forgot(self, ended: set[RequestId]) -> None:
-        """A broker has forgotten its latest words, and tells of the end of these: whoever else ended may ask again."""
+        """A broker has forgotten its latest messages, and these ends are lost: other ended requests may ask again."""
         self._released = {decider: until for decider, until in self._released.items() if decider[1] in ended}
 
 

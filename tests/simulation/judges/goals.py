@@ -148,7 +148,7 @@ class Goals:
         return held is not None and is_known and self._is_kept_out(self.agents[held.node].machine, held.allocation)
 
     def _waits(self, pod: Pod, waiting: AnyMessage | None) -> list[str]:
-        """Who is not served is told why, and would really fit nowhere."""
+        """A request that is not served has reasons, and would really fit nowhere."""
         if not isinstance(waiting, Pending):
             return [f"{pod.name}: has no answer at all"]
         gpus = {node: self._usable(node) for node in self.agents}
@@ -199,7 +199,7 @@ class Goals:
 
     def _nothing_else_held(self, wanted: list[str]) -> list[str]:
         return [
-            f"{allocation} is held on {node} for nobody"
+            f"{allocation} is held on {node} without a request"
             for node in self.agents
             for allocation in dict.fromkeys(held.allocation for held in self.judge.held(node))
             if allocation not in wanted
@@ -209,7 +209,7 @@ class Goals:
         """
         Instances, tickets and devices are exactly those of the bound allocations.
 
-        Of one that is kept out, what could be made again may be there: nobody has revoked it, so nothing unmakes it.
+        A slice kept out may have its recreated instance: it was never revoked, so nothing destroys it.
         """
         missing: list[str] = []
         for node, host in self.agents.items():

@@ -1,8 +1,8 @@
 """
-What namespaces are guaranteed, while pods are evicted for others: the judge who counts what is left of it.
+Guarantees of namespaces while pods are evicted: the judge counts what is left.
 
-It counts a second time, in devices, by the ledger alone. It demands of nobody what could not be known when it was
-decided, and asks an allocator nothing but which of its words have no answer yet.
+It counts independently, in devices, from the ledger alone. It demands only what could be known at the decision, and
+asks an allocator only which of its writes are unanswered.
 """
 
 from collections.abc import Callable
@@ -34,9 +34,9 @@ class GuaranteeJudge:
 
     def __init__(self, books: Books, guaranteed: dict[str, int]) -> None:
         """
-        Nobody was evicted.
+        Start without evictions.
 
-        `guaranteed` are devices by namespace, known from the beginning to one allocator: two may each take the last.
+        `guaranteed` are devices by namespace, known to one allocator from the start: two may each take the last.
         """
         self._books = books
         self._guaranteed = guaranteed
@@ -86,7 +86,7 @@ class GuaranteeJudge:
             self._unaware_of[message.booking.allocation] = tuple(unaware)
 
     def listener(self, allocator: Host) -> Callable[[object], None]:
-        """Hears what an allocator is told."""
+        """Observe what an allocator reads."""
 
         def hear(event: object) -> None:
             if not isinstance(event, Observed) or not isinstance(event.entry.message, QuotaSet):
@@ -128,11 +128,11 @@ class GuaranteeJudge:
 
     def _granted(self, grant: Grant) -> None:
         """
-        Other namespaces keep what they are guaranteed, when everybody has gone who is known to.
+        Other namespaces keep their guarantee after all known evictions.
 
-        Who ended only after this was decided counts as if it stayed, and so does whom his own namespace gives up for
-        one of its own after it. A write without an answer has to be sent again as it is (PROTOCOL §2, W3), and might
-        have landed before; the guard does not cover what ends on other nodes.
+        A pod that ended after the decision counts as if it stayed, and so does one that its own namespace gives up
+        later. An unanswered write has to be sent again as it is (PROTOCOL §2, W3), and may have landed before; the
+        guard does not cover ends on other nodes.
         """
         bookings = self._books.bookings
         going = self._going.get(grant.booking.allocation)

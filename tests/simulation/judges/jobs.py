@@ -1,9 +1,9 @@
 """
-Jobs: pods that are granted together or not at all. Which pods of a seed are of one, and what must be so of them.
+Jobs: pods granted together or not at all. Which pods of a seed form one, and what must hold.
 
-The judge knows of a job what its pods' manifests say, and of its slices what agents said. It has no idea in which order
-places are looked for, so it asks only for what is certain: nobody is bound before there was a slice for each; and when
-all is calm, whoever waits for a job that would fit whole is one too many.
+The judge knows a job from its pods' manifests, and its slices from agents. It does not know the search order, so it
+demands only what is certain: no pod is bound before there was a slice for each; and when all is calm, no pod waits for
+a job that would fit whole.
 """
 
 from dataclasses import replace
@@ -59,7 +59,7 @@ def with_jobs(plan: "Plan", seeds: float = JOB_SEEDS) -> "Plan":
         ends = lives[chosen[0]].removed_at
         for each in chosen:
             lives[each] = _life(lives[each], ask, begins + dice.uniform(0.0, TOGETHER_S), ends, dice)
-        if dice.random() < 0.4:  # one pod of it is retried: deleted, and made anew under another UID
+        if dice.random() < 0.4:  # one pod of it is retried: deleted, and created again under another UID
             lives.append(_retry(lives[chosen[-1]], dice))
             lives[chosen[-1]] = replace(lives[chosen[-1]], removed_at=lives[-1].made_at - 0.5)
         if later.random() < SURGES:
@@ -106,7 +106,7 @@ class JobJudge:
         """Requests that were bound, ever."""
 
     def landed(self, write: Write, _sequence: int) -> None:
-        """Nobody is bound before everybody of his job had a slice; whoever comes when somebody is bound may be."""
+        """No pod is bound before every pod of its job had a slice; pods that come later may be."""
         bound = write.message
         if not isinstance(bound, Bound):
             return

@@ -100,7 +100,7 @@ class Judge(NodeJudge):
                 self.shown[said.snapshot.node] = None
 
     def is_of_this_life(self, order: EvictionOrdered) -> bool:
-        """Whether an order to evict was given in this life of the bus. One that has landed late is nobody's."""
+        """Whether an eviction was ordered in this incarnation of the bus. A late one has no sender."""
         return order.incarnation in {"", self.life_of_state()}
 
     def wiped(self, life: str) -> None:
@@ -123,8 +123,9 @@ class Judge(NodeJudge):
 
     def forgot(self, words: Mapping[str, AnyMessage]) -> None:
         """
-        A broker has lost its latest words, and has these of requests. One whose withdrawal is not among them can be
-        asked for once more by who was started since, and is shown what was; whoever lived has to say the end again.
+        A broker has lost its latest messages, and has these of requests. A request whose withdrawal is lost may be
+        requested again by a process started since, which only reads what is left; older processes have to publish the
+        end again.
         """
         ended = {request for request, word in words.items() if isinstance(word, RequestWithdrawn)}
         self.ended_here = {request: None for request in self.ended_here if request in ended}
@@ -132,8 +133,8 @@ class Judge(NodeJudge):
 
     def remembered_by_the_bus_alone(self, words: Mapping[str, AnyMessage], unheard: set[str]) -> None:
         """
-        The source's book is lost; the bus says this of requests, and of those in the book that are unheard nothing. Of
-        what a broker forgot before, nobody can tell: it is asked for again, until the source has listed its pods.
+        The source's book is lost; the bus has these requests, and nothing of the unheard ones in the book. What a
+        broker forgot before is unknown: it is requested again until the source has listed its pods.
         """
         self.forgot(words)
         self.unheard.update(dict.fromkeys(unheard))
@@ -155,8 +156,8 @@ class Judge(NodeJudge):
 
     def _check_place(self, grant: Grant, *, is_new: bool) -> None:
         """
-        I1 and I2 for a booking: the place exists, is free, and nobody else's process is on it. Not (`is_new`) of what
-        has it already and takes no more of it: it lives beside whoever was left in its home when all was forgotten.
+        I1 and I2 for a booking: the place exists, is free, and no foreign process is on it. Not (`is_new`) for an
+        allocation that keeps its place: processes left in its shared device when records were lost live beside it.
         """
         booking = grant.booking
         machine = self.machines[booking.node]
@@ -203,10 +204,10 @@ class Judge(NodeJudge):
 
     def _check_tenants(self, booking: Booking, gpu: Gpu, mine: Held, held: list[Held]) -> None:
         """
-        Nobody is left there but those who live in the same home, not even whom its daemon has let go of (LAW 3).
+        No process is left except tenants of the same shared device, not even former clients of its daemon (LAW 3).
 
-        Where his slice went with journal and ledger, nothing at the place of a whole GPU, or of an instance of a fixed
-        layout, shows that it did: it can be granted, and is handed to nobody while he is on it (ADR 0047), which
+        If a slice was lost with journal and ledger, nothing on a whole GPU, or an instance of a fixed layout, shows
+        that it existed: the place can be granted, but is not handed out while its process is there (ADR 0047), which
         `started` checks.
         """
         others = [one.allocation for one in held if one.span == mine.span and one.allocation != booking.allocation]
@@ -255,7 +256,7 @@ class Judge(NodeJudge):
 
     def _closed(self, closed: Closed, operation: OperationId) -> None:
         if closed.removed and closed.incarnation in self.over:
-            return  # it lands late: whoever goes by it will be blamed
+            return  # it lands late: a process that acts on it will be blamed
         is_said_again = closed.allocation in self.went_with_node and closed.allocation in self.gone
         if closed.removed and not is_said_again:
             self._goes_with_node(closed.node, closed.allocation, operation)
@@ -267,9 +268,9 @@ class Judge(NodeJudge):
 
     def _goes_with_node(self, node: str, allocation: str, operation: OperationId) -> None:
         """
-        Only of a node that is open for nobody, and whose agent had its time to say that it lives.
+        Only for a node that is not adopted, and whose agent had time to publish.
 
-        Had it when that was said for the first time: without an answer it is said again as it was (W3), whoever speaks.
+        Measured at the first attempt: an unanswered write is repeated as it was (W3), whatever was published since.
         """
         if node in self.heads:
             self.fail("opened before use", f"{allocation} goes with {node}, which is open")
@@ -279,11 +280,11 @@ class Judge(NodeJudge):
 
     def _answering(self, answer: Bound | Released, operation: OperationId, life: str) -> None:
         """
-        Which life of the bus an answer was decided in; and whether what is released is a slice of which nobody tells,
-        for the broker was wiped, and whose node was removed: decided now.
+        The incarnation in which an answer was decided; and whether the released slice is unknown to all, after a wipe,
+        and its node was removed: decided now.
 
-        What its agent has given back goes with nothing, though the word that says so may still be said after the wipe.
-        Without an answer it is said again as it was (W3), whoever has spoken since.
+        A slice that its agent released needs no word, though the message may still be published after the wipe. Without
+        an answer it is repeated as it was (W3), whatever was published since.
         """
         is_said_again = operation in self.decided_in
         self.decided_in.setdefault(operation, life)
@@ -314,9 +315,9 @@ class Judge(NodeJudge):
 
     def _says_nothing_here(self, booking: Booking) -> bool:
         """
-        Whether a binding was decided in an earlier life of the bus than it landed in, and its pod has nothing by it.
+        Whether a binding was decided in an earlier incarnation than it landed in, and its pod has nothing by it.
 
-        Nobody follows such a word: neither its source nor its kubelet has what it says.
+        No process follows it: neither its source nor its kubelet has its slice.
         """
         asked, given = self.requests.get(booking.request), self.kubelets.bound.get(booking.request)
         held = asked.held if asked is not None else None
@@ -327,7 +328,7 @@ class Judge(NodeJudge):
         """
         Whether a pod's source remembers what it is bound to now, and what it was bound to before had landed late: it
         was decided in an earlier life of the bus, in which another one landed that the source has followed. Or the pod
-        was let go late: by a call of a source that has died since, and whose successor had asked for it anew.
+        was let go late: by a call of a source that has died since, and its successor had requested it again.
         """
         asked = self.requests.get(bound.request)
         remembers = asked is not None and asked.held is not None and asked.held.allocation == bound.allocation
@@ -336,9 +337,9 @@ class Judge(NodeJudge):
 
     def _is_known_to_nobody(self, bound: Bound) -> bool:
         """
-        Whether the bus was wiped, what the node has was not told since (its agent may be dead), and the source does not
-        remember the binding: it died before it had heard of that, or an API server that lags shows the pod without.
-        Then nobody can know of the slice, which is an orphan when its node is shown.
+        Whether the bus was wiped, the node's slices were not published since (its agent may be dead), and the source
+        does not remember the binding: it died before it read it, or a lagging API server shows the pod without. Then
+        the slice is unknown, and an orphan when its node appears.
         """
         in_ledger = bound.allocation in self.ledger.get(bound.node, {})
         remembered = self.held_at_end.get(bound.request) is not None or bound.request not in self.held_at_end
@@ -350,8 +351,8 @@ class Judge(NodeJudge):
         if self.decided_in[operation] in self.over:
             if bound is not None and self._is_as_true_in_every_life(bound):
                 self.lost[released.request] = None
-                self.went_with_node[bound.allocation] = None  # or with its disk: whoever finds it takes it back
-            return  # it lands late: whoever goes by another will be blamed
+                self.went_with_node[bound.allocation] = None  # or with its disk: the process that finds it revokes it
+            return  # it lands late: a process that acts on another will be blamed
         if bound is not None and operation in self.released_with_node:
             self.went_with_node[bound.allocation] = None
         if bound is not None and bound.allocation in self.went_with_node:
@@ -371,7 +372,7 @@ class Judge(NodeJudge):
             self.fail("LAW 3", f"{released.request} is released while its processes run")
 
     def _is_as_true_in_every_life(self, bound: Bound) -> bool:
-        """Whether a slice was removed with its node, of which nobody has heard since, or has gone with its disk."""
+        """Whether a slice was removed with its node, of which nothing was published since, or is gone with its disk."""
         is_removed = bound.node in self.removed and self.able_for(bound.node) < LIVING_S
         return is_removed or self._is_gone_with_disk(bound)
 
@@ -435,11 +436,11 @@ class Judge(NodeJudge):
 
     def _check_withdrawn(self, request: str) -> None:
         """
-        A living pod's request is never withdrawn, but by who evicts it, and when it was released because its node was
-        removed, or has lost its disk while the bus was wiped: what was there is gone for good (PROTOCOL §6), and its
-        pod is asked for under another id. That is so, too, of who is heard of only after the source has lost its book,
-        and of who was bound as he asked before he was edited. Of a pod with several requests because a server lagged
-        those are withdrawn that it was told no slice of, or a later one.
+        A living pod's request is withdrawn only by its evictor, or when it was released because its node was removed or
+        lost its disk while the bus was wiped: the slice is gone for good (PROTOCOL §6), and its pod is requested under
+        another id. Also if the source heard of it only after losing its book, or bound it as requested before an edit.
+        Of a pod with several requests, due to a lagging server, those without a known slice, or later ones, are
+        withdrawn.
         """
         asked = self.requests.get(request)
         if asked is None or request in self.ended or not self.folder.wants(request, asked.name):

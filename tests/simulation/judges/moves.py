@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOVING_SEEDS = 0.4
 """In so many seeds some pods may be served by larger profiles, and moved."""
 COOLDOWN_S = 5.0
-"""What the allocators of the simulation are told."""
+"""Configuration of the simulated allocators."""
 SUBSTITUTE, MOVABLE = "sluice.dev/substitute", "sluice.dev/movable"
 
 
@@ -76,7 +76,7 @@ class MoveJudge:
     """Hears what lands on the bus, after the judge did."""
 
     def __init__(self, judge: Books) -> None:
-        """Nobody was moved."""
+        """Start without moves."""
         self.judge = judge
         self.bound_at: dict[str, float] = {}
         """When each allocation was bound first."""

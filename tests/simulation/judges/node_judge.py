@@ -23,9 +23,9 @@ class NodeJudge(Books):
 
     def is_gone(self, allocation: str) -> bool:
         """
-        Whether an agent wanted to say that a slice is gone, or has it in its journal and waits to say it.
+        Whether an agent wanted to publish that a slice is gone, or has that in its journal.
 
-        It may wait behind a word of which nobody knows whether it landed (W3), and be reported without the slice.
+        It may wait behind a write whose outcome is unknown (W3), and be reported without the slice.
         """
         booking = self.bookings.get(allocation)
         if allocation in self.said_gone or booking is None:
@@ -44,7 +44,7 @@ class NodeJudge(Books):
         there = machine.journal[machine.on_disk - 1 :: -1] if machine.on_disk else []  # the latest first: it is there
         if isinstance(said, SliceReady):
             known = any(isinstance(r, SliceRecord) and r.phase == "ready" and r.ticket == said.ticket for r in there)
-        else:  # the closing word of what nobody remembers needs no memory
+        else:  # the final message of an unknown slice needs no record
             known = said.closing or any(isinstance(r, Tombstone) and r.allocation == said.allocation for r in there)
         if not known:
             self.fail("on disk", f"{type(said).__name__} of {said.allocation} is said before it is on disk")
@@ -80,8 +80,8 @@ class NodeJudge(Books):
 
     def _names_no_devices(self, machine: Machine, allocation: str) -> bool:
         """
-        Whether nobody could tell the agent what was booked: neither its journal, which was lost, nor the order, for
-        nobody remembers that life of the bus. It answers for a name; what is left it clears away (ADR 0050).
+        Whether the agent could not know what was booked: its journal was lost, and the order comes from a forgotten
+        incarnation of the bus. It answers for a name; it removes what is left (ADR 0050).
         """
         entry = self.ledger.get(machine.node, {}).get(allocation)
         known = any(
@@ -166,11 +166,11 @@ class NodeJudge(Books):
         others = self.held(node, besides=(allocation,))
         if any(one.gpu == gpu.uuid and overlap(one.span, instance.span) for one in others):
             return True
-        # whoever was promised this place has it as soon as it is empty, before the word goes out; and of a promise that
+        # a promised place belongs to its request as soon as it is empty, before the message; and of a promise that
         # is given up, those whom it was to come after are there still. Of a wiped ledger too
         near = [each for each, after in self.after.items() if allocation in after]
         near += self.after.get(allocation, ())
-        # so has who is being made there, though a ledger that was wiped once more does not say so: his agent remembers
+        # so does one being created there, though a ledger that was wiped once more lacks it: its agent remembers
         near += [
             record.booking.allocation
             for record in self.machines[node].journal
@@ -260,7 +260,7 @@ class NodeJudge(Books):
                 pass
 
     def _may_have_begun_at(self, machine: Machine, gpu: Gpu, span: Span) -> set[str]:
-        """For whom something may be made at a place just now: who has it booked, is there, and waits for nobody."""
+        """The request for which a place may be created now: booked there, existing, and waiting for no other."""
         return {
             one.allocation
             for one in self.bookings.values()

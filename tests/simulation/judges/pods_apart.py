@@ -89,15 +89,15 @@ class Told:
 
 
 class ApartJudge:
-    """Hears what allocators are told and send."""
+    """Observes what allocators read and send."""
 
     def __init__(self, books: Books) -> None:
-        """Nobody was told anything."""
+        """Start without messages."""
         self._books = books
         self._told: dict[str, Told] = {}
 
     def listener(self, host: Host) -> Callable[[object], None]:
-        """Hears what an allocator is told."""
+        """Observe what an allocator reads."""
 
         def hear(event: object) -> None:
             told = self._told.setdefault(host.run, Told())

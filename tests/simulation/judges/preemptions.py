@@ -40,12 +40,12 @@ PREEMPTING_SEEDS = 0.4
 """In so many seeds pods have priorities, and may be evicted for each other."""
 GUARANTEED_PODS = 0.3
 PATIENT_PODS = 0.2
-"""So many of them are evicted for, and have nobody evicted for themselves, however important they are."""
+"""Pods for which others are evicted, but which never evict, however high their priority."""
 PRIORITY, PREEMPTIBLE, GROUP = "sluice.dev/priority", "sluice.dev/preemptible", "sluice.dev/group"
 ORDER_IS_LATE_S = 25.0
-"""An order may land so long after the grant that it follows from was taken back: whoever says it stood still."""
+"""An order may land so long after its grant was revoked, from a paused process."""
 CLONES_MAX = 2
-"""So often a controller makes a pod anew, so that a seed has an end."""
+"""How often a controller recreates a pod, so that a seed ends."""
 
 
 def with_preemptions(plan: "Plan", seeds: float = PREEMPTING_SEEDS) -> "Plan":
@@ -92,7 +92,7 @@ class Evictor:
     """Carries out orders to evict; a budget blocks it for some pods until faults stop, for others now and then."""
 
     def __init__(self, world: "World") -> None:
-        """Nobody is evicted."""
+        """Start without evictions."""
         self._world = world
         self._broker: Broker = world.broker
         self._folder: Folder = world.folder
@@ -113,7 +113,7 @@ class Evictor:
             self._later(request)
 
     def started(self) -> None:
-        """The broker is back, and may have forgotten what was said last: orders may stand again, and are read anew."""
+        """The broker is back, and may have lost its latest messages: orders may stand again, and are read again."""
         if self._world.watcher.evicts:
             return
         values = self._broker.values
@@ -158,7 +158,7 @@ class Evictor:
         return for_long or self._dice.random() < 0.2
 
     def evict(self, name: str) -> None:
-        """The pod is deleted, and whoever made it makes another one in its place."""
+        """The pod is deleted, and its controller creates another one in its place."""
         pod = self._folder.pods[name]
         self._world.trace.tell("folder", "pod evicted", name)
         self._world.remove(name)
@@ -217,7 +217,7 @@ class PreemptionJudge:
     """Hears what lands on the bus, after the judge did."""
 
     def __init__(self, judge: Books) -> None:
-        """Nobody was evicted."""
+        """Start without evictions."""
         self._judge = judge
         self._ranks: dict[str, dict[Rank, float]] = {}
         """What each request said of itself, with until when it did."""
@@ -251,12 +251,12 @@ class PreemptionJudge:
         ranks[rank if rank in said else said[-1]] = inf
 
     def _ranks_of(self, request: str) -> list[Rank]:
-        """What a request says of itself, and what whoever decides may still believe that it says."""
+        """What a request says about preemption, and what a deciding process may still believe."""
         now = self._judge.clockwork.now
         return [rank for rank, until in self._ranks.get(request, {}).items() if now - until <= ORDER_IS_LATE_S]
 
     def _granted(self, grant: Grant) -> None:
-        """Only the less important go, only those who said so, and for nobody who never preempts."""
+        """Evicted pods have a lower priority and opted in; no pod is evicted for one that never preempts."""
         booking = grant.booking
         asks = self._ranks_of(booking.request)
         mine = max((rank.priority for rank in asks), default=None)
@@ -279,7 +279,7 @@ class PreemptionJudge:
             self._judge.fail("place first", f"{booking.allocation} evicts, and does not wait for anybody")
 
     def _is_kept(self, victim: Booking) -> bool:
-        """Whether a place is kept for who comes in a moved pod's stead: after what that has itself. Nobody is there."""
+        """Whether a place is kept for a moved pod's replacement: after its own slice. No pod is on it."""
         after = [self._judge.bookings.get(each) for each in self._judge.after.get(victim.allocation, ())]
         return bool(after) and all(each is not None and each.request == victim.request for each in after)
 

@@ -1,9 +1,9 @@
 """
-What namespaces may have: what an operator says of that, and the judge who adds up what the ledger books.
+Quotas of namespaces: what an operator sets, and the judge that adds up the ledger.
 
-The judge counts a second time, by its own tables, and never more than is sure: of a whole GPU only that it is one
-device, of a share without its SMs. So it may overlook something, and accuses nobody wrongly. Goals, when all is calm
-and everything is known, count exactly.
+The judge counts independently, by its own tables, and only what is certain: a whole GPU is one device, a share counts
+without its SMs. So it may miss something, but never blames wrongly. Goals, when all is calm and everything is known,
+count exactly.
 """
 
 from collections.abc import Callable
@@ -100,10 +100,10 @@ class _Word:
 
 class QuotaJudge:
     """
-    Hears what lands. Only of one process it is exact what it may grant; what is bound is, of all of them.
+    Observes what lands. What one process may grant is exact; over all of them what is bound is.
 
-    A process's grants are told from another's by its run in their ids: a dead one's write may still land, and a
-    living one cannot know of it.
+    A process's grants differ by the run in their ids: a dead one's write may still land, and a living one
+    cannot know of it.
     """
 
     def __init__(self, books: Books, allocators: int, machines: dict[str, Machine]) -> None:
@@ -133,7 +133,9 @@ class QuotaJudge:
                 if not message.adopted and message.revision == 1 and self._alone:
                     self._granted(message)
             case Revoke() if message.booking.allocation not in self._written:
-                self._adopted_at[message.booking.allocation] = self._now  # nobody wants what its node came back with
+                self._adopted_at[message.booking.allocation] = (
+                    self._now
+                )  # no request wants what its node came back with
             case Closed():
                 self._written.pop(message.allocation, None)
             case Bound():

@@ -1,8 +1,8 @@
 """
-What a home of shares can give, written down a second time for the judge: memory, SMs, and clients of one MPS server.
+Capacity of a shared device, defined independently for the judge: memory, SMs, and clients of one MPS server.
 
-The rules are those of docs/sharing.md: all widths add up where nobody enforces time quotas, else those of lanes. No
-code of the allocator or the agent is used, for it judges both.
+The rules are those of docs/sharing.md: all widths add up without enforced time quotas, else those of lanes. Shares no
+code with allocator or agent.
 """
 
 from collections.abc import Sequence

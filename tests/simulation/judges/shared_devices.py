@@ -41,7 +41,7 @@ def wrong_ticket(machine: Machine, ticket: Ticket, booking: Booking) -> str:
     ]
     shared = {device.container for device in booking.devices if device.share is not None}
     if told or len(ticket.homes) != len(shared):
-        return f"{ticket.allocation} with shares for {sorted(shared)} is told the homes {ticket.homes}"
+        return f"{ticket.allocation} with shares for {sorted(shared)} names the homes {ticket.homes}"
     return ""
 
 
@@ -63,7 +63,7 @@ def _wrong_home(machine: Machine, gpu: Gpu, uuid: str, device: DeviceGrant, book
 
 
 def _may_be(daemon: Daemon, ticket: Ticket) -> bool:
-    """It runs, or died and nobody had told its agent when that wanted the ticket."""
+    """It runs, or died unnoticed by its agent when the ticket was made."""
     return daemon.alive or daemon.noticed_at > ticket.ordered_at
 
 
@@ -113,7 +113,7 @@ def wrong_start(machine: Machine, daemon: Daemon) -> str:
 
 
 def wrong_stop(machine: Machine, daemon: Daemon) -> str:
-    """A daemon is about to be stopped: nobody lives there, and nobody is let in."""
+    """A daemon is about to be stopped: it has no clients and accepts none."""
     if not daemon.answered:
         return ""
     for ticket in machine.tickets.values():
@@ -142,9 +142,9 @@ def left_behind(machine: Machine, gpu: Gpu, span: Span) -> str:
 
 def in_the_way(gpu: Gpu, profile_id: int, span: Span, held: list[Held]) -> str:
     """
-    An instance could not be made: not because of one that is nobody's.
+    An instance could not be created, but not because of one without an owner.
 
-    Without compute instance and at no booked place, it can only be one that is kept warm.
+    Without compute instance and at no booked place, that can only be a warm one.
     """
     profile = gpu.row.profile_of_id(profile_id)
     booked = {(place.profile, place.span) for place in held if place.gpu == gpu.uuid}
@@ -169,5 +169,5 @@ def overlapping(held: list[Held], mine: Held) -> Held | None:
 
 
 def instances_of(held: list[Held], gpu: str) -> list[tuple[str, Span]]:
-    """The instances that these places are: of a home there is one, whoever lives in it."""
+    """The instances at these places: a shared device has one, for all its tenants."""
     return list(dict.fromkeys((one.profile, one.span) for one in held if one.gpu == gpu))

@@ -100,7 +100,7 @@ class Resizer:
             host.on_answer.append(self._answered)
 
     def resize(self, resizing: Resizing, requests: dict[str, AllocationRequested]) -> None:
-        """Ask some allocator that lives; nobody asks a second time."""
+        """Ask a living allocator once."""
         request = next((each for each in reversed(requests) if requests[each].name == resizing.pod), None)
         alive = [host for host in self._allocators if host.alive]
         if request is None or not alive:
@@ -137,11 +137,9 @@ class Sizes:
     _is_alone: dict[str, int] = field(default_factory=dict)
     """The revision beside which nothing older counts any more: so its agent showed, or wanted to say, if not told."""
     _announced: dict[str, Grant] = field(default_factory=dict)
-    """
-    The orders that say of themselves what counts until they are answered, and were not, or by a ready slice only, of
-    which who takes it back may not have heard. Who reads late says more than is used, and the order to take the slice
-    back repeats it: nobody is let into that, and nobody uses it.
-    """
+    """Orders that count as they are until answered, and were not, or by a ready slice only, which the revoking process
+    may not have read. A late reader reports more than is used, and its revoke repeats it: that amount is neither
+    granted nor used."""
 
     def granted(self, grant: Grant, boots: int) -> None:
         """
@@ -233,8 +231,8 @@ class Sizes:
 
     def wrong_limits(self, machine: Machine, ready: SliceReady) -> str:
         """
-        What an agent says is to be had of its server; empty when it is, and when the order is not the last one. A later
-        one may have gone with journal and ledger: the server was told of it, and is told anew when the node is open.
+        What an agent lacks of its server; empty if nothing, or if the order is not the last one. A later one may be
+        lost with journal and ledger: the server got it, and gets it again when the node is adopted.
         """
         booking = self.as_granted.get((ready.allocation, ready.revision))
         if booking is None or ready.revision != max(self.standing.get(ready.allocation, {0: None})):
@@ -252,14 +250,14 @@ class Sizes:
 
     def undone(self, bound: Bound, booking: Booking, processes: list[Process], machine: Machine) -> str:
         """
-        What is missing until a changed share is told to its pod, and counts no more than is used.
+        What is missing until a changed share is published to its pod, and counts no more than is used.
 
-        An agent that lost its journal looks once more who is there: he may have begun before.
+        An agent that lost its journal looks for processes once more: one may have started before.
         """
         wants = _told(booking)
         told = {one.container: one.memory_mib for one in bound.containers if one.container in wants}
         if told != wants:
-            return f"{booking.name} is told {told}, and has {wants}"
+            return f"{booking.name} is given {told}, and has {wants}"
         if len(self.standing.get(booking.allocation, {})) < 2:
             return ""
         shares = [share for device in booking.devices if (share := device.share) is not None]
@@ -272,7 +270,7 @@ class Sizes:
             one.memory_mib > least or self.began[booking.node, one.pid] < _looked_at(machine, one.home, since)
             for one in processes
         )
-        return "" if is_used else f"{booking.name} counts {self.most(booking)}, and nobody uses that"
+        return "" if is_used else f"{booking.name} counts {self.most(booking)}, and does not use that"
 
 
 def overused(gpu: Gpu, home: str, profile: str) -> str:
@@ -290,7 +288,7 @@ def _looked_at(machine: Machine, home: str, since: float) -> float:
 
 
 def limit_mib(pinned_memory_limit: str) -> int:
-    """The MiB of a container's limit, as it is told: `0=900M`."""
+    """The MiB of a container's limit, as written: `0=900M`."""
     return int(pinned_memory_limit.removeprefix("0=").removesuffix("M") or 0)
 
 

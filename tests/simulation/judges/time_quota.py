@@ -1,9 +1,9 @@
 """
-Time quotas in the simulated world: whom the token scheduler of each home knows, and who has said hello to it.
+Time quotas in the simulated world: which processes the token scheduler of each shared device knows.
 
-A scheduler lives in its agent and ends with it; the processes that it serves outlive both. Who gets which token is
-played by `tokens.py`; here it is that everybody who was promised a part of the time is known to the scheduler of his
-home, with his own size, from when he is let in until he is gone. Shares no code with the agent, which it judges.
+A scheduler lives in its agent and ends with it; its processes outlive both. `tokens.py` plays the tokens; this checks
+that every pod with a part of the time is registered with its own size from its start to its end. Shares no code with
+the agent.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class TimeJudge:
         self.judge = judge
         self.broker = broker
         self.turns = 0
-        """How often somebody was served beside others with whom he takes turns: whether a seed is about that at all."""
+        """How often a process was served while others took turns with it: whether the seed tests that."""
 
     def served(self, machine: Machine, home: str, before: Tenants, now: Tenants) -> None:
         """A scheduler was told its tenants."""
@@ -192,11 +192,11 @@ class TimeJudge:
             shares = _shares(booking, told.container)
             home = told.mps_pipe_directory.removeprefix(f"{MPS_ROOT}/").removesuffix("/pipe")
             if not shares or machine.time is None:
-                wrong += [f"{allocation} is told {told.quota_socket}"] if told.quota_socket else []
+                wrong += [f"{allocation} is given {told.quota_socket}"] if told.quota_socket else []
                 continue
             place, _, socket = told.quota_socket.rpartition("/")
             if place != f"{MPS_ROOT}/{home}/quota":
-                wrong.append(f"{allocation} of {home} is told the socket {told.quota_socket!r}")
+                wrong.append(f"{allocation} of {home} is given the socket {told.quota_socket!r}")
             gpu, first = next(
                 (machine.gpus[each.gpu], each) for each in booking.devices if each.container == told.container
             )
@@ -227,12 +227,12 @@ class TimeJudge:
         return self.judge.ready.get(allocation)
 
     def _told_of(self, machine: Machine, home: str, booking: Booking, word: SliceReady) -> list[str]:
-        """Who computes beside the quota is told to its pod, and nobody else."""
+        """A pod whose processes compute beside the quota is reported, and no other one."""
         mine = [process.pid for process in _clients(machine, home) if process.owner == booking.owner]
         said = [text for text in word.warnings if text.startswith("QuotaNotEnforced: process ")]
         pids = sorted(int(text.split()[2]) for text in said)
         silent = [] if says_hello(booking.owner) else sorted(mine)
-        return [] if pids == silent else [f"{booking.name} is told of {said}; {silent} of {mine} said no hello"]
+        return [] if pids == silent else [f"{booking.name} is informed of {said}; {silent} of {mine} said no hello"]
 
 
 def _clients(machine: Machine, home: str) -> list[Process]:

@@ -1,5 +1,5 @@
 """
-Whose turn it is, judged from what lands on the bus: nobody is put where somebody was promised a place before.
+Turns, judged from what lands on the bus: no request gets a place that another was promised before.
 
 It knows nothing of queues, aging or searches.
 """

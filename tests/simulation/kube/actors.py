@@ -98,7 +98,7 @@ class KubeFolder(Folder):
             self._evicting = False
 
     def remove(self, name: str) -> None:
-        """Nobody wants the pod any more."""
+        """The pod is not wanted any more."""
         pod = self.pods.pop(name, None)
         self._waiting.pop(name, None)
         self.uids.pop(name, None)
@@ -140,7 +140,7 @@ class KubeFolder(Folder):
             self.api.clockwork.after(self.dice.uniform(0.3, 5.0), lambda: self._release(uid))
 
     def _release(self, uid: str) -> None:
-        """Whoever held it lets it go."""
+        """The holder of the lease releases it."""
         there = self.api.by_uid(uid)
         if there is not None and there["metadata"].get("finalizers"):
             self.api.drop({**there, "metadata": {k: v for k, v in there["metadata"].items() if k != "finalizers"}})
@@ -190,7 +190,7 @@ class KubeKubelets(Kubelets):
         """No kubelet hears what a pod-watcher hears."""
 
     def removed(self, name: str) -> None:
-        """What a deletion means is told by the API server."""
+        """The API server sends the meaning of a deletion."""
 
     def given(self, bound: Bound) -> None:
         """The annotations of a pod are those of this binding."""

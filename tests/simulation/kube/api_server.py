@@ -54,9 +54,9 @@ class ApiServer:
     on_asked: list[Callable[[str, str], None]] = field(default_factory=list)
     """Of writes of Sluice that have come here, whatever became of them: the UID, and which step."""
     sender_is_over: bool = False
-    """Whoever sent the call that is being carried out has died since, or works no more."""
+    """The sender of the call in progress has died since, or is not active any more."""
     away_until: float = 0.0
-    """Nobody can reach it before."""
+    """It is unreachable until then."""
     refuses_until: float = 0.0
     """It is overloaded: most calls are refused."""
     lag_until: float = 0.0
@@ -107,7 +107,7 @@ class ApiServer:
         return self._store(before, changed)
 
     def mark_deleted(self, pod: Json, grace_s: int) -> None:
-        """It is to be deleted; at once where nothing runs and nobody holds it."""
+        """It is to be deleted; at once if nothing runs and no finalizer holds it."""
         marks = {"deletionTimestamp": f"t{self.clockwork.now:.3f}", "deletionGracePeriodSeconds": grace_s}
         meta = pod["metadata"]
         if grace_s == 0 and not meta.get("finalizers"):

@@ -1,8 +1,8 @@
 """
-What must be so where Sluice and the API server meet. It shares no code with what it judges.
+What must hold between Sluice and the API server. Shares no code with what it judges.
 
-A pod is let go only with a slice of its own that is ready, and told nothing that nobody granted; whoever asks for
-nothing is never touched; a request ends when its pod has really ended, and nobody is evicted for nothing.
+A pod's gate is opened only with a ready slice of its own, and it gets only granted values; pods that request nothing
+are never touched; a request ends when its pod has really ended, and no pod is evicted without reason.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ class KubeJudge:
         """Lives whose containers have all ended, or whose object is gone, by their UID."""
         self.writes: Counter[str] = Counter()
         self.cordoned: dict[str, int] = {}
-        """Nodes on which the scheduler puts nobody, and since which version."""
+        """Nodes closed to the scheduler, and since which version."""
         self._told: dict[tuple[str, str], int] = {}
         """The version of a node that each life of a pod-watcher was told last."""
         self._sent: set[str] = set()
@@ -101,7 +101,7 @@ class KubeJudge:
     # -- the pod-watcher ------------------------------------------------------------------------------------------
 
     def listener(self, host: Host) -> Callable[[object], None]:
-        """Hears what a pod-watcher is told of nodes."""
+        """Observes what a pod-watcher reads about nodes."""
 
         def hear(event: object) -> None:
             if isinstance(event, NodeSeen):
@@ -138,7 +138,7 @@ class KubeJudge:
         if self.writes[uid] > WRITES_PER_POD_MAX:
             self.judge.fail("cluster", f"over {WRITES_PER_POD_MAX} writes to {uid}")
         if step == "evict" and uid not in self.ordered and uid not in self.lost:
-            self.judge.fail("cluster", f"{uid} is evicted, and nobody has ordered that, and its slice was not lost")
+            self.judge.fail("cluster", f"{uid} is evicted without an order, and its slice was not lost")
 
     def written(self, uid: str, step: str, before: Json, after: Json) -> None:
         """A write of Sluice was taken."""
@@ -146,7 +146,7 @@ class KubeJudge:
             return
         given, decided_in = self._given(uid, after)
         if given is None:
-            self.judge.fail("cluster", f"{uid} was told {granted_of(after)}, which nobody has bound it to")
+            self.judge.fail("cluster", f"{uid} was given {granted_of(after)}, which it is not bound to")
             return
         if is_gated(before) and not is_gated(after):
             if given.allocation not in self.ready:
@@ -158,7 +158,7 @@ class KubeJudge:
             if self.api.sender_is_over and decided_in in self.judge.over:
                 self.judge.let_go(uid, given.node, given.allocation)
         elif given.node not in {after["spec"].get("nodeName", given.node), pinned_to(after)}:
-            self.judge.fail("cluster", f"{uid} is told a slice on {given.node}, and is not there")
+            self.judge.fail("cluster", f"{uid} is given a slice on {given.node}, and is not there")
         self.kubelets.given(given)
 
     def _node_changed(self, node: str, after: Json | None) -> None:
@@ -171,7 +171,7 @@ class KubeJudge:
     # -- when all is calm -----------------------------------------------------------------------------------------
 
     def unsettled(self) -> list[str]:
-        """Whoever asks and lives was let go with what it is bound to, or is told why it waits."""
+        """Every living pod that requests a slice was released with its binding, or has the reason of its wait."""
         missing: list[str] = []
         for pod in self.api.pods():
             uid, condition = uid_of(pod), condition_of(pod)
@@ -211,7 +211,7 @@ def _matches(uid: str, told: dict[str, str], bound: Bound) -> bool:
 
 
 def _values(given: ContainerDevices, ticket: str) -> list[tuple[str, str]]:
-    """What a container is told, by the words of the protocol; the directory is where it sees it itself."""
+    """A container's environment, by the protocol; the directory is the container's own path."""
     shares = bool(given.mps_pipe_directory)
     return [
         ("visible-devices", given.visible_devices),

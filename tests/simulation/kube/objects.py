@@ -41,7 +41,7 @@ def pod_object(pod: Pod, uid: str, *, finalizer: bool) -> Json:
 
 
 def bystanders(node: str) -> list[Json]:
-    """Pods that ask for nothing: one has our label, one is told to be ignored and waits by hand, one is another's."""
+    """Pods that request nothing: one has our label, one is ignored and waits by hand, one belongs to others."""
     labels: tuple[dict[str, str], ...] = ({MANAGED: "true"}, {MANAGED: "true", "sluice.dev/ignore": ""}, {})
     found: list[Json] = []
     for number, each in enumerate(labels):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PAGE = 6
 RETRY_S = 0.7
 RESYNC_S = 30.0
-"""All is listed anew so often: a tenth of what the shell does."""
+"""How often everything is listed again: a tenth of the shell's interval."""
 SHAPES = {"pods": (PodSeen, PodGone), "others": (OtherPodSeen, OtherPodGone), "nodes": (NodeSeen, NodeGone)}
 
 
@@ -89,7 +89,7 @@ class Reflector:
     # -- watching -------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """There may be something new: it is told soon."""
+        """There may be a change: it is delivered soon."""
         if not self._pumping:
             self._pumping = True
             self.host.later(self.host.watch_s(), self._pump)
@@ -102,7 +102,7 @@ class Reflector:
         self.host.later(lasts_s, self._again(turn, self.too_old))
 
     def replay(self, count: int, since: float) -> None:
-        """What was told is told again, from some time ago, and not from before `since`."""
+        """Earlier events are delivered again, from some time ago, but not from before `since`."""
         if self.at >= 0:
             oldest = bisect_left(self.api.history, since, hi=self.at, key=lambda change: change.at)
             self.at = max(oldest, self.at - count)

@@ -109,7 +109,7 @@ class ClusterHost(Host):
         self.reflectors = []
 
     def watch_s(self) -> float:
-        """How late what is watched is told."""
+        """Delay of watch events."""
         return 0.002 + 0.02 * self.dice.random()
 
     def page_s(self) -> float:
@@ -134,7 +134,7 @@ class ClusterHost(Host):
             case WriteEvent() | WriteLogLine():
                 pass
             case _:
-                raise AssertionError(f"nobody carries out {instruction!r}")
+                raise AssertionError(f"no handler for {instruction!r}")
 
     # -- calls ----------------------------------------------------------------------------------------------------
 

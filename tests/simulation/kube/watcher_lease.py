@@ -25,7 +25,7 @@ class WatcherLease:
     """Who works. A process that is dead takes nothing over before somebody has started it again."""
 
     def __init__(self, clockwork: VirtualClock, can_speak: Callable[[str], bool], dice: Random) -> None:
-        """Nobody holds it. `can_speak` says of a host by its name whether the bus hears it and answers."""
+        """The lease is free. `can_speak` says of a host by its name whether the bus hears it and answers."""
         self.holder: ClusterHost | None = None
         self._clockwork = clockwork
         self._can_speak = can_speak

@@ -261,7 +261,7 @@ def _with_troubles(plan: Plan, hosts: Sequence[str], without: Sequence[str]) -> 
     struck = {fault.kind for fault in plan.faults}
     restarts = [fault for fault in plan.faults if fault.kind == "broker restart" and fault.number]
     never = impossible(struck, forgetful=bool(restarts))
-    never |= {"journal damaged"} if plan.keep_warm_s else set()  # whose an instance without tenant was, nobody knows
+    never |= {"journal damaged"} if plan.keep_warm_s else set()  # an instance without tenant has an unknown owner
     rows = [row for row in rows if row.kind not in never and not is_known_to_nobody(row, restarts)]
     more = [Fault(row.at, row.kind, row.target, row.lasts_s, row.number) for row in rows]
     faults = tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at))
@@ -306,7 +306,7 @@ def _with_burst(plan: Plan) -> Plan:
 def _with_removals(plan: Plan, without: Sequence[str]) -> Plan:
     """In some seeds a node or two are removed: drawn apart, so that all else of a seed stays what it is without."""
     dice = Random(f"removals {plan.seed}")
-    journals_lost = any(fault.kind == "journal lost" for fault in plan.faults)  # whose a slice was, nobody knows then
+    journals_lost = any(fault.kind == "journal lost" for fault in plan.faults)  # the owner of a slice is unknown then
     if dice.random() >= REMOVING_SEEDS or journals_lost or "node removed" in without:
         return plan
     return removing(plan, dice, dice.choice((1, 1, 2)))

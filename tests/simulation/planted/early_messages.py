@@ -65,7 +65,7 @@ def _said_again_after_a_wipe(_original: Any) -> Any:
 
 
 def _wiped_while_pulls_fail(plan: Plan) -> Plan:
-    """Ledgers are found empty, and whoever could tell what is there is seldom reached."""
+    """Ledgers are found empty, and agents that could report are seldom reached."""
     faults = [fault for fault in plan.faults if fault.kind != "journal lost"]
     faults += [Fault(at, "broker wipe") for at in (12.0, 24.0)]
     weather = replace(plan.weather, pull_failed=0.6)
@@ -75,13 +75,13 @@ def _wiped_while_pulls_fail(plan: Plan) -> Plan:
 WORDS_BUGS = (
     PlantedBug(
         "bound at the grant",
-        "his pod's start: it is let go to a device that is not there",
+        "its pod's start: it is released to a device that is not there",
         ("bound when ready",),
         ((requests, "bound_of", _bound_at_the_grant),),
     ),
     PlantedBug(
-        "first revision reported always",
-        "the size that he was told: it was another order's",
+        "first revision for ever",
+        "the size that it was given: it was another order's",
         ("told",),
         ((slice_status, "_ready_message", _first_revision_for_ever),),
     ),

@@ -1,4 +1,4 @@
-"""Bugs planted on purpose about a cluster's pods: who they are, when they have ended, and what they are told."""
+"""Planted bugs about a cluster's pods: their identity, their end, and what they are given."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +33,7 @@ _FORGETS: tuple[FaultKind, ...] = (
 
 def _uid_not_tested(_original: Any) -> Any:
     def uid(_uid: Any) -> dict[str, str]:
-        """Whoever has the name now is written to."""
+        """Writes go to the present pod of that name."""
         return {"op": "test", "path": "/kind", "value": "Pod"}
 
     return uid
@@ -54,7 +54,7 @@ def _known_by_its_name(original: Any) -> Any:
 
 
 def _lost_is_what_the_bus_says(_original: Any) -> property:
-    return property(lambda _self: False, doc="Whoever has no answer waits for one, whatever he was told before.")
+    return property(lambda _self: False, doc="A request without an answer waits for one, whatever it got before.")
 
 
 def _deleted_believed(_original: Any) -> Any:
@@ -80,7 +80,7 @@ def _not_listed_is_gone(original: Any) -> Any:
 
 def _dying_is_over(original: Any) -> Any:
     def read(raw: Any) -> Any:
-        """Whoever is to be deleted needs nothing any more."""
+        """A pod to be deleted needs nothing any more."""
         view = original(raw)
         return replace(view, has_ended=view.has_ended or view.dying) if view is not None else None
 
@@ -111,7 +111,7 @@ def _goes_on_after_410(_original: Any) -> Any:
 
 def _never_again(_original: Any) -> Any:
     def resync(_self: Any) -> None:
-        """Whoever watches has no need to list."""
+        """Watching makes lists unnecessary."""
 
     return resync
 
@@ -152,7 +152,7 @@ def _given_another(_original: Any) -> Any:
 
 def _an_answer_to_nobody_stays(_original: Any) -> Any:
     def look_at_answer(_self: Any, _desk: Any, _request: Any) -> None:
-        """Section 6 broken: of what nobody asks for, only grants are ended."""
+        """Section 6 broken: of unrequested slices, only grants are ended."""
 
     return look_at_answer
 
@@ -171,13 +171,13 @@ def _another(life: PodLife, after_s: float) -> PodLife:
 
 
 def _made_anew_behind_a_lag(plan: Plan) -> Plan:
-    """Watches are far behind, and every pod is made anew at about the time at which it is bound."""
+    """Watches lag far behind, and every pod is recreated at about the time of its binding."""
     lags = (Fault(at, "api lags", "", 4.0, 3) for at in range(2, 36, 4))
     return _only(plan, *lags, life=lambda life: _another(life, 4.5))
 
 
 def _made_anew_unseen(plan: Plan) -> Plan:
-    """Pods are made anew while nobody looks."""
+    """Pods are recreated while unobserved."""
     crashes = (Fault(float(at), "crash", "pod-watcher", 3.0) for at in (8, 16, 24, 32))
     return _only(plan, *crashes, life=lambda life: _another(life, 3.0))
 
@@ -188,7 +188,7 @@ def _without_label(plan: Plan) -> Plan:
 
 
 def _unlabelled_and_listed(plan: Plan) -> Plan:
-    """The same, while watches break off and all is listed anew."""
+    """The same, while watches break off and everything is listed again."""
     gaps = (Fault(float(at), "watch gap", "", 1.0, 1) for at in range(4, 36, 2))
     return _only(plan, *gaps, life=lambda life: replace(life, spoiled_at=life.made_at + 2.0))
 
@@ -208,12 +208,12 @@ def _gaps(plan: Plan) -> Plan:
 
 
 def _reboots(plan: Plan) -> Plan:
-    """Nodes are rebooted: slices are made anew under other UUIDs."""
+    """Nodes are rebooted: slices are recreated under other UUIDs."""
     return _only(plan, *(Fault(20.0 + at, "reboot", node, 2.0, 0) for at, (node, _) in enumerate(plan.nodes)))
 
 
 def _forgotten_as_they_go(plan: Plan) -> Plan:
-    """A pod is refused, and goes while its request is forgotten and nobody is there who could withdraw it."""
+    """A pod is refused, and ends while its request is forgotten and no process can withdraw it."""
     crash, restart = Fault(12.0, "crash", "pod-watcher", 4.0), Fault(12.1, "broker restart", "", 2.0, 20)
     plan = _only(plan, crash, restart)
     refused = PodLife(replace(plan.pods[0].pod, ask=REFUSED), 11.5, removed_at=13.0)
@@ -247,7 +247,7 @@ KUBE_BUGS = (
     ),
     PlantedBug(
         "known by its name",
-        "the slice of every pod that was made anew while nobody looked",
+        "the slice of every pod that was recreated unobserved",
         ("I4",),
         ((ApiHandler, "_read", _known_by_its_name),),
         _made_anew_unseen,
@@ -282,7 +282,7 @@ KUBE_BUGS = (
     ),
     PlantedBug(
         "goes on after 410",
-        "pods that are never seen, and slices that nobody gives back",
+        "pods that are never seen, and slices that are never released",
         ("I4", "I3", "cluster"),
         ((Reflector, "too_old", _goes_on_after_410), (Reflector, "resync", _never_again)),
         _gaps,
@@ -309,7 +309,7 @@ KUBE_BUGS = (
         lambda plan: with_cluster(disks_wiped_behind_the_bus(plan)),
     ),
     PlantedBug(
-        "an answer to nobody stays",
+        "an unrequested answer stays",
         "room on the bus: a word for ever, of every pod that went while the broker forgot what it asked for",
         ("I3",),
         ((Orphans, "look_at_answer", _an_answer_to_nobody_stays),),

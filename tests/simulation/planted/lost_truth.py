@@ -20,7 +20,7 @@ _FORGETS = frozenset({"journal lost", "journal damaged", "disk wiped", "node rem
 
 def _acknowledged_first(_original: Any) -> Any:
     def save(self: Any, order: Any) -> JournalSaved:
-        """A record is acknowledged as soon as it was handed over; it is on disk a little later, if nobody dies."""
+        """A record is acknowledged when handed over; it is on disk a little later, unless the process dies."""
         life = self.life
 
         def write() -> None:
@@ -50,14 +50,14 @@ def _closed_for_ever(original: Any) -> Any:
 
 def _idle_ones_stay(_original: Any) -> Any:
     def make_room(_self: Any, _place: Any, *, all_of_it: bool = False) -> bool:
-        """What is kept warm has its time, whoever is granted the place."""
+        """A warm instance keeps its time, even if its place is granted."""
         return False
 
     return make_room
 
 
 def _agents_die(plan: Plan) -> Plan:
-    """Of every node, again and again, and nobody forgets more than that."""
+    """Of every node, repeatedly, and nothing else is lost."""
     faults = [fault for fault in plan.faults if fault.kind not in _FORGETS]
     faults += [Fault(at, "crash", f"agent-{node}", 0.3) for at in (6.0, 9.0, 12.0, 15.0) for node, _ in plan.nodes]
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
@@ -97,7 +97,7 @@ TRUTH_BUGS = (
     ),
     PlantedBug(
         "acknowledged before it is on disk",
-        "capacity, for ever: nobody knows any more what was made",
+        "capacity, for good: what was created is unknown",
         ("on disk", "LAW 3"),
         ((AgentHost, "_save", _acknowledged_first),),
         _agents_die,
@@ -117,8 +117,8 @@ TRUTH_BUGS = (
         _forgetful,
     ),
     PlantedBug(
-        "warm instances stay in the way",
-        "the place that was granted, to an instance that nobody has",
+        "idle ones stay",
+        "the place that was granted, to an instance without owner",
         ("warm in the way", "I4"),
         ((WarmPool, "make_room", _idle_ones_stay),),
         _keeping_warm,

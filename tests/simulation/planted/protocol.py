@@ -64,10 +64,10 @@ def _fresh_guard(original: Any) -> Any:
 def _settled_by_a_read(original: Any) -> Any:
     def handle(self: Any, event: object, now: float) -> Any:
         """
-        W3 broken: no answer means it did not land, unless what was read so far says that it did.
+        W3 broken: no answer means it did not land, unless what was read so far shows it.
 
-        The node's guard still keeps the place: nothing else is granted on that node before the late write is read. What
-        is decided under other guards is wrong: the pod has a second slice elsewhere, or nobody should have one for it.
+        The node's guard still keeps the place: nothing else is granted on that node before the late write is read.
+        Decisions under other guards are wrong: the pod gets a second slice elsewhere, or should have none.
         """
         if isinstance(event, WriteUnknown):
             queue = self._in_flight.get(event.operation)
@@ -284,7 +284,7 @@ def _lost_between_two(plan: Plan) -> Plan:
 
 
 def _wiped_now_and_then(plan: Plan) -> Plan:
-    """Ledgers are found empty, twice in every seed. Nobody loses his journal: what is then found is another case."""
+    """Ledgers are found empty, twice in every seed. No journal is lost: what is then found is another case."""
     faults = [fault for fault in plan.faults if fault.kind != "journal lost"]
     faults += [Fault(at, "broker wipe") for at in (12.0, 24.0)]
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))

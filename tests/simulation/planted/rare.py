@@ -24,7 +24,7 @@ from sluice_node_agent.core.state.devices import Devices
 
 def _waited_for_to_the_end(_original: Any) -> Any:
     def exchange_promise(*_args: Any, **_more: Any) -> bool:
-        """Whoever was promised a place has that one, or another that is free without it."""
+        """A promised request gets that place, or another that is free without it."""
         return False
 
     return exchange_promise
@@ -117,7 +117,7 @@ def _an_answer_is_the_last_word(original: Any) -> Any:
 
 def _a_look_is_the_last_word(_original: Any) -> Any:
     def is_last(_self: Any, _kept: Any, _current: Any) -> bool:
-        """Whoever is asked what was said last knows it."""
+        """Any server knows the last message."""
         return True
 
     return is_last
@@ -131,7 +131,7 @@ def _no_number_comes_twice(_original: Any) -> Any:
 
 
 def left_with_what_is_taken_back(_original: Any) -> Any:
-    """Whoever loses his slice has been told so by his source."""
+    """A pod that lost its slice was informed by its source."""
     return lambda _desk, _request: None
 
 
@@ -159,14 +159,14 @@ RARE_BUGS = (
     *BELIEVED_BUGS,
     OPENED_BEFORE_IT_IS_CLOSED,
     PlantedBug(
-        "any instance at a granted place is ours",
-        "its devices: an administrator takes away what he made by hand",
+        "what stands at a granted place is the grant's",
+        "its devices: an administrator removes instances made by hand",
         ("I4",),
         ((Devices, "may_be_ours", _marks_say_nothing),),
     ),
     PlantedBug(
-        "inherited home trusted without a check",
-        "a part of its GPU: a process that nobody knows of still computes there, after journal and ledger were lost",
+        "tickets name all who are in a home",
+        "a part of its GPU: an unknown process still computes there, after journal and ledger were lost",
         ("I1",),
         ((ticket_proofs, "_home_of", _everybody_in_it_is_known),),
     ),
@@ -195,13 +195,13 @@ RARE_BUGS = (
         ((Desk, "counted", _only_the_own_change_counts),),
     ),
     PlantedBug(
-        "single read counts as newest",
-        "a warning: its agent takes an older word of its own for the last one, and thinks that it is told",
+        "an answer is the last word",
+        "a warning: its agent takes an older message of its own for the last one, and the warning for published",
         ("time",),
         ((Outbox, "_last_read", _an_answer_is_the_last_word),),
     ),
     PlantedBug(
-        "lagging single read believed",
+        "any server has the last message",
         "its pod's health: what was said of its slice while its GPU was silent is said for ever",
         ("I4",),
         ((Outbox, "_is_last", _a_look_is_the_last_word),),
@@ -213,7 +213,7 @@ RARE_BUGS = (
         ((GuardQueue, "expects", _no_number_comes_twice),),
     ),
     PlantedBug(
-        "source assumed to know a loss",
+        "all processes know what they have lost",
         "any answer, for ever: it runs on what is being taken back from it",
         ("I4",),
         ((ordering, "why_taken_back", left_with_what_is_taken_back),),

@@ -37,7 +37,7 @@ def _answered_in_any_life(original: Any) -> Any:
 
 def _told_in_any_life(_original: Any) -> Any:
     def is_bound_in_this_life(_self: Any, _bound: Any) -> bool:
-        """A pod has what it is told that it has."""
+        """A pod has what its source publishes."""
         return True
 
     return is_bound_in_this_life
@@ -52,7 +52,7 @@ BOUND_IN_ANY_LIFE = (
 
 def _only_what_is_there_is_looked_at(original: Any) -> Any:
     def look(self: Any, desk: Any, allocation: Any) -> None:
-        """What was found without a request stays so while nobody works."""
+        """A binding found without a request stays so while no allocator is active."""
         if allocation in desk.world.ledger:
             original(self, desk, allocation)
 
@@ -61,7 +61,7 @@ def _only_what_is_there_is_looked_at(original: Any) -> Any:
 
 def _no_binding_tells_of_an_ask(_original: Any) -> Any:
     def answered(_self: Any, _desk: Any, _request: Any) -> None:
-        """What is bound is taken for nobody's, as long as nobody was heard to ask for it."""
+        """A bound slice counts as unrequested until its request is read."""
 
     return answered
 
@@ -100,7 +100,7 @@ def _an_unanswered_patch_is_none(_original: Any) -> Any:
 
 def _who_has_ended_had_nothing(original: Any) -> Any:
     def held_by(view: Any) -> Any:
-        """Only who runs tells what he has."""
+        """Only running pods report their slices."""
         return None if view.has_ended else original(view)
 
     return held_by
@@ -123,7 +123,7 @@ def _none_of_ours(_original: Any) -> Any:
 
 def _whatever_was_pulled_counts(original: Any) -> Any:
     def may_open(desk: Any, node: Any, inventory: Any) -> bool:
-        """Nobody asks in which life of the broker's data a node was pulled."""
+        """The incarnation in which a node was read is ignored."""
         return bool(original(desk, node, replace(inventory, incarnation="")))
 
     return may_open
@@ -242,8 +242,8 @@ BELIEVED_BUGS = (
         ((Bound, "is_for", _bound_once_for_all), *BOUND_IN_ANY_LIFE),
     ),
     PlantedBug(
-        "Bound of any incarnation",
-        "its request: it is told of a slice that was waived before the broker was wiped, and is then said to be lost",
+        "bound in any life",
+        "its request: it gets a slice that was waived before the broker was wiped, and is then reported as lost",
         ("undisturbed",),
         BOUND_IN_ANY_LIFE,
     ),
@@ -260,8 +260,8 @@ BELIEVED_BUGS = (
         ((World, "_is_beyond", _every_reading_is_the_newest),),
     ),
     PlantedBug(
-        "answers deleted by a reading",
-        "a slice, made for nobody: its request was released, and a server that lags shows it as it was before",
+        "answers are as old as the reading",
+        "a slice, created in vain: its request was released, and a lagging server shows it as it was before",
         ("taken until settled",),
         ((World, "_is_beyond", _operators_words_alone),),
     ),
@@ -272,7 +272,7 @@ BELIEVED_BUGS = (
         ((ended, "_landed_late", _only_what_is_bound_lands_late),),
     ),
     PlantedBug(
-        "request names all its slices",
+        "a request always names all that it has",
         "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
         ("undisturbed",),
         ((settling, "member_of_group", _whoever_asks_says_all), *NAMES_NO_LIFE),
@@ -317,7 +317,7 @@ BELIEVED_BUGS = (
         ((World, "catch_up", _what_no_reading_shows_is_lost), (World, "_is_beyond", _booked_as_the_reading_shows)),
     ),
     PlantedBug(
-        "unanswered patch counts as failed",
+        "an unanswered patch binds no pod",
         "the slice that it runs on, for another one: the bus was wiped before the answer of the API server came",
         ("bound once", "undisturbed", "cluster"),
         ((PodRecord, "binding_unknown", _an_unanswered_patch_is_none),),

@@ -78,7 +78,7 @@ def _the_latest_is_right(original: Any) -> Any:
 
 def _nobodys_words_stay(_original: Any) -> Any:
     def tick(_self: Any, _desk: Any, _now: float) -> None:
-        """Whoever said a word takes it back."""
+        """A message is withdrawn by its writer."""
 
     return tick
 
@@ -95,7 +95,7 @@ def _damaged(plan: Plan) -> Plan:
 
 
 def _made_by_a_slow_clock(plan: Plan) -> Plan:
-    """Twice the bus is made anew, by somebody whose clock is an hour behind; and readers hear of it late."""
+    """Twice the bus is recreated by a server whose clock is an hour behind; and readers notice late."""
     wipes = (Fault(at, "broker wipe") for at in (12.0, 20.0, 30.0))
     return _only(replace(plan, allocators=2, both_active=True), Fault(1.0, "clock", "allocator-a", 0.0, -3000), *wipes)
 
@@ -139,7 +139,7 @@ TROUBLE_BUGS = (
         _served_by_a_lagging_server,
     ),
     PlantedBug(
-        "statuses without entry stay",
+        "messages of removed nodes stay",
         "a pod's end, for ever: it is never released",
         ("I3", "I4"),
         ((Unowned, "tick", _nobodys_words_stay),),

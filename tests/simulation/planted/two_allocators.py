@@ -12,7 +12,7 @@ from sluice_allocator.core.reopening import Reopening
 
 def _granted_again_at_once(_original: Any) -> Any:
     def note_taken_back(_desk: Any, _message: Any) -> None:
-        """What another allocator takes back is free again for whoever wants it."""
+        """What another allocator revokes is free at once."""
 
     return note_taken_back
 

@@ -1,8 +1,8 @@
 """
-What nobody remembers any more: the broker wiped and a node's journal lost at the same moment, so that only what is on
-the node itself can tell whose an instance is.
+Lost records: the broker wiped and a node's journal lost at the same moment, so that only the node itself shows whose an
+instance is.
 
-Each story ends when nothing was violated, and raises ViolationError where the rule that it is about is broken.
+Each story ends when nothing was violated, and raises ViolationError if its rule is broken.
 """
 
 from functools import partial
@@ -77,7 +77,7 @@ def what_was_under_way_is_lost(after_s: float = 0.3, weather: Weather | None = N
 
 
 def who_lingers_on_a_whole_gpu_is_seen() -> None:
-    """Its slice was being taken back in that instant. Who is granted the GPU next is not given it beside him."""
+    """Its slice was being revoked at that moment. The GPU's next request does not get it beside the old pod."""
     scene = Scene(WHOLE_NODE)
     scene.pod("leaving", WHOLE, lingers_s=20.0)
     scene.until(lambda: scene.runs("leaving"))
@@ -89,7 +89,7 @@ def who_lingers_on_a_whole_gpu_is_seen() -> None:
     scene.pod("next", WHOLE)
     scene.until(lambda: scene.runs("next"), longest_s=90.0)
     refused = [write.message.error for write in landed if isinstance(write.message, SliceFailed)]
-    assert refused, "nobody was granted the GPU while he was on it: the story tells nothing"
+    assert refused, "no pod was granted the GPU while it was in use: the story tests nothing"
     assert set(refused) == {"InUse"}
     assert not scene.world.judge.processes_of(leaving)
     scene.finish()
@@ -116,7 +116,7 @@ def a_ticket_says_nothing_that_can_be_believed() -> None:
     scene.remove("exclusive")
     scene.until(lambda: not scene.world.kubelets.runs(scene.request("exclusive")))
     scene.until(lambda: isinstance(scene.value(f"sluice.request.{scene.request('exclusive')}"), RequestWithdrawn))
-    assert instance in gpu.instances.values(), "nobody knows whose it is, so nobody destroys it"
+    assert instance in gpu.instances.values(), "its owner is unknown, so it is not destroyed"
 
 
 def a_new_disk_and_a_gpu_that_refuses() -> None:
@@ -157,7 +157,7 @@ def ticket_of(scene: Scene, name: str) -> tuple[Machine, Ticket]:
 
 def _nobody_asks_tickets(_original: Any) -> Any:
     def newest_first(_tickets: Any) -> list[Any]:
-        """Whose an instance is the ledger says; where there is none, nobody."""
+        """The ledger alone names an instance's owner; without an entry it has none."""
         return []
 
     return newest_first
@@ -187,7 +187,7 @@ class _Everywhere:
 
 def _what_nobody_has_is_ours(original: Any) -> Any:
     def instances(self: Any, found: Any, homes: Any) -> Any:
-        """Nobody looks for marks: after a lost journal all that nobody has goes."""
+        """Marks are ignored: after a lost journal everything without an owner is destroyed."""
         devices = self._state.devices
         marks, devices.marks = devices.marks, _Everywhere()
         try:
@@ -207,8 +207,8 @@ def _nobody_looks_who_is_on_it(original: Any) -> Any:
 
 
 LINGERS_UNSEEN = PlantedBug(
-    "whole GPU recovered without a process check",
-    "a device that is his alone",
+    "processes on a whole GPU are not checked",
+    "a device of its own",
     ("I1",),
     ((create, "_take_whole", _nobody_looks_who_is_on_it),),
 )
@@ -219,19 +219,19 @@ LEFT_BEHIND = PlantedBug(
     ((OrphanedInstances, "look", _nothing_is_cleared_away),),
 )
 NOBODYS_IS_OURS = PlantedBug(
-    "unmarked instances taken for ours",
-    "the instance that he made by hand, when a journal is lost",
+    "an instance without owner is ours",
+    "the instance made by hand, when a journal is lost",
     ("I13",),
     ((OrphanedInstances, "_instances", _what_nobody_has_is_ours),),
 )
 TICKETS_UNREAD = PlantedBug(
-    "tickets ignored without a journal",
-    "a second slice, and the first for ever: nobody knows any more whose it is",
+    "the ledger alone knows",
+    "a second slice, and the first for good: its owner is unknown",
     ("I1", "I3", "I4", "bound once", "undisturbed", "LAW 3", "cluster"),
     ((reconcile, "newest_first", _nobody_asks_tickets),),
 )
 NOT_KNOWN_TO_HAVE_LIVED = PlantedBug(
-    "lived ignored",
+    "survivors are unknown",
     "its place, to a device that refuses once",
     ("undisturbed",),
     ((LedgerView, "has_lived", _nobody_knows_what_lived),),

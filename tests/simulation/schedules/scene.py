@@ -192,7 +192,7 @@ class Scene:
         return lost
 
     def land(self, write: Write) -> None:
-        """A write that was on its way all the time arrives now; nobody waits for its answer any more."""
+        """A write that was on its way all the time arrives now; its answer is not awaited any more."""
         self.world.broker.fate_of = lambda _host, _write: None
         self.world.broker.write("the network", write, lambda _answer: None)
 

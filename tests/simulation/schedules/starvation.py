@@ -5,10 +5,10 @@ import itertools
 from simulation.schedules.scene import Scene, sliced
 
 PROMISE_AFTER_S = 3.0
-"""As the simulated allocators are told (`services.quick_allocator`)."""
+"""Configuration of the simulated allocators (`services.quick_allocator`)."""
 LIFE_S = 6.0
 SLACK_S = 9.0
-"""A tick, the making of a slice, the end of the last tenant's processes; and one restart of whoever was killed."""
+"""A tick, the creation of a slice, the end of the last tenant's processes; and one restart of a killed process."""
 
 
 def starve(scene: Scene, *, longest_s: float = PROMISE_AFTER_S + 3 * LIFE_S + SLACK_S) -> None:
@@ -23,7 +23,7 @@ def starve(scene: Scene, *, longest_s: float = PROMISE_AFTER_S + 3 * LIFE_S + SL
     numbers = itertools.count()
 
     def go_on() -> None:
-        """So that two run whenever they may and two more wait; whoever has lived long enough ends."""
+        """So that two run whenever they may and two more wait; a pod ends when it has lived long enough."""
         for name, since in list(seen.items()):
             if since is None and scene.runs(name):
                 seen[name] = clockwork.now

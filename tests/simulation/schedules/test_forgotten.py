@@ -1,4 +1,4 @@
-"""Journal and ledger lost at once: a pod's slice is known again by its ticket, and nobody else is put there."""
+"""Journal and ledger lost at once: a pod's slice is recognized by its ticket, and its place is not given away."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ DOSE = 60
 
 @pytest.mark.parametrize("crash", ["", "agent-node-0", "agent-node-1", "allocator-a", "inventory"])
 def test_pods_keep_their_slices_although_journals_and_ledger_are_lost_at_once(crash: str) -> None:
-    """Each would be given a second slice, and its first be nobody's for ever."""
+    """Each would get a second slice, and its first be lost for good."""
     journal_and_ledger_are_lost(crash)
 
 
@@ -45,7 +45,7 @@ def test_a_network_that_loses_and_repeats_words_changes_nothing_of_that() -> Non
 
 @pytest.mark.parametrize("after_s", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0])
 def test_what_was_being_made_or_unmade_in_that_moment_is_cleared_away(after_s: float) -> None:
-    """Its place would be nobody's until a person removes what is there by hand."""
+    """Its place would be lost until an operator removes what is there by hand."""
     what_was_under_way_is_lost(after_s)
 
 
@@ -95,14 +95,14 @@ def test_ordinary_seeds_lose_journals_beside_what_is_hard_to_tell_apart() -> Non
 
 
 def test_seeds_catch_an_agent_that_takes_what_somebody_made_by_hand_for_its_own() -> None:
-    """An administrator would lose his instance with a node's journal."""
+    """An administrator would lose an instance with a node's journal."""
     drawn = map(draw_plan, dose(DOSE, found_at=18))
     assert_found(NOBODYS_IS_OURS, (plan for plan in drawn if {"journal lost", "foreign"} <= kinds(plan)))
 
 
 @pytest.mark.parametrize("size", [900, 38000], ids=["smaller", "larger"])
 def test_beside_a_process_of_which_nothing_tells_any_more_a_share_becomes_smaller_and_not_larger(size: int) -> None:
-    """Nobody counts what that process uses; who lived beside it takes nothing of it by having less."""
+    """The usage of that process is not counted; its neighbour takes nothing of it by having less."""
     scene = Scene(WHOLE_NODE)
     scene.pod("stays", mps(1500))
     scene.pod("goes", mps(4000), lingers_s=25.0)
@@ -148,7 +148,7 @@ def test_an_instance_of_a_fixed_layout_is_handed_to_nobody_while_a_client_of_a_f
 
 @pytest.mark.parametrize("ask", [WHOLE, mps(4000)], ids=["alone", "shared"])
 def test_a_gpu_is_had_again_only_when_a_process_that_its_daemon_has_let_go_of_has_ended(ask: Ask) -> None:
-    """It computes no more, but has its memory still; and nobody knows any more whose it was."""
+    """It computes no more, but has its memory still; and its owner is unknown."""
     scene = Scene(WHOLE_NODE)
     scene.pod("goes", mps(4000), lingers_s=25.0)
     scene.until(lambda: scene.runs("goes"))
@@ -164,7 +164,7 @@ def test_a_gpu_is_had_again_only_when_a_process_that_its_daemon_has_let_go_of_ha
 
 
 def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_nobody_uses_it() -> None:
-    """It was to get another one at once, being made smaller: nothing tells of it now, and its pod asks anew."""
+    """It was to get another one at once, being resized: no record is left of it, and its pod asks again."""
     scene = Scene(MIG_NODE)
     scene.pod("a", mps(9000))
     scene.until(lambda: scene.runs("a"))
@@ -218,7 +218,7 @@ def forget_but_for(scene: Scene, late: Write) -> None:
 
 
 def test_a_late_word_of_a_share_of_which_nothing_tells_has_it_revoked_by_its_name() -> None:
-    """It was without a ticket for a moment. That it is ready is said once more, and nobody knows what it was."""
+    """It was without a ticket for a moment. That it is ready is published again, without a record of what it was."""
     scene = Scene(MIG_NODE)
     landed = scene.landed()
     scene.pod("a", mps(9000))

@@ -27,7 +27,7 @@ from sluice_node_agent.core.journal_records import NodeRecord
 
 PLANS = 200
 LEDGER_ANEW_S = 25.0
-"""So long after a wipe nodes are being opened anew."""
+"""So long after a wipe nodes are being adopted again."""
 
 
 def with_a_running_pod() -> Scene:
@@ -165,7 +165,7 @@ def an_ask_lands_when_its_pod_has_another_id() -> None:
 
 
 def test_an_ask_that_lands_when_its_pod_has_another_id_is_withdrawn() -> None:
-    """A pod would have two requests, and its second slice be nobody's for as long as it runs."""
+    """A pod would have two requests, and its second slice be lost for as long as it runs."""
     an_ask_lands_when_its_pod_has_another_id()
 
 
@@ -197,7 +197,7 @@ def test_the_judge_sees_that_a_pod_is_given_up_which_nobody_has_touched(cluster:
 
 @pytest.mark.parametrize("failed", [False, True])
 def test_the_judge_sees_that_a_slice_is_taken_from_a_pod_because_it_is_ill(failed: bool) -> None:
-    """What has lost its devices is its pod's until that ends; only what came to nothing is nobody's."""
+    """A slice that lost its devices is its pod's until that ends; only a failed one has no owner."""
     scene = with_a_running_pod()
     bound = scene.bound("first")
     assert bound is not None
@@ -234,7 +234,7 @@ def test_the_judge_blames_nobody_for_a_release_of_what_nobody_has_told_of_since_
 
 @pytest.mark.parametrize("has_new_disk", [False, True])
 def test_the_judge_believes_a_release_of_a_life_before_where_the_slice_went_with_its_disk(has_new_disk: bool) -> None:
-    """It was decided before a second wipe and lands after it: it stays true, and its pod is asked for anew."""
+    """It was decided before a second wipe and lands after it: it stays true, and its pod is requested again."""
     scene = with_a_running_pod()
     scene.wait(SETTLED_PAST_S)
     bound, judge = scene.bound("first"), scene.world.judge
@@ -315,7 +315,7 @@ def a_server_that_lags_hides_who_runs(profile: str = "7g.40gb") -> None:
 
 @pytest.mark.parametrize("profile", ["7g.40gb", "1g.5gb"], ids=["no other slice", "two slices"])
 def test_a_pod_that_runs_keeps_its_slice_when_a_server_that_lags_hides_it_from_who_lost_the_book(profile: str) -> None:
-    """Its training would end, and it would wait for another slice, or begin anew on one."""
+    """Its training would end, and it would wait for another slice, or start again on one."""
     a_server_that_lags_hides_who_runs(profile)
 
 

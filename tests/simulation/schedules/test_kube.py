@@ -86,7 +86,7 @@ def test_a_pod_of_a_cluster_runs_and_gives_its_slice_back() -> None:
 
 @pytest.mark.parametrize("crash_after_s", [None, 0.0, 0.5, 1.5, 3.5])
 def test_a_pod_made_anew_while_the_watch_is_broken_gets_a_slice_of_its_own(crash_after_s: float | None) -> None:
-    """A gap hides that a name has another life: the old one's slice is given back, whoever crashes meanwhile."""
+    """A gap hides that a pod was replaced by name: the old one's slice is released, whichever process crashes."""
     scene = Scene(cluster=True)
     scene.pod("a", sliced("7g.40gb"), lingers_s=0.5)
     scene.until(lambda: _is_let_go(scene, "a"))
@@ -245,7 +245,7 @@ def test_a_pod_whose_slice_was_lost_is_evicted_though_the_bus_forgets_it(*, hand
 
 @pytest.mark.parametrize("late_s", [0.0, 30.0])
 def test_the_judge_knows_that_an_order_to_evict_may_land_when_the_slice_is_gone(late_s: float) -> None:
-    """It has no answer and is said again as it was; meanwhile its pod is deleted, and all that it had is closed."""
+    """It is unanswered and repeated unchanged; meanwhile its pod is deleted, and everything of it is closed."""
     scene = whose_slice_is_taken_back(["budget"])
     lost = scene.lose(lambda _host, write: isinstance(write.message, EvictionOrdered))
     scene.world.broker.wipe()
@@ -282,7 +282,7 @@ def test_the_judge_knows_that_a_slice_is_taken_back_whose_node_was_removed_and_i
 
 
 def test_a_pod_that_could_not_be_told_that_its_slice_was_lost_gets_another_when_that_is_forgotten() -> None:
-    """Its API server is away for longer than closing words live, and its allocator reads anew."""
+    """Its API server is away for longer than final messages live, and its allocator rereads."""
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True, closing_ttl_s=20)
     landed = scene.landed()
     scene.pod("a", sliced("7g.40gb"))
@@ -351,15 +351,15 @@ def test_a_patch_that_lands_after_its_pod_was_read_is_not_answered_by_that() -> 
         (Bound, 0.3, False),
         (Bound, 1.5, False),
     ],
-    ids=["before it is bound anew", "after that", "when it is being taken back", "when it is gone"],
+    ids=["before it is bound again", "after that", "when it is being taken back", "when it is gone"],
 )
 def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(
     what: type, back_before_s: float | None, *, stays: bool
 ) -> None:
     """
-    A patch is on its way when its pod-watcher dies and the bus is wiped: its successor cannot know, and asks anew.
+    A patch is on its way when its pod-watcher dies and the bus is wiped: its successor cannot know, and requests again.
 
-    The slice that the pod is let go with may be surplus by then: it would be waited for by its agent for ever.
+    The slice that the pod is released with may be surplus by then: its agent would wait for it without end.
     """
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
     api, broker, watcher = scene.world.cluster.api, scene.world.broker, scene.host("pod-watcher")
@@ -503,7 +503,7 @@ def test_no_pod_is_let_go_with_what_it_has_declined() -> None:
 
 
 def test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wiped() -> None:
-    """Somebody adds a toleration of a kind that is not understood here: its slice would be nobody's, and be revoked."""
+    """A toleration of an unknown kind is added: its slice would lose its request, and be revoked."""
     scene = Scene(cluster=True)
     api = scene.world.cluster.api
     scene.pod("a", sliced("7g.40gb"))
@@ -522,7 +522,7 @@ def test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wip
 
 
 def test_a_pod_without_its_label_keeps_its_slice_when_the_bus_is_wiped() -> None:
-    """Whoever takes over cannot list the pods of others for a while, and the pod is among them: it would be revoked."""
+    """The new leader cannot list the pods of others for a while, and the pod is among them: it would be revoked."""
     scene = Scene(cluster=True)
     api, watcher = scene.world.cluster.api, scene.host("pod-watcher")
     assert isinstance(watcher, ClusterHost)

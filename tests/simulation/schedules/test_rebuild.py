@@ -34,7 +34,8 @@ CASES = [(WIPED,), (FORGOTTEN,), (UNREACHABLE,), (FORGOTTEN, WIPED), (WIPED, UNR
 MINUTES_S = 150.0
 """How long the source is away: all who wait for it have given up waiting several times."""
 AT_ONCE_S = 20.0
-"""The node is opened and the slices are made by then; a third of the time after which anything is told anyway."""
+"""The node is adopted and the slices are created by then; a third of the time after which anything is repeated
+anyway."""
 FORGOTTEN_WORDS = 200
 """More of STATE than is said before the slices are there again."""
 KEPT = ("kept-0", "kept-1", "kept-2")
@@ -52,7 +53,7 @@ def standing(scene: Scene) -> dict[str, Bound]:
 
 
 def lose(scene: Scene, what: str) -> None:
-    """A disk, or the way to whoever knows what is asked for."""
+    """A disk, or the way to the source of a request."""
     if what == WIPED:
         scene.strike("broker wipe")
     elif what == FORGOTTEN:
@@ -133,8 +134,8 @@ def test_pods_that_all_go_while_nobody_looks_leave_nothing() -> None:
 
 
 def test_a_waiver_that_lands_when_its_request_is_over_does_not_stay_on_the_bus_for_ever() -> None:
-    """Each such request would leave a word that nobody ends."""
-    (bug,) = (bug for bug in BELIEVED_BUGS if bug.name == "late answer after the end ignored")
+    """Each such request would leave a message that is never removed."""
+    (bug,) = (bug for bug in BELIEVED_BUGS if bug.name == "an answer is older than the end of its request")
     assert_played(a_waiver_of_before_a_wipe_lands_when_all_is_over, bug)
 
 
@@ -150,7 +151,7 @@ def test_a_waiver_that_lands_when_its_request_is_over_does_not_stay_on_the_bus_f
 def test_what_was_said_before_a_wipe_ends_no_slice_when_it_lands_after_it(
     story: Callable[[], None], bug: PlantedBug
 ) -> None:
-    """A running pod would lose its slice: its source has not said by then what it has, or nobody wants it to go."""
+    """A running pod would lose its slice: its source has not published by then what it has, or it would be unwanted."""
     assert_played(story, bug)
 
 
@@ -166,7 +167,7 @@ def lose_all_but(scene: Scene, stream: Stream) -> None:
 
 @pytest.mark.parametrize("stream", [Stream.BOOK, Stream.STATE])
 def test_a_broker_that_has_lost_one_stream_returns_to_what_runs(stream: Stream) -> None:
-    """What the other one says is of a life before, or of one in which nobody has opened anything."""
+    """The other one's message is of an earlier incarnation, or of one in which no node was adopted."""
     scene = begin()
     before = standing(scene)
     lose_all_but(scene, stream)

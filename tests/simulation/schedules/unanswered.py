@@ -53,7 +53,7 @@ def its_pod_is_removed_meanwhile() -> None:
     """
     A Grant is late, nothing that was read shows it, and its pod is removed; then it lands.
 
-    Nobody may say that the pod's slice is given back as long as it may still be made.
+    The pod's slice must not be reported as released as long as it may still be created.
     """
     scene = Scene()
     late = scene.lose(lambda _host, write: isinstance(write.message, Grant))
@@ -86,9 +86,10 @@ def its_agent_speaks_while_the_end_of_its_head_is_unanswered() -> None:
 
 def a_source_told_all_before_a_wipe() -> None:
     """
-    A source had no pods when it said that it has told all. That word is without an answer, and lands after a wipe.
+    A source had no pods when it published that it has listed everything. That message is unanswered, and lands after a
+    wipe.
 
-    What it asks for now has not been said again by then.
+    Its present requests are not published again by then.
     """
     scene = Scene()
     synced = scene.lose(lambda _host, write: isinstance(write.message, SourceSynced))
@@ -110,9 +111,9 @@ def a_source_told_all_before_a_wipe() -> None:
 
 def a_source_asked_before_a_wipe() -> None:
     """
-    What a source asked at first comes once more, after a wipe: it does not say what its pod has had since.
+    A source's first request comes once more, after a wipe: it does not name what its pod has had since.
 
-    The node of that slice is away, and what the source remembers has not been said again.
+    The node of that slice is away, and what the source remembers is not published again.
     """
     scene = Scene(MIG_NODE, MIG_NODE)
     asked = scene.landed()
@@ -143,9 +144,9 @@ def a_source_asked_before_a_wipe() -> None:
 
 def an_eviction_was_ordered_before_a_wipe() -> None:
     """
-    A node is drained; the order to evict its pod is without an answer, and lands after a wipe.
+    A node is drained; the order to evict its pod is unanswered, and lands after a wipe.
 
-    The drain was called off in between, so nobody wants the pod's place.
+    The drain was called off meanwhile, so the pod's place is not wanted.
     """
     scene = Scene(MIG_NODE, cluster=True)
     scene.pod("a", sliced("3g.20gb"))
@@ -247,8 +248,8 @@ def _whenever_it_was_ordered(_original: Any) -> Any:
 
 
 EVICTED_IN_ANY_LIFE = PlantedBug(
-    "eviction order of any incarnation",
-    "hours of work, for nobody: the order was of before a wipe, and landed after it",
+    "evicted in any life of the bus",
+    "hours of work, in vain: the order was of before a wipe, and landed after it",
     ("cluster",),
     ((RequestPublisher, "is_of_this_life", _whenever_it_was_ordered),),
 )

@@ -84,7 +84,7 @@ def somebody_uses_a_place_that_was_given_back() -> None:
 
 def _only_grants_come_later(original: Any) -> Any:
     def was_begun(self: Any, order: Any) -> bool:
-        """A Revoke says what to unmake; whom its Grant was to come after matters to nobody any more, does it?"""
+        """A Revoke names what to destroy; which slices its Grant was to wait for seems to be irrelevant."""
         return not isinstance(order, Grant) or original(self, order)
 
     return was_begun
@@ -99,7 +99,7 @@ def _nothing_seen_is_nothing_there(_original: Any) -> Any:
 
 
 REVOKED_UNREAD = PlantedBug(
-    "revoke ignores after",
+    "a revoke names no earlier slice",
     "capacity, as long as somebody else runs there",
     ("I4",),
     ((OrderReconciler, "_was_begun", _only_grants_come_later), (destroy, "_has_home", own_home_only)),

@@ -64,7 +64,7 @@ def test_a_late_write_does_not_undo_what_was_corrected_on_a_server_that_forgets(
 
 
 def test_a_late_write_does_not_land_where_a_server_has_forgotten_what_came_after_it() -> None:
-    """Nor that: a request that was withdrawn would be asked for again, by nobody."""
+    """Nor that: a withdrawn request would be requested again, by no source."""
     late = Late()
     late.send(over=0)
     late.put("withdrawn", 0)
@@ -73,7 +73,7 @@ def test_a_late_write_does_not_land_where_a_server_has_forgotten_what_came_after
 
 
 def test_a_late_write_lands_where_nothing_was_forgotten() -> None:
-    """In a cluster another server may have it: whoever does not reckon with it is not tested."""
+    """In a cluster another server may have it: a reader that ignores that is not tested."""
     late = Late()
     late.send(over=0)
     late.restart(forgets_state=0)

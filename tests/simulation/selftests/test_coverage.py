@@ -45,7 +45,7 @@ def test_what_a_seed_must_reach_is_counted_under_its_phase() -> None:
 
 
 def test_what_a_cluster_must_reach_is_counted_too() -> None:
-    """Nobody would see that watch gaps and calls that are refused are never played."""
+    """It would go unnoticed that watch gaps and refused calls are never played."""
     coverage = Coverage()
     assert not run_plan(with_cluster(draw_plan(2)), attach=coverage.listen_to).violation
     assert [pair for pair in MUST_OF_CLUSTERS if not coverage.reached[pair]] == []

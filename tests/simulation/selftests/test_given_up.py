@@ -37,7 +37,7 @@ def ordered(allocation: str, revision: int = 1) -> Write:
 
 
 def test_an_order_that_lands_after_another_was_chosen_is_found() -> None:
-    """A slice for nobody: its place would be booked until somebody sees that it is one too many."""
+    """A slice without a request: its place would be booked until an operator notices."""
     judge, first, second = GivenUp(), ordered("a"), ordered("b")
     judge.sent(RUN, first, "1")
     judge.sent(RUN, second, "1")
@@ -55,7 +55,7 @@ def test_a_change_of_what_another_has_granted_gives_nothing_up() -> None:
 
 
 def test_nobody_is_granted_anything_while_it_is_said_that_nothing_is_left_of_him() -> None:
-    """A slice for nobody; but when that word has run out, and his pod is still there, he asks like any other."""
+    """A slice without a request; but when that message has expired and its pod remains, it asks like any other."""
     judge, address, early, late = GivenUp(), subjects.binding(REQUEST), ordered("a"), ordered("b")
     word = Released(request=REQUEST, cause="slice lost")
     said = Write(OperationId("r"), 1, Stream.BOOK, address.subject, address.guard, 0, word, REQUEST, ttl_s=20)

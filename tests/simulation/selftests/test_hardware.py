@@ -156,7 +156,7 @@ def test_a_client_that_was_let_go_is_still_there(whole: Gpu) -> None:
     assert process is not None
     assert let_go(whole, "h1", (process.pid, 99)) == ["pod"]
     assert [(one.pid, one.terminated) for one in clients_of(whole, "h1")] == [(process.pid, True)]
-    assert let_go(whole, "h1", (process.pid,)) == [], "asked a second time, the daemon would hear nobody any more"
+    assert let_go(whole, "h1", (process.pid,)) == [], "asked a second time, the daemon would hear no process any more"
 
 
 def test_one_process_in_exclusive_mode_keeps_all_others_out(whole: Gpu) -> None:
@@ -178,7 +178,7 @@ def test_a_gpu_in_mig_mode_has_no_compute_mode(gpu: Gpu) -> None:
 
 
 def test_a_lost_gpu_answers_nothing_and_forgets_nothing(gpu: Gpu) -> None:
-    """Nobody knows what is on it; when it is back, all of it is still there."""
+    """Its content is unknown; when it is back, all of it is still there."""
     gi_id = gpu.create_gi(9, (4, 4), "agent")
     gpu.lost = "fallen off the bus"
     with refused("GpuLost"):

@@ -26,5 +26,5 @@ def test_what_was_mended_stays_mended(path: Path) -> None:
 
 
 def test_there_are_kept_cases() -> None:
-    """A folder that was moved would leave nothing to play, and nobody would notice."""
+    """A moved folder would leave nothing to play, unnoticed."""
     assert len(CASES) >= 2

@@ -6,7 +6,7 @@ import pytest
 from simulation.world.world import run_seed
 
 SEEDS = int(os.environ.get("SEEDS_IN_TESTS", "75"))
-"""A dose for whoever waits for it; before a change lands it is 2,000, and `make sim` plays as many as one likes."""
+"""A dose for a waiting developer; before a change lands it is 2,000, and `make sim` plays any number."""
 CHUNK = 5
 LINES_SHOWN = 60
 

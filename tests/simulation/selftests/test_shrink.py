@@ -24,7 +24,7 @@ def never_ends() -> bool:
 
 
 def test_what_a_violation_does_not_need_is_left_out() -> None:
-    """Whoever looks for the reason of a violation would read forty pods and ten faults, of which two matter."""
+    """A developer would read forty pods and ten faults, of which two matter."""
     plan = draw_plan(FULL)
     fault, life = plan.faults[len(plan.faults) // 2], plan.pods[-3]
 
@@ -98,7 +98,7 @@ def test_a_plan_in_a_file_is_the_plan(seed: int, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_plan_is_said_to_be_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever plays a wrong file is told which it is and what is wrong in it, and no seed counts as run."""
+    """A wrong file is reported by name with its error, and no seed counts as run."""
     path = tmp_path / "plan.json"
     path.write_text('{"about": "x", "plan": {"seed": "one", "nodes": []}}', encoding="utf-8")
     with pytest.raises(PlanFileError, match=r"plan\.json is no plan of this simulator: .*seed"):

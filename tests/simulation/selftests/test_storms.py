@@ -13,7 +13,7 @@ SEEDS = range(60)
 
 
 def test_a_storm_is_of_the_same_faults_and_pods():
-    """What nobody could tell apart would be called a violation."""
+    """An undecidable case would be called a violation."""
     for seed in SEEDS:
         plan, stormy = draw_plan(seed), with_storms(draw_plan(seed))
         assert Counter((f.kind, f.target, f.lasts_s, f.number) for f in plan.faults) == Counter(
@@ -37,7 +37,7 @@ def test_faults_meet_in_storms():
 
 
 def test_coincidences_are_of_the_same_faults_and_pods():
-    """What nobody could tell apart would be called a violation."""
+    """An undecidable case would be called a violation."""
     for seed in SEEDS:
         plan, moved = draw_plan(seed), with_coincidences(draw_plan(seed))
         assert Counter((f.kind, f.target, f.number) for f in plan.faults) == Counter(

@@ -208,7 +208,7 @@ class AgentHost(Host):
         return (gpu.index + self.life) % 2 == 0
 
     def end(self) -> None:
-        """What was in the kernel is done or not done; nobody hears of it."""
+        """What was in the kernel is done or not done; the result is lost."""
         saved = True
         for step in self._in_kernel:
             done = self.dice.random() < 0.5
@@ -262,7 +262,7 @@ class AgentHost(Host):
             case SetMpsLimits() | SetQuotas() | WatchMps() | TerminateMpsClients():
                 self._do(MPS_S * (0.2 + self.dice.random()), lambda: self._mps(instruction), instruction.home)
             case _:
-                raise AssertionError(f"nobody carries out {instruction!r}")
+                raise AssertionError(f"no handler for {instruction!r}")
 
     def troubled(self, gpu: str) -> None:
         """The driver tells of an error of a GPU."""
@@ -325,7 +325,7 @@ class AgentHost(Host):
             daemon.noticed_at = self.clockwork.now
 
     def _save(self, save: SaveJournal) -> Event:
-        if self.disk_full:  # the journal says so by an error, and that ends the agent before anybody is told
+        if self.disk_full:  # the journal raises an error, which ends the agent before it publishes
             if self.alive:
                 self.kill()
                 self._start_again()

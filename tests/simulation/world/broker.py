@@ -30,7 +30,7 @@ from sluice.testing.stream_model import Cursor, PublishAccepted, PublishRefused,
 Answer = WriteAccepted | WriteRefused | WriteUnknown
 Reading = ReadingStarted | Observed | ReadingCaughtUp
 Cut = Literal["mute", "deaf"]
-"""One way is cut: it is not heard, or hears nothing. Neither can read, for whoever reads must ask."""
+"""One way is cut: it is not heard, or hears nothing. Neither can read, because reading needs a question."""
 _FATES: dict[Cut | None, Fate] = {"mute": "request lost", "deaf": "ack lost"}
 
 BATCH = 50
@@ -64,7 +64,7 @@ class Broker:
         self._forgot = 0
         """How often a server ended that had not synced all it had acknowledged."""
         self.clock_off_s = 0.0
-        """How wrong the wall clock is of whoever makes the streams next."""
+        """Error of the wall clock of the server that creates the streams next."""
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Broker:
                 reader.poke()
 
     def stop(self) -> None:
-        """Nobody answers any more."""
+        """No answer any more."""
         self.up = False
         self.trace.tell("broker", "STOPPED")
 
@@ -200,7 +200,7 @@ class Broker:
 
 
 class Reader:
-    """One reading of one stream by one host, in the order of the stream, started anew whenever it must be."""
+    """One reading of one stream by one host, in stream order, restarted whenever needed."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class Reader:
         self._broker.readers.pop(self, None)
 
     def start(self, delay_s: float = 0.0) -> None:
-        """Read anew; what is still on its way from before is dropped."""
+        """Read again; what is still on its way from before is dropped."""
         self._turn += 1
         self._cursor = None
         self._told_missing = False
@@ -319,7 +319,7 @@ class Reader:
             self._send(turn, ReadingCaughtUp(self.stream))
 
     def _send(self, turn: int, event: Reading) -> None:
-        """What is read arrives in order, at its time, unless the reading was started anew meanwhile."""
+        """What is read arrives in order, at its time, unless the reading was restarted meanwhile."""
         clockwork = self._broker.clockwork
         self._arrives = max(self._arrives + 1e-6, clockwork.now + self._broker.sky.latency())
 

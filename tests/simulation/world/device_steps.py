@@ -111,7 +111,7 @@ def on_marked_gpu(gpu: Gpu, machine: Machine, instruction: GpuInstruction) -> Ev
 
 
 def _refuse_taken(gpu: Gpu, instruction: CreateGpuInstance) -> None:
-    """An agent looks before it marks a place and creates there: what is there is nobody's of its own."""
+    """An agent looks before it marks a place and creates there: what is there has no owner of its own."""
     span = (instruction.start, instruction.size)
     for instance in gpu.instances.values():
         if instance.span == span and instance.profile.profile_id == instruction.profile_id:
@@ -126,7 +126,7 @@ def found_marks(machine: Machine) -> tuple[OwnershipMark, ...]:
 
 
 def marks_of(places: Iterable[tuple[str, int, int]]) -> tuple[OwnershipMark, ...]:
-    """As an agent is told of them."""
+    """As an agent reads them."""
     return tuple(OwnershipMark(GpuUuid(gpu), start, size) for gpu, start, size in sorted(places))
 
 

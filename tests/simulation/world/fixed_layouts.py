@@ -1,8 +1,8 @@
 """
-GPUs that an administrator partitions: what he makes, when he makes it again, and what can be had there.
+GPUs partitioned by an administrator: the layout, when it is applied again, and what is available there.
 
-In some seeds some GPUs are his. A reboot takes his instances along, and he applies his layout again some time later;
-now and then he takes one away that nobody runs on, and puts it back. Shares no code with `sluice.mig`, nor with a core.
+In some seeds some GPUs are such. A reboot removes the instances, and the administrator applies the layout again some
+time later; now and then an idle one is removed and put back. Shares no code with `sluice.mig`, nor with a core.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ class Administrator:
     """Who owns the fixed layouts."""
 
     def __init__(self, clockwork: VirtualClock, trace: Trace, seed: int) -> None:
-        """He has made his layouts when the world begins."""
+        """The layouts are applied when the world begins."""
         self._clockwork = clockwork
         self._trace = trace
         self._dice = Random(f"administrator {seed}")
 
     def rebooted(self, gpus: list[Gpu]) -> None:
-        """His instances are gone: he makes them again, some time later."""
+        """The instances are gone: the administrator applies the layout again some time later."""
         for gpu in gpus:
             if gpu.layout is not None:
                 self._clockwork.after(self._dice.uniform(0.0, LATE_S), gpu.lay_out)
 
     def takes_one_away(self, gpus: list[Gpu], lasts_s: float) -> None:
-        """One on which nobody runs, for a while: the driver refuses any other."""
+        """An idle one, for a while: the driver refuses any other."""
         idle = [
             (gpu, instance)
             for gpu in gpus

@@ -89,7 +89,7 @@ class Ticket:
 
 
 class Gpu:
-    """One GPU of one machine. Every change is told to `watcher` (what, gpu, instance) after it happened."""
+    """One GPU of one machine. Every change is reported to `watcher` (what, gpu, instance) after it happened."""
 
     def __init__(self, uuid: str, index: int, row: GpuRow, *, mig: bool, dice: Random) -> None:
         """Begin empty."""
@@ -100,7 +100,7 @@ class Gpu:
         self.instances: dict[int, Instance] = {}
         self.processes: list[Process] = []
         self.layout: Layout | None = None
-        """What its administrator makes on it, where it is his; its agent makes and destroys nothing there."""
+        """The administrator's layout, if any; the agent creates and destroys nothing there."""
         self.servers: dict[str, str] = {}
         """MPS servers: the home of each, and the device that it holds."""
         self.taking_turns = False
@@ -135,7 +135,7 @@ class Gpu:
         return instance.gi_id
 
     def lay_out(self) -> None:
-        """Its administrator makes what is missing of his layout."""
+        """The administrator creates what is missing of the layout."""
         for name, span in self.layout or ():
             profile = self.row.profile(name)
             if profile is None or any(overlap(found.span, span) for found in self.instances.values()):

@@ -1,8 +1,8 @@
 """
 One process of the simulated world: a core, and the duties of its shell.
 
-It dies between any two instructions, is paused and goes on as if nothing had happened, and starts anew with nothing
-but its disk. What a dead process had sent is still on its way.
+It dies between any two instructions, is paused and continues, and restarts with nothing but its disk. What a dead
+process had sent is still on its way.
 """
 
 from collections import deque

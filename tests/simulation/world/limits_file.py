@@ -1,9 +1,9 @@
 """
-An operator who writes into a file what he would else say by hand: the process that says it, and what must come of it.
+An operator who writes a limits file: the process that publishes it, and what must follow.
 
-What is demanded, exactly: nothing is ever said in the file's name that no version of the file has said, and when all is
-calm the bus says what the file says, and nothing in its name that is not in it. That limits hold once they are said
-again is for the judges of quotas and of cordons.
+Nothing is ever published in the file's name that no version of it has; and when all is calm the bus has what the file
+has, and nothing else in its name. The judges of quotas and cordons check that the limits hold once they are published
+again.
 """
 
 from random import Random
@@ -24,7 +24,7 @@ from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.core.limits_source import READS, LimitsPublished, LimitsRead, LimitsSource
 
 FILE_SEEDS = 0.5
-"""In so many of the seeds with words of an operator he writes them into a file."""
+"""In so many of the seeds with an operator the limits are in a file."""
 SOURCE = SourceName("folder")
 NOTICED_S = 2.0
 """An edit is noticed by the second look at the file that shows it."""
@@ -63,7 +63,7 @@ class LimitsHost(Host):
         self.later(NOTICED_S * self.dice.random(), self._read)
 
     def execute(self, instruction: object) -> None:
-        """Tell, which nobody hears here; and the pods of this world do not wait for limits."""
+        """Notify, unobserved here; and the pods of this world do not wait for limits."""
         assert isinstance(instruction, WriteLogLine | LimitsPublished), instruction
 
     def _read(self) -> None:
@@ -71,7 +71,7 @@ class LimitsHost(Host):
 
 
 class LimitsFile:
-    """The operator with his file, and the judge of what is said in its name."""
+    """The operator with the file, and the judge of what is published in its name."""
 
     def __init__(self, host: LimitsHost, books: Books) -> None:
         """The file is empty."""

@@ -34,7 +34,7 @@ class Folder:
     on_change: list[Callable[[], None]] = field(default_factory=list)
 
     def wants(self, _request: str, name: str) -> bool:
-        """Whether a request may stand for a pod that is wanted now: the folder knows names, and nobody's lives."""
+        """Whether a request may stand for a pod that is wanted now: the folder knows names, not lives."""
         return name in self.pods
 
     def is_from(self, pod: Pod, origin: str) -> bool:
@@ -103,7 +103,7 @@ class Kubelets:
         """The pod of each request, as it was when it was asked for."""
         self.owners: dict[str, str] = {}
         self.bound: dict[str, Bound] = {}
-        """What each pod may use, as whoever starts it knows."""
+        """What each pod may use, as its starter knows."""
         self.read: dict[str, Bound] = {}
         """What the pod-watcher has read of each, ..."""
         self.held: dict[str, str] = {}

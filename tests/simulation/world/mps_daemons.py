@@ -38,10 +38,10 @@ class Directory:
 @dataclass(slots=True)
 class Daemon:
     """
-    One daemon with its server. A dead one stays listed until it is started again or cleaned away.
+    One daemon with its server. A dead one stays listed until it is restarted or removed.
 
-    `answered`: a start succeeded; one that seemed not to start may be ended by whoever tried.
-    `noticed_at`: when its agent was told that it is dead; for what it did before that nobody can be blamed.
+    `answered`: a start succeeded; one that seemed not to start may be ended by its starter. `noticed_at`: when its
+    agent noticed its death; what it did before that is no error.
     """
 
     directory: Directory
@@ -85,7 +85,7 @@ class Daemons:
         return daemon if daemon is not None and daemon.alive else None
 
     def serving(self, device: str) -> list[Daemon]:
-        """All running daemons of a device; more than one is a mistake of whoever started them."""
+        """All running daemons of a device; more than one is an error of their starter."""
         return [daemon for daemon in self.listed.values() if daemon.alive and daemon.device == device]
 
     def prepare(self, directory: Directory) -> None:

@@ -1,7 +1,7 @@
 """
-The operator: whoever says words by hand, until they have landed, and again to a broker that has lost them.
+The operator: publishes messages by hand until they have landed, and again to a broker that has lost them.
 
-It knows nothing of what the words mean; what must follow from them is for the judges of quotas and of cordons.
+It does not interpret them; what must follow is for the judges of quotas and cordons.
 """
 
 from typing import Protocol

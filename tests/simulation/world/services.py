@@ -78,7 +78,7 @@ class AllocatorHost(Host):
         self.offer(LeaseChanged(held))
 
     def execute(self, instruction: object) -> None:
-        """Declare an agent's durable, or tell whoever asked for a change."""
+        """Declare an agent's consumer, or report to the process that asked for a change."""
         if isinstance(instruction, AnswerAdjust):
             for hear in self.on_answer:
                 hear(instruction)
@@ -197,7 +197,7 @@ class WatcherHost(Host):
             case WriteLogLine():
                 pass
             case _:
-                raise AssertionError(f"nobody carries out {instruction!r}")
+                raise AssertionError(f"no handler for {instruction!r}")
 
     def _save(self, save: SaveIdentities) -> None:
         def write() -> None:

@@ -56,7 +56,7 @@ class TokenClient:
 
 @dataclass
 class TokenWorld:
-    """One home, from a seed. `calm`: nobody overruns, lies, dies or changes, so that everybody's request is due."""
+    """One shared device, from a seed. `calm`: no overruns, lies, deaths or changes, so that every request is due."""
 
     seed: int
     calm: bool

@@ -1,7 +1,7 @@
 """
 What happened, one aligned line each, for people who look for the reason of a violation.
 
-Kept only when asked for: most seeds pass and nobody reads their lines. Equal runs give equal hashes.
+Kept only when asked for: most seeds pass and their lines are not read. Equal runs give equal hashes.
 """
 
 import hashlib

@@ -32,7 +32,7 @@ class Weather:
     pull_failed: float = 0.0
     slow_device: float = 0.0
     hasty_end: float = 0.0
-    """A reading starts anew for no reason (gap, missed heartbeat)."""
+    """A reading restarts for no reason (gap, missed heartbeat)."""
     longest_s: float = 5.0
 
 

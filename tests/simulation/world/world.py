@@ -324,8 +324,8 @@ def run_plan(plan: Plan, keeping: Keeping = "nothing", attach: Callable[["World"
     """
     Run one plan. `attach` may listen to its world before anything runs.
 
-    Nobody looks for cycles meanwhile: a world is some MB that live as long as it does and are garbage together.
-    Looking through them again and again was a tenth of what a seed costs.
+    Garbage collection is off meanwhile: a world is some MB that live as long as it does and are garbage together.
+    Looking for cycles was a tenth of what a seed costs.
     """
     collects = gc.isenabled()
     gc.disable()

@@ -1,1 +1,1 @@
-"""Pure: turns what is on the bus into documents, pictures and sentences. Reads nothing itself."""
+"""Pure: documents, pictures and sentences from data of the bus."""

@@ -12,9 +12,9 @@ from sluice.contracts.bus.store_sizes import MIB, ROOM_MIB
 
 AGAIN_FIRST_S = 5.0
 AGAIN_MAX_S = 300.0
-"""A life that did not help is followed by another after such a pause, twice as long each time."""
+"""Pause before another restart that does not help, doubled each time."""
 WELL_AFTER_S = 60.0
-"""Who has stored for so long has nothing to do with the error before."""
+"""A broker that stored for so long has recovered from the earlier error."""
 
 
 def too_small(folder: Path, free_bytes: int) -> str:
@@ -28,7 +28,7 @@ def too_small(folder: Path, free_bytes: int) -> str:
 
 
 def what_is_wrong(folder: Path | str, error: str, free_bytes: int) -> str:
-    """Why a broker cannot store that says `error`; empty where it says none."""
+    """Why a broker with this `error` cannot store; empty without an error."""
     if not error:
         return ""
     if free_bytes < ROOM_MIB * MIB:
@@ -43,14 +43,14 @@ def what_is_wrong(folder: Path | str, error: str, free_bytes: int) -> str:
 
 @dataclass(slots=True)
 class RestartBackoff:
-    """When a broker that cannot store gets another life."""
+    """Decides when a broker that cannot store is restarted."""
 
     _pause_s: float = AGAIN_FIRST_S
     _not_before: float = 0.0
     _failed_at: float | None = None
 
     def another(self, error: str, free_bytes: int, now: float) -> bool:
-        """Whether it is started again now: it cannot store, there is room, and the last life is not too young."""
+        """Whether to restart now: it cannot store, there is room, and the last restart is long enough ago."""
         if not error:
             if self._failed_at is not None and now - self._failed_at > WELL_AFTER_S:
                 self._pause_s, self._failed_at = AGAIN_FIRST_S, None

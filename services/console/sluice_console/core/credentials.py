@@ -1,4 +1,4 @@
-"""Who has credentials, and what is said of them: the members of an installation without Kubernetes, as folders."""
+"""Members of an installation without Kubernetes: services, people, nodes; their folders and settings."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,23 +15,23 @@ _CALLERS = {caller.value: caller for caller in Caller}
 
 @dataclass(frozen=True, slots=True)
 class CredentialHolder:
-    """One user of the bus, and what it is over gRPC, if anything."""
+    """One user of the bus, and its gRPC identity, if any."""
 
     role: Role
     node: NodeName | None = None
     calls_as: Caller | None = None
-    """Who it is over gRPC, where that is not its role's namesake: it has a folder of that name."""
+    """Its gRPC identity if it is not its role's namesake: the name of a folder."""
 
     @property
     def folder(self) -> str:
-        """Where its files are, below the folder of all."""
+        """Folder of its files below the installation's."""
         if self.calls_as is not None:
             return self.calls_as.value
         return self.role.value if self.node is None else f"{NODES}/{self.node}"
 
     @property
     def rights(self) -> Permissions:
-        """What it may do on the bus."""
+        """Its role on the bus."""
         return permissions_of(self.role, self.node)
 
     @property
@@ -41,18 +41,18 @@ class CredentialHolder:
 
     @property
     def caller(self) -> Caller | None:
-        """Who it is over gRPC, if it calls or serves there; agents are known by their node."""
+        """Its gRPC identity, if it calls or serves there; agents are known by their node."""
         return self.calls_as or _CALLERS.get(self.role.value)
 
     @property
     def rpc_name(self) -> str:
-        """The name in its certificate for gRPC; empty where it has none."""
+        """The name in its certificate for gRPC; empty without one."""
         if self.node is not None:
             return node_dns_name(self.node)
         return dns_name(self.caller) if self.caller is not None else ""
 
     def environment(self, url: str, at: str) -> str:
-        """Its settings, for files that lie in the folder `at`. Holds no secret."""
+        """Its settings, for files in the folder `at`. Holds no secret."""
         lines = {"SLUICE_NATS_URL": url}
         if self.node is None:
             lines["SLUICE_NATS_USER"] = self.rights.user

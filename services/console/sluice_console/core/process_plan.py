@@ -1,4 +1,4 @@
-"""Which processes make a running system on one machine, and what each is told. Starts none of them."""
+"""The processes of a running system on one machine, and their settings. Starts none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,20 +29,20 @@ class SystemSpec:
     allocators: int = 1
     closing_ttl_s: int | None = None
     mps_dir: str = ""
-    """Where MPS daemons keep their sockets, when the data directory's own name is too long for that."""
+    """Folder of MPS daemons' sockets, if the data directory's path is too long."""
     limits_file: str = ""
-    """What the pod-watcher reads limits and cordons from, if it does."""
+    """Limits file of the pod-watcher, if any."""
     history_mib: int = 0
-    """What HISTORY may take of the broker's disk; 0 leaves it to the services' own setting."""
+    """Maximum size of HISTORY on the broker's disk; 0 keeps the services' default."""
     quota_library: str = ""
-    """The time quota's client library, for the agents; empty where there is none."""
+    """The time quota's client library, for the agents; empty if there is none."""
     largest_node_gpus: int = 0
-    """How many GPUs the largest node has, as far as that is known before its agent tells."""
+    """GPUs of the largest node, as far as known before its agent reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One process: its name for people, its service, and its settings as environment variables."""
+    """One process: its display name, its service, and its settings as environment variables."""
 
     name: str
     service: str
@@ -68,7 +68,7 @@ def launches(wanted: SystemSpec) -> list[Launch]:
 def _variables(wanted: SystemSpec, launch: Launch) -> dict[str, str]:
     own = dict(launch.variables)
     if wanted.closing_ttl_s is not None and launch.service != "inventory":
-        own["CLOSING_TTL_S"] = str(wanted.closing_ttl_s)  # the inventory says no closing words
+        own["CLOSING_TTL_S"] = str(wanted.closing_ttl_s)  # the inventory publishes no final messages
         if launch.service == "node-agent":
             own["TOMBSTONE_TTL_S"] = str(2 * wanted.closing_ttl_s)  # must be longer
     if wanted.limits_file and launch.service == "pod-watcher":
@@ -87,7 +87,7 @@ def _variables(wanted: SystemSpec, launch: Launch) -> dict[str, str]:
 
 
 def shared_out(nodes: Sequence[str], processes: int) -> list[tuple[str, ...]]:
-    """Nodes over at most `processes` processes, neighbours together, sizes differing by one at most."""
+    """Distribute nodes over at most `processes` processes: neighbours together, sizes differ by one at most."""
     count = max(1, min(processes, len(nodes)))
     size, larger = divmod(len(nodes), count)
     groups = []

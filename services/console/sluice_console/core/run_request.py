@@ -1,7 +1,7 @@
 """
-What `sluice run` asks for, as a manifest of one pod; what its command is told; and how the ask stands, in words.
+The request of `sluice run` as a manifest of one pod, its command's environment, and the request's state in words.
 
-The rules of asking are those of every manifest (`sluice.contracts.manifests`). Nothing here knows processes.
+The rules are those of every manifest (`sluice.contracts.manifests`).
 """
 
 import re
@@ -22,7 +22,7 @@ from sluice_console.core.fleet.fleet_state import FleetState
 
 CONTAINER = "command"
 OURS = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "CUDA_VISIBLE_DEVICES")
-"""Variables that choose devices: what the caller's own say is not true on the slice. So are all of CUDA_MPS_*."""
+"""Variables that choose devices: the caller's values are wrong on the slice. So are all of CUDA_MPS_*."""
 _MPS = "CUDA_MPS_"
 _OPTIONS = {"profile": "--profile", "memory": "--memory", "gpus": "--gpus", "mode": "--mode"}
 _OPTIONS |= dict.fromkeys(("sm-percentage", "sm-partition"), "--sm")
@@ -31,7 +31,7 @@ _KEY = re.compile(rf"\bsluice\.dev/({'|'.join(_OPTIONS)})\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What was typed. Nothing named means one whole GPU."""
+    """The options. None means one whole GPU."""
 
     profile: str | None = None
     memory: str | None = None
@@ -42,7 +42,7 @@ class RunRequest:
 
     @property
     def keys(self) -> dict[str, str]:
-        """The same in the words of manifests, by key."""
+        """The same as annotations, by key."""
         named = {"profile": self.profile, "memory": self.memory, self._sm_key: self.sm, "mode": self.mode}
         keys = {key: value for key, value in named.items() if value is not None}
         sizes = keys.keys() - {"mode"}
@@ -57,9 +57,9 @@ class RunRequest:
 
 def manifest_of(ask: RunRequest, *, namespace: str, name: str, uid: int, node: str, environ: Mapping[str, str]) -> str:
     """
-    The pod that asks, as JSON (which is YAML). `node` is where it must be; empty is anywhere.
+    The requesting pod as JSON (which is YAML). `node` is where it must be; empty is anywhere.
 
-    Of the caller's variables that one is passed on by which a container chooses what it has of the driver.
+    Of the caller's variables only the one that selects driver capabilities is passed on.
     """
     said = [{"name": name, "value": environ[name]} for name in (ENV_DRIVER_CAPABILITIES,) if environ.get(name)]
     pod = {
@@ -80,7 +80,7 @@ def manifest_of(ask: RunRequest, *, namespace: str, name: str, uid: int, node: s
 
 
 def why_refused(file: str, text: str) -> str:
-    """What is wrong with the ask, in the words of the command line; empty when it can be understood."""
+    """Errors of the request, in terms of the options; empty if valid."""
     found = read_manifests(file, text, limits=ManifestLimits(), asks=ANY_COUNT)
     if isinstance(found, Refusal):
         return found.sentence()
@@ -88,26 +88,26 @@ def why_refused(file: str, text: str) -> str:
 
 
 def why_doubted(ask: RunRequest) -> str:
-    """What of an ask that can be understood is most likely not what was meant; empty where nothing is."""
+    """Probable mistakes in a valid request; empty if none."""
     doubt = suspicious_memory(ask.memory or "")
     return f"--memory: {doubt}" if doubt else ""
 
 
 def why_not(pod: PodDocument) -> str:
-    """Why the ask of a pod is not served, in the words of the command line."""
+    """Why a pod's request is not served, in terms of the options."""
     if pod.refusal is not None:
         return f"refused: {_in_options(pod.refusal)}"
     return pod.message.removeprefix("waits: ")
 
 
 def _in_options(refusal: Refusal) -> str:
-    """A refusal where the options stand for the keys in which they were asked for."""
+    """A refusal with options in place of annotation keys."""
     named = msgspec.structs.replace(refusal, field=_OPTIONS.get(refusal.field, refusal.field))
     return _KEY.sub(lambda found: _OPTIONS[found[1]], named.sentence())
 
 
 def environment_on(devices: ContainerDevices, environ: Mapping[str, str], *, request: str) -> dict[str, str]:
-    """What the command is told: `environ`, with the slice's variables in place of the caller's own."""
+    """The command's environment: `environ`, with the slice's variables in place of the caller's."""
     kept = {name: value for name, value in environ.items() if name not in OURS and not name.startswith(_MPS)}
     told = {
         "NVIDIA_VISIBLE_DEVICES": devices.visible_devices,
@@ -128,9 +128,9 @@ def environment_on(devices: ContainerDevices, environ: Mapping[str, str], *, req
 
 def may_start(fleet_state: FleetState, pod: PodDocument) -> bool:
     """
-    Whether a pod may run on what it has: its source remembers that, as a gate of Kubernetes is opened by its source.
+    Whether a pod may start: its source remembers the binding, as a gate of Kubernetes is opened by its source.
 
-    Before, nobody might know after the broker was wiped, and the pod would be given another slice (ADR 0005).
+    Before that, a wiped broker would lose the binding, and the pod would get another slice (ADR 0005).
     """
     asked = fleet_state.at("request", AllocationRequested, pod.request)
     held = asked.held if asked is not None else None
@@ -138,7 +138,7 @@ def may_start(fleet_state: FleetState, pod: PodDocument) -> bool:
 
 
 def standing_text(pod: PodDocument | None) -> str:
-    """How the ask stands, for whoever waits for it."""
+    """The request's state, for progress output."""
     if pod is None:
         return "the request is not read yet"
     if pod.state == "waiting":
@@ -149,6 +149,6 @@ def standing_text(pod: PodDocument | None) -> str:
 
 
 def devices_text(pod: PodDocument) -> str:
-    """What was given, for whoever asked."""
+    """The granted slice, for progress output."""
     devices = ", ".join(part.visible_devices for part in pod.containers)
     return f"{pod.message}: {devices}"

@@ -1,1 +1,1 @@
-"""Does: reads the bus, starts and watches processes, prints."""
+"""Effects: reads the bus, starts and supervises processes, prints."""

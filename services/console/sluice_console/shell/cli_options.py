@@ -1,4 +1,4 @@
-"""What many commands share: the options that they have in common, and how they end. Knows no command."""
+"""Options that commands share, and how commands end."""
 
 import signal
 import sys
@@ -33,25 +33,25 @@ Documented = Annotated[
 
 
 def form_of(output: "Literal['wide', 'json', 'yaml'] | None", *, json: bool) -> "OutputFormat":
-    """In which form to print. Raises UsageError when two are asked for."""
+    """The output form. Raises UsageError if two are given."""
     if json and output not in {None, "json"}:
         raise UsageError(f"--json contradicts -o {output}: name one of them")
     return "json" if json else output or "text"
 
 
 class UsageError(CommandError):
-    """What was typed contradicts itself, or needs a person's word where there is no person."""
+    """Contradicting options, or a confirmation is needed and there is no terminal."""
 
     exit_code = EXIT_USAGE
 
 
 def ask(question: str) -> bool:
-    """Put a question to the person at the terminal; anything but y and yes is no."""
+    """Ask the user for confirmation; anything but y and yes is no."""
     return answered(f"{question} [y/N] ").lower() in {"y", "yes"}
 
 
 def answered(question: str) -> str:
-    """What the person at the terminal answers. Raises KeyboardInterrupt for Ctrl-C."""
+    """The user's answer from the terminal. Raises KeyboardInterrupt for Ctrl-C."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
         # In a task the first Ctrl-C only marks it as cancelled, and a wait for a line goes on.
@@ -65,7 +65,7 @@ def answered(question: str) -> str:
 
 
 def agreed(question: str, *, yes: bool) -> bool:
-    """Whether somebody says yes to what hurts others. Raises UsageError where nobody is there to be asked."""
+    """Whether the user confirms. Raises UsageError without a terminal."""
     if yes:
         return True
     if not sys.stdin.isatty():
@@ -83,7 +83,7 @@ def run(work: Coroutine[object, object, int]) -> int:
     from sluice.runtime import logs
     from sluice.runtime.bus import BusError
 
-    logs.configure(service="console", run="", level="error", form="text")  # what people need is said, not logged
+    logs.configure(service="console", run="", level="error", form="text")  # commands print, not log
     try:
         return asyncio.run(work)
     except BusError as error:

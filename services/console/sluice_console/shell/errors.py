@@ -1,7 +1,7 @@
-"""How a command says that it cannot do what it was asked for. It imports nothing, for every command starts with it."""
+"""Base of the errors of commands. Imports nothing, because every command loads it."""
 
 
 class CommandError(Exception):
-    """What could not be done: one sentence for the person who asked. The command ends with `exit_code`."""
+    """The command failed: one sentence for the user. It ends with `exit_code`."""
 
     exit_code = 1

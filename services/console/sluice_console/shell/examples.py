@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def examples_dir() -> Path:
-    """The folder of examples. Raises FileNotFoundError when this installation has none."""
+    """The folder of examples. Raises FileNotFoundError if this installation has none."""
     packaged = Path(__file__).parents[1] / "examples"
     checkout = Path(__file__).parents[4] / "examples"
     for directory in (packaged, checkout):

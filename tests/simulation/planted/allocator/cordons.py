@@ -23,7 +23,7 @@ def _nodes_only(_original: Any) -> Any:
 
 def _everybody_there(original: Any) -> Any:
     def why_drained(desk: Any, grant: Any) -> Any:
-        """Whoever has a slice on a drained node goes, wherever its pod runs."""
+        """A pod with a slice on a drained node is evicted wherever it runs."""
         request = grant.booking.request
         before = desk.world.bindings.get(request)
         desk.world.bindings[request] = Bound(

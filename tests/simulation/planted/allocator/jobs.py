@@ -37,7 +37,7 @@ def _half_kept(_original: Any) -> Any:
 
 def _never_whole(_original: Any) -> Any:
     def runs_whole(*_arguments: Any) -> bool:
-        """Whoever is beyond the size waits for as many more, be it that the job runs."""
+        """Pods beyond the size wait for as many more, even if the job runs."""
         return False
 
     return runs_whole

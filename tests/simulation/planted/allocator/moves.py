@@ -56,7 +56,7 @@ def _two_in_one_place(original: Any) -> Any:
 
 def _kept_for_ever(_original: Any) -> Any:
     def over(_desk: Any, _grant: Any, _phase: str, _limit_s: float, _why: str) -> None:
-        """A place is kept until somebody comes, and nobody may ever come."""
+        """A place is kept until a replacement comes, which may never happen."""
 
     return over
 

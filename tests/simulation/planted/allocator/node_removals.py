@@ -29,7 +29,7 @@ def _closed_is_believed(original: Any) -> Any:
 
 def _while_open(original: Any) -> Any:
     def settle_removed(desk: Any, node: Any) -> bool:
-        """The grants are closed first, and the head is left to whoever opens the node again."""
+        """The grants are closed first, and the head is left to the next adoption."""
         heads, desk.world.heads = desk.world.heads, {}
         try:
             removed: bool = original(desk, node)
@@ -42,7 +42,7 @@ def _while_open(original: Any) -> Any:
 
 def _at_once(original: Any) -> Any:
     def quick_allocator(closing_ttl_s: int) -> Any:
-        """Nobody gives the agent time to say that it lives."""
+        """The agent gets no time to publish."""
         return replace(original(closing_ttl_s), removed_grace_s=0.0)
 
     return quick_allocator
@@ -108,7 +108,7 @@ def _at_once_again(_original: Any) -> Any:
 
 def _opened_unheard(_original: Any) -> Any:
     def holds_up(_self: Any, _node: Any) -> bool:
-        """What is known of a node opens it, whoever has closed its head meanwhile."""
+        """Known data of a node adopts it, although its head was closed meanwhile."""
         return False
 
     return holds_up
@@ -124,7 +124,7 @@ def _gone_in_another_life(_original: Any) -> Any:
 
 def _gone_for_good(_original: Any) -> Any:
     def may_be_entered_again(_desk: Any, _node: Any, _allocation: Any) -> bool:
-        """What is closed with its node is over, whoever speaks."""
+        """A slice closed with its node is over, whatever is published."""
         return False
 
     return may_be_entered_again
@@ -140,14 +140,14 @@ def _a_removed_node_has_nothing(original: Any) -> Any:
 
 def _released_over_nothing(_original: Any) -> Any:
     def release_lost(desk: Any, request: Any, _asked: Any, cause: str) -> None:
-        """Who has lost his slice is told so at once, whatever was said before."""
+        """A lost slice is reported at once, whatever was published before."""
         release(desk, request, cause)
 
     return release_lost
 
 
 def _often(plan: Plan) -> Plan:
-    """Three nodes are removed, and nobody loses his journal."""
+    """Three nodes are removed, and no journal is lost."""
     faults = tuple(fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed"})
     return removing(replace(plan, faults=faults), Random(f"often {plan.seed}"), 3)
 
@@ -209,7 +209,7 @@ OPEN_WHILE_CLOSING = PlantedBug(
 """Too rare for chance: an answer is lost, and an agent speaks meanwhile. Played by a schedule alone."""
 
 NEVER_BEGUN_ANEW = PlantedBug(
-    "removal grace never restarted",
+    "time never restarted",
     "a place that somebody has, to somebody else",
     ("I1", "I4", "I11", "opened before use", "undisturbed"),
     ((Removals, "may_be_shut", _at_once_again),),
@@ -230,7 +230,7 @@ OPENED_UNHEARD = PlantedBug(
     ("I1",),
     ((Unheard, "holds_up", _opened_unheard),),
 )
-"""The same: he must hear the end of the head before he hears why."""
+"""The same: the end of the head has to arrive before its reason."""
 
 GONE_IN_ANOTHER_LIFE = PlantedBug(
     "removal close of any incarnation",

@@ -19,7 +19,7 @@ def _booked_is_nobody(_original: Any) -> Any:
 
 def _ports_are_free(_original: Any) -> Any:
     def is_taken(_self: Any, _node: Any, _ports: Any) -> bool:
-        """Nobody looks at the ports of a host."""
+        """Host ports are not checked."""
         return False
 
     return is_taken

@@ -23,7 +23,7 @@ def _only_where_room_is_told(original: Any) -> Any:
 
 def _free_at_revoke(original: Any) -> Any:
     def rebook(self: Any, allocation: Any) -> bool:
-        """Whose slice is being taken away counts no longer, though his processes may run for minutes."""
+        """A slice being revoked does not count, though its processes may run for minutes."""
         before = self.desk.world.ledger.get(allocation)
         freed: bool = original(self, allocation)
         if isinstance(before, Revoke) and self.desk.fleet.booking(allocation) is not None:
@@ -39,7 +39,7 @@ def _limited(plan: Plan) -> Plan:
 
 CROWDING_BUGS = (
     PlantedBug(
-        "pods counted only where room is published",
+        "pods counted where room is reported",
         "the CPU of a node's pods, to more of them than its operator allows",
         ("pods per node",),
         ((Node, "take", _only_where_room_is_told),),

@@ -33,7 +33,7 @@ def _never_is_ignored(original: Any) -> Any:
 
 def _nobody_asked(original: Any) -> Any:
     def may_go_at(desk: Any, allocation: Any, entry: Any) -> Any:
-        """Whoever has a lower priority goes, whatever it said of itself."""
+        """Any pod of lower priority is evicted, whatever it opted for."""
         request = getattr(getattr(entry, "booking", None), "request", None)
         asked = desk.world.requests.get(request)
         if getattr(asked, "leeway", None) is None:
@@ -58,7 +58,7 @@ def _waits_for_nobody(original: Any) -> Any:
 
 def _evicted_first(original: Any) -> Any:
     def why_evict(desk: Any, request: Any, entries: Any) -> Any:
-        """A pod is evicted for whoever waits and is more important, in the hope that its place will do."""
+        """A pod is evicted for a more important waiting one, in the hope that its place fits."""
         asked = desk.world.requests.get(request)
         head = desk.queue.head_after(None)
         if getattr(asked, "leeway", None) is not None and asked.leeway.preemptible and entries and head is not None:
@@ -84,7 +84,7 @@ def _place_given_away(original: Any) -> Any:
 
 def _guarantee_ignored(_original: Any) -> Any:
     def keeps_guarantees(*_asked: Any) -> bool:
-        """Whoever may go, goes."""
+        """Every pod that may be evicted is."""
         return True
 
     return keeps_guarantees
@@ -134,7 +134,7 @@ PREEMPTION_BUGS = (
         _all_preempting,
     ),
     PlantedBug(
-        "victims without opt-in",
+        "no request asked",
         "a pod that never said it may go",
         ("twice opt-in",),
         ((preempting, "_may_go_at", _nobody_asked),),

@@ -39,7 +39,7 @@ def _free_at_revoke(original: Any) -> Any:
 
 def _victims_of_others_relax(_original: Any) -> Any:
     def booked(desk: Any, _namespace: str, allocations: Any) -> Any:
-        """Whoever makes room makes it in the quota of whom the room is for, too (tensor-fusion B7)."""
+        """Evicted pods also make room in the quota of the request's namespace (tensor-fusion B7)."""
         bookings = (desk.fleet.booking(each) for each in allocations)
         return (desk.fleet.usage_of(booking.devices) for booking in bookings if booking is not None)
 
@@ -123,7 +123,7 @@ QUOTA_BUGS = (
     ),
     PlantedBug(
         "victims of others relax",
-        "likewise, to whoever may evict",
+        "likewise, to any pod that may evict",
         ("quota",),
         ((quotas, "_booked", _victims_of_others_relax),),
         _evicting,

@@ -12,7 +12,7 @@ from sluice_allocator.core.desk import Desk
 
 def _by_what_is_there(original: Any) -> Any:
     def refusal(desk: Desk, asked: AllocationRequested) -> Refusal | None:
-        """What no model that is known by now has is refused, and nobody looks at that again."""
+        """A request that no known model can serve is refused, and never tried again."""
         names = {profile.name for model in desk.fleet.models() for profile in model.profiles}
         for claim in asked.claims:
             if claim.profile is not None and claim.profile not in names:

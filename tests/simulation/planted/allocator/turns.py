@@ -23,7 +23,7 @@ _ALL_OF_ONE = Ask((("sluice.dev/gpus", "1"),), ("main",), (Device("whole"),))
 
 def _nobody_ages(_original: Any) -> Any:
     def promise_places(_desk: Any) -> None:
-        """Turns are kept, and nothing is promised: whoever fits a piece takes it."""
+        """Turns are kept, and nothing is reserved: any fitting request takes a freed piece."""
 
     return promise_places
 
@@ -86,7 +86,7 @@ def _forgotten_by_the_wipe(original: Any) -> Any:
 
 
 def replace_after(grant: Grant) -> Grant:
-    """The same, waiting for nobody."""
+    """The same, waiting for no pod."""
     return Grant(revision=grant.revision, incarnation=grant.incarnation, booking=grant.booking, adopted=grant.adopted)
 
 
@@ -100,7 +100,7 @@ def _begun_too_early(_original: Any) -> Any:
 
 def _holders_of_others(_original: Any) -> Any:
     def is_a_promise(_record: Any) -> bool:
-        """A promise that is revoked waits until nobody is on its GPU, as if its own tenant might be."""
+        """A revoked promise waits until its GPU is empty, as if its own tenant might be there."""
         return False
 
     return is_a_promise
@@ -110,7 +110,7 @@ def own_home_only(_: Any) -> Any:
     """A GPU that was granted whole is kept by the MPS server of those who share it."""
 
     def has_home(grant: Any, _state: Any) -> bool:
-        """Only a share's own home has a server that is nobody's."""
+        """Only a share's own device has a free server."""
         return grant.share is not None
 
     return has_home
@@ -131,7 +131,7 @@ def _wiped(plan: Plan) -> Plan:
 
 
 def _two_on_a_full_fleet(plan: Plan) -> Plan:
-    """Nobody leaves, so that very many wait, and both allocators promise before they read what the other has."""
+    """No pod ends, so that very many wait, and both allocators promise before they read each other's promises."""
     pods = tuple(replace(life, removed_at=None) for life in plan.pods)
     weather = replace(plan.weather, stall=max(plan.weather.stall, 0.15))
     return replace(plan, allocators=2, both_active=True, pods=pods, weather=weather)
@@ -155,7 +155,10 @@ def _shares_or_gives_up(number: int, life: PodLife) -> PodLife:
 STARVING_BUGS = (
     PlantedBug("no aging", "a large pod's turn, for ever", ("aging",), ((allocator, "promise_places", _nobody_ages),)),
     PlantedBug(
-        "reservation given up early",
+        "no request ages", "a large pod's turn, for ever", ("aging",), ((allocator, "promise_places", _nobody_ages),)
+    ),
+    PlantedBug(
+        "given up early",
         "a large pod's turn, each time that a half of its place is free",
         ("aging", "turn"),
         ((standing, "why_give_up", _given_up_early),),
@@ -184,7 +187,8 @@ BOTH_KEPT = PlantedBug(
 )
 """Found in few random worlds: two allocators have to see different fleets at the same moment."""
 TURN_BUGS = (
-    PlantedBug("reservation not booked", "a promised place", ("turn", "I1"), ((Allocator, "_rebook", _not_booked),)),
+    PlantedBug("promise not booked", "a promised place", ("turn", "I1"), ((Allocator, "_rebook", _not_booked),)),
+    PlantedBug("promise waits for no pod", "a slice still in use", ("I1", "I2"), ((Desk, "grant", _waits_for_nobody),)),
     PlantedBug(
         "reservation ignores its tenants", "a slice still in use", ("I1", "I2"), ((Desk, "grant", _waits_for_nobody),)
     ),

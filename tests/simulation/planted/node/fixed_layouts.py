@@ -41,7 +41,7 @@ def _in_pairs(plan: Plan) -> Plan:
 
 def _nothing_is_kept(_original: Any) -> Any:
     def is_kept(*_arguments: Any) -> bool:
-        """What a tenant leaves is destroyed, whoever made it."""
+        """What a tenant leaves is destroyed, also if others made it."""
         return False
 
     return is_kept
@@ -57,7 +57,7 @@ def _nothing_is_taken(_original: Any) -> Any:
 
 def _bookings_do_not_count(original: Any) -> Any:
     def state(self: Any, _instances: Any, *, blocked: Any = ()) -> Any:
-        """What is there can be had, whoever has it."""
+        """An existing instance is available, also if it has an owner."""
         return original(self, (), blocked=blocked)
 
     return state
@@ -87,28 +87,28 @@ def _rounded_up_on_each(original: Any) -> Any:
 FIXED_BUGS = (
     PlantedBug(
         "destroys an instance of a fixed layout",
-        "the partitioning of a GPU that is his own",
+        "the partitioning of a GPU that the user owns",
         ("I13",),
         ((fixed_layouts, "is_kept", _nothing_is_kept),),
         _fixed,
     ),
     PlantedBug(
         "creates on a GPU with a fixed layout",
-        "the place where his administrator's instance was to be, with the pod that waits for it",
+        "the place where the administrator's instance was to be, with the pod that waits for it",
         ("fixed layout",),
         ((fixed_layouts, "is_to_be_taken", _nothing_is_taken),),
         _fixed,
     ),
     PlantedBug(
         "gives one instance of a fixed layout to two",
-        "a device that is his alone",
+        "a device of its own",
         ("I1",),
         ((FixedLayoutTable, "state", _bookings_do_not_count),),
         _fixed,
     ),
     PlantedBug(
         "cuts up a fixed layout",
-        "an answer, for the place that he is granted is never made",
+        "an answer, for the granted place is never created",
         ("I2",),
         ((fleet, "layout_of", _fixed_or_not),),
         _fixed,

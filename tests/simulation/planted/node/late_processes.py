@@ -16,7 +16,7 @@ from sluice_node_agent.core.slices.controller import SliceController
 
 def _an_empty_device_is_enough(_original: Any) -> Any:
     def to_empty(work: Any, number: int, state: Any, token: int) -> Any:
-        """Section 5 broken: it is asked who is on the device, and whoever has not opened it yet is not."""
+        """Section 5 broken: processes are looked up, and one that has not opened the device yet is missed."""
         return destroy._to_empty_device(work, number, state, token) if number not in work.free_of_holders else None
 
     return to_empty
@@ -24,7 +24,7 @@ def _an_empty_device_is_enough(_original: Any) -> Any:
 
 def _unseen_is_nobody(original: Any) -> Any:
     def take_result(record: Any, sent: Any, result: Any, state: Any) -> Any:
-        """A look that could not be made found nobody."""
+        """A failed lookup counts as no process."""
         if isinstance(result, TenantsUnseen):
             result = TenantsListed(result.token, ())
         return original(record, sent, result, state)
@@ -82,8 +82,8 @@ WRITTEN_ONCE = PlantedBug(
 LINGERING_BUGS = (
     EMPTY_IS_ENOUGH,
     PlantedBug(
-        "unreadable processes count as none",
-        "its device, to a process that nobody could see",
+        "unseen is no process",
+        "its device, to a process that could not be seen",
         ("LAW 3", "I1"),
         ((destroy, "take_result", _unseen_is_nobody),),
         _all_open_late,

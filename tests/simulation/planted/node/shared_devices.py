@@ -124,7 +124,7 @@ def _limits_not_raised(_original: Any) -> Any:
 
 def _sizes_guessed(_original: Any) -> Any:
     def is_unknown(_self: Any, _gpu: Any) -> bool:
-        """A GPU that has told nobody how large it is has some size or other."""
+        """A GPU of unreported size has some size or other."""
         return False
 
     return is_unknown
@@ -168,7 +168,7 @@ def _warm_with_its_compute_instance(original: Any) -> Any:
 
 
 def _sharing(plan: Plan) -> Plan:
-    """Everybody who is not refused anyway shares, and nobody for long."""
+    """All pods that are not refused share, each for a short time."""
     dice = Random(f"focus {plan.seed}")
     lives = tuple(
         replace(life, pod=shared(life.pod, dice), removed_at=life.removed_at or life.made_at + 8.0, edited_at=None)
@@ -288,7 +288,7 @@ HOME_BUGS = (
     ),
     PlantedBug(
         "sizes guessed",
-        "SMs that were granted, for as long as his processes live",
+        "SMs that were granted, for as long as the processes live",
         ("MPS",),
         ((Devices, "is_unknown", _sizes_guessed),),
         _silent_when_agents_start,

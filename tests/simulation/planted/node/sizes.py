@@ -38,7 +38,7 @@ def _nobody_uses_it(_original: Any) -> Any:
 
 def _only_as_it_was_looked_at(_original: Any) -> Any:
     def clients_by_now(_work: Any, _homes: Any) -> Any:
-        """Nobody looks who was a client."""
+        """Former clients are not checked."""
         return ()
 
     return clients_by_now
@@ -55,7 +55,7 @@ def _the_ticket_stays(original: Any) -> Any:
 
 def _told_at_once(_original: Any) -> Any:
     def is_served(_grant: Any, _state: Any) -> Any:
-        """The pod is told before its server lets it have that."""
+        """The pod is informed before its server allows the new size."""
         return True
 
     return is_served
@@ -69,19 +69,19 @@ SIZE_BUGS = (
         ((Desk, "counted", _new_size_at_once),),
     ),
     PlantedBug(
-        "failed resize counts as before",
-        "nobody else's share can be changed, and a namespace has less, for a size that is long given up",
+        "as before when it ails",
+        "no other share can be changed, and a namespace has less, for a size that is long given up",
         ("I2",),
         ((sizes, "is_resize_done", _as_before_when_it_ails),),
     ),
     PlantedBug(
-        "old clients ignored at a resize",
+        "it is unused",
         "memory that is still used is promised to a neighbour",
         ("I2",),
         ((resize, "_homes_used_more", _nobody_uses_it),),
     ),
     PlantedBug(
-        "no client check at a resize",
+        "processes are not checked",
         "memory that is still used is promised to a neighbour",
         ("I2",),
         ((resize, "_clients_by_now", _only_as_it_was_looked_at),),
@@ -93,8 +93,8 @@ SIZE_BUGS = (
         ((reconcile, "begin", _the_ticket_stays),),
     ),
     PlantedBug(
-        "new size published at once",
-        "a container is told of more than its server gives",
+        "told at once",
+        "a container reads of more than its server gives",
         ("MPS",),
         ((resize, "is_served", _told_at_once),),
     ),

@@ -1,4 +1,4 @@
-"""Bugs planted in how an agent keeps its token schedulers: who is known to them, with which size, and who is told."""
+"""Planted bugs in how an agent keeps its token schedulers: which processes they know, with which size, and reports."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ def _unnoticed(original: Any) -> Any:
 
 def _let_go_first(original: Any) -> Any:
     def is_in_it(work: Any, device: Any) -> bool:
-        """Who is leaving is held to no time any more, though his processes are there."""
+        """A leaving pod is not held to its time any more, though its processes are there."""
         return bool(original(work, device)) and work.record.phase in {"making", "ready"}
 
     return is_in_it
@@ -54,7 +54,7 @@ def _one_door(_original: Any) -> Any:
 
 def _kept_quiet(_original: Any) -> Any:
     def unheld(_owner: str, _state: Any, _key: Any) -> tuple[int, ...]:
-        """Who computes beside the quota is told to nobody."""
+        """Computing beside the quota is not reported."""
         return ()
 
     return unheld
@@ -72,15 +72,15 @@ def _believed_before_it_is_set(original: Any) -> Any:
 
 TIME_BUGS = (
     PlantedBug(
-        "scheduler configured once",
+        "a scheduler is informed once",
         "a pod that came later waits without a token for ever, or computes without one",
         ("time",),
         ((lifecycle, "_to_keep", _told_once),),
         with_time,
     ),
     PlantedBug(
-        "dead scheduler counted as running",
-        "after a defect nobody is held to his time until the agent is started again",
+        "a dead scheduler passes for one",
+        "after a defect no process is held to its time until the agent is restarted",
         ("time",),
         ((lifecycle, "_seen", _unnoticed),),
         with_time,
@@ -107,8 +107,8 @@ TIME_BUGS = (
         with_time,
     ),
     PlantedBug(
-        "silent processes not reported",
-        "a program that is linked statically takes all of the time, and nobody knows why",
+        "silent processes are not reported",
+        "a statically linked program takes all of the time, and the reason is unknown",
         ("time",),
         ((slice_status, "unheld_clients", _kept_quiet),),
         with_time,

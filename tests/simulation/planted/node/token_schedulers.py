@@ -25,7 +25,7 @@ class ForgetsTheDead(TokenScheduler):
 
 
 class NeverStops(TokenScheduler):
-    """Who goes on goes on, whoever waits."""
+    """A running process continues, although others wait."""
 
     def _may_go_on(self, tenant: Tenant, hold: HeldToken, now_us: int) -> bool:
         ask = tenant.asks.get(hold.connection)
@@ -50,7 +50,7 @@ class SleepsThrough(TokenScheduler):
 
 
 class BelievesAnybody(TokenScheduler):
-    """Whoever names a token has given it back."""
+    """Naming a token counts as returning it."""
 
     def _hold_of(self, tenant: Tenant, connection: Connection, token: int) -> HeldToken | None:
         return tenant.hold

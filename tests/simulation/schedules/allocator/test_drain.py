@@ -63,7 +63,7 @@ def run_together(scene: Scene) -> Before:
 
 
 def play(scene: Scene, before: Before) -> None:
-    """Everybody leaves a drained node and runs on the other, each asked for anew once; then it is used again."""
+    """All pods leave a drained node and run on the other, each requested once more; then it is used again."""
 
     def has_moved(name: str) -> bool:
         bound = scene.bound(name)
@@ -96,7 +96,7 @@ def test_everybody_leaves_a_drained_node_and_runs_elsewhere() -> None:
     [("allocator-a", 1), ("allocator-a", 2), ("pod-watcher", 1), ("agent-node-0", 1), ("agent-node-1", 2)],
 )
 def test_a_drain_outlives_whoever_is_killed_at_any_step(killed: str, allocators: int, steps: range) -> None:
-    """Killed in the middle of the n-th event since the word: nobody is evicted twice, and nobody is forgotten."""
+    """Killed in the middle of the n-th event since the message: no pod is evicted twice, and none is forgotten."""
     for step in steps:
         scene = _scene(*TWO_NODES, allocators=allocators)
         before = run_together(scene)
@@ -116,7 +116,7 @@ def test_a_drain_goes_on_in_a_bad_network() -> None:
 
 
 def test_a_drain_that_is_said_again_after_a_wipe_goes_on() -> None:
-    """The broker forgets the word and the orders; who said it says it again, and whoever is adopted there goes."""
+    """The broker forgets the message and the orders; its writer repeats it, and pods adopted there are evicted."""
     scene = _scene(*TWO_NODES)
     before = run_together(scene)
     scene.host("pod-watcher").kill()
@@ -187,7 +187,7 @@ def test_only_the_drained_gpu_of_a_node_is_left_and_nothing_comes_there() -> Non
 
 
 def is_told(scene: Scene, name: str, why: WaitReason) -> bool:
-    """Whether a pod waits, and is told that this is a reason."""
+    """Whether a pod waits with this as a reason."""
     said = scene.value(f"sluice.waiting.{scene.request(name)}")
     return isinstance(said, Pending) and why in {each.reason for each in said.reasons}
 
@@ -215,7 +215,7 @@ def cordon_a_promise(scene: Scene) -> tuple[str, str]:
 
 
 def test_a_promise_on_a_node_that_is_cordoned_is_given_back() -> None:
-    """A large pod would wait for a place that it may not have, and nobody else could have it either."""
+    """A large pod would wait for a place that it may not have, and that would be blocked for all others."""
     scene = _scene(*TWO_NODES)
     promised, other = cordon_a_promise(scene)
     scene.until(lambda: not scene.world.judge.promises(promised))

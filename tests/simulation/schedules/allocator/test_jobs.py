@@ -88,7 +88,7 @@ def test_a_wiped_broker_in_the_middle_leaves_no_half_of_a_job() -> None:
 
 
 def test_a_running_job_is_not_disturbed_by_a_wiped_broker() -> None:
-    """Its source remembers what each is bound to: nobody waits for the others again, nothing is given back."""
+    """Its source remembers each binding: no pod waits for the others again, nothing is released."""
     scene = Scene(*TWO_NODES)
     names = ask_for(scene, "train")
     scene.until(lambda: runs_whole(scene, names))
@@ -123,7 +123,7 @@ def test_what_half_a_job_held_serves_others_when_the_rest_finds_nothing() -> Non
 
 
 def test_half_a_job_that_is_kept_for_ever_is_noticed() -> None:
-    """The same with the rule broken: nobody else is served, and the judge says for whom the place is held."""
+    """The same with the rule broken: no other pod is served, and the judge says for which the place is held."""
     scene = Scene(*TWO_NODES)
     with planted(HALF_KEPT):
         with pytest.raises(AssertionError):

@@ -70,7 +70,7 @@ def has_moved(scene: Scene, before: Bound) -> bool:
 
 
 def play(scene: Scene, landed: list[Write], before: Bound, longest_s: float = 60.0) -> None:
-    """The mover comes to its new place, asked for anew once; and whoever waits for its old one has that."""
+    """The moved pod comes to its new place, requested once more; a request that waits for its old one gets that."""
     scene.until(lambda: has_moved(scene, before), longest_s)
     if "large" in scene.world.folder.pods:
         scene.until(lambda: scene.runs("large"), longest_s)
@@ -102,7 +102,7 @@ def test_a_place_that_was_booked_is_handed_over(begins: Begins) -> None:
 def test_a_move_outlives_whoever_is_killed_at_any_step(
     begins: Begins, killed: str, allocators: int, steps: range
 ) -> None:
-    """Killed in the middle of the n-th event since the new place was booked: nobody goes twice, or for nothing."""
+    """Killed in the middle of the n-th event since the new place was booked: no pod moves twice, or for nothing."""
     handed = 0
     for step in steps:
         scene = begins(allocators=allocators)

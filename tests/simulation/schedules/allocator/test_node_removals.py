@@ -82,7 +82,7 @@ def test_the_judge_blames_nobody_who_goes_by_a_release_of_before_a_wipe_while_it
 
 
 def test_a_pod_that_was_asked_for_anew_is_released_with_its_second_node() -> None:
-    """Whoever was served elsewhere once would wait for ever for what is gone for good."""
+    """A pod served elsewhere once would wait without end for a slice that is gone for good."""
     scene = Scene(MIG_NODE, MIG_NODE, MIG_NODE)
     scene.pod("a", sliced("7g.40gb"))
     lost = []
@@ -194,19 +194,19 @@ def test_a_pod_whose_node_was_removed_after_a_wipe_is_released_and_not_served_el
 
 
 def test_what_its_agent_gave_back_does_not_go_with_a_node_that_was_removed_once() -> None:
-    """Who looks after a run would be told of a tenant who lost his slice, and hunt for an error that is not there."""
+    """An operator would read of a lost slice, and hunt for an error that is not there."""
     scene = Scene()
     landed = scene.landed()
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))
     scene.strike("node removed", "node-0", number=BY_MISTAKE)
     scene.until(lambda: any(isinstance(w.message, NodeOpened) for w in landed))
-    scene.wait(20.0)  # its agent lives, and nobody would close anything of its node
+    scene.wait(20.0)  # its agent lives, and nothing of its node is closed
     lost = scene.lose(lambda _host, write: isinstance(write.message, Released), times=1)
     scene.remove("a")
     scene.until(lambda: bool(lost))
     scene.world.broker.wipe()
-    scene.wait(2.0)  # it is said again while the bus knows nothing, not even of the removal
+    scene.wait(2.0)  # it is published again while the bus has nothing, not even the removal
     assert not closed_with_node(landed)
     scene.world.broker.ensure()
     scene.finish()
@@ -361,7 +361,7 @@ def its_end_lands_in_another_life_of_the_bus() -> None:
 
 
 def test_a_pod_keeps_its_slice_although_its_end_lands_in_another_life_of_the_bus() -> None:
-    """There nobody has said that its node is gone, and its agent lives."""
+    """Its node was not declared gone, and its agent lives."""
     assert_played(its_end_lands_in_another_life_of_the_bus, GONE_IN_ANOTHER_LIFE)
 
 
@@ -401,14 +401,14 @@ def its_loss_is_told_in_another_life_of_the_bus() -> None:
 
 
 def test_a_pod_keeps_its_slice_although_its_loss_is_told_in_another_life_of_the_bus() -> None:
-    """Its source would end it: nobody there has said that its node is gone, and its agent lives."""
+    """Its source would end it, though its node was not declared gone and its agent lives."""
     assert_played(its_loss_is_told_in_another_life_of_the_bus, RELEASED_OVER_NOTHING)
 
 
 def one_has_not_heard_that_a_node_is_back() -> None:
     """
-    The broker was wiped, and the node of a pod removed; it is back, and one allocator has entered what it has. The
-    other hears nothing while its agent has its time. Nobody is bound, for what says that its slice is ready is lost.
+    The broker was wiped, and the node of a pod removed; it is back, and one allocator has entered its slices. The other
+    is cut off while its agent has its time. No pod is bound, because the message that its slice is ready is lost.
     """
     scene = Scene(MIG_NODE, allocators=2)
     scene.pod("a", sliced("7g.40gb"))
@@ -434,13 +434,13 @@ def one_has_not_heard_that_a_node_is_back() -> None:
 
 
 def test_a_pod_is_not_released_by_who_has_not_heard_that_its_node_is_back() -> None:
-    """Its slice is there, and the ledger says so: whoever reads late must be refused."""
+    """Its slice is there, and so is its ledger entry: a late reader must be refused."""
     assert_played(one_has_not_heard_that_a_node_is_back, REMOVED_HAS_NOTHING)
 
 
 @pytest.mark.parametrize("is_said_again", [False, True])
 def test_the_judge_knows_that_a_pod_is_released_again_as_it_was(is_said_again: bool) -> None:
-    """A node is silent when its pod is released; that has no answer, and is said again when the agent is back."""
+    """A node is silent when its pod is released; that is unanswered, and is repeated when the agent is back."""
     scene = Scene(MIG_NODE)
     scene.pod("a", sliced("1g.5gb"))
     scene.until(lambda: scene.runs("a"))

@@ -96,7 +96,7 @@ def ends_before_it_is_decided(*, lost: int) -> Scene:
     ("killed", "allocators"), [("allocator-a", 1), ("allocator-a", 2), ("pod-watcher", 1), ("agent-node-0", 2)]
 )
 def test_a_preemption_outlives_whoever_is_killed_at_any_step(killed: str, allocators: int, steps: range) -> None:
-    """Killed in the middle of the n-th event since it asked: nobody goes twice, and the place is not lost to others."""
+    """Killed in the middle of the n-th event since its request: no pod is evicted twice, and the place is not lost."""
     for step in steps:
         scene = two_have_to_go(allocators=allocators)
         scene.kill_after(killed, step)
@@ -109,7 +109,7 @@ def test_a_preemption_in_a_bad_network_costs_nobody_twice() -> None:
 
 
 def test_a_place_is_had_although_a_pod_of_a_guaranteed_namespace_ends_before_its_grant_has_an_answer() -> None:
-    """It was decided while the other stood there, and has to be sent again as it is: nobody is to blame for it."""
+    """It was decided while the other stood there, and has to be repeated unchanged: that is no error."""
     scene = guaranteed_one()
     landed = scene.landed()
     lost = scene.lose(lambda host, write: is_for_service(host, write) and not is_revoked(landed))
@@ -142,7 +142,7 @@ def test_nobody_goes_for_a_pod_that_is_deleted_before_its_grant_has_an_answer() 
 
 
 def test_the_judge_blames_nobody_for_a_guarantee_that_was_heard_of_only_in_the_life_before() -> None:
-    """It was under way to the allocator when the broker was wiped, and nobody has said it again."""
+    """It was on its way to the allocator when the broker was wiped, and was not published again."""
     scene = guaranteed_one()
     scene.remove("stays")
     scene.until(lambda: not scene.world.judge.held("node-1"))
@@ -198,7 +198,7 @@ def test_two_who_are_served_by_one_word_leave_a_namespace_what_it_is_guaranteed(
 
 
 def test_the_judge_sees_that_somebody_is_counted_on_twice() -> None:
-    """Without chance: where the second counts on him, the judge speaks up."""
+    """It has no chance: when the second counts on it, the judge reports it."""
     with planted(COUNTED_ON_TWICE), pytest.raises(ViolationError) as found:
         one_word_serves_two()
     assert found.value.rule == "guaranteed"
@@ -255,7 +255,7 @@ def _booked(name: str, namespace: str, *, instead_of: str = "") -> Grant:
 
 
 def test_the_judge_lets_count_again_who_was_to_go_for_a_grant_that_was_given_up() -> None:
-    """He stays after all when another is evicted; that grant is late, and his own namespace gives him up meanwhile."""
+    """It stays after all when another is evicted; that grant is late, and its own namespace gives it up meanwhile."""
     scene = Scene(MIG_NODE, quotas=(QuotaSaid(0.0, "den", guaranteed=(1, None, None)),))
     judge, books, allocator = scene.world.guarantees, scene.world.judge, scene.host("allocator-a")
 
@@ -323,7 +323,7 @@ def test_a_guarantee_that_is_said_again_after_a_wipe_binds_what_is_decided_after
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_only_a_place_that_is_kept_for_a_moved_pod_goes_to_who_is_less_important(is_kept: bool) -> None:
-    """Nobody is there; what its pod said of moves may have been edited since, and its grant have landed late."""
+    """No pod is there; what its pod said of moves may have been edited since, and its grant have landed late."""
     scene = Scene(MIG_NODE, A30_NODE)
     scene.pod("moved", ranked("1g.5gb", 1, preemptible=True))
     scene.pod("comes", ranked("1g.6gb", 0))

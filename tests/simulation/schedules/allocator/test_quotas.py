@@ -44,7 +44,7 @@ def limit(scene: Scene, total: tuple[int | None, int | None, int | None]) -> Non
 
 
 def waits_for_quota(scene: Scene, name: str) -> bool:
-    """Whether a pod is told that its namespace's limit is in the way."""
+    """Whether a pod waits because of its namespace's limit."""
     said = scene.value(f"sluice.waiting.{scene.request(name)}")
     return isinstance(said, Pending) and said.reasons[0].reason is WaitReason.QUOTA_EXCEEDED
 
@@ -53,7 +53,7 @@ def test_a_pod_waits_for_its_quota_and_runs_when_another_of_its_namespace_has_en
     """Its slice has to be gone, not only revoked: the other's processes linger."""
     scene = Scene()
     limit(scene, ONE)
-    scene.wait(HEARD_AFTER_S)  # nobody can say that he has not heard of it
+    scene.wait(HEARD_AFTER_S)  # every process has read it
     scene.pod("a", sliced("1g.5gb"), lingers_s=6.0)
     scene.until(lambda: scene.runs("a"))
     scene.pod("b", sliced("1g.5gb"))
@@ -102,7 +102,7 @@ def test_a_quota_that_comes_late_and_an_allocator_that_starts_late_count_what_ru
 
 
 def test_two_allocators_together_stay_within_a_quota() -> None:
-    """Many pods at once, seen by both: what is bound is what may be had, whoever granted it."""
+    """Many pods at once, read by both: bound is what the quota allows, whichever granted it."""
     scene = Scene(MIG_NODE, MIG_NODE, allocators=2)
     limit(scene, (3, None, None))
     for number in range(8):
@@ -119,7 +119,7 @@ def raise_and_lower(scene: Scene, killed: str = "", step: int = 0) -> None:
     scene.pod("first", sliced("1g.5gb"), lingers_s=3.0)
     scene.until(lambda: scene.runs("first"), longest_s=60.0)
     say(scene, ONE)
-    scene.wait(HEARD_AFTER_S)  # nobody can say that he has not heard of it
+    scene.wait(HEARD_AFTER_S)  # every process has read it
     if killed:
         scene.kill_after(killed, step)
     for name in PODS:
@@ -156,7 +156,7 @@ BOTH_GRANT = (MIG_NODE, MIG_NODE)
 def test_a_limit_that_comes_late_and_changes_holds_whoever_is_killed_at_any_step(
     killed: str, allocators: int, steps: range
 ) -> None:
-    """Killed in the middle of the n-th event since they asked: the judge counts, and nobody who runs is ended."""
+    """Killed in the middle of the n-th event since the requests: the judge counts, and no running pod is ended."""
     for step in steps:
         raise_and_lower(Scene(*BOTH_GRANT, allocators=allocators), killed, step)
 
@@ -212,7 +212,7 @@ def test_nobody_is_bound_before_what_was_written_before_its_grant_is_known() -> 
 
 
 def test_whoever_has_to_go_for_another_counts_until_he_is_gone() -> None:
-    """One allocator has read neither his grant nor that for whose place he goes: it grants what he will give back."""
+    """One allocator has read neither its grant nor that for whose place it goes: it grants what will be released."""
     scene = Scene(MIG_NODE, A30_NODE, allocators=2)
     limit(scene, (None, None, 7))
     scene.wait(HEARD_AFTER_S)
@@ -270,7 +270,7 @@ def test_what_was_granted_counts_whatever_a_server_that_lags_shows() -> None:
 
 
 def test_a_grant_without_an_answer_counts_until_it_was_read_whatever_a_server_that_lags_shows() -> None:
-    """It is refused by itself when it is sent again; and its pod is gone, so nobody asks for its place any more."""
+    """It is refused when it is repeated; and its pod is gone, so its place is not requested any more."""
     scene = Scene(MIG_NODE, A30_NODE)
     limit(scene, ONE)
     scene.wait(HEARD_AFTER_S)
@@ -295,7 +295,7 @@ def test_a_grant_without_an_answer_counts_until_it_was_read_whatever_a_server_th
 
 @pytest.mark.parametrize("limit_gpus", [3, 2])
 def test_the_judge_counts_a_promise_or_the_place_that_was_free_earlier(limit_gpus: int) -> None:
-    """Whoever was promised a place and got another keeps both for a moment, and has one: others may have the rest."""
+    """A request that was promised a place and got another keeps both for a moment, and has one: the rest is free."""
     scene = Scene(MIG_NODE)
     judge, books = scene.world.limits, scene.world.judge
     judge.landed(_write(subjects.quota("den"), QuotaSaid(0.0, "den", (limit_gpus, None, None)).message), 1)

@@ -1,4 +1,4 @@
-"""Turns, and aging by promises: nobody starves, whoever is killed meanwhile."""
+"""Turns, and aging by promises: no request starves, whichever process is killed."""
 
 import pytest
 from simulation.harness.search import assert_found, dose

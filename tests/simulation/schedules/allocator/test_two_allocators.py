@@ -31,7 +31,7 @@ def test_what_another_takes_back_is_not_granted_elsewhere_at_the_speed_of_the_bu
     scene = Scene(*[MIG_NODE] * NODES, allocators=2)
     agents = {f"node-{number}": scene.host(f"agent-node-{number}") for number in range(NODES)}
     for agent in agents.values():
-        agent.pause()  # nobody is bound before the pod is gone
+        agent.pause()  # no pod is bound before that one is gone
     landed = scene.landed()
     scene.pod("goes", sliced("1g.5gb"))
     scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
@@ -39,7 +39,7 @@ def test_what_another_takes_back_is_not_granted_elsewhere_at_the_speed_of_the_bu
     scene.remove("goes")
     scene.until(lambda: any(isinstance(write.message, RequestWithdrawn) for write in landed))
     (first,) = (write.message.booking.node for write in landed if isinstance(write.message, Grant))
-    late = agents.pop(first)  # while it says nothing, nobody says Released
+    late = agents.pop(first)  # while it is silent, no Released is published
     for agent in agents.values():
         agent.resume()
     scene.wait(LATE_S)
@@ -50,7 +50,7 @@ def test_what_another_takes_back_is_not_granted_elsewhere_at_the_speed_of_the_bu
 
 
 def test_a_node_is_not_opened_for_two_runs_of_its_agent_in_turn_at_the_speed_of_the_bus() -> None:
-    """One allocator has not heard that the agent was restarted: the node would be open for nobody most of the time."""
+    """One allocator has not read that the agent was restarted: the node would be without an owner most of the time."""
     scene = Scene(MIG_NODE, allocators=2)
     heard = scene.stall("allocator-a", Stream.STATE)
     landed = scene.landed()
@@ -67,7 +67,7 @@ def test_a_node_is_not_opened_for_two_runs_of_its_agent_in_turn_at_the_speed_of_
 
 
 def test_a_request_that_two_grant_on_two_nodes_is_bound_once() -> None:
-    """Its pod is pinned by the first word that it is told: another would be of a slice that it can never use."""
+    """Its pod is pinned by the first message that it gets: another would name a slice that it can never use."""
     scene = Scene(MIG_NODE, MIG_NODE, allocators=2)
     agents = [scene.host(f"agent-node-{number}") for number in range(2)]
     for agent in agents:
@@ -136,7 +136,7 @@ def test_the_judge_sees_two_allocators_quarrel(bug: PlantedBug, schedule: Callab
 def test_the_judge_knows_when_nobody_is_bound_twice(is_over: bool) -> None:
     """
     A pod ends, its slice goes, and another slice of it is found on a node that comes back after a wipe: an allocator
-    that has not read the end binds it to that. Nobody has two slices by it; whose request is not over would.
+    that has not read the end binds it to that. No pod has two slices by it; a request that is not over would.
     """
     scene = Scene(MIG_NODE)
     scene.pod("a", sliced("1g.5gb"))

@@ -20,7 +20,7 @@ def gpu_of(scene: Scene) -> Gpu:
 
 
 def is_as_it_was(scene: Scene) -> bool:
-    """Whether the layout is what its administrator made, and made by him."""
+    """Whether the layout is what its administrator made."""
     found = sorted((one.span, one.profile.name, one.maker) for one in gpu_of(scene).instances.values())
     return found == sorted((span, name, OPERATOR) for name, span in LAYOUT)
 
@@ -53,7 +53,7 @@ def test_what_is_there_is_used_before_anything_is_cut_up() -> None:
 
 
 def test_a_size_is_served_by_what_is_there() -> None:
-    """Twelve thousand MiB are a 3g.20gb here: nobody has to know how the GPU is partitioned."""
+    """Twelve thousand MiB are a 3g.20gb here: users need not know how the GPU is partitioned."""
     scene = Scene(layouts=FIXED)
     scene.pod("a", Ask((("sluice.dev/memory", "12000Mi"),), ("main",), (Device("memory", amount=12000),)))
     scene.until(lambda: scene.runs("a"))
@@ -74,12 +74,12 @@ def test_shares_live_in_an_instance_that_is_there() -> None:
 
 
 def test_after_a_reboot_a_slice_waits_for_the_layout_and_is_served_again() -> None:
-    """Until its administrator has applied it again, people are told so; then the pod has its slice back."""
+    """Until its administrator has applied it again, users see that; then the pod has its slice back."""
     scene = Scene(layouts=FIXED)
     scene.pod("a", sliced("2g.10gb"))
     scene.until(lambda: scene.runs("a"))
     landed = scene.landed()
-    layout, gpu_of(scene).layout = LAYOUT, (("1g.5gb", (6, 1)),)  # for now he forgets the rest
+    layout, gpu_of(scene).layout = LAYOUT, (("1g.5gb", (6, 1)),)  # for now the rest is forgotten
     scene.strike("reboot", "node-0", lasts_s=0.2)
     scene.until(lambda: any(isinstance(write.message, SliceDegraded) for write in landed), longest_s=60.0)
     said = [write.message.message for write in landed if isinstance(write.message, SliceDegraded)]
@@ -91,7 +91,7 @@ def test_after_a_reboot_a_slice_waits_for_the_layout_and_is_served_again() -> No
 
 
 def test_what_nobody_made_is_waited_for_with_a_reason() -> None:
-    """A pod that wants what the layout does not have is told so, and served when the administrator makes it."""
+    """A pod that wants what the layout lacks gets that reason, and is served when the administrator makes it."""
     scene = Scene(layouts={"GPU-node-0-0": (("1g.5gb", (6, 1)),)})
     landed = scene.landed()
     scene.pod("a", sliced("3g.20gb"))

@@ -14,7 +14,7 @@ TWO = Ask(
 
 
 def test_the_judge_knows_the_half_of_a_slice_that_an_operator_keeps_from_its_place() -> None:
-    """Nobody has revoked it, so nothing of it is unmade; but an instance of nobody is still found beside it."""
+    """It was not revoked, so nothing of it is destroyed; but an instance without owner is still found beside it."""
     scene = Scene()
     scene.pod("pod", TWO)
     scene.until(lambda: scene.runs("pod"))

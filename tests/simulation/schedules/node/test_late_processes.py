@@ -51,7 +51,7 @@ def test_without_the_rule_the_device_is_said_to_be_free_too_early(node: Node, as
 
 
 def test_an_agent_that_dies_meanwhile_looks_again() -> None:
-    """That nobody was found is not remembered over a crash, and that somebody was is found again."""
+    """That no process was found is not remembered over a crash, and a process is found again."""
     scene = Scene(WHOLE_NODE, kubelets=True)
     gone_at = _left_by_a_pod_that_was_deleted(scene, WHOLE)
     for events in (5, 30, 60):

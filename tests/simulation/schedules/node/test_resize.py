@@ -21,7 +21,7 @@ UNLUCKY = Weather(until=30.0, ack_lost=0.15, request_lost=0.1, late=0.05, twice=
 
 
 def told(scene: Scene, name: str) -> int:
-    """What the pod's container is told that it has."""
+    """What the pod's container is given."""
     bound = scene.bound(name)
     return bound.containers[0].memory_mib if bound is not None else 0
 
@@ -38,7 +38,7 @@ def resize_by(scene: Scene, allocator: str, name: str, memory_mib: int) -> None:
     """Somebody asks this allocator to make the share of a pod so large."""
     others = [host for host in scene.world.allocators if host.name != allocator]
     for host in others:
-        host.alive = False  # for whoever chooses one of them
+        host.alive = False  # for a process that chooses one of them
     scene.resize(name, memory_mib)
     for host in others:
         host.alive = True
@@ -180,7 +180,7 @@ def test_the_agent_dies_over_a_step(node: object, instruction: type) -> None:
 
 @pytest.mark.parametrize("size", [900, 9000], ids=["smaller", "larger"])
 def test_the_allocator_dies_after_the_order(size: int) -> None:
-    """Nobody hears an answer; what is in the ledger is carried out, and asking again finds it done."""
+    """The answer is lost; the ledger's entry is carried out, and asking again finds it done."""
     scene = sharing(WHOLE_NODE, 4000)
     landed = scene.landed()
     scene.resize("a", size)
@@ -198,7 +198,7 @@ def test_the_allocator_dies_after_the_order(size: int) -> None:
 
 
 def test_two_changes_at_once_by_two_allocators() -> None:
-    """Both are answered, the later one in the ledger holds, and nothing is counted that nobody uses."""
+    """Both are answered, the later one in the ledger holds, and nothing unused is counted."""
     scene = sharing(WHOLE_NODE, 4000, allocators=2, weather=UNLUCKY)
     for size in (900, 9000, 2400, 15000, 300):
         scene.resize("a", size, restart_s=1.0)
@@ -242,8 +242,8 @@ def size_taken_back(landed: list[Write]) -> int:
 
 def test_who_reads_late_says_that_more_counts_than_is_used() -> None:
     """
-    One allocator has not heard that a share is as small as it was ordered, and makes it smaller still. A neighbour has
-    what was given back by then, and is made smaller himself while the first is taken back: that takes nobody's place.
+    One allocator has not read that a share is smaller, and shrinks it further. A neighbour has the released part by
+    then, and is shrunk while the first is revoked: that takes no place from others.
     """
     scene = Scene(WHOLE_NODE, allocators=2)
     landed = scene.landed()
@@ -299,7 +299,7 @@ def test_the_pod_ends_while_its_share_is_changed() -> None:
 
 
 def test_what_an_agent_never_heard_of_does_not_count_after_a_wipe_while_its_slice_is_unmade() -> None:
-    """The pod is gone before its agent hears that its share is larger: a neighbour may be let into what nobody used."""
+    """The pod is gone before its agent reads that its share is larger: a neighbour may get the unused part."""
     scene = Scene(WHOLE_NODE)
     scene.pod("a", mps(15000), lingers_s=20.0)
     scene.until(lambda: scene.runs("a"))
@@ -334,7 +334,7 @@ def test_the_daemon_dies_while_its_limits_change(size: int) -> None:
 
 @pytest.mark.parametrize("size", [900, 9000], ids=["smaller", "larger"])
 def test_the_new_size_survives_a_wiped_broker(size: int) -> None:
-    """The agents' journals have it; the request still says the old one, and nobody corrects it back."""
+    """The agents' journals have it; the request still has the old one, and it is not corrected back."""
     scene = sharing(WHOLE_NODE, 4000)
     scene.resize("a", size, restart_s=1.0)
     scene.until(lambda: told(scene, "a") == size)

@@ -94,7 +94,7 @@ def test_another_user_gets_another_home() -> None:
 
 
 def test_strangers_wait_for_a_whole_gpu_that_is_shared() -> None:
-    """There is one home, and it is somebody's: the stranger is told why he waits, and comes next."""
+    """There is one shared device, with a tenant: the stranger gets the reason of its wait, and comes next."""
     scene = Scene(WHOLE_NODE)
     scene.pod("a", fractional(10))
     scene.until(lambda: scene.runs("a"))
@@ -107,7 +107,7 @@ def test_strangers_wait_for_a_whole_gpu_that_is_shared() -> None:
 
 
 def test_a_restarted_agent_disturbs_no_daemon() -> None:
-    """Updating the agent ends nobody's training: the same process serves the same clients."""
+    """Updating the agent ends no training: the same process serves the same clients."""
     scene = Scene()
     scene.pod("a", mps(1500))
     scene.pod("b", fractional(10), namespace="den")
@@ -137,7 +137,7 @@ def test_a_daemon_that_died_comes_back_and_its_tenants_are_told() -> None:
 
 
 def test_a_tenant_comes_to_a_home_whose_daemon_has_just_died() -> None:
-    """Nobody has noticed yet: he waits for the new daemon, and then runs."""
+    """It was not noticed yet: the pod waits for the new daemon, and then runs."""
     scene = Scene()
     scene.pod("a", mps(900))
     scene.until(lambda: scene.runs("a"))
@@ -161,7 +161,7 @@ def test_a_larger_tenant_raises_the_limits_first() -> None:
 
 @pytest.mark.parametrize("number", [0, 1], ids=["lost", "kept"])
 def test_after_a_reboot_shares_are_made_again(number: int) -> None:
-    """Daemons, instances and compute modes are gone, directories of the earlier boot serve nobody."""
+    """Daemons, instances and compute modes are gone, directories of the earlier boot serve no pod."""
     scene = Scene(MIG_NODE, WHOLE_NODE)
     for pod in range(4):
         scene.pod(f"pod-{pod}", fractional(40))
@@ -190,7 +190,7 @@ def test_a_share_is_not_gone_while_its_process_runs() -> None:
 
 @pytest.mark.parametrize("of_this_boot", [False, True])
 def test_the_judge_knows_whose_client_may_be_let_go(of_this_boot: bool) -> None:
-    """A share that the pod had there before a reboot, and of which nobody knows any more, has no client now."""
+    """A forgotten share that the pod had there before a reboot has no client now."""
     scene = Scene()
     scene.pod("a", mps(1500), lingers_s=8.0)
     scene.until(lambda: runs(scene, "a"))
@@ -230,8 +230,8 @@ def test_the_judge_knows_on_whose_device_a_process_runs(had_it: bool) -> None:
 
 def test_that_a_slice_is_gone_is_said_when_its_pod_has_the_gpu_again() -> None:
     """
-    A tool was on the GPU, so the first slice failed. That word stays without an answer, the one that it is gone waits
-    behind it, and the broker is wiped meanwhile: nobody knows of that slice any more, and its pod gets the GPU.
+    A tool was on the GPU, so the first slice failed. That message is unanswered, the one that it is gone waits behind
+    it, and the broker is wiped meanwhile: the slice is unknown to all, and its pod gets the GPU.
     """
     scene = Scene(WHOLE_NODE)
     landed = scene.landed()
@@ -348,7 +348,7 @@ def test_a_warm_instance_is_in_nobodys_way() -> None:
 
 @pytest.mark.parametrize("was_refused", [False, True])
 def test_the_judge_knows_for_whom_an_idle_instance_was_in_the_way(was_refused: bool) -> None:
-    """Who had the place before went before it was tried again: who comes next fails for a reason of his own."""
+    """The former tenant left before the retry: the next one fails for a reason of its own."""
     scene = Scene(keep_warm_s=30.0)
     machine, judge = machine_of(scene), scene.world.judge
     (gpu,) = machine.gpus.values()

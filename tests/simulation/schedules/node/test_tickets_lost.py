@@ -23,7 +23,7 @@ def _emptied(scene: Scene, ask: Ask) -> None:
 @pytest.mark.parametrize(("node", "ask"), MODES, ids=["whole GPU", "instance", "share"])
 @pytest.mark.parametrize("dies", [False, True], ids=["the agent goes on", "the agent is started again"])
 def test_a_container_starts_again_after_its_ticket_was_lost(node: Node, ask: Ask, *, dies: bool) -> None:
-    """Under the same name: its pod is told nothing new, and waits for nothing else."""
+    """Under the same name: its pod gets nothing new, and waits for nothing else."""
     scene = Scene(node, kubelets=True)
     _emptied(scene, ask)
     before = scene.bound("a")

@@ -21,7 +21,7 @@ def test_everybody_is_held_to_his_own_time_whatever_dies(seed: int) -> None:
     worlds: list[World] = []
     outcome = run_plan(with_time(draw_plan(seed)), attach=worlds.append)
     assert outcome.violation == ""
-    assert worlds[0].time.turns > 0, "nobody took turns: the seed shows nothing"
+    assert worlds[0].time.turns > 0, "no process took turns: the seed tests nothing"
 
 
 @pytest.mark.parametrize("seed", DOSE)
@@ -55,7 +55,7 @@ def test_a_warning_that_the_bus_forgot_is_not_held_against_the_agent() -> None:
     machine = scene.world.machines["node-0"]
     assert machine.time is not None
     (scheduler,) = machine.time.serving.values()
-    scheduler.since = scene.world.clockwork.now + 60.0  # nobody gets through to it meanwhile
+    scheduler.since = scene.world.clockwork.now + 60.0  # it is unreachable meanwhile
     scene.until(lambda: warned()[-1])
     scheduler.since = 0.0
     scene.strike("broker restart", lasts_s=20.0, number=1)

@@ -17,18 +17,18 @@ from simulation.schedules.unread import (
 
 
 def test_a_promise_that_was_revoked_unread_waits_for_nobody_on_its_gpu() -> None:
-    """Its place would be held for nobody as long as those before it live."""
+    """Its place would be held for no pod as long as those before it live."""
     a_promise_is_revoked_unread()
 
 
 @pytest.mark.parametrize("revoked", [False, True], ids=["standing", "revoked"])
 def test_what_a_silent_gpu_has_is_not_taken_for_nothing_when_the_journal_is_lost(*, revoked: bool) -> None:
-    """A pod would lose its slice, or its slice be called gone, because nobody could look."""
+    """A pod would lose its slice, or its slice be called gone, because lookups failed."""
     the_journal_is_lost_while_a_gpu_is_silent(revoked=revoked)
 
 
 def test_what_somebody_makes_where_a_slice_was_given_back_stays_although_the_journal_is_lost() -> None:
-    """His instance would be destroyed by an order that was carried out long ago."""
+    """Its instance would be destroyed by an order that was carried out long ago."""
     somebody_uses_a_place_that_was_given_back()
 
 

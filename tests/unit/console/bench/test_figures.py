@@ -70,7 +70,7 @@ def test_each_hop_is_between_words_and_the_last_ends_when_it_is_stored(make):
 
 
 def test_who_was_never_bound_is_in_no_figure(make):
-    """A system that serves nobody is not fast."""
+    """A system that serves no request is not fast."""
     found = request_times(run(make)[:4], {make.request: "train"})
     assert [way.whole for way in found.values()] == [False]
     assert hops_of(found.values()) == ()
@@ -156,7 +156,7 @@ def test_a_score_can_be_handed_to_other_processes(make):
 
 
 def test_the_picture_is_a_picture_whatever_was_measured(make):
-    """Nobody served, one served, with and without a ceiling; and no text of options breaks it."""
+    """None served, one served, with and without a ceiling; and no text of options breaks it."""
     nothing = BenchDocument(
         requests=1,
         bound=0,

@@ -82,7 +82,7 @@ def test_a_workload_is_played_with_its_departures():
 
 
 def test_only_the_first_arrivals_of_a_workload_are_played_when_asked():
-    """And whoever departs without having come is nobody's."""
+    """And a departure without an arrival is rejected."""
     pods = replayed("b", [json.dumps(line) for line in LINES], speed=1.0, requests=1)
     assert [(pod.name, pod.until_s) for pod in pods] == [("b-000000", 8.0)]
 

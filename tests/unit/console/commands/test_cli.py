@@ -143,9 +143,9 @@ def test_nobody_vouches_for_processes_without_being_asked():
     questions = []
     with pytest.raises(DeclinedError, match="nothing was done") as no:
         check(wanted, is_terminal=True, ask=lambda question: bool(questions.append(question)))
-    with pytest.raises(NoTerminalError) as nobody:
+    with pytest.raises(NoTerminalError) as unasked:
         check(wanted, is_terminal=False, ask=pytest.fail)
-    assert (no.value.exit_code, nobody.value.exit_code) == (1, 2), (
+    assert (no.value.exit_code, unasked.value.exit_code) == (1, 2), (
         "as docs/cli.md has it: a script tries the second again"
     )
     assert questions == ["do you confirm that no process on the devices of a belongs to its pod?"]
@@ -174,7 +174,7 @@ def test_only_a_yes_is_a_yes(monkeypatch, capsys):
         (
             "console",
             "Publish",
-            "may not say sluice.cordon.node1: what changes something is said by the user 'operator'",
+            "may not publish sluice.cordon.node1: use the user 'operator' for changes",
         ),
         ("console", "Subscription", "does not let 'console' listen to 'sluice.cordon.node1'"),
         ("operator", "Publish", "does not let 'operator' publish to 'sluice.cordon.node1'"),
@@ -191,7 +191,7 @@ def test_who_may_only_read_is_told_who_may_do_more(capsys, user, verb, said):
 
 
 def test_a_slice_in_quarantine_is_found_by_its_name(make):
-    """Nobody knows by heart which node has it."""
+    """Users do not remember which node has it."""
     stuck = msgspec.structs.replace(make.slice(), state="quarantined")
     fleet_state = FleetState({"sluice.inventory.gpu-1_example_internal": make.inventory(make.gpu_report(), stuck)})
     (node,) = fleet_state.inventories()

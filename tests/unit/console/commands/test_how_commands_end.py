@@ -1,4 +1,4 @@
-"""How commands end whose output nobody takes, that cannot be understood, or that somebody breaks off."""
+"""How commands end whose output is not read, whose arguments are invalid, or that are interrupted."""
 
 import os
 import pty
@@ -37,7 +37,7 @@ def test_a_reader_who_has_seen_enough_makes_no_failure(words):
 
 @pytest.mark.parametrize("words", [["version"], ["completion", "bash"]])
 def test_a_full_disk_is_a_sentence_and_a_failure(words):
-    """`sluice gpus --json > file`: whoever reads the file must not take a part for all."""
+    """`sluice gpus --json > file`: a reader of the file must not take a part for all."""
     with Path("/dev/full").open("wb") as full:
         assert _ended(words, stdout=full) == (EXIT_FAILED, "sluice: cannot write: No space left on device\n")
 

@@ -78,7 +78,7 @@ def test_a_person_reads_place_what_is_left_and_why_not_elsewhere():
         "ns/train: would be bound on gpu-1",
         "  main: fractional, a share of 3g.20gb at 4 of GPU-3f0e6a5c (A100): 4096 MiB, 20 % of the SMs",
         "  its home on GPU-3f0e6a5c (3g.20gb) has left: 16000 of 20096 MiB, 21 of 42 % of the SMs; 1 of 20 tenants",
-        "  leaves on GPU-3f0e6a5c: fits 4x1g.5gb (creatable_total 8 -> 4)",
+        "  leaves on GPU-3f0e6a5c: fits 4x1g.5gb",
         "  why not elsewhere:",
         "    free capacity: filtered out",
         "      4 x A100 (pool research): GpuLayoutFull (known elsewhere as CardMigTopologyInfeasible)",
@@ -93,7 +93,7 @@ def test_a_whole_gpu_whose_driver_tells_no_memory_is_not_said_to_have_none():
     )
     bound = pb.SimulateResponse(bound=pb.WouldBeBound(node="gb", devices=[whole]))
     assert simulated_lines(simulated_pod("ns", "chat", "chat.yaml", bound))[1] == (
-        "  main: exclusive, all of GPU-1 (NVIDIA GB10): memory not known, 100 % of the SMs"
+        "  main: exclusive, all of GPU-1 (NVIDIA GB10): memory unknown, 100 % of the SMs"
     )
 
 
@@ -130,7 +130,7 @@ def test_a_waiting_requests_turn_is_shown():
 
 
 def test_who_could_make_room_is_shown_with_what_it_costs():
-    """A person who decides about restarts must see whose they are, and whether anybody does it for him."""
+    """A person who decides about restarts must see whose they are, and whether the allocator does it."""
     moves = [
         pb.MovedPod(namespace="lab", name="a", from_node="n1", to_node="n2", memory_mib=4864, rested=True),
         pb.MovedPod(namespace="lab", name="b", from_node="n1", to_node="n3", memory_mib=9856),

@@ -1,4 +1,4 @@
-"""`sluice doctor` on the bus: whoever looks at a system that does not work is told what to do first."""
+"""`sluice doctor` on the bus: the first remedy for a system that does not work."""
 
 from dataclasses import replace
 
@@ -110,13 +110,13 @@ def test_a_source_that_fell_silent_is_a_problem(well):
 
 
 def test_a_folder_that_nobody_lists_is_told_within_a_minute(well):
-    """It is listed every few seconds: whoever waits for a pod shall not wait a quarter of an hour for the reason."""
+    """It is listed every few seconds: a waiting user should not wait a quarter of an hour for the reason."""
     seen = replace(well, written={**well.written, "sluice.source.folder": WriteTimes(930.0, 930.0)})
     assert "folder (for 1 min)" in only(seen, Check.POD_WATCHER, "problem")
 
 
 def test_a_cluster_that_nobody_follows_is_told_at_once(well):
-    """Its last listing may be young: the lease says that nobody works."""
+    """Its last listing may be young: the lease shows that none is active."""
     synced = SourceSynced(source="cluster", run="r", epoch=1, count=1)
     seen = without(well, sluice__source__cluster=synced)
     seen = replace(seen, written={**well.written, "sluice.source.cluster": WriteTimes(1000.0, 1000.0)})
@@ -153,7 +153,7 @@ def test_a_broker_that_lets_us_in_and_does_not_answer_is_told_apart():
 
 
 def test_an_inventory_that_lags_is_a_problem(well, make):
-    """The allocator decides from what was pulled: news that nobody pulls are GPUs that nobody uses."""
+    """The allocator decides from what was read: unread changes are unused GPUs."""
     seen = without(
         well, **{"sluice__inventory__gpu-1_example_internal": make.inventory(make.gpu_report(), stale=False)}
     )
@@ -195,7 +195,7 @@ def test_a_stale_node_is_named_with_why(well, make):
 def test_a_node_that_was_never_pulled_is_named(well):
     """Its agent speaks on the bus, but cannot be reached."""
     seen = without(well, "sluice.inventory.gpu-1_example_internal")
-    assert f"never pulled: {NODE}" in only(seen, Check.AGENTS, "problem")
+    assert f"never read by the inventory: {NODE}" in only(seen, Check.AGENTS, "problem")
 
 
 def test_a_node_that_is_not_open_is_named(well):
@@ -208,7 +208,7 @@ def test_no_node_at_all_is_a_problem(well):
     """Every pod would wait for ever."""
     subjects = ("node.gpu-1_example_internal", "inventory.gpu-1_example_internal", "ledger.gpu-1_example_internal.head")
     seen = without(well, *(f"sluice.{subject}" for subject in subjects))
-    assert only(seen, Check.AGENTS, "problem") == "no node agent has published anything"
+    assert only(seen, Check.AGENTS, "problem") == "no node agent has published yet"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_no_node_at_all_is_a_problem(well):
     [
         ({"healthy": False, "health_message": "Xid 79"}, "GPU 0 (Xid 79)"),
         ({"healthy": False, "lost": True}, "GPU 0 (lost)"),
-        ({"quarantined": (PlacementReport(start=0, size=1),)}, "in quarantine"),
+        ({"quarantined": (PlacementReport(start=0, size=1),)}, "quarantined slices"),
     ],
 )
 def test_a_gpu_that_takes_nothing_new_is_named(well, make, changes, words):
@@ -227,7 +227,7 @@ def test_a_gpu_that_takes_nothing_new_is_named(well, make, changes, words):
 
 
 def test_mixed_versions_are_told_with_who_runs_which(well):
-    """An upgrade that stopped half-way is seen by nobody otherwise."""
+    """An upgrade that stopped half-way is invisible otherwise."""
     assert only(replace(well, version="0.2.0"), Check.VERSIONS, "warning") == (
         "versions are mixed: 0.1.0: allocator; 0.2.0: this command"
     )
@@ -240,12 +240,12 @@ def test_a_clock_that_is_off_is_told_with_whose(well):
 
 
 def test_of_a_thousand_names_a_few_are_told():
-    """A sentence that nobody reads to its end helps nobody."""
+    """A sentence too long to be read helps no one."""
     assert named(f"n{number}" for number in range(1000)) == "n0, n1, n2, n3, n4 and 995 more"
 
 
 def test_a_message_that_nobody_can_read_is_named_with_how_to_remove_it(well):
-    """It was set aside in a log that nobody reads; the node would stay without new pods for ever."""
+    """It was set aside in a log that is not read; the node would stay without new pods for good."""
     subject = "sluice.ledger.gpu-1_example_internal.r_1_1"
     unread = replace(well, fleet_state=replace(well.fleet_state, unread={subject: "schema 2 is newer"}))
     what = only(unread, Check.WORDS, "problem")

@@ -162,7 +162,7 @@ def test_what_is_missing_is_found(well, kind, name, check, level):
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_what_may_not_be_read_is_said_and_the_rest_is_looked_at(well, kind):
-    """Whoever has few rights is told which, and is not told that all is well."""
+    """A user with few rights sees which are missing, and not that all is well."""
     lists = {other: objects for other, objects in well.lists.items() if other != kind}
     seen = ObservedCluster(where="", lists=lists, problems={kind: "forbidden"}, now_s=NOW_S, trial=well.trial)
 
@@ -174,7 +174,7 @@ def test_what_may_not_be_read_is_said_and_the_rest_is_looked_at(well, kind):
 
 
 def test_a_service_that_is_not_ready_says_what_does_not_happen(well):
-    """`0 of 1 ready` alone tells nobody that pods cannot be created."""
+    """`0 of 1 ready` alone does not show that pods cannot be created."""
     named(well, "deployments", "sluice-webhook")["status"] = {}
     assert "cannot be created" in only(well, Check.SERVICES, "problem")
 
@@ -202,7 +202,7 @@ def test_a_webhook_that_may_be_passed_by_is_found(well):
         (AdmissionTrial("a", pod={"spec": {}}), "problem", "without our gate"),
         (AdmissionTrial("a", 'pods is forbidden: User "u" cannot create resource "pods"'), "unknown", "cannot create"),
         (AdmissionTrial("a", "exceeded quota: q"), "warning", "exceeded quota"),
-        (AdmissionTrial(""), "warning", "no namespace is looked at"),
+        (AdmissionTrial(""), "warning", "no namespace is selected"),
     ],
 )
 def test_a_pod_that_is_tried_shows_whether_admission_works(well, trial, level, words):
@@ -249,7 +249,7 @@ def test_two_who_hand_out_one_gpu_are_found(well):
 
 
 def test_a_node_with_gpus_and_no_agent_is_named(well):
-    """GPUs that nobody gives out, or somebody else."""
+    """GPUs that no system allocates, or another one."""
     other = node("gpu-2", **{"sluice.dev/agent": "false", "nvidia.com/gpu.present": "true"})
     seen = with_objects(well, "nodes", [*well.lists["nodes"], other])
     assert only(seen, Check.NODES, "warning") == "have GPUs and no agent: gpu-2"
@@ -278,7 +278,7 @@ def test_images_of_two_versions_are_told(well):
 def test_pods_that_nobody_serves_are_named(well):
     """They would wait for ever, and `kubectl get` says only SchedulingGated."""
     seen = with_objects(well, "waiting", [waiting()])
-    assert "not told why: research/train" in only(seen, Check.WAITING, "problem")
+    assert "without a reason: research/train" in only(seen, Check.WAITING, "problem")
     named(seen, "deployments", "sluice-pod-watcher")["status"] = {}
     assert [finding.check for finding in wrong(seen)] == [Check.SERVICES, Check.WAITING]
     assert "no pod-watcher is ready" in wrong(seen)[1].what
@@ -298,7 +298,7 @@ def test_pods_that_wait_as_they_should_are_only_counted(well):
 
 
 def test_a_gate_that_was_written_by_hand_is_found(well):
-    """Nobody will ever open it."""
+    """It will never be opened."""
     assert "never passed admission" in only(
         with_objects(well, "waiting", [waiting(annotations={})]), Check.WAITING, "problem"
     )
@@ -331,7 +331,7 @@ def test_pods_that_are_bound_and_do_not_start_are_named_with_their_node(well):
 
 
 def test_a_pod_that_cannot_start_for_a_reason_of_its_own_is_told_apart(well):
-    """Nobody has to look after a node for a ConfigMap that is missing."""
+    """A missing ConfigMap is no reason to check a node."""
     seen = with_objects(well, "managed", [bound("train", 'configmap "settings" not found')])
     assert 'configmap "settings" not found' in only(seen, Check.STARTING, "warning")
 

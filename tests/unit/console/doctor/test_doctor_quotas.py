@@ -40,7 +40,7 @@ def test_a_quota_that_no_longer_counts_is_found_with_its_namespace():
     ],
 )
 def test_what_a_quota_says_is_said_in_limits_of_sluice(hard, expected):
-    """Nobody has to work out the sums."""
+    """Users need not work out the sums."""
     _, (proposal,) = check_quotas([quota("a", "q", **hard)], [])
     assert proposal == QuotaProposalDocument(namespace="a", quotas=("q",), **expected)
 
@@ -148,7 +148,7 @@ def test_a_quota_of_some_pods_only_is_named_and_not_proposed_for_all():
     ],
 )
 def test_the_command_that_says_the_same_is_one_that_can_be_typed(hard, command, total):
-    """An operator copies it, and is told that there is no such option; or sets another limit than the old one."""
+    """An operator copies it, and the option does not exist; or it sets another limit than the old one."""
     _, proposals = check_quotas([quota("team-a", "q", **hard)], [])
     assert quota_commands(proposals) == [command]
     _, typed, _ = app.parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)

@@ -25,7 +25,7 @@ def test_creatable_total_is_the_sum_over_the_profiles(make):
 
 
 def test_a_foreign_instance_is_never_shown_as_somebodys(make):
-    """An instance that nobody of ours made."""
+    """A foreign instance."""
     fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report(instances=(make.made(None),))))
     (place,) = gpus_document(fleet_state).gpus[0].instances
     assert (place.owner, place.state) == ("", "foreign")
@@ -125,7 +125,7 @@ def test_of_a_fixed_layout_everything_is_shown_and_what_is_free_is_not_in_use(ma
     assert (gpu.fixed_layout, gpu.allocated_fraction) == (True, 0.5)
     shown = plain(picture(gpus_document(fleet_state), unicode=False))
     assert "layout is fixed, 1 free" in shown
-    assert "to be had: 1x3g.20gb" in shown
+    assert "available: 1x3g.20gb" in shown
     assert "free: available as it is  3g.20gb at 0 of GPU 0" in shown
     assert "unavailable  3g.20gb at 4 of GPU 0" in shown
     assert "(it is used by python 7, which Sluice did not start)" in shown
@@ -140,7 +140,7 @@ def test_a_free_instance_that_is_booked_is_shown_as_ordered(make):
 
 @pytest.mark.parametrize(("gpus", "is_cordoned"), [((), True), (("GPU-another",), False)])
 def test_a_cordoned_gpu_is_shown_as_such(make, gpus, is_cordoned):
-    """`fits 7x1g.5gb`, and nobody gets one: a person would look for a fault."""
+    """`fits 7x1g.5gb`, and no pod gets one: a person would look for a fault."""
     fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report()))
     fleet_state.values[subjects.cordon(make.node).subject] = Cordoned(node=make.node, gpus=gpus, why="new fans")
     assert [gpu.cordoned for gpu in gpus_document(fleet_state).gpus] == [is_cordoned]

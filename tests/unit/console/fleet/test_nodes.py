@@ -54,7 +54,7 @@ def only(fleet_state: FleetState, **options) -> FleetNodeDocument:
 
 
 def test_a_node_with_nothing_on_it_is_told_with_since_when(fleet_state):
-    """Whoever pays by the hour gives back what has been empty for longest."""
+    """A user who pays by the hour returns the node that has been empty for longest."""
     assert only(fleet_state()) == FleetNodeDocument(
         node=NODE,
         state="open",
@@ -180,7 +180,7 @@ def test_where_nothing_was_ever_there_it_is_since_the_node_was_opened(make):
 
 
 async def test_nodes_are_shown_although_their_history_cannot_be_read(fleet_state, capsys):
-    """Whoever looks while the broker is away, or has no HISTORY, wants to see the nodes all the same."""
+    """A user whose broker is away, or has no HISTORY, wants to see the nodes all the same."""
     (port,) = free_ports(1)
     idle, since = fleet_state(), IdleSince(f"nats://127.0.0.1:{port}")
     assert await since.of(idle) == {}
@@ -192,7 +192,7 @@ async def test_nodes_are_shown_although_their_history_cannot_be_read(fleet_state
 def test_an_idle_node_of_which_nothing_is_remembered_says_so(fleet_state):
     """An empty cell would look as if it were in use."""
     (node,) = nodes_document(fleet_state(), {}).nodes
-    assert node_cells(node)[-1] == "longer than is remembered"
+    assert node_cells(node)[-1] == "longer than the history goes back"
 
 
 def test_a_printed_document_can_be_read_back(fleet_state):

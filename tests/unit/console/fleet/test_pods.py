@@ -70,7 +70,7 @@ def test_a_failing_slice_says_why_while_it_is_made(make):
 
 
 def test_a_bound_pod_shows_the_devices_its_containers_get(make):
-    """What a container is told."""
+    """A container's environment."""
     pod = only(make.fleet_state(request=make.asked(), ledger=make.grant(), binding=make.bound()))
     assert (pod.state, pod.node, pod.containers[0].visible_devices) == ("bound", make.node, "MIG-1")
 
@@ -106,7 +106,7 @@ def test_a_slice_without_a_request_is_not_hidden(make):
     """After the broker was wiped, before its source spoke again."""
     pod = only(make.fleet_state(ledger=make.grant()))
     assert (pod.state, pod.name) == ("ending", "train")
-    assert "no request stands behind" in pod.message
+    assert "no request claims" in pod.message
 
 
 def test_a_pod_with_a_share_says_how_much_of_what_it_has(make):
@@ -164,7 +164,7 @@ def test_a_pod_shows_what_its_user_was_warned_of(make):
 
 
 def test_a_container_with_a_share_is_shown_with_all_it_is_told(make):
-    """Whoever debugs an MPS client needs its pipe directory and its limits; without MPS nobody does."""
+    """Debugging an MPS client needs its pipe directory and its limits; without MPS they do not matter."""
     shared = ContainerDevices(
         container="main",
         visible_devices="GPU-1",
@@ -220,7 +220,7 @@ def test_a_pod_that_waits_is_told_whose_place_is_being_freed_and_what_keeps_it(m
     now = StandingDocument(state="waiting", message="waits: full", steps=(room,))
     seen = make.inventory(make.gpu_report())
     fleet_state = make.fleet_state(ledger=leaving, inventory=seen)
-    place = f"3g.20gb at 4 of {make.gpu[:12]} on {make.node} is being taken from default/train"
+    place = f"3g.20gb at 4 of {make.gpu[:12]} on {make.node} is being freed by default/train"
     assert being_freed(fleet_state, now) == (f"{place} (pod deleted)",)
     freeing = being_freed(make.fleet_state(ledger=leaving, inventory=seen, slice=stuck), now)
     assert freeing == (f"{place} (processes of its pod still run: sh 7)",)

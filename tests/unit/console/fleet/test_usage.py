@@ -45,7 +45,7 @@ def answer(*slices: SliceUsage) -> dict[str, NodeUsage]:
 
 
 def test_those_that_have_idled_longest_come_first_and_no_others_come():
-    """Somebody is asked to give back what he works on, or what nobody knows anything of."""
+    """A user would be asked to give back a slice in use, or an unknown one."""
     busy = used("busy", busy_percent=70.0, memory_used_mib=900, processes=2)
     unknown = used("unknown", processes=1, memory_used_mib=10)
     short = used("short", busy_percent=0.0, idle_s=IDLE_S - 1)
@@ -76,13 +76,13 @@ def test_those_that_have_idled_longest_come_first_and_no_others_come():
     ids=["busy", "half known", "not looked at yet", "memory that no driver tells", "an idle share"],
 )
 def test_what_is_not_known_is_a_question_mark_and_no_zero(facts, cells):
-    """A slice that nobody can tell of would look idle."""
+    """A slice without an answer would look idle."""
     (each,) = usages_document(answer(used("p", **facts)), {}).slices
     assert usage_cells(each) == ("team-a/p", NODE, *cells)
 
 
 def test_only_agents_with_slices_are_asked_and_silence_is_told(make):
-    """A thousand idle nodes are asked for nothing, or slices are missing from the list and nobody says so."""
+    """A thousand idle nodes are queried for nothing, or slices are missing from the list unnoticed."""
     fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report()), head=make.opened(), node=make.changed())
     assert nodes_with_slices(fleet_state) == {}
     fleet_state = make.fleet_state(ledger=make.grant(), node=make.changed())
@@ -90,13 +90,13 @@ def test_only_agents_with_slices_are_asked_and_silence_is_told(make):
     document = usages_document({}, {"gpu-2": "UNAVAILABLE: it does not answer"}, idle_s=1.0)
     assert silent_lines(document) == ["usage is unknown for the slices on gpu-2: UNAVAILABLE: it does not answer"]
     lines = silent_lines(usages_document({}, {f"gpu-{number:03}": "why" for number in range(1000)}))
-    assert (len(lines), lines[-1]) == (11, "nor of those on 990 more nodes")
+    assert (len(lines), lines[-1]) == (11, "and for those on 990 more nodes")
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
 @pytest.mark.parametrize("told", ["busy_percent", "sm_percent", "memory_busy_percent", "watched_s", "age_s", "idle_s"])
 def test_one_agents_nonsense_is_not_shown_of_anybody(told, number):
-    """One endless time, and nobody was told of any slice of the fleet."""
+    """One endless time, and no slice of the fleet would be shown."""
     (usage,) = answer(used("fine"), used("x", **{told: number})).values()
     assert why_senseless(NODE, usage) == "its agent tells numbers of 'a-x' that make no sense"
     (usage,) = answer(used("fine", busy_percent=0.0, sm_percent=100.0, idle_s=1.0)).values()

@@ -37,7 +37,7 @@ def test_somebody_elses_pod_is_never_taken_for_the_one_that_was_named(wanted):
 
 
 def test_the_living_one_is_meant_when_an_older_one_had_the_same_name():
-    """A pod that was made anew."""
+    """A recreated pod."""
     assert [found.request for found in matching([pod("r1", state="ended"), pod("r2")], "train")] == ["r2"]
 
 

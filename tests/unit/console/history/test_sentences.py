@@ -48,14 +48,14 @@ def happened(
 
 @pytest.mark.parametrize("type_", typing.get_args(AnyMessage), ids=lambda type_: type_.__name__)
 def test_every_message_type_has_a_sentence(type_):
-    """A new message that nobody put into words would break `sluice events`."""
+    """A new message without a sentence would break `sluice events`."""
     text = sentence(example(type_))
     assert isinstance(text, str)
     assert text
 
 
 def test_events_speak_of_pods_by_name_once_it_is_known(make):
-    """Nobody knows a pod by its uid."""
+    """Users do not know a pod by its uid."""
     names = RequestNames()
     assert names.of(make.request) == "request run1-1"
     names.learn(make.request, make.asked())
@@ -80,9 +80,9 @@ def test_a_granted_share_is_told_with_its_home(make):
 
 
 def test_a_lease_tells_where_its_holder_answers(make):
-    """And when nobody holds it."""
+    """And a released lease."""
     held = LeaseHeld(role="allocator", owner=make.run, endpoint="127.0.0.1:9420")
-    assert sentence(held) == "is held by run1, who answers at 127.0.0.1:9420"
+    assert sentence(held) == "is held by run1, at 127.0.0.1:9420"
     assert sentence(LeaseHeld(role="allocator", owner="")) == "is held by no process"
 
 

@@ -1,4 +1,4 @@
-"""`sluice explain`: the story of one request, and why it began anew."""
+"""`sluice explain`: the story of one request, and why it was requested again."""
 
 import msgspec
 import pytest
@@ -72,7 +72,7 @@ def test_a_wrong_clock_does_not_turn_a_story_round(make, seconds):
     assert said_at(make, *seconds) == list(seconds)
 
 
-# -- why it began anew --------------------------------------------------------------------------------------------
+# -- why it began again -------------------------------------------------------------------------------------------
 
 
 def pod(request: str, name: str = "train") -> PodDocument:
@@ -103,7 +103,7 @@ def test_a_pod_that_was_evicted_is_told_why_it_began_anew(make):
 
 
 def test_an_eviction_that_is_said_after_the_new_request_counts_too(make):
-    """The source asks anew at once, and only then says that the eviction is done."""
+    """The source asks again at once, and only then publishes that the eviction is done."""
     *before, done = life(make, "r1", evicted=True)
     history = [*before, *life(make, "r2", evicted=False), done]
     assert evicted_before(pod("r2"), [pod("r1"), pod("r2")], history) is not None

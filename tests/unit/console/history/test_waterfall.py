@@ -111,7 +111,7 @@ def test_what_is_said_of_others_or_twice_is_not_shown(make):
 
 
 def test_a_history_that_knows_nothing_is_no_waterfall(make):
-    """An old pod is told of as such."""
+    """An old pod is shown as old."""
     assert waterfall(pod(make), []).parts == ()
 
 
@@ -210,7 +210,7 @@ def test_bars_stay_inside_their_width_and_are_never_empty(make):
     ],
 )
 def test_times_are_told_as_people_read_them(took_ms, text):
-    """Nobody counts zeros."""
+    """Zeros are hard to count."""
     assert duration(took_ms) == text
 
 

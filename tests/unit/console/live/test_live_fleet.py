@@ -105,7 +105,7 @@ async def test_a_message_that_nobody_can_read_takes_the_place_of_the_word_before
 
 
 async def test_what_ends_both_readers_is_told_as_one_error():
-    """A connection that has failed for good fails whoever reads: a command ends in its sentence, not in a traceback."""
+    """A connection that has failed for good fails its reader: a command ends in its sentence, not in a traceback."""
 
     class Failed:
         async def read(self, _stream):

@@ -70,14 +70,14 @@ def test_what_is_not_there_is_told_with_what_is(make):
 
 
 def test_a_reason_is_as_long_as_one_in_a_limits_file():
-    """It is told to all who wait: a log that was pasted in would be in every pod's message and on every page."""
+    """Every waiting pod shows it: a pasted log would be in every pod's message and on every page."""
     assert word(None, why="x" * 400).why == "x" * 400
     with pytest.raises(CordonError, match="--why of 401 characters: at most 400 are allowed"):
         word(None, why="x" * 401)
 
 
 def test_what_a_limits_file_says_of_a_node_is_changed_there():
-    """The file would say it again, and the person who uncordoned it would look on."""
+    """The file would set it again, and the person who uncordoned it would wonder."""
     last = Cordoned(node=NODE, why="fans", source=SourceName("cluster"))
     with pytest.raises(CordonError, match=f"node {NODE} is in the limits file of the pod-watcher 'cluster': change"):
         check_by_hand(last, take_over=False)
@@ -192,7 +192,7 @@ def test_neighbours_are_not_in_the_way(make):
 
 
 async def test_no_connection_waits_for_a_person(make, monkeypatch):
-    """The server ends one that says nothing for minutes, and his answer would be lost with it."""
+    """The server closes a connection that is silent for minutes, and the answer would be lost with it."""
     open_ones = []
 
     @contextlib.asynccontextmanager

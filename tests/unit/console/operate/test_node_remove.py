@@ -42,7 +42,7 @@ async def test_a_node_whose_agent_spoke_meanwhile_is_not_removed(make, speaks_ag
 
 
 async def test_no_connection_waits_for_a_person(make, monkeypatch):
-    """The server ends one that says nothing for minutes, and his answer would be lost with it."""
+    """The server closes a connection that is silent for minutes, and the answer would be lost with it."""
     bus, open_ones = MemoryBroker().bus("operator"), []
     await speaks(bus, make.changed(), after=0)
 
@@ -64,7 +64,7 @@ async def test_no_connection_waits_for_a_person(make, monkeypatch):
 @pytest.mark.parametrize(
     ("asked", "code", "said"),
     [
-        (True, 1, "Their pods lose them. Type gpu-1 to go on: sluice node remove: nothing was done\n"),
+        (True, 1, "Their pods lose them. Type gpu-1 to continue: sluice node remove: nothing was done\n"),
         (False, 2, "sluice node remove: no terminal to confirm on, and nothing was done; use --yes\n"),
     ],
 )

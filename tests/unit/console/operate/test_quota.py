@@ -29,7 +29,7 @@ from sluice_console.shell.operate.guarded_write import ATTEMPTS_MAX, LastMessage
 from sluice_console.shell.output.printer import show_quotas
 
 RUN = RunId("typed")
-NOBODY = QuotaChange()
+SAME = QuotaChange()
 WORD = subjects.quota("lab")
 
 
@@ -63,7 +63,7 @@ def test_usage_is_counted_from_the_ledger_with_or_without_a_limit(make):
 
 
 def test_what_is_being_taken_away_counts_until_its_agent_says_that_it_is_gone(make):
-    """The allocator counts so; a person would wonder why nobody is served."""
+    """The allocator counts so; a person would wonder why no pod is served."""
     grant = make.grant()
     revoke = Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="pod gone")
     fleet_state = make.fleet_state(ledger=revoke, inventory=a100(make))
@@ -129,7 +129,7 @@ def test_nothing_is_said_of_nobody(make):
 def test_what_is_not_named_stays_as_it_is():
     """Setting one limit would lift the others."""
     before = QuotaSet(namespace="lab", total=Amounts(gpus=4, memory_mib=1000), guaranteed=Amounts(gpus=1))
-    word = quota_word("lab", before, total=QuotaChange(memory="64Gi"), request=QuotaChange(gpus="2"), guaranteed=NOBODY)
+    word = quota_word("lab", before, total=QuotaChange(memory="64Gi"), request=QuotaChange(gpus="2"), guaranteed=SAME)
     assert word == QuotaSet(
         namespace="lab",
         total=Amounts(gpus=4, memory_mib=65536),
@@ -142,7 +142,7 @@ def test_zero_is_a_limit_and_unlimited_is_none():
     """tensor-fusion §1.5 (B9): zero means two things there."""
     before = QuotaSet(namespace="lab", total=Amounts(gpus=4, compute_slices=3))
     word = quota_word(
-        "lab", before, total=QuotaChange(gpus="0", compute_slices="unlimited"), request=NOBODY, guaranteed=NOBODY
+        "lab", before, total=QuotaChange(gpus="0", compute_slices="unlimited"), request=SAME, guaranteed=SAME
     )
     assert word.total == Amounts(gpus=0)
 
@@ -153,8 +153,7 @@ def test_zero_is_a_limit_and_unlimited_is_none():
 def test_memory_is_read_as_in_a_manifest_and_never_rounded_up(text, mib):
     """A limit that is rounded up is none."""
     assert (
-        quota_word("lab", None, total=QuotaChange(memory=text), request=NOBODY, guaranteed=NOBODY).total.memory_mib
-        == mib
+        quota_word("lab", None, total=QuotaChange(memory=text), request=SAME, guaranteed=SAME).total.memory_mib == mib
     )
 
 
@@ -173,33 +172,33 @@ def test_memory_is_read_as_in_a_manifest_and_never_rounded_up(text, mib):
 def test_what_is_no_amount_is_named(said, option):
     """Nothing is written, and the person sees which option it was."""
     with pytest.raises(QuotaError, match=option):
-        quota_word("lab", None, total=said, request=NOBODY, guaranteed=NOBODY)
+        quota_word("lab", None, total=said, request=SAME, guaranteed=SAME)
 
 
 def test_more_than_may_be_had_cannot_be_guaranteed():
     """It would be no guarantee."""
     with pytest.raises(QuotaError, match="--guaranteed-gpus 5: namespace lab may have 4 in all"):
-        quota_word("lab", None, total=QuotaChange(gpus="4"), request=NOBODY, guaranteed=QuotaChange(gpus="5"))
+        quota_word("lab", None, total=QuotaChange(gpus="4"), request=SAME, guaranteed=QuotaChange(gpus="5"))
 
 
 def test_what_a_limits_file_says_of_a_namespace_is_changed_there():
-    """The file would say it again, and the person who raised a limit would look on."""
+    """The file would set it again, and the person who raised a limit would wonder."""
     file = QuotaSet(namespace="lab", total=Amounts(gpus=4), source=SourceName("cluster"))
     sentence = "namespace lab is in the limits file of the pod-watcher 'cluster': change it there"
     with pytest.raises(QuotaError, match=sentence):
-        quota_word("lab", file, total=QuotaChange(gpus="5"), request=NOBODY, guaranteed=NOBODY)
+        quota_word("lab", file, total=QuotaChange(gpus="5"), request=SAME, guaranteed=SAME)
     with pytest.raises(QuotaError, match=sentence):
         unset_word("lab", file)
     assert unset_word("lab", file, take_over=True) == QuotaUnset(namespace="lab")
-    taken = quota_word("lab", file, total=QuotaChange(memory="1Gi"), request=NOBODY, guaranteed=NOBODY, take_over=True)
+    taken = quota_word("lab", file, total=QuotaChange(memory="1Gi"), request=SAME, guaranteed=SAME, take_over=True)
     assert taken == QuotaSet(namespace="lab", total=Amounts(gpus=4, memory_mib=1024))
     lifted = QuotaUnset(namespace="lab", source=SourceName("cluster"))
-    assert quota_word("lab", lifted, total=QuotaChange(gpus="5"), request=NOBODY, guaranteed=NOBODY).total.gpus == 5
+    assert quota_word("lab", lifted, total=QuotaChange(gpus="5"), request=SAME, guaranteed=SAME).total.gpus == 5
 
 
 @pytest.mark.parametrize("name", ["", "Lab", "a.b", "-a", "a-", "a_b", "ä", "x" * 64])
 def test_a_name_that_no_namespace_has_is_refused(name):
-    """A limit of nobody looks like a limit."""
+    """An unset limit looks like a limit."""
     with pytest.raises(QuotaError, match="is no namespace"):
         check_namespace(name)
 
@@ -249,7 +248,7 @@ async def test_a_word_is_said_once_and_not_again(broker):
 
 
 async def test_the_other_of_two_operators_is_not_overwritten(broker):
-    """Both change another limit at the same moment: the later one is made anew from the earlier one."""
+    """Both change another limit at the same moment: the later one is computed again from the earlier one."""
 
     def more(last):
         total = msgspec.structs.replace(last.total, memory_mib=1) if last is not None else Amounts(memory_mib=1)

@@ -131,7 +131,7 @@ def test_a_daemon_in_trouble_is_marked_where_people_look_first(make, state, word
     lines = picture(gpus_document(make.fleet_state(inventory=inventory)), unicode=False)
     text = plain(lines)
     assert bars(text) == ["[.......|.......|.......|.......|A! 1 share 3g.20gb             ]"]
-    assert "(out of use for new slices)" in text
+    assert "(not used for new slices)" in text
     assert words in text
     (warned,) = [piece.text for line in lines for piece in line if piece.kind == "warn" and piece.text.strip()]
     assert words in warned
@@ -147,14 +147,14 @@ def test_a_lost_gpu_and_an_ill_one_are_told_apart(make, lost, words):
 
 
 def test_what_a_node_warns_of_stands_below_its_name(make):
-    """A lost journal that only the agent's log knows of is known to nobody."""
+    """A lost journal would be known from the agent's log only."""
     inventory = make.inventory(make.gpu_report(), warnings=("its journal was lost and rebuilt",))
     lines = plain(picture(gpus_document(make.fleet_state(inventory=inventory)))).splitlines()
     assert lines[1] == "  warning: its journal was lost and rebuilt"
 
 
 def test_a_gpu_without_mig_says_whether_it_can_be_shared(make):
-    """Whoever reads `given whole only` does not try."""
+    """A user who reads `given whole only` does not try."""
     gpu = make.gpu_report(mig=False, creatable={})
     alone = plain(picture(gpus_document(make.fleet_state(inventory=make.inventory(gpu)))))
     shared = make.inventory(gpu, modes=("exclusive", "mps"))

@@ -67,7 +67,7 @@ def printed(show, *more, **options) -> str:
 
 
 def test_a_key_of_a_manifest_does_not_reach_the_terminal(make):
-    """Whoever may write a manifest would write into the clipboard of whoever looks why it is refused."""
+    """The author of a manifest would write into the clipboard of a user who looks why it is refused."""
     (pod,) = read_manifests("a.yaml", MANIFEST, limits=ManifestLimits(), asks=RequestLimits())
     rejected = RequestRejected(revision=1, source=make.source, origin="a.yaml", name="train", refusal=pod.refusal)
     fleet_state = make.fleet_state(request=rejected)

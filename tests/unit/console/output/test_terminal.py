@@ -97,7 +97,7 @@ def seen(sent: str, columns: int) -> list[str]:
 
 @pytest.mark.parametrize(("columns", "width"), [(20, 19), (20, 20), (20, 21), (40, 300)])
 def test_a_full_line_shows_its_last_character(columns, width):
-    """Of a table that is as wide as the terminal the last digit was gone, and nobody could tell."""
+    """In a table as wide as the terminal the last digit was gone, unnoticed."""
     far, near = pty.openpty()
     try:
         ioctl(near, termios.TIOCSWINSZ, struct.pack("HHHH", 10, columns, 0, 0))

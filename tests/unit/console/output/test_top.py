@@ -290,7 +290,7 @@ async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, monkey
 
 
 async def test_watching_ends_when_agents_can_no_longer_be_asked_by_a_fault_of_ours(make, monkeypatch):
-    """What is shown would be of some time ago for ever, and nobody would be told."""
+    """An old state would be shown without a warning."""
     monkeypatch.setattr(watch, "PAUSE_S", 0.0)
     monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
     bus = MemoryBus(MemoryBroker())

@@ -1,4 +1,4 @@
-"""How many processes serve the agents of simulated nodes, where nobody says it."""
+"""How many processes serve the agents of simulated nodes by default."""
 
 import os
 

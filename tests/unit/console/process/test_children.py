@@ -90,7 +90,7 @@ async def test_a_child_that_keeps_failing_is_tried_more_and_more_slowly_and_its_
 
 
 async def test_a_child_whose_next_life_would_be_of_no_use_stays_dead(watched):
-    """A missing library is not there a second later either, and its line must not be said again and again."""
+    """A missing library is not there a second later either, and its line must not be repeated."""
     watched.useless.add(("bad", 78))
     async with ending(watched, "bad"):
         child = await watched.start("bad", "import sys; print('up', flush=True); sys.exit(78)")

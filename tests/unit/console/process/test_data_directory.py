@@ -1,4 +1,4 @@
-"""`sluice up --data`: a folder that cannot be had is told in a sentence, and one that can is the same each time."""
+"""`sluice up --data`: a folder that cannot be used is reported, and one that can is the same each time."""
 
 from pathlib import Path
 

@@ -22,7 +22,7 @@ ASKED = BenchOptions(
 
 @pytest.fixture(autouse=True)
 def survived():
-    """A signal that nobody hears does nothing, instead of ending the tests."""
+    """A signal without a handler does nothing, instead of ending the tests."""
     before = {number: signal.signal(number, lambda *_: None) for number in NUMBERS}
     yield
     for number, handler in before.items():
@@ -44,7 +44,7 @@ async def test_a_benchmark_that_is_ended_takes_its_pods_away(monkeypatch, tmp_pa
         yield BenchTarget(Live(), "nats://h:1", tmp_path, {"n": 0})
 
     async def end_it():
-        while not list(tmp_path.glob("*.yaml")):  # noqa: ASYNC110 - a folder tells nobody
+        while not list(tmp_path.glob("*.yaml")):  # noqa: ASYNC110 - a folder sends no events
             await asyncio.sleep(0.01)
         os.kill(os.getpid(), number)
 

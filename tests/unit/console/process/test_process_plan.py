@@ -75,7 +75,7 @@ def test_only_agents_are_told_where_mps_daemons_keep_their_sockets():
 
 
 def test_without_a_fleet_the_agent_serves_the_gpus_of_its_machine():
-    """An agent that is told of a fleet simulates it."""
+    """An agent with a fleet file simulates it."""
     told = {launch.service: launch.variables for launch in launches(wanted(nodes=("here",), fleet_file=""))}
     assert told["node-agent"]["SLUICE_NODE_AGENT_NODES"] == "here"
     assert not [name for variables in told.values() for name in variables if name.endswith("FLEET_FILE")]

@@ -1,4 +1,4 @@
-"""`sluice run` before anybody is asked: what is asked for, what the command is told, what cannot be."""
+"""`sluice run` before the request: the pod, the command's environment, and invalid options."""
 
 import asyncio
 import fcntl
@@ -67,7 +67,7 @@ def test_a_node_is_where_the_pod_must_be():
 
 
 def test_a_command_starts_only_on_what_the_source_of_its_pod_remembers(make):
-    """It would run on a slice that nobody knows to be in use after the pod-watcher and the broker have both died."""
+    """It would run on a slice not known to be in use after the pod-watcher and the broker have both died."""
     asked, bound, granted = make.asked(), make.bound(), make.grant()
 
     def starts(held):
@@ -97,7 +97,7 @@ def test_a_command_starts_only_on_what_the_source_of_its_pod_remembers(make):
     ],
 )
 def test_what_cannot_be_asked_for_names_the_option(sizes, words):
-    """Nobody knows the annotation behind it."""
+    """Users do not know the annotation behind it."""
     text = manifest_of(RunRequest(**sizes), namespace="default", name="n", uid=0, node="", environ={})
     why = why_refused("the ask", text)
     assert words in why
@@ -285,7 +285,7 @@ def test_no_second_agent_hands_out_the_same_gpus(tmp_path, command, environment,
 
 
 def test_a_system_ends_with_its_last_user_and_takes_no_new_one(tmp_path):
-    """Whoever came in between would ask a system that is gone in a moment."""
+    """A process started meanwhile would use a system that is gone in a moment."""
     file = tmp_path / "used"
     file.touch()
     assert not target_system.is_used(file)

@@ -31,7 +31,7 @@ def quick(monkeypatch, tmp_path):
 
 
 async def test_what_may_still_end_by_itself_is_not_said_to_keep_the_slice(quick):
-    """A drain: the command has ended, a process of it has ten seconds to. Nobody is to look for one that hangs."""
+    """A drain: the command has ended, a process of it has ten seconds to. A hanging one is not searched for."""
     manifest, ready = quick / "run.leased.yaml", quick / "ready"
     manifest.write_text("x")
     os.mkfifo(ready)

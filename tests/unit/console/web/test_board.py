@@ -31,7 +31,7 @@ class Watched:
         return self.step()
 
     def step(self, limit=100):
-        """What a browser is told next."""
+        """The next event of a browser."""
         change = self.board.step(limit)
         if change is None:
             return None
@@ -44,7 +44,7 @@ class Watched:
         return told, change.gone
 
     def picture(self):
-        """What a browser is told that comes now."""
+        """The first event of a new browser."""
         revision, rows = self.board.picture()
         return revision, {key: json.loads(bytes(row)) for key, row in rows}
 
@@ -103,7 +103,7 @@ def test_a_node_is_told_with_its_gpus_and_who_is_on_them(page, make):
             "fits": {"1g.5gb": 3},
             "in_use": 0.5,
         },
-        # The grant of a request that nobody has told of yet: it has a row, for its slice is about to end.
+        # The grant of a request that was not published yet: it has a row, for its slice is about to end.
         "request/run1-1": page.rows["request/run1-1"],
         "fleet": {"nodes": 1, "gpus": 1, "memory_mib": 40960, "in_use_mib": 20480, "requests": {"ending": 1}},
         "bus": {"state": "connecting"},
@@ -111,7 +111,7 @@ def test_a_node_is_told_with_its_gpus_and_who_is_on_them(page, make):
 
 
 def test_shares_foreign_instances_and_quarantine_are_on_the_map(page, make):
-    """Whoever looks why nothing fits must see what is in the way."""
+    """A user who looks why nothing fits must see what is in the way."""
     first, second = make.shared("a_1", "one"), make.shared("b_1", "two")
     foreign = msgspec.structs.replace(make.made(None), gi_id=9, start=0, size=1, profile="1g.5gb", uuid="MIG-9")
     report = make.gpu_report(
@@ -158,7 +158,7 @@ def test_a_pull_that_finds_nothing_new_tells_nothing(page, make):
 
 
 def test_a_waiting_request_is_told_with_its_reasons_and_goes_when_it_is_bound(page, make):
-    """The queue shows who waits, and nobody who does not."""
+    """The queue shows waiting requests only."""
     reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),)
     waits = Pending(
         request=make.request, request_revision=1, message="4 x A100: no free place of that size", reasons=reasons
@@ -205,7 +205,7 @@ def test_a_stale_node_says_since_when(page, make):
 
 
 def test_a_cordon_marks_the_node_and_its_gpus(page, make):
-    """Whoever asks why nothing goes there sees it."""
+    """A user who asks why nothing goes there sees it."""
     page.board.incarnation("1")
     page.hear(**open_node(make))
     page.board.heard(

@@ -79,7 +79,7 @@ async def test_a_broker_that_answers_and_has_nothing_to_read_is_lost_too(fed, mo
 
 
 async def test_a_broker_that_cannot_store_is_not_live_although_it_answers(fed, monkeypatch):
-    """Nothing that is asked for comes, and the page looked as if nobody asked."""
+    """No answer comes, and the page looked idle."""
     board, feed, live = fed
     said = iter(["the disk is full: 1 MiB free", "the disk is full: 0 MiB free", ""])
 
@@ -93,7 +93,7 @@ async def test_a_broker_that_cannot_store_is_not_live_although_it_answers(fed, m
     await feed._look(Connection(), live)
     full = standing(board)
     assert (full["state"], full["message"]) == ("full", "the disk is full: 1 MiB free")
-    monkeypatch.setattr(feed_module, "datetime", None)  # since when it is so is not said anew with each MiB
+    monkeypatch.setattr(feed_module, "datetime", None)  # its start is not published again with each MiB
     await feed._look(Connection(), live)
     assert standing(board) == full | {"message": "the disk is full: 0 MiB free"}
     monkeypatch.undo()

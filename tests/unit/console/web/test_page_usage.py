@@ -36,7 +36,7 @@ class Agents:
     """Agents that count who asks."""
 
     def __init__(self) -> None:
-        """Nobody did."""
+        """None did."""
         self.asked: list[tuple[str, str]] = []
         self.now = 100.0
 
@@ -45,7 +45,7 @@ class Agents:
         self.asked.append((node, endpoint))
         await asyncio.sleep(0)
         if node == "gone":
-            return "UNAVAILABLE: nobody is there"
+            return "UNAVAILABLE: no server is there"
         return NodeUsage(node=NodeName(node), every_s=30.0, slices=(used("one"), used("two")))
 
 
@@ -65,7 +65,7 @@ async def test_an_agent_that_does_not_answer_is_said_to():
     """Its pods would look as if they did nothing."""
     agents = Agents()
     document = await Usages(agents.ask, lambda: agents.now).of(pod("one", "gone"), "host:1")
-    assert (document.slices, document.silent) == ((), {"gone": "UNAVAILABLE: nobody is there"})
+    assert (document.slices, document.silent) == ((), {"gone": "UNAVAILABLE: no server is there"})
 
 
 async def test_answers_of_nodes_without_end_do_not_fill_the_memory():

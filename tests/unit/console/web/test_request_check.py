@@ -48,7 +48,7 @@ def test_a_host_that_is_none_is_told_so(host):
     ("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", None), ("none", None)]
 )
 def test_another_pages_script_does_not_use_up_the_streams(site, status):
-    """It could read nothing, but nobody else could watch."""
+    """It could read nothing, but no one else could watch."""
     refused = ask(is_data=True, path="/api/stream", sec_fetch_site=site)
     assert (refused.status if refused else None) == status
 
@@ -75,6 +75,6 @@ def test_a_name_that_leads_here_is_compared_as_browsers_send_it(typed, name):
     "typed", ["http://gpus.example.com", "gpus.example.com:8617", "gpus.example.com/", "", "[::1]"]
 )
 def test_what_can_be_no_name_of_a_host_is_refused(typed):
-    """`sluice web --host` would be taken, and nobody let in."""
+    """`sluice web --host` would be taken, and every request refused."""
     with pytest.raises(NotAnAddressError, match=r"--host .* must be a name without scheme, port and path"):
         name_of_host(typed)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.contracts.reasons import WaitReason
 from sluice_console.shell.web.app import STATIC
 
 HERE = Path(__file__).parent
@@ -31,7 +32,7 @@ def test_the_scripts_find_place_and_keep_what_they_should(tmp_path):
 
 
 def test_no_script_reads_html_from_a_string_or_runs_text():
-    """A pod's name is written by whoever may make pods; on the page it must stay a name."""
+    """A pod's name is written by any user who may create pods; on the page it must stay a name."""
     scripts = sorted(STATIC.glob("*.js"))
     assert len(scripts) > 10
     for script in scripts:
@@ -46,3 +47,9 @@ def test_every_script_is_asked_for_at_once():
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     preloaded = re.findall(r'<link rel="modulepreload" href="/static/([\w.]+)">', page)
     assert sorted([*preloaded, "main.js"]) == sorted(file.name for file in STATIC.glob("*.js"))
+
+
+def test_every_wait_reason_has_words_on_the_page():
+    """A chip would show a code name."""
+    words = (STATIC / "reasons.js").read_text(encoding="utf-8")
+    assert [reason.value for reason in WaitReason if f"  {reason.value}: " not in words] == []

@@ -1,8 +1,8 @@
 """
-What a bare broker shall carry: the messages of a run, who sends each, and which one it waits for.
+The messages of a run as a score for a bare broker: what each process sends, and after which message.
 
-A note is a message without a meaning. It has the size of the real one, lies in its stream, is sent by as many processes
-as the real ones were and after what those waited for, and is consumed once, by who acted on the real one.
+A note is a message without meaning. It has the size of the real one, goes to its stream, is sent by a process of its
+own kind after the same predecessors, and is consumed once, by the process that acted on the real one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ _SENDERS = {
     "node": AGENT,
     "inventory": INVENTORY,
 }
-"""Nouns that a run is made of, and whose they are."""
+"""Nouns that a run consists of, and their owners."""
 _CONSUMERS = {
     "request": ALLOCATOR,
     "source": ALLOCATOR,
@@ -47,15 +47,15 @@ class ReplayMessage(msgspec.Struct, frozen=True):
     stream: str
     subject: str
     size: int
-    """Bytes, with what its headers took."""
+    """Bytes, with headers."""
     after: int
-    """The number of the note that its sender must have consumed first; -1 for none."""
+    """The number of the note that its sender must consume first; -1 for none."""
     at_s: float
     """Without such a note: when it is sent, after the start."""
     request: str
-    """Whose latency it is part of; empty for none."""
+    """The request whose latency it is part of; empty for none."""
     ends: bool
-    """Whether that request's way ends with it."""
+    """Whether it ends that request."""
 
 
 def replay_of(
@@ -68,8 +68,8 @@ def replay_of(
     """
     The notes of a run.
 
-    `history` is every word of it with its size, `requests` says when each request was to come (s after the start),
-    `agents` which process has which node (its token in subjects), and `began_s` when the run began (Unix).
+    `history` is every message with its size, `requests` the start time of each request (s after the start), `agents`
+    the process of each node (by its token in subjects), and `began_s` the start of the run (Unix).
     """
     notes: list[ReplayMessage] = []
     newest: dict[tuple[str, str], int] = {}
@@ -116,7 +116,7 @@ def replay_of(
 
 
 def _subject(kind: str, node: str, number: int) -> str:
-    """One of its own, so that none is overwritten before it is read, under its noun."""
+    """A subject of its own under its noun, so that no note is overwritten before it is read."""
     return f"sluice.{kind}.{node}.b{number}" if kind in {"ledger", "slice"} else f"sluice.{kind}.b{number}"
 
 

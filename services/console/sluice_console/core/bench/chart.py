@@ -1,4 +1,4 @@
-"""The picture of a benchmark as SVG, written by ourselves: how many were served by when, beside the bare broker."""
+"""The chart of a benchmark as SVG: the share of requests served over time, with the bare broker for comparison."""
 
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
@@ -9,9 +9,9 @@ from sluice_console.core.history.waterfall import duration
 WIDTH, HEIGHT = 720, 420
 LEFT, TOP, RIGHT, BOTTOM = 60, 70, 24, 110
 OURS, BARE = "#0072b2", "#e69f00"
-"""Of Okabe and Ito's palette, which colour-blind people tell apart (https://jfly.uni-koeln.de/color/)."""
+"""From Okabe and Ito's palette for colour-blind people (https://jfly.uni-koeln.de/color/)."""
 POINTS_MAX = 400
-"""Points of a line: more are not seen."""
+"""Points of a line: more are not visible."""
 
 
 def svg(document: BenchDocument, ours_s: Sequence[float], bare_s: Sequence[float]) -> str:

@@ -1,7 +1,7 @@
 """
-The figures of a benchmark: how long each hop took, whether anything was given twice, and how the broker compares.
+The figures of a benchmark: duration of each hop, double allocations, and the comparison with the broker.
 
-All times of a system's run come from its own words in the history, by the clocks of one machine.
+All times of a system's run come from its messages in the history, by the clocks of one machine.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,14 +15,12 @@ from sluice_console.core.documents import VERSION, Document
 from sluice_console.core.history.sentences import HistoryMessage
 
 LANDED_AT = "Sluice-Sequence"
-"""
-The header of a copy in HISTORY that says at which sequence its word landed (`sluice.runtime.nats.history_writer`).
-"""
+"""Header of a copy in HISTORY with the sequence of its original (`sluice.runtime.nats.history_writer`)."""
 HOPS = ("asked to granted", "granted to ready", "ready to bound", "asked to bound")
 
 
 class SpreadDocument(Document, frozen=True, kw_only=True):
-    """How a time is spread, in ms."""
+    """Distribution of a time, in ms."""
 
     p50: float
     p90: float
@@ -31,10 +29,10 @@ class SpreadDocument(Document, frozen=True, kw_only=True):
 
 
 class HopDocument(Document, frozen=True, kw_only=True):
-    """One part of the way."""
+    """One hop."""
 
     hop: str
-    """From one word's being said to the next one's; the last one until the broker has stored it."""
+    """From one message's time to the next one's; the last until the broker has stored it."""
     ms: SpreadDocument
 
 
@@ -42,7 +40,7 @@ class CeilingDocument(Document, frozen=True, kw_only=True):
     """The same messages on a bare broker: same streams, sizes, publishers and limit, each consumed once, no logic."""
 
     ms: SpreadDocument
-    """Of each request, from its first message's sending to its last one's being stored."""
+    """Of each request, from the first message sent to the last one stored."""
     per_second: float
     seconds: float
     messages: int
@@ -59,31 +57,31 @@ class BenchDocument(Document, frozen=True, kw_only=True):
     bound: int
     refused: int
     overcommitted: int
-    """The most memory slices of GPUs that two slices had at one moment, by the ledger. Must be 0."""
+    """The most memory slices allocated to two slices at one moment, by the ledger. Must be 0."""
     seconds: float
     """From the first manifest to the last binding."""
     per_second: float
     """Requests that were bound, each second."""
     hops: tuple[HopDocument, ...]
     released: bool
-    """Whether everything was given back in the end."""
+    """Whether everything was released at the end."""
     ceiling: CeilingDocument | None = None
     latency_ratio_p50: float | None = None
-    """The median way of a request, as a multiple of that on the bare broker. None without a ceiling."""
+    """The median latency as a multiple of the bare broker's. None without a comparison."""
     throughput_ratio: float | None = None
-    """Requests a second, as a part of the bare broker's. None without a ceiling."""
+    """Requests per second as a fraction of the bare broker's. None without a comparison."""
     nodes: int
     gpus: int
     agents: int
     """Processes that share the nodes."""
     mix: str
     rate: float
-    """Requests a second that came; 0 is all at once."""
+    """Requests per second that came; 0 is all at once."""
 
 
 @dataclass(slots=True)
 class RequestTimes:
-    """One request's words: Unix times, s."""
+    """One request's messages: Unix times, s."""
 
     asked_s: float = 0.0
     granted_s: float = 0.0
@@ -99,7 +97,7 @@ class RequestTimes:
 
 
 def request_times(history: Iterable[HistoryMessage], requests: Mapping[str, str]) -> dict[str, RequestTimes]:
-    """The way of each of `requests` (id -> pod name), by the first of each of its words."""
+    """The times of each of `requests` (id -> pod name), by the first of each of its messages."""
     found = {request: RequestTimes() for request in requests}
     for happened in history:
         message = happened.envelope.message
@@ -120,13 +118,13 @@ def request_times(history: Iterable[HistoryMessage], requests: Mapping[str, str]
 
 
 def request_of(message: AnyMessage) -> str:
-    """Which request a word of the ledger is about."""
+    """The request of a ledger message."""
     booking: Booking | None = getattr(message, "booking", None)
     return str(booking.request) if booking is not None else ""
 
 
 def time_s(happened: HistoryMessage) -> float | None:
-    """When a word was said, Unix, or None where that cannot be read."""
+    """The Unix time of a message; None if unreadable."""
     try:
         found = datetime.fromisoformat(happened.envelope.time)
     except ValueError:
@@ -135,7 +133,7 @@ def time_s(happened: HistoryMessage) -> float | None:
 
 
 def hops_of(found: Iterable[RequestTimes]) -> tuple[HopDocument, ...]:
-    """How long each hop took, of those who were bound."""
+    """Duration of each hop, over bound requests."""
     whole = [way for way in found if way.whole]
     if not whole:
         return ()
@@ -162,9 +160,9 @@ def spread(times_s: Sequence[float]) -> SpreadDocument:
 
 def overcommitted(bookings: Iterable[Booking]) -> int:
     """
-    How many memory slices of GPUs two exclusive places have at once. Counted slice by slice.
+    Memory slices that two exclusive places have at once, counted slice by slice.
 
-    Shares of one home are one place, whoever has them.
+    Shares of one device are one place.
     """
     taken: dict[tuple[str, str, int], set[str]] = {}
     for booking in bookings:
@@ -178,9 +176,9 @@ def overcommitted(bookings: Iterable[Booking]) -> int:
 
 def overcommitted_ever(history: Iterable[HistoryMessage]) -> int:
     """
-    The most memory slices that were given twice at any moment of a run, by each word of the ledger in its order.
+    The most memory slices allocated twice at any moment of a run, by ledger messages in order.
 
-    A promise (a grant that comes after others) is no second place: it is made when those are gone.
+    A reservation (a grant that comes after others) is no second place.
     """
     words = [
         (int(each.headers[LANDED_AT]), each.envelope.message)

@@ -1,7 +1,7 @@
 """
-The load of a benchmark: which pods come when, and when they go. The same options give the same load.
+The load of a benchmark: which pods come and go when. The same options give the same load.
 
-Pods are told apart by a name that begins with the run's own; what they ask for is a mix of profiles, or a workload.
+Pod names begin with the run's own; requests are a mix of profiles, or a workload.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from sluice.contracts.toml_tables import toml_text_of
 
 REQUESTS_MAX = 100_000
 DOCUMENTS_MAX = 200
-"""Pods in one file, where they come and go together."""
+"""Pods per file that come and go together."""
 NAMESPACE = "sluice-bench"
 _WORKLOAD_KEYS = frozenset(
     {"id", "namespace", "annotations", "resources", "priority", "cpu", "memory", "node_selector", "uid"}
@@ -25,12 +25,12 @@ _WORKLOAD_KEYS = frozenset(
 
 
 class LoadError(ValueError):
-    """A load that cannot be meant. One sentence that names what is wrong and what would be right."""
+    """Invalid options of a load. One sentence with a valid example."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchPod:
-    """One pod: its name, when it comes (s after the start), when it goes (None: in the end), its manifest."""
+    """One pod: its name, when it comes (s after the start), when it goes (None: at the end), its manifest."""
 
     name: str
     at_s: float
@@ -72,7 +72,7 @@ def even(run: str, *, requests: int, mix: str, rate: float, burst: int) -> list[
     given = dict.fromkeys(parts, 0)
     pods = []
     for number in range(requests):
-        # Whoever is furthest behind its part of the mix is next.
+        # The profile furthest behind its part of the mix is next.
         profile = max(parts, key=lambda each: parts[each] * (number + 1) / sum(parts.values()) - given[each])
         given[profile] += 1
         at_s = number // burst * burst / rate if rate else 0.0
@@ -115,7 +115,7 @@ def replayed(run: str, lines: Iterable[str], *, speed: float, requests: int) -> 
 
 
 def _event(line: str, number: int) -> tuple[float, dict[str, Any] | None, str]:
-    """When, who arrives, or who leaves. Raises LoadError."""
+    """When, and which pod arrives or leaves. Raises LoadError."""
     try:
         found = msgspec.json.decode(line)
     except NOT_READABLE as error:

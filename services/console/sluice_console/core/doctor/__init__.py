@@ -1,1 +1,1 @@
-"""What `sluice doctor` makes of what it is shown: findings in words. Pure; it must not ask anybody anything."""
+"""Findings of `sluice doctor`, from data that was read before. Pure."""

@@ -1,7 +1,7 @@
 """
-Whether pods that ask for GPUs really come by Sluice: the webhook, the policies behind it, and one pod that is tried.
+Check admission: the webhook, the policies behind it, and a dry run of one pod that asks for a GPU.
 
-Whether certificate and caBundle match is not calculated here: the API server is asked to call the webhook (a dry run).
+The dry run makes the API server call the webhook, which shows whether certificate and caBundle match.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +13,12 @@ from sluice_console.core.doctor.kube_objects import Object, at, by_name, items, 
 
 
 def check_admission(seen: ObservedCluster) -> list[FindingDocument]:
-    """Look at the webhook and the policies."""
+    """Check the webhook and the policies."""
     return [*_admission(seen), *_policies(seen)]
 
 
 def namespace_for_trial(webhooks: Sequence[Object], namespaces: Sequence[Object]) -> str:
-    """A namespace whose pods are sent to our webhook, `default` if it is one; empty when there is none."""
+    """A namespace that the webhook selects, `default` if it is one; empty if none."""
     hooks = items(by_name(webhooks).get(WEBHOOK, {}), "webhooks")
     served = [
         name(each)

@@ -1,8 +1,8 @@
 """
-What is wrong with a running system as the bus shows it: who works, which nodes can be used, versions, clocks.
+Check a running system as the bus shows it: leaders, nodes, versions, clocks.
 
-Times are compared on the broker's clock alone: each value carries its writer's time and the time at which the broker
-stored it, and the two show how far a writer's clock is off. The clock of whoever looks plays no part.
+Times are compared on the broker's clock: each value carries its writer's time and the time at which the broker stored
+it, which shows the writer's clock error. The local clock plays no part.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,22 +16,22 @@ from sluice_console.core.doctor.findings import Check, FindingDocument, counted,
 from sluice_console.core.fleet.fleet_state import FleetState
 
 CLOCK_SKEW_S = 2.0
-"""Clocks that differ by more are told. A write takes milliseconds; nothing is decided from another host's clock, but
-people read logs and traces side by side."""
+"""Larger differences are reported. A write takes milliseconds; decisions do not depend on other hosts' clocks, but
+people compare logs and traces."""
 STORES_NOTHING_S = 15.0
-"""Leases are renewed every second or two, and run out after some."""
+"""Leases are renewed every second or two, and expire after a few."""
 UNREAD_SHOWN_MAX = 20
-"""So many messages that cannot be read have a line each: one bad writer can leave thousands."""
+"""Undecodable messages listed one by one: a bad writer can leave thousands."""
 BEHIND_S = 60.0
-"""News of a node that were not pulled for so long: the inventory pulls within a second, and retries within ten."""
+"""Age of an unread change of a node that is reported: the inventory reads within a second, and retries within ten."""
 SOURCE_SILENT_S = 900.0
-"""A cluster is listed anew some minutes apart."""
+"""Default seconds between two lists of a cluster."""
 FOLDER, FOLDER_SILENT_S = "folder", 60.0
-"""A folder of manifests, where nobody named it otherwise, is listed every five seconds."""
+"""Default seconds between two lists of a folder of manifests."""
 CLUSTER, WATCH = "cluster", "pod-watcher"
-"""The pods of a cluster, where nobody named them otherwise, and the lease of who follows them."""
+"""Default source of a cluster's pods, and its lease."""
 TIMED_KINDS = ("lease", "source", "node", "inventory")
-"""Nouns whose times are looked at: one of each writer."""
+"""Nouns whose times are compared: one per kind of writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class WriteTimes:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAnswer:
-    """What became of a question to a service: `problem` is empty when it answered, and `said` is what it said."""
+    """A service's answer: `problem` is empty when it answered, then `said` has the answer."""
 
     problem: str = ""
     said: str = ""
@@ -52,7 +52,7 @@ class ServiceAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedBus:
-    """All that was read. `allocator` and `inventory` are None where nobody was asked."""
+    """All data that was read. `allocator` and `inventory` are None if they were not queried."""
 
     url: str
     fleet_state: FleetState
@@ -62,20 +62,20 @@ class ObservedBus:
     allocator: ServiceAnswer | None = None
     inventory: ServiceAnswer | None = None
     version: str = ""
-    """Of the console that looks."""
+    """Version of this console."""
     trouble: str = ""
-    """Why the broker cannot store, where it runs on this machine and says so."""
+    """Why the broker cannot store; known only for a broker on this machine."""
     unstored_s: float | None = None
-    """For how long nothing has been stored in STATE, by the broker's clock."""
+    """Seconds since STATE last stored a value, by the broker's clock."""
 
 
 def timed_subjects(fleet_state: FleetState) -> list[str]:
-    """The values whose times shall be read."""
+    """The values whose times are needed."""
     return sorted(subject for subject in fleet_state.values if parse(subject).kind in TIMED_KINDS)
 
 
 def check_bus(seen: ObservedBus) -> list[FindingDocument]:
-    """Look at everything."""
+    """Run all checks."""
     return [
         _broker(seen),
         *_streams(seen),
@@ -92,10 +92,10 @@ def check_bus(seen: ObservedBus) -> list[FindingDocument]:
 
 def _broker(seen: ObservedBus) -> FindingDocument:
     """
-    A broker can answer and store nothing: its disk is full, or was, for it keeps the error until it is started again.
+    A broker can answer and yet store nothing: its disk is full, or was (it keeps the error until restarted).
 
-    Only one on this machine can be asked. Of others it is known by what they have not stored: whoever has a lease
-    writes every second or two, and while nothing is stored every lease runs out.
+    Only a local broker reports that. Otherwise it shows by what is missing: lease holders write every second or two, so
+    all leases expire.
     """
     if seen.trouble:
         return problem(Check.BROKER, seen.trouble, "free some space there; the broker is started again by itself")
@@ -112,7 +112,7 @@ def _broker(seen: ObservedBus) -> FindingDocument:
 
 
 def silent_broker(url: str, *, clustered: bool) -> FindingDocument:
-    """A broker that lets us in and whose streams do not answer."""
+    """A broker that accepts us but whose streams do not answer."""
     if clustered:
         return problem(
             Check.BROKER,
@@ -124,7 +124,7 @@ def silent_broker(url: str, *, clustered: bool) -> FindingDocument:
     return problem(
         Check.BROKER,
         f"the broker at {url} lets us in, but its streams do not answer: nothing is granted or given back; pods run on",
-        "look into the broker's log: is its disk full or slow? Nothing is lost",
+        "read the broker's log: is its disk full or slow? Nothing is lost",
     )
 
 
@@ -139,7 +139,7 @@ def _streams(seen: ObservedBus) -> Iterator[FindingDocument]:
             sentence,
             "sluice streams ensure"
             if missing
-            else "nothing changes a stream that exists: compare the broker's and this version, or wipe the broker "
+            else "existing streams are never changed: compare the broker's and this version, or wipe the broker "
             "(docs/operations.md)",
         )
     if not seen.stream_problems:
@@ -157,7 +157,7 @@ def _words(fleet_state: FleetState) -> Iterator[FindingDocument]:
         yield problem(
             Check.WORDS,
             f"{subject} cannot be read ({why}); {_without(subject)}",
-            "while an upgrade goes on: finish it. Otherwise remove it, as whom docs/evolution.md says; its writer says "
+            "during an upgrade: finish it. Otherwise remove it, as the user in docs/evolution.md; its writer sends "
             f"it again: nats stream purge {stream} --subject {subject}",
         )
     if len(fleet_state.unread) > UNREAD_SHOWN_MAX:
@@ -168,7 +168,7 @@ def _words(fleet_state: FleetState) -> Iterator[FindingDocument]:
 
 
 def _without(subject: str) -> str:
-    """What its readers do meanwhile."""
+    """What readers do meanwhile."""
     address = parse(subject)
     if address.kind == "ledger":
         return f"{address.key[0]} gets nothing new until it is gone"
@@ -197,7 +197,7 @@ def _allocator(seen: ObservedBus) -> Iterator[FindingDocument]:
         yield warning(
             Check.ALLOCATOR,
             f"run {held.owner} holds the lease, but {seen.allocator.problem}",
-            "if it can be reached from here, look into its log; in a cluster only pods may reach it",
+            "if it can be reached from here, read its log; in a cluster only pods may reach it",
         )
     else:
         yield ok(Check.ALLOCATOR, f"run {held.owner} holds the lease and answers")
@@ -227,8 +227,8 @@ def _sources(seen: ObservedBus) -> Iterator[FindingDocument]:
     elif silent:
         yield problem(
             Check.POD_WATCHER,
-            f"silent for too long: {named(silent)}; its new pods are not served, and slices of ended pods are not released",
-            "start its pod-watcher, or look into its log",
+            f"silent for too long: {named(silent)}; new pods are not served, slices of ended ones not released",
+            "start its pod-watcher, or read its log",
         )
     else:
         live = sum(synced.count for synced in sources.values())
@@ -248,10 +248,10 @@ def _inventory(seen: ObservedBus) -> Iterator[FindingDocument]:
         yield problem(
             Check.INVENTORY,
             f"news of {counted(len(behind), 'node')} were not read for over a minute: {named(behind)}",
-            "start the inventory, or look into its log: the allocator decides from what it reads",
+            "start the inventory, or read its log: the allocator decides from what it reads",
         )
     if seen.inventory is not None and seen.inventory.problem:
-        yield problem(Check.INVENTORY, seen.inventory.problem, "start the inventory, or look into its log")
+        yield problem(Check.INVENTORY, seen.inventory.problem, "start the inventory, or read its log")
     elif seen.inventory is not None:
         yield ok(Check.INVENTORY, f"it answers: {seen.inventory.said}")
     elif not behind:
@@ -263,7 +263,7 @@ def _agents(seen: ObservedBus) -> Iterator[FindingDocument]:
     known = sorted({*fleet_state.news(), *fleet_state.inventories(), *fleet_state.heads()})
     if not known:
         yield problem(
-            Check.AGENTS, "no node agent has published anything", "start the node agents; each says why in its log"
+            Check.AGENTS, "no node agent has published yet", "start the node agents; each says why in its log"
         )
         return
     pulled = fleet_state.inventories()
@@ -289,7 +289,7 @@ def _agents(seen: ObservedBus) -> Iterator[FindingDocument]:
         yield warning(
             Check.AGENTS,
             f"not open yet for new slices: {named(closed)}",
-            "lasts a moment after a start; if not, look into the allocator's log",
+            "lasts a moment after a start; if not, read the allocator's log",
         )
     for node in fresh:
         for sentence in pulled[node].snapshot.warnings:
@@ -358,7 +358,7 @@ def _clocks(seen: ObservedBus) -> Iterator[FindingDocument]:
         yield warning(
             Check.CLOCKS,
             f"clocks differ from the broker's: {named(listed)}",
-            "synchronize the clocks there (chrony, ntpd)",
+            "synchronize them (chrony, ntpd)",
         )
     else:
         yield ok(Check.CLOCKS, f"{counted(len(seen.written), 'writer')} within {CLOCK_SKEW_S:g} s of the broker")
@@ -366,9 +366,9 @@ def _clocks(seen: ObservedBus) -> Iterator[FindingDocument]:
 
 def _age_s(seen: ObservedBus, subject: str) -> float | None:
     """
-    How long ago a value was stored, by the broker's clock.
+    Seconds since a value was stored, by the broker's clock.
 
-    The newest value stands for now: whoever works renews a lease every two seconds.
+    The newest value stands for now: a lease is renewed every two seconds.
     """
     times = seen.written.get(subject)
     if times is None:

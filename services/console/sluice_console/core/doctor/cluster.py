@@ -1,8 +1,7 @@
 """
-What is wrong with Sluice in a cluster, from objects as `kubectl` shows them.
+Compare a cluster's objects, as `kubectl` shows them, with what deploy/kubernetes installs.
 
-It holds what is there against what deploy/kubernetes installs. What the bus says is looked at in `bus`; admission,
-nodes and quotas have modules of their own.
+`bus` checks the bus; admission, nodes and quotas have modules of their own.
 """
 
 from collections.abc import Iterator
@@ -38,11 +37,12 @@ from sluice_console.core.doctor.nodes import check_nodes
 from sluice_console.core.doctor.pod_start import check_starting
 
 UNTOLD_S = 300.0
-"""A pod of ours that waits longer without having been told why: it is told after seconds, or, of very many, minutes."""
+"""A pod that waits longer without a reason is reported: reasons arrive after seconds or, with very many pods,
+minutes."""
 
 
 def check_cluster(seen: ObservedCluster) -> list[FindingDocument]:
-    """Look at everything that could be read."""
+    """Run all checks on what could be read."""
     return [
         *_unread(seen),
         *_services(seen),
@@ -79,7 +79,7 @@ def _services(seen: ObservedCluster) -> list[FindingDocument]:
     for kind, wanted in (("deployments", DEPLOYMENTS), ("brokers", (BROKER,))):
         objects = seen.of(kind)
         if objects is None:
-            continue  # said as not looked at
+            continue  # reported as not checked
         there = by_name(objects)
         for service in wanted:
             if service not in there:

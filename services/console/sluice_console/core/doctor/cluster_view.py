@@ -1,4 +1,4 @@
-"""What was read of a cluster, and what shall be: the kinds of objects, the names that deploy/kubernetes installs."""
+"""Data read from a cluster: kinds of objects, and the names that deploy/kubernetes installs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ APPLY = "kubectl apply -k, with your overlay (docs/install.md)"
 @dataclass(frozen=True, slots=True)
 class AdmissionTrial:
     """
-    What the API server said to a pod that asks for a GPU and was not to be stored (a dry run).
+    The API server's answer to the dry run of a pod that asks for a GPU.
 
-    `problem` is empty when it would have made the pod; `pod` is then what it would have made.
+    `problem` is empty if the pod would be created; `pod` is then the result.
     """
 
     namespace: str
@@ -32,9 +32,9 @@ class AdmissionTrial:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedCluster:
     """
-    All that was read. A kind that is not in `lists` could not be, and `problems` says why.
+    All data that was read. Kinds that could not be read are not in `lists`; `problems` says why.
 
-    `now_s` is in unix seconds, of whoever looks.
+    `now_s` is the local clock in unix seconds.
     """
 
     where: str
@@ -44,13 +44,13 @@ class ObservedCluster:
     trial: AdmissionTrial | None = None
 
     def of(self, kind: str) -> Sequence[Object] | None:
-        """The objects of a kind, None where they could not be read."""
+        """The objects of a kind; None if they could not be read."""
         return self.lists.get(kind)
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """One kind of objects to read: its resource, the `kind` of its objects, and which of them (options of kubectl)."""
+    """One kind to read: its resource, the `kind` of its objects, and options of kubectl that select them."""
 
     resource: str
     kind: str
@@ -83,11 +83,11 @@ KINDS: Mapping[str, ResourceKind] = {
     "quotas": ResourceKind("resourcequotas", "ResourceQuota", _EVERYWHERE),
     "limits": ResourceKind("limitranges", "LimitRange", _EVERYWHERE),
 }
-"""What is read, by our name for it."""
+"""Kinds to read, by our name."""
 
 
 def groups() -> list[tuple[str, ...]]:
-    """Our names of kinds that one call can read."""
+    """Our names of the kinds that one call reads."""
     by_which: dict[tuple[str, ...], list[str]] = {}
     for ours, kind in KINDS.items():
         by_which.setdefault(kind.which, []).append(ours)
@@ -95,7 +95,7 @@ def groups() -> list[tuple[str, ...]]:
 
 
 def is_installed(seen: ObservedCluster) -> bool:
-    """Whether anything of Sluice is there. What could not be read counts as there."""
+    """Whether any part of Sluice is present. Unreadable kinds count as present."""
     return any(
         objects is None or wanted in by_name(objects)
         for objects, wanted in (
@@ -108,6 +108,6 @@ def is_installed(seen: ObservedCluster) -> bool:
 
 
 def replicas(of: Object) -> tuple[int, int]:
-    """Ready ones, and how many there shall be."""
+    """Ready and desired replicas."""
     wanted = at(of, "spec", "replicas")
     return int(at(of, "status", "readyReplicas") or 0), 1 if wanted is None else int(wanted)

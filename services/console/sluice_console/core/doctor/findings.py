@@ -1,8 +1,4 @@
-"""
-What a look at a system comes to: findings with their remedies, and the document that they are printed as.
-
-It must not know what is looked at; each kind of look has a module beside this one.
-"""
+"""Findings with their remedies, and the document of `sluice doctor`. Each kind of check has a module of its own."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -11,15 +7,15 @@ from typing import Literal
 from sluice_console.core.documents import VERSION, Document
 
 NAMED_MAX = 5
-"""So many of a kind are named, the others counted: of 1,000 nodes nobody reads all names."""
+"""Names listed per finding; the rest is counted."""
 
 Level = Literal["ok", "warning", "problem", "unknown"]
-"""`warning`: it works, but not everything. `problem`: it must be fixed. `unknown`: it could not be looked at."""
+"""`warning`: degraded. `problem`: must be fixed. `unknown`: could not be checked."""
 ORDER: tuple[Level, ...] = ("ok", "unknown", "warning", "problem")
 
 
 class Check(StrEnum):
-    """What is looked at. Each has a row in docs/operations.md."""
+    """The checks. Each has a row in docs/operations.md."""
 
     BROKER = "broker"
     STREAMS = "streams"
@@ -46,7 +42,7 @@ class Check(StrEnum):
 
 
 class FindingDocument(Document, frozen=True, kw_only=True):
-    """One thing that was looked at. `remedy` says what to do, and is empty when all is well."""
+    """One result. `remedy` says what to do; empty if all is well."""
 
     check: Check
     level: Level
@@ -55,11 +51,11 @@ class FindingDocument(Document, frozen=True, kw_only=True):
 
 
 class QuotaProposalDocument(Document, frozen=True, kw_only=True):
-    """What a ResourceQuota that no longer counts would be as limits of Sluice. Null is unlimited, 0 blocks."""
+    """What a ResourceQuota that no longer counts is as limits of Sluice. Null is unlimited, 0 blocks."""
 
     namespace: str
     quotas: tuple[str, ...]
-    """The ResourceQuotas it stands for."""
+    """The ResourceQuotas it replaces."""
     gpus: int | None = None
     memory_mib: int | None = None
     compute_slices: int | None = None
@@ -74,32 +70,32 @@ class DoctorDocument(Document, frozen=True, kw_only=True):
 
 
 def ok(check: Check, what: str) -> FindingDocument:
-    """All is well."""
+    """Checks that passed."""
     return FindingDocument(check=check, level="ok", what=what)
 
 
 def warning(check: Check, what: str, remedy: str) -> FindingDocument:
-    """It works, but not everything."""
+    """Degraded, but working."""
     return FindingDocument(check=check, level="warning", what=what, remedy=remedy)
 
 
 def problem(check: Check, what: str, remedy: str) -> FindingDocument:
-    """It must be fixed."""
+    """Must be fixed."""
     return FindingDocument(check=check, level="problem", what=what, remedy=remedy)
 
 
 def unknown(check: Check, what: str, remedy: str) -> FindingDocument:
-    """It could not be looked at."""
+    """Could not be checked."""
     return FindingDocument(check=check, level="unknown", what=what, remedy=remedy)
 
 
 def in_order(findings: Iterable[FindingDocument]) -> Iterator[FindingDocument]:
-    """As they are shown: what is wrong last, where it is seen; else as they were found."""
+    """Display order: problems last, where they are seen; otherwise as found."""
     return iter(sorted(findings, key=lambda finding: ORDER.index(finding.level)))
 
 
 def worst(findings: Sequence[FindingDocument]) -> Level:
-    """The worst level among them: what must be fixed before what could not be looked at, before warnings."""
+    """The worst level: problems, then what could not be checked, then warnings."""
     levels = {finding.level for finding in findings}
     order: tuple[Level, ...] = ("problem", "unknown", "warning")
     return next((level for level in order if level in levels), "ok")

@@ -1,8 +1,4 @@
-"""
-Kubernetes objects as `kubectl get -o json` shows them, read without trust: anything may be missing.
-
-It must not judge; it finds.
-"""
+"""Read Kubernetes objects as `kubectl get -o json` prints them, without trust: any field may be missing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,7 +7,7 @@ Object = Mapping[str, Any]
 
 
 def at(of: Object, *path: str) -> Any:
-    """What is at a path, or None."""
+    """The value at a path, or None."""
     found: Any = of
     for part in path:
         found = found.get(part) if isinstance(found, Mapping) else None
@@ -19,7 +15,7 @@ def at(of: Object, *path: str) -> Any:
 
 
 def items(of: Object, *path: str) -> list[Any]:
-    """The list at a path, empty where there is none."""
+    """The list at a path; empty if missing."""
     found = at(of, *path)
     return list(found) if isinstance(found, list) else []
 
@@ -50,7 +46,7 @@ def condition(of: Object, kind: str) -> Object | None:
 
 
 def is_so(of: Object, kind: str) -> bool:
-    """Whether a condition is there and True."""
+    """Whether a condition is present and True."""
     found = condition(of, kind)
     return found is not None and found.get("status") == "True"
 
@@ -61,13 +57,13 @@ def by_name(objects: Sequence[Object]) -> dict[str, Object]:
 
 
 def containers(spec: Object) -> Iterator[Object]:
-    """All containers of a pod's spec, those that run first included."""
+    """All containers of a pod's spec, init containers included."""
     yield from items(spec, "initContainers")
     yield from items(spec, "containers")
 
 
 def selects(selector: Object, of: Mapping[str, str]) -> bool:
-    """Whether a label selector takes these labels (In, NotIn, Exists, DoesNotExist: all that there are)."""
+    """Whether a label selector matches these labels (In, NotIn, Exists, DoesNotExist: all operators)."""
     for key, value in (at(selector, "matchLabels") or {}).items():
         if of.get(key) != value:
             return False

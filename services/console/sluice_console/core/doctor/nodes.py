@@ -1,6 +1,6 @@
 """
-What is wrong with the nodes of a cluster: agents that are missing, drivers that are not registered, others that hand
-out the same GPUs. From objects as `kubectl` shows them.
+Check a cluster's nodes from objects as `kubectl` shows them: missing agents, unregistered drivers, other device plugins
+on the same GPUs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ AGENT = "sluice-node-agent"
 GPU_PRESENT = "nvidia.com/gpu.present"
 """The label that NVIDIA's feature discovery puts on nodes with GPUs (NVIDIA/gpu-operator)."""
 _OF_DEVICE_PLUGIN = ("nvidia.com/gpu", "nvidia.com/mig-")
-"""Resources that a device plugin hands out."""
+"""Resources that a device plugin allocates."""
 
 
 def check_nodes(
@@ -24,7 +24,7 @@ def check_nodes(
     csinodes: Sequence[Object] | None,
     runtimes: Sequence[Object] | None,
 ) -> Iterator[FindingDocument]:
-    """Look at what could be read; None is what could not."""
+    """Run the checks; None is what could not be read."""
     if daemonsets is None or nodes is None:
         return
     daemonset = by_name(daemonsets).get(AGENT)
@@ -104,7 +104,7 @@ def _without_agent(chosen: Sequence[Object], agents: Sequence[Object]) -> Iterat
 
 
 def _why(pod: Object) -> str:
-    """Why its containers wait, as the kubelet says."""
+    """Why its containers wait, from the kubelet."""
     for status in items(pod, "status", "containerStatuses"):
         reason, message = (at(status, "state", "waiting", key) for key in ("reason", "message"))
         if reason:

@@ -1,5 +1,5 @@
 """
-Find pods that have their slice and do not start: bound and scheduled, but the kubelet cannot create their containers.
+Find pods that have a slice and do not start: bound and scheduled, but the kubelet cannot create their containers.
 
 `cluster` covers pods that wait for a slice. Failures inside a pod's own image or program are out of scope.
 """
@@ -14,9 +14,9 @@ from sluice_console.core.doctor.findings import Check, FindingDocument, counted,
 from sluice_console.core.doctor.kube_objects import Object, at, condition, full_name, items
 
 STARTS_WITHIN_S = 60.0
-"""A ticket that was lost is made again within ten seconds, and a kubelet tries again within some more."""
+"""A lost ticket is restored within ten seconds, and a kubelet retries within some more."""
 _CANNOT = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-"""Why a container waits that its kubelet cannot make (kubernetes/kubernetes, pkg/kubelet/kuberuntime)."""
+"""Reasons of containers that their kubelet cannot create (kubernetes/kubernetes, pkg/kubelet/kuberuntime)."""
 _DONE = frozenset({"Succeeded", "Failed"})
 _SAID_MAX = 160
 
@@ -28,12 +28,12 @@ class _StuckPod(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is the ticket that is missing, and not something of the pod's own (a ConfigMap, say)."""
+        """Whether the ticket is missing, not something of the pod's own such as a ConfigMap."""
         return "subPath" in self.why or ENV_TICKET in self.why or VOLUME in self.why
 
 
 def check_starting(seen: ObservedCluster) -> list[FindingDocument]:
-    """Whether what was bound starts."""
+    """Check that bound pods start."""
     pods = seen.of("managed")
     if pods is None:
         return []
@@ -76,7 +76,7 @@ def _is_on_its_node(pod: Object) -> bool:
 
 
 def _held(pod: Object, now_s: float) -> _StuckPod | None:
-    """The first container that cannot be made, if that has lasted; None where there is none."""
+    """The first container that cannot be created, if that has lasted; otherwise None."""
     if now_s - _since(pod, now_s) < STARTS_WITHIN_S:
         return None
     for status in (*items(pod, "status", "initContainerStatuses"), *items(pod, "status", "containerStatuses")):
@@ -88,7 +88,7 @@ def _held(pod: Object, now_s: float) -> _StuckPod | None:
 
 
 def _since(pod: Object, now_s: float) -> float:
-    """Since when it is not ready, in unix seconds; now where nobody says."""
+    """When it stopped being ready, in unix seconds; now if unknown."""
     of = condition(pod, "Ready") or condition(pod, "PodScheduled")
     try:
         return datetime.fromisoformat(str(at(of or {}, "lastTransitionTime"))).timestamp()

@@ -1,9 +1,10 @@
 """
-ResourceQuotas and LimitRanges about GPUs: Sluice takes these resources out of pods at admission, so a quota does not
-count them, and a LimitRange with a `max` or a `min` refuses every pod of ours (tried on kube-apiserver 1.36.2). Each is
-found however it is spelled (`sluice.contracts.request_syntax.keys`), those that only HAMi's scheduler counted as well.
+Check ResourceQuotas and LimitRanges about GPUs.
 
-It proposes the same limits in the words of Sluice. It must not set them.
+Admission takes these resources out of pods, so a quota does not count them, and a LimitRange with `max` or `min`
+refuses every pod with a slice (tried on kube-apiserver 1.36.2). Resources are found in every spelling
+(`sluice.contracts.request_syntax.keys`), those of HAMi's scheduler included. Proposes the same limits as quotas of
+Sluice; sets none.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,15 +27,15 @@ from sluice_console.core.doctor.findings import (
 from sluice_console.core.doctor.kube_objects import Object, at, full_name, items, name, namespace
 
 _OURS = ("nvidia.com/", "volcano.sh/vgpu-", "fastgshare/")
-"""What may be about GPUs: also what Sluice has no word for is named, and does not fall away in silence."""
+"""Resources that may be about GPUs, also those without an equivalent here: they are reported, not dropped."""
 _INSTANCES = "nvidia.com/mig-"
 _MIB_PER_GB = 1024
-"""Of the figure in a profile's name, which is rounded up: a limit from it admits what the old one did."""
+"""Memory from the rounded-up figure in a profile's name: a limit made of it admits what the old one did."""
 
 
 @dataclass(slots=True)
 class _QuotaTotals:
-    """What the quotas of one namespace come to."""
+    """The sum of one namespace's quotas."""
 
     quotas: list[str] = field(default_factory=list)
     gpus: int | None = None
@@ -46,7 +47,7 @@ class _QuotaTotals:
 def check_quotas(
     quotas: Sequence[Object] | None, limits: Sequence[Object] | None
 ) -> tuple[list[FindingDocument], list[QuotaProposalDocument]]:
-    """What is wrong, and what the quotas would be as limits of Sluice. None is what could not be read."""
+    """The findings, and the quotas as limits of Sluice. None is what could not be read."""
     found: list[FindingDocument] = []
     proposals: list[QuotaProposalDocument] = []
     if quotas is not None:
@@ -59,7 +60,7 @@ def check_quotas(
 
 
 def quota_commands(proposals: Sequence[QuotaProposalDocument]) -> list[str]:
-    """The command that sets each proposal; none where nothing of a quota has an equal."""
+    """The command for each proposal; none if nothing of a quota has an equivalent."""
     return [command for proposal in proposals if (command := _command(proposal))]
 
 
@@ -77,7 +78,7 @@ def _command(proposal: QuotaProposalDocument) -> str:
 
 
 def _by_namespace(quotas: Sequence[Object]) -> dict[str, _QuotaTotals]:
-    """Several quotas of a namespace hold together, so the smallest counts."""
+    """Several quotas of a namespace apply together, so the smallest counts."""
     sums: dict[str, _QuotaTotals] = {}
     for quota in quotas:
         written = [(resource_in_quota(key), str(amount)) for key, amount in (at(quota, "spec", "hard") or {}).items()]
@@ -155,7 +156,7 @@ def _of_quotas(sums: dict[str, _QuotaTotals]) -> Iterator[FindingDocument]:
 
 
 def _of_limits(limits: Sequence[Object]) -> Iterator[FindingDocument]:
-    """What LimitRanges do to pods with slices, and to pods that ask for nothing."""
+    """Check what LimitRanges do to pods with slices, and to pods that ask for nothing."""
     refusing = _bounds(limits, "max", "min", "maxLimitRequestRatio")
     filling = [f"{each}={amount}" for each, amount in _amounts(limits).items() if _is_some(amount)]
     if refusing:
@@ -189,9 +190,10 @@ def _bounds(limits: Sequence[Object], *parts: str) -> list[str]:
 
 def _amounts(limits: Sequence[Object]) -> dict[str, str]:
     """
-    What is filled in of GPU resources, by `team-a/limits: nvidia.com/gpu`.
+    GPU defaults, as `team-a/limits: nvidia.com/gpu`.
 
-    The API server makes a max the default, too, and a min the default request, and keeps both when the bound is gone.
+    The API server also derives a default from `max` and a default request from `min`, and keeps both when the bound is
+    removed.
     """
     return {
         f"{full_name(each)}: {resource}": str(amount)

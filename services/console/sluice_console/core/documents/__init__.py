@@ -1,5 +1,5 @@
 """
-What `--json` prints: the shapes that scripts may rely on. Described field by field in docs/json.md.
+Documents of `--json`, the shapes that scripts may rely on. docs/json.md describes each field.
 
 A field may be added; none changes its meaning within one `version`.
 """

@@ -1,4 +1,4 @@
-"""What every printed document is."""
+"""The base of every printed document."""
 
 import msgspec
 
@@ -6,4 +6,4 @@ VERSION = 1
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What every printed document is."""
+    """The base of every printed document."""

@@ -10,7 +10,7 @@ InstanceState = Literal["ready", "making", "ending", "quarantined", "foreign", "
 
 
 class TenantDocument(Document, frozen=True, kw_only=True):
-    """One share of a home: who has it, and how much."""
+    """One share of a shared device: its pod and size."""
 
     allocation: str
     request: str
@@ -21,15 +21,15 @@ class TenantDocument(Document, frozen=True, kw_only=True):
 
 
 class DaemonDocument(Document, frozen=True, kw_only=True):
-    """The MPS daemon of a home, and whom it serves."""
+    """The MPS daemon of a shared device, and the namespace and user it serves."""
 
     state: DaemonState
     """`fault`: it takes no new clients until those hit by a fault have ended. `down`: it died."""
     namespace: str
     uid: int
-    """The trust domain of the home, with `namespace`."""
+    """The trust domain of the shared device, with `namespace`."""
     device: str = ""
-    """UUID of the GPU or MIG device that it serves; empty while that is being made."""
+    """UUID of the GPU or MIG device that it serves; empty while that is being created."""
     pid: int = 0
     """On the node; 0 while it does not run."""
     clients: int = 0
@@ -39,9 +39,9 @@ class DaemonDocument(Document, frozen=True, kw_only=True):
 
 class InstanceDocument(Document, frozen=True, kw_only=True):
     """
-    One span of a GPU's memory slices that is taken (or ordered).
+    One span of a GPU's memory slices that is taken or ordered.
 
-    Of a fixed layout every instance is one: `free` when it can be had, `unusable` when it is offered to nobody.
+    Of a fixed layout every instance is one: `free` if available, `unusable` if never offered.
     """
 
     profile: str
@@ -57,11 +57,11 @@ class InstanceDocument(Document, frozen=True, kw_only=True):
     owner: str = ""
     """`namespace/name` of the pod; empty when the instance is foreign, or shared."""
     tenants: tuple[TenantDocument, ...] = ()
-    """Who shares it; empty when it is one pod's own."""
+    """Pods that share it; empty for a pod's own."""
     daemon: DaemonDocument | None = None
-    """Of a home of shares, as soon as its agent tells of one."""
+    """Of a shared device, once its agent reports one."""
     out_of_use: bool = False
-    """Quarantined: nothing new is placed here, whoever is here stays."""
+    """Quarantined: nothing new is placed here, present pods stay."""
     message: str = ""
     """Why an instance is `unusable`."""
 
@@ -79,36 +79,36 @@ class GpuDocument(Document, frozen=True, kw_only=True):
     healthy: bool
     health_message: str
     lost: bool = False
-    """It does not answer at all: nobody knows what is on it. Otherwise an unhealthy GPU gets no new slices."""
+    """It does not answer, so its content is unknown. An otherwise unhealthy GPU gets no new slices."""
     fixed_layout: bool = False
-    """An administrator owns its partitioning: what is there is handed out, and nothing is made or destroyed."""
+    """An administrator owns its partitioning: existing instances are allocated, none is created or destroyed."""
     cordoned: bool = False
-    """An operator said not to use it, or its node: nothing new comes there, whatever fits."""
+    """An operator cordoned it or its node: nothing new is placed there."""
     cordon_why: str = ""
     creatable: dict[str, int]
-    """Per profile, how many more fit now; of a fixed layout, how many can be had."""
+    """Per profile, how many more fit now; of a fixed layout, how many are available."""
     creatable_total: int
     """The sum of `creatable`: a sum of alternatives, never a capacity."""
     instances: tuple[InstanceDocument, ...]
     allocated_fraction: float
     """Memory slices in use over all memory slices, 0 to 1."""
     stale: bool
-    """True when the inventory could not pull this node for a while: the numbers may be old."""
+    """True if the inventory could not read this node for a while: the numbers may be old."""
     stale_message: str
     observed_at: str
 
 
 class NodeDocument(Document, frozen=True, kw_only=True):
-    """One node as its agent tells of it, besides its GPUs."""
+    """One node's facts from its agent, besides its GPUs."""
 
     node: str
     modes: tuple[Mode, ...]
     """How its agent can hand out devices."""
     driver_version: str
     toolkit_version: str
-    """Of the NVIDIA container toolkit; empty when there is none or it is not known."""
+    """Of the NVIDIA container toolkit; empty if absent or unknown."""
     warnings: tuple[str, ...]
-    """What people must know of the node as a whole."""
+    """Warnings about the node as a whole."""
     stale: bool
     stale_message: str
 

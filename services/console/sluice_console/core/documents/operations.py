@@ -1,26 +1,26 @@
-"""What commands of operators print: quotas, cordons and drains, shares that change their size."""
+"""Documents of operators' commands: quotas, cordons and drains, resized shares."""
 
 from sluice_console.core.documents.document import VERSION, Document
 
 
 class AmountsDocument(Document, frozen=True, kw_only=True):
-    """So much of each dimension; null where nothing is said of it."""
+    """An amount of each dimension; null if not set."""
 
     gpus: int | None = None
     """Devices: an instance, a share and a whole GPU are one each."""
     memory_mib: int | None = None
     compute_slices: float | None = None
-    """Of a share its part of the GPU's, in thousandths."""
+    """For a share its part of the GPU's, in thousandths."""
 
 
 class QuotaDocument(Document, frozen=True, kw_only=True):
-    """What one namespace has, and may have."""
+    """Usage and quota of one namespace."""
 
     namespace: str
     limited: bool
-    """Whether an operator has said anything of it."""
+    """Whether a quota is set."""
     source: str = ""
-    """The pod-watcher whose limits file says so; empty where a person did, or nobody."""
+    """The pod-watcher whose limits file sets it; empty if set by hand, or not set."""
     used: AmountsDocument
     """What is booked for its pods, until it is gone."""
     total: AmountsDocument
@@ -28,7 +28,7 @@ class QuotaDocument(Document, frozen=True, kw_only=True):
     request: AmountsDocument
     """The limits of one pod."""
     guaranteed: AmountsDocument
-    """What no pod of another namespace takes from it by preemption."""
+    """What no pod of another namespace takes by preemption."""
 
 
 class QuotasDocument(Document, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class QuotasDocument(Document, frozen=True, kw_only=True):
 
 
 class DrainedPodDocument(Document, frozen=True, kw_only=True):
-    """One pod on what is cordoned or drained."""
+    """One pod on a cordoned or drained node."""
 
     request: str
     namespace: str
@@ -50,17 +50,17 @@ class DrainedPodDocument(Document, frozen=True, kw_only=True):
 
 
 class CordonDocument(Document, frozen=True, kw_only=True):
-    """`sluice cordon`, `uncordon` and `drain` with `--json`: what holds of a node afterwards."""
+    """`sluice cordon`, `uncordon` and `drain` with `--json`: the resulting state of the node."""
 
     version: int = VERSION
     node: str
     cordoned: bool
     gpus: tuple[str, ...] = ()
-    """UUIDs; none named means the whole node."""
+    """UUIDs; empty means the whole node."""
     why: str = ""
     drain: bool = False
     pods: tuple[DrainedPodDocument, ...] = ()
-    """Who is still there."""
+    """Pods still there."""
 
 
 class AdjustedFieldDocument(Document, frozen=True, kw_only=True):
@@ -70,11 +70,11 @@ class AdjustedFieldDocument(Document, frozen=True, kw_only=True):
     before: int
     after: int
     effect: str
-    """`unchanged`, `now`, or `next process start`: processes that run keep what they began with."""
+    """`unchanged`, `now`, or `next process start`: running processes keep the old size."""
 
 
 class FittingDocument(Document, frozen=True, kw_only=True):
-    """The most that one field could be now, the others left as they are."""
+    """The maximum of one field now, with the others unchanged."""
 
     field: str
     value: int
@@ -93,7 +93,7 @@ class AdjustDocument(Document, frozen=True, kw_only=True):
     node: str = ""
     allocation: str = ""
     revision: int = 0
-    """Of the allocation; of a dry run, the one that it would get."""
+    """Of the allocation; of a dry run, the one it would get."""
     fields: tuple[AdjustedFieldDocument, ...] = ()
     reason: str = ""
     """Of a refusal: `InvalidValue`, `NotFound`, `NotBound`, `NotAShare`, `Unchanged`, `CapacityExceeded`,
@@ -102,4 +102,4 @@ class AdjustDocument(Document, frozen=True, kw_only=True):
     field: str = ""
     most: tuple[FittingDocument, ...] = ()
     under_way: bool = False
-    """`Unchanged`: it is booked so, and its node agent has not carried it out yet."""
+    """For `Unchanged`: it is booked, but its node agent has not applied it yet."""

@@ -10,7 +10,7 @@ PodState = Literal["requested", "waiting", "making", "bound", "refused", "ending
 
 
 class PodDocument(Document, frozen=True, kw_only=True):
-    """One request for slices and what became of it."""
+    """One request for slices, and its state."""
 
     request: str
     namespace: str
@@ -32,9 +32,9 @@ class PodDocument(Document, frozen=True, kw_only=True):
     devices: tuple[DeviceGrant, ...] = ()
     """What is booked for it: places, or shares in them."""
     containers: tuple[ContainerDevices, ...] = ()
-    """What each container is told; a share's MPS directories, thread percentage and memory limit among it."""
+    """Environment of each container; for a share with its MPS directories, thread percentage and memory limit."""
     warnings: tuple[str, ...] = ()
-    """What its user must know: a daemon that died under it, a device that no process of it can use."""
+    """For its user: a daemon that died, a device that its processes cannot use."""
 
 
 class PodsDocument(Document, frozen=True, kw_only=True):
@@ -45,30 +45,28 @@ class PodsDocument(Document, frozen=True, kw_only=True):
 
 
 class StepDocument(Document, frozen=True, kw_only=True):
-    """One thing that happened to a request."""
+    """One event of a request."""
 
     time: str
-    """UTC, ISO 8601; empty when only the last value is known."""
+    """UTC, ISO 8601; empty if only the last value is known."""
     subject: str
     type: str
     text: str
 
 
 Filter = Literal["nodes", "devices", "room", "together", "turn"]
-"""
-Which nodes may be used; which GPUs could serve it; where there is room now; all of it on one node; whose turn it is.
-"""
+"""Usable nodes; suitable GPUs; free capacity; all on one node; queue order."""
 
 
 class OutDocument(Document, frozen=True, kw_only=True):
-    """One filter of the search, and what was out there."""
+    """One filter of the search, and what it excluded."""
 
     filter: Filter
     reasons: tuple[ReasonCount, ...]
 
 
 class MovedPodDocument(Document, frozen=True, kw_only=True):
-    """A movable pod that is in the way, and where it would go: one restart."""
+    """A movable pod that is in the way, and its new place: one restart."""
 
     namespace: str
     name: str
@@ -76,11 +74,11 @@ class MovedPodDocument(Document, frozen=True, kw_only=True):
     to_node: str
     memory_mib: int
     rested: bool
-    """Whether it has stayed long enough where it is to be moved now."""
+    """Whether it has run long enough to be moved now."""
 
 
 class ProposalDocument(Document, frozen=True, kw_only=True):
-    """Where a request that waits would fit if movable pods made room."""
+    """Where a waiting request would fit if movable pods made room."""
 
     node: str
     moves: tuple[MovedPodDocument, ...]
@@ -89,11 +87,11 @@ class ProposalDocument(Document, frozen=True, kw_only=True):
     moves_mib: int
     """Of the pods that would be moved."""
     is_done: bool
-    """Whether the allocator does so by itself as soon as it may; otherwise it only says so."""
+    """Whether the allocator does so by itself; otherwise it is a suggestion."""
 
 
 class StandingDocument(Document, frozen=True, kw_only=True):
-    """How a request that lives stands in the allocator at this moment, as it says itself."""
+    """The present state of a live request in the allocator."""
 
     state: str
     message: str
@@ -102,21 +100,21 @@ class StandingDocument(Document, frozen=True, kw_only=True):
     waiting: int = 0
     """Requests that wait, of all shapes, while it waits."""
     ahead: int = 0
-    """Requests of all shapes whose turn is before its own, while it waits."""
+    """Requests of all shapes ahead of it in the queue, while it waits."""
     steps: tuple[OutDocument, ...] = ()
     """Why no place is free now, filter by filter."""
     more: int = 0
     """Reasons that `steps` does not list."""
     proposal: ProposalDocument | None = None
-    """While it waits: who could be moved so that it fits."""
+    """While it waits: which pods could be moved so that it fits."""
 
 
 class EarlierDocument(Document, frozen=True, kw_only=True):
-    """The request of a pod of this name that was evicted before this one asked."""
+    """The evicted request of a pod of the same name before this one."""
 
     request: str
     cause: str
-    """Why it was evicted; empty when the history does not know any more."""
+    """Why it was evicted; empty if the history no longer has it."""
 
 
 class StoryDocument(Document, frozen=True, kw_only=True):
@@ -125,9 +123,9 @@ class StoryDocument(Document, frozen=True, kw_only=True):
     version: int = VERSION
     pod: PodDocument
     earlier: EarlierDocument | None = None
-    """None when no request of this name was evicted just before."""
+    """None if no request of this name was evicted just before."""
     steps: tuple[StepDocument, ...]
     standing: StandingDocument | None = None
-    """None when it has ended, or when no allocator answers."""
+    """None if it has ended, or no allocator answers."""
     freeing: tuple[str, ...] = ()
-    """While it waits: whose places on such GPUs are being taken away, and what keeps each; the first few."""
+    """While it waits: places on such GPUs that are being freed, and what delays each; the first few."""

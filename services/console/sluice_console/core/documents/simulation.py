@@ -1,4 +1,4 @@
-"""What `sluice simulate` prints: what would become of pods that ask now."""
+"""Documents of `sluice simulate`: the predicted outcome of pods."""
 
 from typing import Literal
 
@@ -31,7 +31,7 @@ class SimulatedDeviceDocument(Document, frozen=True, kw_only=True):
 
 
 class HomeDocument(Document, frozen=True, kw_only=True):
-    """A home of shares, with the new ones in it."""
+    """A shared device, with the new shares included."""
 
     profile: str | None
     start: int
@@ -46,7 +46,7 @@ class HomeDocument(Document, frozen=True, kw_only=True):
 
 
 class LeftDocument(Document, frozen=True, kw_only=True):
-    """What one GPU would still allow: per profile how many more fit, alternatives to one another."""
+    """What would still fit on one GPU: per profile how many, as alternatives."""
 
     gpu: str
     creatable_before: dict[str, int]
@@ -55,7 +55,7 @@ class LeftDocument(Document, frozen=True, kw_only=True):
 
 
 class EvictedDocument(Document, frozen=True, kw_only=True):
-    """A pod that has to go before a place is free."""
+    """A pod that has to be evicted first."""
 
     namespace: str
     name: str
@@ -65,7 +65,7 @@ class EvictedDocument(Document, frozen=True, kw_only=True):
 
 
 class SimulatedPodDocument(Document, frozen=True, kw_only=True):
-    """What would become of one pod if it asked now, alone."""
+    """The predicted outcome of one pod, alone."""
 
     namespace: str
     name: str
@@ -75,16 +75,16 @@ class SimulatedPodDocument(Document, frozen=True, kw_only=True):
     node: str = ""
     devices: tuple[SimulatedDeviceDocument, ...] = ()
     left: tuple[LeftDocument, ...] = ()
-    """Empty where others have to be evicted first."""
+    """Empty if others have to be evicted first."""
     evicts: tuple[EvictedDocument, ...] = ()
-    """Whose place it is: they are evicted first, the least important first. Empty where it is free."""
+    """Pods evicted for it, lowest priority first. Empty if the place is free."""
     steps: tuple[OutDocument, ...] = ()
-    """Why it waits; or, when it would be bound, why other places would not do."""
+    """Why it waits; or, if it would be bound, why other places do not fit."""
     more: int = 0
     """Reasons that `steps` does not list."""
     refusal: Refusal | None = None
     warnings: tuple[str, ...] = ()
-    """What its creator would be warned of."""
+    """Warnings for its creator."""
 
 
 class SimulatedDocument(Document, frozen=True, kw_only=True):

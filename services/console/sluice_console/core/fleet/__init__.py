@@ -1,1 +1,1 @@
-"""What is on the bus and on the GPUs now: nodes, GPUs, pods and what slices are used for."""
+"""The present state from the bus: nodes, GPUs, pods and the usage of slices."""

@@ -1,4 +1,4 @@
-"""What a request asks for, as a person would say it."""
+"""What a request asks for, as text."""
 
 from collections.abc import Iterable
 

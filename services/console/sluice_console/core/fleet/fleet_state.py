@@ -1,9 +1,4 @@
-"""
-The last values of a running system, as the console looks at them.
-
-Holds what was read and finds things in it; it must not judge: what a value means for a person is said in the other
-modules of this package.
-"""
+"""The last values of a running system, with lookups. Interprets nothing; the other modules of this package do."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,15 +13,15 @@ M = TypeVar("M")
 
 @dataclass(slots=True)
 class FleetState:
-    """Last values by subject. `incarnation` is the broker's life they were read in."""
+    """Last values by subject. `incarnation` is the broker incarnation they were read in."""
 
     values: dict[str, AnyMessage] = field(default_factory=dict)
     incarnation: str = ""
     unread: dict[str, str] = field(default_factory=dict)
-    """What was set aside, by subject, and why it is no message of it."""
+    """Undecodable messages by subject, with the reason."""
 
     def of(self, kind: str, type_: type[M]) -> Iterator[tuple[tuple[str, ...], M]]:
-        """Every value of one noun and one type, with its key, ordered by subject."""
+        """Every value of one noun and type with its key, ordered by subject."""
         prefix = f"sluice.{kind}."
         for subject in sorted(subject for subject in self.values if subject.startswith(prefix)):
             message = self.values[subject]
@@ -38,7 +33,7 @@ class FleetState:
                 yield address.key, message
 
     def at(self, kind: str, type_: type[M], *key: str) -> M | None:
-        """The value of one noun, when it is of this type."""
+        """The value of one noun if it is of this type."""
         try:
             message = self.values.get(guarded(kind, *key).subject)
         except SubjectError:
@@ -46,29 +41,29 @@ class FleetState:
         return message if isinstance(message, type_) else None
 
     def inventories(self) -> dict[str, NodeInventory]:
-        """The pulled snapshot of each node that was not removed, by node name."""
+        """The last snapshot of each node that was not removed, by node name."""
         return {key[0]: message for key, message in self.of("inventory", NodeInventory) if not message.removed}
 
     def heads(self) -> dict[str, NodeOpened]:
-        """For whom each node's ledger was opened."""
+        """The adopted run of each node's agent, from its ledger."""
         return {key[0]: message for key, message in self.of("ledger", NodeOpened)}
 
     def news(self) -> dict[str, NodeChanged]:
-        """The latest news of each node."""
+        """The latest message of each node's agent."""
         return {key[0]: message for key, message in self.of("node", NodeChanged)}
 
     def bindings(self) -> dict[str, Bound]:
-        """What each served request got, by request id."""
+        """The binding of each served request, by request id."""
         return {key[0]: message for key, message in self.of("binding", Bound)}
 
     def bookings(self) -> list[tuple[Grant | Revoke, Booking]]:
-        """Every place of every ledger that is not free."""
+        """Every entry of every ledger that is not free."""
         grants = [(message, message.booking) for _, message in self.of("ledger", Grant)]
         revokes = [(message, message.booking) for _, message in self.of("ledger", Revoke)]
         return [*grants, *revokes]
 
     def unopened(self, nodes: list[str]) -> list[str]:
-        """Which of `nodes` may not be used yet: no head of this incarnation that names the agent's present run."""
+        """Which of `nodes` are not adopted yet: no head of this incarnation names the agent's present run."""
         heads, news = self.heads(), self.news()
 
         def is_open(node: str) -> bool:
@@ -83,7 +78,7 @@ class FleetState:
         return [node for node in nodes if not is_open(node)]
 
     def owner_of(self, request: RequestId | str) -> str:
-        """`namespace/name` of the pod behind a request, or the id itself when nothing says."""
+        """`namespace/name` of a request's pod, or the id if unknown."""
         for _, booking in self.bookings():
             if booking.request == request:
                 return f"{booking.namespace}/{booking.name}"

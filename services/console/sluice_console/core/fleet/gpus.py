@@ -1,4 +1,4 @@
-"""The fleet's GPUs from the pulled snapshots: what is on each, whose it is, and what still fits."""
+"""The fleet's GPUs from the inventory's snapshots: places, owners, and what still fits."""
 
 from msgspec.structs import replace
 
@@ -9,7 +9,7 @@ from sluice_console.core.fleet.shared_devices import STATES, WHOLE_GPU, homes_on
 
 
 def gpus_document(fleet_state: FleetState) -> GpusDocument:
-    """Every GPU of every pulled node, ordered by node and index."""
+    """Every GPU of every node that was read, ordered by node and index."""
     ordered = _ordered_bookings(fleet_state)
     inventories = sorted(fleet_state.inventories().items())
     found = [
@@ -40,7 +40,7 @@ def _node(node: str, inventory: NodeInventory) -> NodeDocument:
 
 
 def _ordered_bookings(fleet_state: FleetState) -> dict[str, list[tuple[Booking, bool]]]:
-    """By GPU what the ledgers hold of it, each with whether it is being taken away."""
+    """Ledger entries by GPU, each with whether it is being revoked."""
     found: dict[str, list[tuple[Booking, bool]]] = {}
     for message, booking in fleet_state.bookings():
         for gpu in dict.fromkeys(device.gpu for device in booking.devices):
@@ -110,7 +110,7 @@ def _gpu(node: str, inventory: NodeInventory, gpu: GpuReport, ordered: list[tupl
 
 
 def _out_of_use(gpu: GpuReport, places: list[InstanceDocument]) -> list[InstanceDocument]:
-    """The places, marked where nothing new is placed; a quarantined span on which nothing is known is one too."""
+    """The places, marked where nothing new is placed; a quarantined span without a place is added as one."""
     quarantined = {(span.start, span.size) for span in gpu.quarantined}
     marked = [
         replace(place, out_of_use=True) if (place.start, place.size) in quarantined else place for place in places

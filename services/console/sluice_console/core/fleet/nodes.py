@@ -1,8 +1,4 @@
-"""
-The fleet's nodes, a line each: whether they may be used, what is on them, and since when there is nothing.
-
-Only what the bus says; whether a node without anything is given back to somebody is not decided here.
-"""
+"""The fleet's nodes: state, what is on them, and since when they are idle. Everything from the bus."""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal
@@ -16,10 +12,10 @@ from sluice_console.core.fleet.gpus import gpus_document
 from sluice_console.core.history.sentences import HistoryMessage
 
 NodeState = Literal["open", "not open", "stale", "cordoned", "draining", "removed"]
-"""Used; not booked from yet; not heard of lately; no new slices, or the pods there are evicted too; gone for good."""
+"""Usable; not adopted yet; unreachable; no new slices; pods evicted too; removed."""
 
 _NO_TENANT = frozenset({"free", "unusable"})
-"""Places of a fixed layout that nobody has; somebody of the machine may use what is unusable."""
+"""Places of a fixed layout without a tenant; an unusable one may be used by other software."""
 
 
 class FleetNodeDocument(Document, frozen=True, kw_only=True):
@@ -28,29 +24,27 @@ class FleetNodeDocument(Document, frozen=True, kw_only=True):
     node: str
     state: NodeState
     why: str = ""
-    """Of a state that is not `open`."""
+    """Reason of a state other than `open`."""
     models: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many GPUs of each product."""
+    """GPUs per product."""
     gpus: int = 0
     unhealthy: int = 0
-    """GPUs that are ill or lost: they get nothing new."""
+    """Unhealthy or lost GPUs: nothing new is placed there."""
     cordoned_gpus: tuple[str, ...] = ()
-    """UUIDs of single GPUs that an operator took out."""
+    """UUIDs of single GPUs that an operator cordoned."""
     gpus_empty: int = 0
-    """GPUs on which there is nothing, and nothing is on its way."""
+    """GPUs without any slice, present or ordered."""
     free_fraction: float = 0.0
-    """Memory slices that nobody has or is promised, over all of them, 0 to 1; whether they may be given or not."""
+    """Memory slices neither taken nor reserved, over all of them, 0 to 1; whether usable or not."""
     pods: int = 0
     """Pods with a slice there, booked or still ending."""
     foreign: int = 0
-    """GPU instances that are not of Sluice."""
+    """Foreign GPU instances."""
     idle: bool = False
-    """Nothing is booked on it, its agent has nothing left of anybody, and no instance of others is there."""
+    """No booking, no slice left at its agent, no foreign instance."""
     idle_since: str = ""
-    """
-    UTC, ISO 8601; at least since then: its last slice was given back, or it was opened with nothing on it. Empty when
-    it is not idle, or has been for longer than the history goes back.
-    """
+    """UTC, ISO 8601; a lower bound: its last slice was released, or it was adopted empty. Empty if not idle, or idle
+    for longer than the history goes back."""
 
 
 class NodesDocument(Document, frozen=True, kw_only=True):
@@ -61,7 +55,7 @@ class NodesDocument(Document, frozen=True, kw_only=True):
 
 
 def nodes_document(fleet_state: FleetState, since: Mapping[str, str], *, idle_only: bool = False) -> NodesDocument:
-    """Every node by name. `since`: what is known of when idle ones became so (`last_given_back`)."""
+    """Every node by name. `since`: since when idle ones are idle (`last_given_back`)."""
     by_node: dict[str, list[GpuDocument]] = {}
     for gpu in gpus_document(fleet_state).gpus:
         by_node.setdefault(gpu.node, []).append(gpu)
@@ -131,7 +125,7 @@ def _free(gpus: Iterable[GpuDocument]) -> float:
 def _state(
     fleet_state: FleetState, name: str, inventory: NodeInventory, *, is_open: bool
 ) -> tuple[NodeState, str, tuple[str, ...]]:
-    """Its state, why, and the single GPUs that are out. What keeps most out comes first."""
+    """State, reason, and cordoned GPUs. The strongest restriction comes first."""
     said = fleet_state.at("cordon", Cordoned, name)
     host = fleet_state.at("host", HostFacts, name)
     single = said.gpus if said is not None else ()
@@ -151,7 +145,7 @@ def _state(
 
 
 def _pods(fleet_state: FleetState) -> dict[str, frozenset[str]]:
-    """By node, the requests that have something there: by the ledger, and by what agents still have."""
+    """Requests with something on each node: in the ledger, or still reported by its agent."""
     found: dict[str, set[str]] = {}
     for _, booking in fleet_state.bookings():
         found.setdefault(booking.node, set()).add(booking.request)
@@ -165,10 +159,9 @@ def _pods(fleet_state: FleetState) -> dict[str, frozenset[str]]:
 
 def last_given_back(words: Iterable[HistoryMessage]) -> dict[str, str]:
     """
-    By node, when its last slice was given back; where nobody remembers one, when the node was first opened.
+    When each node's last slice was released; if unknown, when it was first adopted.
 
-    Whatever was there when it was opened was given back after that, and is remembered for longer. `words` in the
-    order of the history.
+    Slices present at adoption were released later, and that is remembered for longer. `words` is the history in order.
     """
     opened: dict[str, str] = {}
     given_back: dict[str, str] = {}
@@ -209,5 +202,5 @@ def _since_text(node: FleetNodeDocument) -> str:
     if not node.idle:
         return ""
     return node.idle_since.partition(".")[0].removesuffix("Z").removesuffix("+00:00").replace("T", " ") or (
-        "longer than is remembered"
+        "longer than the history goes back"
     )

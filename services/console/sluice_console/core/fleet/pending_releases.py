@@ -1,8 +1,8 @@
 """
-Which places on GPUs like those that a pod waits for are being taken away, and what keeps them.
+Which places on the GPUs that a pod waits for are being freed, and what delays them.
 
-A place that is in nobody's way any more but whose processes live on counts as taken; whether it is the one that the
-pod will have is the allocator's to decide and not known here.
+A place without an owner whose processes still run counts as taken. Which place the pod will get is the allocator's
+decision.
 """
 
 from sluice.contracts.messages import Revoke, SliceQuarantined
@@ -12,11 +12,11 @@ from sluice_console.core.fleet.shared_devices import owner_of
 from sluice_console.core.history.sentences import places_text
 
 NAMED_MAX = 5
-"""So many places are named."""
+"""Places listed at most."""
 
 
 def being_freed(fleet_state: FleetState, now: StandingDocument | None) -> tuple[str, ...]:
-    """A sentence for each such place, by the models on which the allocator finds no room now; the first few."""
+    """A sentence per place, on the models where the allocator finds no room now; the first few."""
     reasons = [each for step in now.steps if step.filter == "room" for each in step.reasons] if now is not None else []
     full = {each.of.removeprefix("homes on ") for each in reasons}
     if not full:

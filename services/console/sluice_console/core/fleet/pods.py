@@ -1,4 +1,4 @@
-"""Every request and what became of it: the state in one word and in one sentence."""
+"""Every request and its state, as one word and as one sentence."""
 
 import msgspec
 
@@ -26,12 +26,12 @@ from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.shared_devices import shares_text
 
 Order = tuple[Grant | Revoke, Booking]
-"""What the ledger says of one request."""
+"""The ledger entry of one request."""
 
 
 def pods_document(fleet_state: FleetState, *, with_ended: bool = False) -> PodsDocument:
-    """All requests, ordered by namespace, name and id; those that have ended only when asked for."""
-    # Grants overwrite revokes: of two allocations of one request, the one that is being made tells the story.
+    """All requests, ordered by namespace, name and id; ended ones on demand."""
+    # Grants overwrite revokes: of two allocations of one request, the one being created decides the state.
     newest_last = sorted(fleet_state.bookings(), key=lambda found: isinstance(found[0], Grant))
     bookings: dict[str, Order] = {booking.request: (message, booking) for message, booking in newest_last}
     asking = fleet_state.of("request", AllocationRequested)
@@ -97,20 +97,20 @@ def _with_bound(fleet_state: FleetState, pod: PodDocument, bound: Bound) -> PodD
 
 
 def _has_text(pod: PodDocument, bound: Bound, order: Grant | Revoke | None) -> str:
-    """What a pod has, and where; what it asked for too, where that is something else by now."""
+    """What a pod has and where; also what it asked for, if different."""
     asked = claim_text(pod.claims)
     if order is not None and order.booking.instead_of:
         given = ", ".join(dict.fromkeys(each.profile or "a whole GPU" for each in order.booking.devices))
         return f"has {given} on {bound.node}, larger than the {order.booking.instead_of} that it asked for"
     shares = shares_text(order.booking if order is not None else None)
-    if isinstance(order, Grant) and order.revision > 1 and shares:  # nothing but an adjustment gives a grant another
+    if isinstance(order, Grant) and order.revision > 1 and shares:  # only a resize changes a grant's share
         return f"has {shares} on {bound.node}, adjusted from the {asked} that it asked for"
     return f"has {asked} on {bound.node}{f', as {shares}' if shares else ''}"
 
 
 def _with_order(fleet_state: FleetState, pod: PodDocument, order: Order) -> PodDocument:
     message, booking = order
-    being = "is being made" if isinstance(message, Grant) else "is being taken away"
+    being = "is being created" if isinstance(message, Grant) else "is being released"
     trouble = _trouble(_slice_of(fleet_state, booking.node, booking.allocation))
     return msgspec.structs.replace(
         pod,
@@ -123,7 +123,7 @@ def _with_order(fleet_state: FleetState, pod: PodDocument, order: Order) -> PodD
 
 
 def variables_text(part: ContainerDevices) -> list[str]:
-    """What a container is told, as the variables that say it. Directories are those on the node."""
+    """A container's environment variables. Directories are those on the node."""
     told = {
         "NVIDIA_VISIBLE_DEVICES": part.visible_devices,
         "CUDA_MPS_PIPE_DIRECTORY": part.mps_pipe_directory,
@@ -168,7 +168,7 @@ def _withdrawn(fleet_state: FleetState, request: str, withdrawn: RequestWithdraw
         origin="",
         source=withdrawn.source,
         state="ended",
-        message=f"withdrawn ({withdrawn.cause}); nothing is held for it",
+        message=f"withdrawn ({withdrawn.cause}); it holds no slice",
         revision=withdrawn.revision,
     )
     if order is None:

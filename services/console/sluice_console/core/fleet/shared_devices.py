@@ -1,4 +1,4 @@
-"""Homes of shares on a GPU, each with its tenants: what the journal and the ledger say of them, put together."""
+"""Shared devices of a GPU with their tenants, from the agent's journal and the ledger."""
 
 from collections.abc import Iterable
 
@@ -23,7 +23,7 @@ STATES: dict[str, InstanceState] = {
     "unmaking": "ending",
     "quarantined": "quarantined",
 }
-"""What the state of a journal's slice is called here."""
+"""Our name for a journal's slice state."""
 _LIVELIEST_FIRST: tuple[InstanceState, ...] = ("ready", "making", "quarantined", "ending")
 Span = tuple[int, int]
 """Start and size in memory slices."""
@@ -33,9 +33,9 @@ def homes_on(
     gpu: GpuReport, slices: Iterable[SliceReport], ordered: Iterable[tuple[Booking, bool]]
 ) -> dict[Span, InstanceDocument]:
     """
-    The homes on one GPU by their span: `ordered` are the ledger's bookings, each with whether it is being taken away.
+    The shared devices of one GPU by span: `ordered` are the ledger's bookings, each with whether it is being revoked.
 
-    What the journal has is known better than what the ledger orders, so it comes first.
+    The journal's state takes precedence over the ledger's orders.
     """
     found: dict[Span, dict[str, TenantDocument]] = {}
     profiles: dict[Span, str] = {}
@@ -49,7 +49,7 @@ def homes_on(
                 tenants = found.setdefault(span, {})
                 tenants.setdefault(f"{booking.allocation} {number}", _tenant(booking, device, state))
     daemons = {(daemon.start, daemon.size): daemon for daemon in gpu.daemons}
-    for span, daemon in daemons.items():  # one without tenants should not be, so it must not be hidden
+    for span, daemon in daemons.items():  # one without tenants is an error, so it is shown
         found.setdefault(span, {})
         profiles.setdefault(span, daemon.profile or WHOLE_GPU)
     made = {(instance.start, instance.size): instance for instance in gpu.instances}
@@ -74,7 +74,7 @@ def share_text(share: Share) -> str:
 
 
 def shares_text(booking: Booking | None) -> str:
-    """`mps share (4096 MiB)`: what a pod was given of devices that it shares; empty when it shares none."""
+    """`mps share (4096 MiB)`: a pod's shares; empty if it has none."""
     shares = [share_text(device.share) for device in booking.devices if device.share is not None] if booking else []
     return ", ".join(shares)
 

@@ -1,7 +1,7 @@
 """
-What slices are used for, as their agents say: rows for people and programs, and which have idled for long.
+Usage of slices as their agents measure it: rows for people and programs, and which slices idle.
 
-The agents' answers are taken as they are; what none told is shown as not known, never as nothing.
+Answers are taken as they are; missing values are shown as unknown, never as zero.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,14 +14,14 @@ from sluice_console.core.documents import VERSION, Document
 from sluice_console.core.fleet.fleet_state import FleetState
 
 IDLE_S = 3600.0
-"""Granted, and nothing seen of it for so long: worth a question to its owner."""
+"""A slice idle for so long is worth a question to its owner."""
 _SILENT_SHOWN_MAX = 10
 COLUMNS = ("OWNER", "NODE", "WHAT", "BUSY", "SMS", "MEMORY", "PROCESSES", "IDLE FOR")
 
 
 class UsageDocument(Document, frozen=True, kw_only=True):
     """
-    One device of one slice, and what it is used for. Of it, null is what the driver does not tell, never zero.
+    One device of one slice, and its usage. Null is what the driver does not report, never zero.
 
     `busy_percent`: of the time in which a kernel ran. `sm_percent`: of the device's SMs that were busy.
     `memory_busy_percent`: of the time (on Hopper and newer: of the bandwidth) in which its memory was used.
@@ -40,18 +40,18 @@ class UsageDocument(Document, frozen=True, kw_only=True):
     """Null for a whole GPU."""
     mode: Mode
     memory_mib: int
-    """That it may use."""
+    """Memory it may use."""
     memory_used_mib: int | None
     busy_percent: float | None
     sm_percent: float | None
     memory_busy_percent: float | None
     processes: int
     watched_s: float
-    """For how long its agent has looked at it; it begins anew with the agent."""
+    """How long its agent has measured it; starts again with the agent."""
     age_s: float | None
-    """Of these numbers; null when it was not looked at yet."""
+    """Age of these numbers; null before the first measurement."""
     idle_s: float | None
-    """For how long nothing was seen of it; null when it is used, or nobody can tell."""
+    """How long it has been idle; null if in use or unknown."""
 
 
 class UsagesDocument(Document, frozen=True, kw_only=True):
@@ -59,20 +59,20 @@ class UsagesDocument(Document, frozen=True, kw_only=True):
 
     version: int = VERSION
     slices: tuple[UsageDocument, ...]
-    """By owner; with `--idle` those that idle longest first, and no others."""
+    """By owner; with `--idle` only idle ones, the longest first."""
     silent: dict[str, str]
-    """Nodes whose agents did not answer, and why: of their slices nothing is known."""
+    """Nodes whose agents did not answer, and why: their slices are unknown."""
 
 
 def nodes_with_slices(fleet_state: FleetState) -> dict[str, str]:
-    """Where the agents answer that have slices to tell of, by node."""
+    """Endpoints of agents that have slices, by node."""
     news = fleet_state.news()
     nodes = dict.fromkeys(booking.node for _, booking in fleet_state.bookings())
     return {node: news[node].endpoint for node in nodes if node in news}
 
 
 def why_senseless(node: str, usage: NodeUsage) -> str:
-    """Why an answer is none that the agent of `node` gives; empty when it is one. Somebody may have taken it over."""
+    """Why an answer cannot come from the agent of `node`; empty if it can. The agent may be compromised."""
     if usage.node != node:
         return f"its agent reports another node, {shorten(usage.node)!r}"
     for each in usage.slices:
@@ -87,7 +87,7 @@ def why_senseless(node: str, usage: NodeUsage) -> str:
 def usages_document(
     answers: Mapping[str, NodeUsage], silent: Mapping[str, str], *, idle_s: float | None = None
 ) -> UsagesDocument:
-    """All slices of all answers; with `idle_s` those that have idled for at least that long."""
+    """All slices of all answers; with `idle_s` those idle for at least that long."""
     slices = [_document(usage, each) for usage in answers.values() for each in usage.slices]
     if idle_s is None:
         slices.sort(key=lambda each: (each.owner, each.request, each.device))
@@ -136,13 +136,13 @@ def usage_cells(each: UsageDocument) -> tuple[str, ...]:
 
 
 def usage_of_pod(request: str, usages: Iterable[UsageDocument]) -> str:
-    """What a pod's slices are used for, for a column: `57%, 300 of 4864 MiB`; empty where nothing is known."""
+    """A pod's usage as a cell: `57%, 300 of 4864 MiB`; empty if unknown."""
     of_it = [each for each in usages if each.request == request and each.age_s is not None]
     return "; ".join(f"{_percent(each.busy_percent)}, {memory_text(each)}" for each in of_it)
 
 
 def memory_text(each: UsageDocument) -> str:
-    """`300 of 4864 MiB`; a driver may not tell how much a GPU has (0)."""
+    """`300 of 4864 MiB`; a driver may not report a GPU's total (0)."""
     return f"{'?' if each.memory_used_mib is None else each.memory_used_mib} of {each.memory_mib or '?'} MiB"
 
 
@@ -159,7 +159,7 @@ def duration_text(duration_s: float) -> str:
 
 
 def silent_lines(document: UsagesDocument) -> list[str]:
-    """What could not be asked, for people."""
+    """Lines about agents that did not answer."""
     lines = [f"usage is unknown for the slices on {node}: {why}" for node, why in document.silent.items()]
     more = len(lines) - _SILENT_SHOWN_MAX
     return [*lines[:_SILENT_SHOWN_MAX], *([f"and for those on {more} more nodes"] if more > 0 else [])]

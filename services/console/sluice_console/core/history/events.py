@@ -1,7 +1,7 @@
 """
-What happened, message by message: the document of `sluice events`, whatever form it is printed in.
+The history message by message: the document of `sluice events`, whatever form it is printed in.
 
-It says of each message what a person has to know. The messages themselves are on the bus, as docs/events.md has them.
+The messages themselves are on the bus (docs/events.md); the document says what a person needs of each.
 """
 
 from sluice.contracts.bus.codec import Undecodable
@@ -34,7 +34,7 @@ class EventDocument(Document, frozen=True, kw_only=True):
 
 
 def event_document(subject: str, envelope: Envelope | Undecodable, names: RequestNames) -> EventDocument | None:
-    """One message of the history; None when it is on no subject of ours. `names` learns from it."""
+    """One message of the history; None for a subject that is not ours. `names` learns from it."""
     try:
         address = parse(subject)
     except SubjectError:

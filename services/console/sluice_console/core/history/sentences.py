@@ -1,8 +1,4 @@
-"""
-One readable sentence per message, and whom it is about. The story of one request is in `steps`.
-
-Every message type of the bus has a sentence here; a test goes through all of them.
-"""
+"""One readable sentence per message type, and what it is about. `timeline` has the story of one request."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -51,18 +47,18 @@ from sluice_console.core.fleet.claim_text import claim_text
 from sluice_console.core.fleet.shared_devices import share_text
 
 REQUEST_SHOWN = 12
-"""Characters of an id that nothing better is known for."""
+"""Characters shown of an id without a name."""
 
 
 @dataclass(slots=True)
 class RequestNames:
-    """Request ids as people know them: `namespace/name`. Learned from what passes by; at most `limit` are kept."""
+    """Maps request ids to `namespace/name`, learned from messages; keeps at most `limit`."""
 
     limit: int = 50_000
     _known: dict[str, str] = field(default_factory=dict)
 
     def learn(self, request: str, message: AnyMessage) -> None:
-        """Take the name from any message that carries it."""
+        """Learn the name from any message that carries it."""
         if isinstance(message, AllocationRequested) or (isinstance(message, RequestRejected) and message.name):
             self._keep(request, f"{message.namespace}/{message.name}")
         elif isinstance(message, RequestRejected):
@@ -77,12 +73,12 @@ class RequestNames:
             del self._known[next(iter(self._known))]
 
     def of(self, request: str) -> str:
-        """The name of a request, or the beginning of its id."""
+        """The name of a request, or the first characters of its id."""
         return self._known.get(request) or (f"request {request[:REQUEST_SHOWN]}" if request else "")
 
 
 def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per message type
-    """What the message says, without whom it is about."""
+    """The message as a sentence, without its subject."""
     match message:
         case AllocationRequested():
             return _asked_text(message)
@@ -92,7 +88,7 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
             last = "; closed" if message.closing else ""
             return f"was withdrawn ({message.cause}){last}"
         case SourceSynced():
-            return f"source {message.source} has told all it has: {message.count} live requests"
+            return f"source {message.source} has listed everything: {message.count} live requests"
         case HostFacts():
             cordon = ", cordoned" if message.cordoned else ""
             room = f"{message.memory_mib} MiB, room for {message.pods_free} pods"
@@ -113,7 +109,7 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
         case Refused():
             return f"is refused: {message.refusal.sentence()}"
         case Released():
-            return f"holds nothing any more ({message.cause})"
+            return f"was released ({message.cause})"
         case Waived():
             return _waived_text(message)
         case Pending():
@@ -132,28 +128,31 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
             devices = ", ".join(device.uuid for device in message.devices)
             return f"slice is ready: {devices}{_but(message.warnings)}"
         case SliceFailed():
-            return f"slice could not be made: {message.error}: {message.message}"
+            return f"slice could not be created: {message.error}: {message.message}"
         case SliceDegraded():
             return f"slice is lost: {message.message}"
         case SliceQuarantined():
             held = f" (held by {', '.join(message.holders)})" if message.holders else ""
-            return f"slice cannot be unmade: {message.message}{held}"
+            return f"slice cannot be destroyed: {message.message}{held}"
         case SliceGone():
             return f"slice is gone ({message.cause})"
         case NodeChanged():
-            counts = ", ".join(f"{gpu.instances} made, {gpu.creatable_total} creatable" for gpu in message.gpus)
+            counts = ", ".join(
+                f"{gpu.instances} instances, {'room for more' if gpu.creatable_total else 'full'}"
+                for gpu in message.gpus
+            )
             return f"is at generation {message.generation}: {counts or 'no GPU'}"
         case NodeRemoved() | NodeClosed():
             return f"was removed: {message.cause}"
         case NodeInventory():
             state = f"stale: {message.stale_message}" if message.stale else "fresh"
             gpus = len(message.snapshot.gpus)
-            return f"was pulled at generation {message.snapshot.generation}: {gpus} GPUs, {state}{_ill(message)}"
+            return f"was read at generation {message.snapshot.generation}: {gpus} GPUs, {state}{_ill(message)}"
         case QuotaSet():
             parts = (
                 _amounts("may use at most ", message.total),
                 _amounts("at most ", message.request, " in one pod"),
-                _amounts("is sure of ", message.guaranteed),
+                _amounts("is guaranteed ", message.guaranteed),
             )
             return ("; ".join(part for part in parts if part) or "has no limits") + _by(message.source)
         case QuotaUnset():
@@ -162,14 +161,14 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
             what = ", ".join(message.gpus) or "all GPUs"
             return f"is cordoned ({what}): {message.why or 'no reason given'}" + _by(message.source)
         case Uncordoned():
-            return "may be used again" + _by(message.source)
+            return "is uncordoned" + _by(message.source)
         case LeaseHeld():
-            where = f", who answers at {message.endpoint}" if message.endpoint else ""
+            where = f", at {message.endpoint}" if message.endpoint else ""
             return f"is held by {message.owner}{where}" if message.owner else "is held by no process"
 
 
 def _by(source: str) -> str:
-    """Who said so, when no person did."""
+    """The limits file that the value comes from, if not set by hand."""
     return f" (limits file of {source})" if source else ""
 
 
@@ -185,7 +184,7 @@ def _but(warnings: Iterable[str]) -> str:
 
 
 def _ill(inventory: NodeInventory) -> str:
-    """What of a node does not work: GPUs, MPS daemons, and what its agent warns of."""
+    """What is broken on a node: GPUs, MPS daemons, and its agent's warnings."""
     found = []
     for gpu in inventory.snapshot.gpus:
         if not gpu.healthy:
@@ -202,7 +201,7 @@ _STATES = {"fault": "in fault", "down": "down"}
 
 
 def _waived_text(waived: Waived) -> str:
-    """Some words are of no place: they come before the one that all is lost."""
+    """Some `Waived` messages name no allocation: the request never had a place."""
     what = "gives up its place before starting" if waived.allocations else "has no place"
     return f"{what}: {waived.cause}"
 
@@ -224,7 +223,7 @@ def _granted_text(grant: Grant) -> str:
 
 
 def places_text(booking: Booking) -> str:
-    """What was booked: `3g.20gb at 4 of GPU-1b2c3d4e`, or which share of it."""
+    """The booked places: `3g.20gb at 4 of GPU-1b2c3d4e`, or a share of one."""
     return ", ".join(_place_text(device) for device in booking.devices)
 
 
@@ -235,7 +234,7 @@ def _place_text(device: DeviceGrant) -> str:
 
 
 def whom(subject_key: tuple[str, ...], kind: str, envelope: Envelope, names: RequestNames) -> str:
-    """Whom a message is about: the pod where one is known, otherwise the node, source or role of its subject."""
+    """What a message is about: the pod if known, otherwise the node, source or role of its subject."""
     if envelope.request:
         return names.of(envelope.request)
     if kind in {"request", "binding", "waiting", "eviction", "evicted"}:
@@ -245,9 +244,9 @@ def whom(subject_key: tuple[str, ...], kind: str, envelope: Envelope, names: Req
 
 @dataclass(frozen=True, slots=True)
 class HistoryMessage:
-    """One message of the history: where and when it was said."""
+    """One message of the history, with its subject."""
 
     subject: str
     envelope: Envelope
     headers: Mapping[str, str] = field(default_factory=dict)
-    """What its writer told beside it (`sluice.contracts.bus.trace_headers`)."""
+    """Trace headers of its writer (`sluice.contracts.bus.trace_headers`)."""

@@ -1,8 +1,4 @@
-"""
-The story of one request: what was said of it, in order, and of the request before it if that was evicted.
-
-How a message reads is said in `story`; nothing is judged here.
-"""
+"""The timeline of one request, and of the evicted request before it, if any. Sentences come from `sentences`."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -12,12 +8,12 @@ from sluice_console.core.documents import EarlierDocument, PodDocument, StepDocu
 from sluice_console.core.history.sentences import HistoryMessage, sentence
 
 LATE_MAX_S = 1.0
-"""Each service writes the history of its own words, a moment after them: so much earlier a word may have been said than
-one that stands before it. What is more is a clock that goes wrong, and the order of the history is the better one."""
+"""A service writes its own history slightly late, so messages may be out of order by this much. Larger differences are
+clock errors; then the order of the history is kept."""
 
 
 def steps_of(request: str, history: Iterable[HistoryMessage]) -> tuple[StepDocument, ...]:
-    """The steps of one request in the order in which they were said; words repeated unchanged are told once."""
+    """The steps of one request, oldest first; unchanged repetitions are dropped."""
     steps: list[StepDocument] = []
     for happened in history:
         if not concerns(request, happened):
@@ -35,7 +31,7 @@ def steps_of(request: str, history: Iterable[HistoryMessage]) -> tuple[StepDocum
 
 
 def _at(steps: Sequence[StepDocument], step: StepDocument) -> int:
-    """Where a step belongs: at the end, or before those that were said a moment after it."""
+    """Where a step belongs: at the end, or before steps written slightly later."""
     at = len(steps)
     while at and 0 < _seconds_between(step, steps[at - 1]) <= LATE_MAX_S:
         at -= 1
@@ -43,7 +39,7 @@ def _at(steps: Sequence[StepDocument], step: StepDocument) -> int:
 
 
 def _seconds_between(first: StepDocument, second: StepDocument) -> float:
-    """How much later the second was said; 0 where a time cannot be read."""
+    """How much later the second step was written, in seconds; 0 for an unreadable time."""
     try:
         return (datetime.fromisoformat(second.time) - datetime.fromisoformat(first.time)).total_seconds()
     except (ValueError, TypeError):
@@ -63,9 +59,9 @@ def evicted_before(
     pod: PodDocument, pods: Iterable[PodDocument], history: Sequence[HistoryMessage]
 ) -> EarlierDocument | None:
     """
-    The request that a pod of the same name had before, if that was evicted: the reason why this one began.
+    The evicted request of the same pod name that preceded this one.
 
-    None when it was not evicted, or when the history does not know any more.
+    None if it was not evicted, or the history no longer has it.
     """
     key = (pod.source, pod.namespace, pod.name)
     kin = {each.request for each in pods if pod.name and (each.source, each.namespace, each.name) == key}

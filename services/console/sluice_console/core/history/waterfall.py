@@ -1,8 +1,8 @@
 """
-The way of one request as a waterfall, from our own records: what each word of the history and the steps beside it took.
+The waterfall of one request, from our own records: messages of the history and the steps between them.
 
-It needs no collector of traces. Each service says its own times by its own clock, and nothing here is more exact than
-those clocks are together; what seems to end before it begins is told as taking no time.
+No trace collector is needed. Each service reports times by its own clock; a span that would end before it begins is
+shown as taking no time.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,15 +16,15 @@ from sluice_console.core.history.sentences import HistoryMessage, sentence
 from sluice_console.core.history.timeline import concerns
 
 SPANS_MAX = 400
-"""Spans of one part; of a pod that was moved and adjusted for months the last ones are shown."""
+"""Spans per part; of a pod that was moved and resized for months the last ones are shown."""
 OCCASIONS_MAX = 10
-"""Of a pod that runs for months, so many of the occasions are shown on which something was said of it."""
+"""Occasions shown of a running pod: a pod may run for months."""
 QUIET = timedelta(seconds=30)
-"""Words that are further apart have nothing to do with each other: longer than a slice takes to be made."""
+"""Messages further apart are unrelated: longer than creating a slice takes."""
 GAP_MS = 0.5
-"""Gaps below this are not shown as waiting: times are told in milliseconds."""
+"""Gaps below this are not shown as waiting: times have a resolution of a millisecond."""
 _UNTOLD = frozenset({"Tell"})
-"""Steps that are nobody's time: lines in a log."""
+"""Steps without a duration: log lines."""
 _DOERS = {
     "request": "pod-watcher",
     "evicted": "pod-watcher",
@@ -64,7 +64,7 @@ _NAMES = {
 
 _Word = tuple[datetime, HistoryMessage]
 SpanKind = Literal["wait", "step", "word"]
-"""Time in which the next service has not begun yet; something that was done; a word that was written on the bus."""
+"""`wait`: the next service has not begun; `step`: work done; `word`: a message published."""
 
 
 class SpanDocument(Document, frozen=True, kw_only=True):
@@ -73,30 +73,28 @@ class SpanDocument(Document, frozen=True, kw_only=True):
     name: str
     kind: SpanKind
     service: str
-    """Who did it; of a wait, who was waited for."""
+    """Service that did it; for a wait, the service waited for."""
     began_ms: float
-    """After the part began."""
+    """Offset from the start of the part."""
     took_ms: float | None
-    """None where the history does not say."""
+    """None if the history does not have it."""
     text: str = ""
-    """Of a word: what it says."""
+    """Of a message: its sentence."""
 
 
 class PartDocument(Document, frozen=True, kw_only=True):
-    """One of the traces of a request; of `running`, what came of one occasion."""
+    """One trace of a request; of `running`, one occasion."""
 
     part: TracePart
-    """
-    `request` is from the pod's first event to its open gate, `release` from its end to its last word. What is between
-    is `running`: one for each occasion, a restart of an agent for example.
-    """
+    """`request`: from the pod's first event to its open gate. `release`: from its end to its last message. `running`:
+    each occasion between, such as a restart of an agent."""
     trace_id: str
-    """The same trace at a collector, where there is one."""
+    """The id of the same trace at a collector, if one is used."""
     began: str
     """UTC, ISO 8601."""
     took_ms: float
     left_out: int = 0
-    """Earlier spans that are not listed."""
+    """Earlier spans left out."""
     spans: tuple[SpanDocument, ...]
 
 
@@ -109,11 +107,11 @@ class WaterfallDocument(Document, frozen=True, kw_only=True):
     name: str
     state: str
     parts: tuple[PartDocument, ...]
-    """None where the history knows nothing (any more). Of what came while the pod ran, the last OCCASIONS_MAX."""
+    """None if the history has no record (any more). Of a running pod, the last OCCASIONS_MAX occasions."""
 
 
 def waterfall(pod: PodDocument, history: Iterable[HistoryMessage]) -> WaterfallDocument:
-    """The waterfall of one request; `history` may hold words about others too."""
+    """The waterfall of one request; `history` may hold messages of others too."""
     words: list[_Word] = []
     seen = set()
     for happened in history:
@@ -133,7 +131,7 @@ def waterfall(pod: PodDocument, history: Iterable[HistoryMessage]) -> WaterfallD
 
 
 def _parts(words: Sequence[_Word]) -> Iterator[tuple[TracePart, list[_Word]]]:
-    """The request's way, the last occasions since, and its release; each in the order of time."""
+    """The request, the last occasions since, and its release; each in order of time."""
     told = {part: sorted(of_it, key=lambda each: each[0]) for part, of_it in _sorted_out(words).items()}
     if told["request"]:
         yield "request", told["request"]
@@ -145,11 +143,11 @@ def _parts(words: Sequence[_Word]) -> Iterator[tuple[TracePart, list[_Word]]]:
 
 def _sorted_out(words: Sequence[_Word]) -> dict[TracePart, list[_Word]]:
     """
-    Which words belong to what.
+    Assign messages to parts.
 
-    Those of the release are after the first withdrawal, by their place or by their time; those of the running after
-    the first binding, by both. Either may be a little wrong: each service records its own words, a moment after them
-    and by its own clock. That the wait is over, and that the source knows the binding, is the end of the first part.
+    Release begins at the first withdrawal, running at the first binding, each by position or by time: services record
+    their own messages slightly late and by their own clocks. The first part ends when the wait is over and the source
+    knows the binding.
     """
     ends = next((at for at, each in words if isinstance(each.envelope.message, RequestWithdrawn)), None)
     told: dict[TracePart, list[_Word]] = {"request": [], "running": [], "release": []}
@@ -172,12 +170,12 @@ def _sorted_out(words: Sequence[_Word]) -> dict[TracePart, list[_Word]]:
 
 
 def _is_end(message: object) -> bool:
-    """Whether it says that the wait is over, or that a source remembers what its pod is bound to: now it may start."""
+    """Whether it says that the wait is over, or that a source remembers the binding: the pod may start now."""
     return isinstance(message, WaitOver) or (isinstance(message, AllocationRequested) and message.held is not None)
 
 
 def _occasions(words: Sequence[_Word]) -> list[list[_Word]]:
-    """What came of one thing is said within moments; between two things a pod runs for long."""
+    """Group messages into occasions: those of one occasion are moments apart, occasions are far apart."""
     occasions: list[list[_Word]] = []
     for word in words:
         if occasions and word[0] - occasions[-1][-1][0] <= QUIET:
@@ -210,7 +208,7 @@ def _part(request: str, part: TracePart, words: Sequence[_Word]) -> PartDocument
 
 
 def _spans_of(happened: HistoryMessage, at_ms: float) -> list[SpanDocument]:
-    """The steps that led to a word, and its writing, which began at `at_ms`."""
+    """The steps that led to a message, and its publish, which began at `at_ms`."""
     doer = _doer(happened)
     steps = [
         SpanDocument(
@@ -237,7 +235,7 @@ def _spans_of(happened: HistoryMessage, at_ms: float) -> list[SpanDocument]:
 def _waiting(
     before: HistoryMessage, ended_ms: float, happened: HistoryMessage, own: Sequence[SpanDocument]
 ) -> list[SpanDocument]:
-    """The time between a word and what the next one did about it."""
+    """The time between a message and the next service's reaction."""
     begins_ms = min(span.began_ms for span in own)
     if begins_ms - ended_ms < GAP_MS:
         return []
@@ -277,7 +275,7 @@ BAR_MIN = 16
 
 
 class Bar(Document, frozen=True, kw_only=True):
-    """One line: who, what, a bar, how long."""
+    """One line: service, span, bar, duration."""
 
     service: str
     name: str

@@ -1,8 +1,7 @@
 """
-What an operator says of a node, and what stands in the way of a drain.
+Messages of `sluice cordon`, `uncordon` and `drain`, and what delays a drain.
 
-Decides nothing about pods: whom a drain evicts is the allocator's decision, made of the same facts; here they are only
-shown.
+Decides nothing about pods: the allocator orders evictions; this shows the same facts.
 """
 
 from collections.abc import Iterable
@@ -28,18 +27,18 @@ from sluice_console.core.operate.limits_file import why_of_a_file
 
 
 class CordonError(ValueError):
-    """What was typed cannot be said of this node; the message says why."""
+    """The change is not allowed for this node; the message says why."""
 
 
 class UnknownTargetError(CordonError):
-    """What was typed means no node or no GPU; the message says what there is."""
+    """No such node or GPU; the message lists the known ones."""
 
 
 def named_gpus(fleet_state: FleetState, node: str, wanted: Iterable[str]) -> tuple[GpuUuid, ...]:
     """
-    The GPUs of a node that a person named by UUID or index, in the order of their indexes.
+    The GPUs of a node named by UUID or index, ordered by index.
 
-    Raises UnknownTargetError for a node that nobody knows, and a GPU that it does not have.
+    Raises UnknownTargetError for an unknown node or GPU.
     """
     inventory = fleet_state.inventories().get(node)
     if inventory is None:
@@ -59,7 +58,7 @@ def _gpu(gpus: list[GpuReport], node: str, wanted: str) -> GpuReport:
 
 
 def check_by_hand(last: AnyMessage | None, *, take_over: bool) -> None:
-    """Raises CordonError when a limits file says the last word, unless that is to be taken over."""
+    """Raises CordonError if the last message comes from a limits file, unless `take_over`."""
     why_not = why_of_a_file(last)
     if why_not and not take_over:
         raise CordonError(why_not)
@@ -69,9 +68,9 @@ def cordon_word(
     node: NodeName, last: AnyMessage | None, gpus: tuple[GpuUuid, ...], *, why: str, drain: bool
 ) -> Cordoned:
     """
-    What is said after `last`: GPUs are added to those that are named already, a whole node stays whole.
+    The message that follows `last`: GPUs are added to those already cordoned; a whole node stays whole.
 
-    `why` stays when nothing is said. A cordon never ends a drain: `uncordon` does. Raises CordonError.
+    An empty `why` keeps the previous reason. A cordon never ends a drain: `uncordon` does. Raises CordonError.
     """
     if len(why) > WHY_MAX:
         raise CordonError(
@@ -90,7 +89,7 @@ def cordon_word(
 
 def _only_drained(node: str, before: Cordoned, gpus: tuple[GpuUuid, ...]) -> tuple[GpuUuid, ...]:
     """
-    One word is of one kind: draining some GPUs of a node that is cordoned otherwise would drain or free the others.
+    A node has one cordon message: draining some GPUs of an otherwise cordoned node would drain or free the others.
 
     Raises CordonError then.
     """
@@ -101,7 +100,7 @@ def _only_drained(node: str, before: Cordoned, gpus: tuple[GpuUuid, ...]) -> tup
 
 
 def uncordon_word(node: NodeName, last: AnyMessage | None, gpus: tuple[GpuUuid, ...]) -> AnyMessage:
-    """What is said after `last` when these GPUs may be used again; the whole node when none is named."""
+    """The message that follows `last` when these GPUs are usable again; the whole node if none is named."""
     if isinstance(last, Uncordoned):
         return last
     if not isinstance(last, Cordoned) or not gpus:
@@ -118,7 +117,7 @@ def uncordon_word(node: NodeName, last: AnyMessage | None, gpus: tuple[GpuUuid, 
 
 
 def pods_on(fleet_state: FleetState, node: str, gpus: tuple[GpuUuid, ...]) -> tuple[DrainedPodDocument, ...]:
-    """Everybody with something on these GPUs (on the node, when none is named), by namespace and name."""
+    """Pods with a slice on these GPUs (on the node if none is named), by namespace and name."""
     found = [
         _on(fleet_state, message, booking)
         for message, booking in fleet_state.bookings()
@@ -139,7 +138,7 @@ def _on(fleet_state: FleetState, message: object, booking: Booking) -> DrainedPo
 
 
 def _state(fleet_state: FleetState, message: object, request: RequestId) -> tuple[str, str]:
-    """How far one pod is, and what holds it up."""
+    """A pod's progress, and what delays it."""
     if not isinstance(message, Grant):
         return "ending", "its slice is being destroyed"
     if fleet_state.at("request", RequestWithdrawn, request) is not None:

@@ -1,10 +1,10 @@
-"""Words that are not a person's to change at a console: those that a limits file says (docs/quotas.md)."""
+"""Values set by a limits file (docs/quotas.md), which the console does not change."""
 
 from sluice.contracts.messages import AnyMessage, Cordoned, QuotaSet
 
 
 def why_of_a_file(last: AnyMessage | None) -> str:
-    """Why the last word is not to be changed here, and where it is; empty when a person said it, or nobody did."""
+    """Why the last value cannot be changed here, and where it is set; empty if set by hand, or never."""
     match last:
         case QuotaSet() if last.source:
             what = f"namespace {last.namespace}"

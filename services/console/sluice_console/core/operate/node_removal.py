@@ -1,4 +1,4 @@
-"""What it would mean to remove a node, from the last values: who is on it, and whether it may be said at all."""
+"""What removing a node would give up, from the last values, and whether it is allowed."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from sluice_console.core.history.sentences import places_text
 
 @dataclass(frozen=True, slots=True)
 class NodeRemoval:
-    """A node that may be removed, and the slices that are given up with it: whose, and what."""
+    """A removable node, and the slices given up with it, as text."""
 
     node: str
     slices: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """For a person, before anything is done."""
+        """Lines to show before the removal."""
         if not self.slices:
             return [f"{self.node} is gone and holds no slices"]
         return [f"{self.node} is gone; these slices are given up:", *(f"  {each}" for each in self.slices)]
@@ -22,14 +22,14 @@ class NodeRemoval:
 
 @dataclass(frozen=True, slots=True)
 class NotRemovable:
-    """Why not; `is_known` tells a node that must stay from one of which nothing is said."""
+    """Why not; `is_known` is False for a node that no message mentions."""
 
     why: str
     is_known: bool
 
 
 def removal_of(fleet_state: FleetState, node: str) -> NodeRemoval | NotRemovable:
-    """What removing a node would mean, or why it must not be."""
+    """What removing a node would give up, or why it is refused."""
     bookings = [booking for _, booking in fleet_state.bookings() if booking.node == node]
     inventory = fleet_state.inventories().get(node)
     if inventory is None and node not in fleet_state.news() and node not in fleet_state.heads() and not bookings:
@@ -42,6 +42,6 @@ def removal_of(fleet_state: FleetState, node: str) -> NodeRemoval | NotRemovable
 
 
 def is_given_up(fleet_state: FleetState, node: str) -> bool:
-    """Whether nothing is booked on a node, and it is open for nobody."""
+    """Whether a node has no booking and is not adopted."""
     booked = any(booking.node == node for _, booking in fleet_state.bookings())
     return not booked and node not in fleet_state.heads()

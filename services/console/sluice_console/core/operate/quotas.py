@@ -1,5 +1,5 @@
 """
-What namespaces have and may have, and the word by which an operator changes it.
+Usage and quotas of namespaces, and the message that changes a quota.
 
 Usage is counted from the ledger with the allocator's own measure (`sluice.contracts.quotas.usage`). Nothing is decided
 here.
@@ -33,7 +33,7 @@ from sluice_console.core.operate.limits_file import why_of_a_file
 
 
 class QuotaError(ValueError):
-    """What was said of a quota makes no sense; the message says what would."""
+    """The quota is invalid; the message names a valid one."""
 
 
 # -- what is ------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def _amounts(said: Amounts) -> AmountsDocument:
 
 
 def _used(fleet_state: FleetState) -> dict[str, Usage]:
-    """What is booked of each namespace and not said to be gone."""
+    """What is booked for each namespace and not reported as gone."""
     models = _ModelsByNode(fleet_state)
     used: dict[str, Usage] = {}
     for entry, _ in fleet_state.bookings():
@@ -86,7 +86,7 @@ def _used(fleet_state: FleetState) -> dict[str, Usage]:
 
 
 def _slice_of(fleet_state: FleetState, booking: Booking) -> SliceMessage | None:
-    """What its agent says of what is booked."""
+    """The agent's last message about a booking."""
     kinds: tuple[type[SliceMessage], ...] = get_args(SliceMessage)
     words = (fleet_state.at("slice", kind, booking.node, booking.allocation) for kind in kinds)
     return next((word for word in words if word is not None), None)
@@ -94,19 +94,19 @@ def _slice_of(fleet_state: FleetState, booking: Booking) -> SliceMessage | None:
 
 @dataclass(slots=True)
 class _ModelsByNode:
-    """The models of GPUs, as far as anybody asks for them; worked out once for what is reported alike."""
+    """Models of GPUs, resolved on demand, once for GPUs reported alike."""
 
     fleet_state: FleetState
     _reports: dict[str, GpuReport] = field(init=False)
     _known: dict[tuple[object, ...], GpuModel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Find every GPU's report."""
+        """Index the reports by GPU."""
         inventories = self.fleet_state.inventories().values()
         self._reports = {gpu.uuid: gpu for said in inventories for gpu in said.snapshot.gpus}
 
     def of(self, uuid: str) -> GpuModel | None:
-        """The model of a GPU, or None when no inventory shows it."""
+        """The model of a GPU; None if no inventory has it."""
         gpu = self._reports.get(uuid)
         if gpu is None:
             return None
@@ -122,7 +122,7 @@ class _ModelsByNode:
 
 @dataclass(frozen=True, slots=True)
 class QuotaChange:
-    """The amounts that a person named, as they were written; None leaves an amount as it is."""
+    """The amounts as typed; None keeps the previous amount."""
 
     gpus: str | None = None
     memory: str | None = None
@@ -130,7 +130,7 @@ class QuotaChange:
 
     def amounts(self, before: Amounts, option: str) -> Amounts:
         """
-        What was said, over what was there. `option` is how the first amount's option begins.
+        The typed amounts over those before. `option` is the prefix of the options' names.
 
         Raises QuotaError.
         """
@@ -142,7 +142,7 @@ class QuotaChange:
 
 
 def check_namespace(namespace: str) -> None:
-    """Raises QuotaError for what cannot be a namespace."""
+    """Raises QuotaError for an invalid namespace."""
     why = invalid_namespace_reason(namespace)
     if why:
         raise QuotaError(why)
@@ -158,10 +158,10 @@ def quota_word(
     take_over: bool = False,
 ) -> QuotaSet:
     """
-    The limits of a namespace with what was said changed, and nothing else.
+    The limits of a namespace with the typed changes.
 
-    Raises QuotaError when a text is no amount, more is guaranteed than may be had, or a limits file says them (unless
-    that is to be taken over).
+    Raises QuotaError for an invalid amount, a guarantee above its limit, or limits set by a limits file (unless
+    `take_over`).
     """
     _not_of_a_file(before, take_over=take_over)
     known = before if isinstance(before, QuotaSet) else QuotaSet(namespace=namespace)
@@ -180,7 +180,7 @@ def quota_word(
 
 
 def unset_word(namespace: str, before: AnyMessage | None, *, take_over: bool = False) -> QuotaUnset:
-    """That a namespace has no limits. Raises QuotaError when a limits file says them (unless that is taken over)."""
+    """The message that a namespace has no limits. Raises QuotaError if a limits file sets them (unless `take_over`)."""
     _not_of_a_file(before, take_over=take_over)
     return before if isinstance(before, QuotaUnset) else QuotaUnset(namespace=namespace)
 
@@ -204,7 +204,7 @@ def _amount(option: str, dimension: str, text: str | None, before: int | None) -
 
 
 def quota_cells(quota: QuotaDocument) -> tuple[str, ...]:
-    """What `sluice quota list` shows of a namespace: devices, memory, compute slices, one pod's limits, guarantees."""
+    """The cells of `sluice quota list`: devices, memory, compute slices, one pod's limits, guarantees."""
     used, most = quota.used, quota.total
     return (
         _of(used.gpus, most.gpus),
@@ -227,5 +227,5 @@ def _all(amounts: AmountsDocument) -> str:
 
 
 def _number(amount: float) -> str:
-    """All of its digits: a TiB of GPU memory has seven."""
+    """With all digits: a TiB of GPU memory has seven."""
     return f"{amount:.15g}"

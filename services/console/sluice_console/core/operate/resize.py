@@ -1,7 +1,7 @@
 """
-`sluice adjust`: what a person wrote as a question, and the allocator's answer in words and as data.
+`sluice adjust`: the typed sizes as a request to the allocator, and its answer as text and document.
 
-It decides nothing: what fits, and when it is felt, the allocator says.
+The allocator decides what fits and when it takes effect.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from sluice_console.core.documents import AdjustDocument, AdjustedFieldDocument,
 _WORDS = {
     "memory_mib": "memory",
     "sm_partition": "SM partition",
-    "quota_request_permille": "quota request",
-    "quota_limit_permille": "quota limit",
+    "quota_request_permille": "guaranteed fraction of time",
+    "quota_limit_permille": "maximum fraction of time",
 }
 _WHEN = {
     "unchanged": "as it was",
@@ -25,12 +25,12 @@ _WHEN = {
 
 
 class AdjustError(Exception):
-    """What was written is no size. One sentence, with the option."""
+    """An invalid size. One sentence that names the option."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeChange:
-    """What a person named, as it was written; None leaves it as it is."""
+    """The sizes as typed; None keeps a size."""
 
     memory: str | None = None
     sm_partition: str | None = None
@@ -39,7 +39,7 @@ class SizeChange:
 
 
 def question_of(request: str, container: str, sizes: SizeChange, *, dry_run: bool) -> pb.AdjustRequest:
-    """The question to the allocator. Raises AdjustError."""
+    """The request to the allocator. Raises AdjustError."""
     asked = pb.AdjustRequest(request=request, container=container, dry_run=dry_run)
     memory_mib = _number("--memory", sizes.memory, parse_memory_mib, "an amount like 8Gi, 8000Mi or 8000 (MiB)")
     partition = _number("--sm-partition", sizes.sm_partition, parse_whole, "whole percents of the GPU's SMs")
@@ -62,7 +62,7 @@ def question_of(request: str, container: str, sizes: SizeChange, *, dry_run: boo
 
 
 def document_of(request: str, name: str, answer: pb.AdjustResponse, *, dry_run: bool) -> AdjustDocument:
-    """The answer as it is printed."""
+    """The answer as a document."""
     if answer.WhichOneof("outcome") == "refused":
         refused = answer.refused
         return AdjustDocument(
@@ -99,7 +99,7 @@ def document_of(request: str, name: str, answer: pb.AdjustResponse, *, dry_run: 
 
 
 def lines_of(document: AdjustDocument) -> list[str]:
-    """The answer as a person reads it."""
+    """The answer as text."""
     if document.outcome == "refused":
         more = "; its node agent has not carried it out yet" if document.under_way else ""
         return [f"{document.name} stays as it is ({document.reason}): {document.message}{more}"]

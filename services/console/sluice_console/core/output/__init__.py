@@ -1,1 +1,1 @@
-"""Pictures, wide lines and views as text. Knows no terminal."""
+"""Pictures, wide lines and views as text, independent of a terminal."""

@@ -1,6 +1,6 @@
 """
-GPUs as bars of memory slices, for a terminal. Says which characters stand where and which kind each run of them is;
-colours are chosen by whoever prints it, and the picture must be readable without any.
+GPUs as bars of memory slices, as runs of characters with a kind each. The printer picks colours; the picture is
+readable without.
 """
 
 from collections.abc import Iterable
@@ -14,12 +14,12 @@ from sluice_console.core.output.sanitize import sanitize
 
 LETTERS = ascii_letters[26:] + ascii_letters[:26] + digits
 CELLS_MAX = 64
-"""The width of a bar at most, in characters without its borders."""
+"""Maximum width of a bar in characters, without borders."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some characters and what they are: `plain`, `title`, `free`, `warn`, or `taken:<n>` (n picks a colour)."""
+    """A run of characters and its kind: `plain`, `title`, `free`, `warn`, or `taken:<n>` (n picks a colour)."""
 
     text: str
     kind: str = "plain"
@@ -76,7 +76,7 @@ def _gpu(
 
 
 def compact_picture(document: GpusDocument, *, unicode: bool = True) -> list[Line]:
-    """One line per GPU of a healthy fleet: node without its domain, index, bar, and what still fits."""
+    """One line per GPU of a healthy fleet: short node name, index, bar, and what still fits."""
     letters = _letters(document)
     heads = {(gpu.node, gpu.index): f"{gpu.node.partition('.')[0]} GPU {gpu.index}" for gpu in document.gpus}
     width = max(map(len, heads.values()), default=0)
@@ -97,7 +97,7 @@ def room_text(gpu: GpuDocument) -> str:
 
 
 def fits_text(gpu: GpuDocument) -> str:
-    """What still fits on a GPU, small first, or that nothing does; of a fixed layout, what can be had."""
+    """What still fits on a GPU, smallest first, or that nothing does; of a fixed layout, what is available."""
     if not gpu.fixed_layout:
         return fits(gpu.creatable)
     free = fits(gpu.creatable).removeprefix("fits ")
@@ -105,7 +105,7 @@ def fits_text(gpu: GpuDocument) -> str:
 
 
 def fits(creatable: dict[str, int]) -> str:
-    """The profiles that more instances fit of, small first, or that nothing does."""
+    """The profiles that still fit with their counts, smallest first, or that nothing does."""
     found = [(name, count) for name, count in creatable.items() if count]
     if not found:
         return "nothing more fits"
@@ -125,7 +125,7 @@ def _bar(gpu: GpuDocument, letters: dict[tuple[str, int, int], str], *, unicode:
     at = 0
     for number, place in enumerate(sorted(gpu.instances, key=lambda place: place.start)):
         if place.start < at:
-            continue  # a device in two minds (made and ordered again); the first says enough
+            continue  # a device in two states (created and ordered again): the first is enough
         pieces += _free(place.start - at, width, unicode=unicode)
         letter = letters[gpu.uuid, place.start, place.size]
         pieces.append(Piece(_label(place, letter, place.size * width), f"taken:{LETTERS.index(letter)}"))
@@ -143,7 +143,7 @@ def _free(slices: int, width: int, *, unicode: bool, last: bool = False) -> list
 
 
 def _label(place: InstanceDocument, letter: str, width: int) -> str:
-    """The letter, and as much of the pod's name and profile as fits. Exactly `width` - 1 characters."""
+    """The letter, and as much of pod name and profile as fits. Exactly `width` - 1 characters."""
     profile = sanitize(place.profile)
     shared = f"{len(place.tenants)} share{'' if len(place.tenants) == 1 else 's'}" if place.tenants else ""
     name = shared or sanitize(place.owner).partition("/")[2] or place.state
@@ -161,7 +161,7 @@ def _legend(document: GpusDocument, letters: dict[tuple[str, int, int], str]) ->
         for place in gpu.instances:
             letter = letters[gpu.uuid, place.start, place.size]
             marks: list[str] = [] if place.state in {"ready", "free"} else [place.message or place.state]
-            marks += ["out of use for new slices"] if place.out_of_use else []
+            marks += ["not used for new slices"] if place.out_of_use else []
             state = f"  ({', '.join(marks)})" if marks else ""
             what = f"{place.profile or f'{place.size} memory slices'} at {place.start} of GPU {gpu.index} on {gpu.node}"
             lines.append(
@@ -183,16 +183,16 @@ def _whose(place: InstanceDocument) -> str:
         "foreign": "foreign: never touched",
         "quarantined": "could not be freed",
         "free": "free: available as it is",
-        "unusable": "not to be had",
+        "unusable": "unavailable",
     }
     return words.get(place.state, "ours, without a tenant now")
 
 
 def _is_ill(place: InstanceDocument) -> bool:
-    """Whether the daemon of a home takes no clients, for another reason than that it comes or goes."""
+    """Whether a shared device's daemon accepts no clients, apart from starting and stopping."""
     return place.daemon is not None and place.daemon.state in {"fault", "down"}
 
 
 def plain(lines: Iterable[Line]) -> str:
-    """The picture as text without any colour."""
+    """The picture as uncoloured text."""
     return "\n".join("".join(piece.text for piece in line).rstrip() for line in lines)

@@ -1,4 +1,4 @@
-"""What `sluice top` shows: which view, from which line on, and what a key changes. Knows no terminal."""
+"""State of `sluice top`: the view, its first line, and what a key changes. Independent of a terminal."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,7 +9,7 @@ View = Literal["gpus", "pods", "nodes"]
 VIEWS: tuple[View, ...] = ("gpus", "pods", "nodes")
 HELP = "q quit   1 gpus  2 pods  3 nodes   tab next   arrows, space, g, G move   p pause"
 FRAME_LINES = 2
-"""Above and below what is shown: the heading and the keys."""
+"""Lines besides the view: the heading and the keys."""
 
 KEYS = {
     "\x1b[A": "up",
@@ -35,11 +35,11 @@ KEYS = {
     "\x03": "quit",
     "\x04": "quit",
 }
-"""What a terminal sends (ECMA-48, xterm's control sequences), and what it means here."""
+"""What a terminal sends (ECMA-48, xterm's control sequences), by the key's meaning."""
 
 
 def keys_of(typed: str) -> tuple[list[str], str]:
-    """The keys in what was typed, and the beginning of one that is not complete yet. What means nothing is left out."""
+    """The keys in the input, and the start of an incomplete one. Unknown keys are left out."""
     found = []
     while typed:
         longest = max((key for key in KEYS if typed.startswith(key)), key=len, default="")
@@ -54,7 +54,7 @@ def keys_of(typed: str) -> tuple[list[str], str]:
 
 
 def _unknown(typed: str) -> int:
-    """How long a key is that means nothing: of an escape sequence, up to its final letter."""
+    """Length of an unknown key: of an escape sequence, up to its final letter."""
     if not typed.startswith(("\x1b[", "\x1bO")):
         return 1
     for at, character in enumerate(typed[2:], start=2):
@@ -65,16 +65,16 @@ def _unknown(typed: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TopView:
-    """What is looked at."""
+    """The view."""
 
     view: View = "gpus"
     first: int = 0
-    """The first line that is shown."""
+    """First line shown."""
     paused: bool = False
     over: bool = False
 
     def press(self, key: str, *, lines: int, room: int) -> "TopView":
-        """After a key, with so many lines in the view, of which `room` are shown."""
+        """The state after a key, for a view of so many lines, of which `room` fit."""
         last = max(0, lines - room)
         to = {
             "up": self.first - 1,
@@ -98,13 +98,13 @@ class TopView:
         return self
 
     def shown(self, lines: list[str], room: int) -> list[str]:
-        """The lines that fit, as far as there are that many."""
+        """The lines that fit."""
         first = min(self.first, max(0, len(lines) - room))
         return lines[first : first + room]
 
 
 def heading(gpus: GpusDocument, pods: PodsDocument, *, connected: bool) -> str:
-    """The state of the fleet in one line. What is wrong comes first: on a narrow terminal its end is cut."""
+    """The fleet in one line. Problems come first: a narrow terminal cuts the end."""
     slices = sum(gpu.memory_slices for gpu in gpus.gpus)
     used = sum(gpu.allocated_fraction * gpu.memory_slices for gpu in gpus.gpus)
     ill = sum(not gpu.healthy for gpu in gpus.gpus)

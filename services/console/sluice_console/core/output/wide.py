@@ -1,8 +1,4 @@
-"""
-What `-o wide` shows: a line per thing with everything that fits into one, to be searched and cut by other programs.
-
-Columns and cells only; how they are printed is decided elsewhere.
-"""
+"""Columns and cells of `-o wide`: one line per item with everything that fits into a line, for grep, cut and awk."""
 
 from collections.abc import Iterable, Mapping
 
@@ -16,15 +12,15 @@ from sluice_console.core.output.sanitize import sanitize
 GPU_COLUMNS = ("NODE", "GPU", "UUID", "MODEL", "MEMORY (MiB)", "MIG", "IN USE", "TAKEN BY", "STATE", "FREE")
 POD_COLUMNS = ("POD", "STATE", "NODE", "ASKS FOR", "HAS", "REQUEST", "ALLOCATION", "SOURCE")
 MEMORY_NOT_KNOWN = "not known"
-"""Of a GPU whose driver does not tell it; 0 would be a number to add up."""
+"""For a GPU whose driver does not report it; 0 would be added up."""
 USE = "USE"
-"""What a pod's slices are used for; behind `POD_COLUMNS` where agents were asked."""
+"""What a pod's slices are used for; follows `POD_COLUMNS` if agents were asked."""
 NODE_COLUMNS = (*COLUMNS, "MODES", "DRIVER", "TOOLKIT")
 Row = tuple[str, ...]
 
 
 def columns_text(columns: Row, rows: Iterable[Row]) -> str:
-    """Columns under their names, never cut; two spaces stand between them and in no name of a column."""
+    """Columns under their headings, never cut; separated by two spaces, which no heading contains."""
     lines = [columns, *(tuple(map(sanitize, row)) for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     return "\n".join(
@@ -68,7 +64,7 @@ def _states(gpu: GpuDocument) -> Iterable[str]:
 
 
 def pod_rows(pods: Iterable[PodDocument], use: Mapping[str, str] | None = None) -> list[Row]:
-    """Every request; with `use` what each is used for, by request, as a last column (`USE`)."""
+    """Every request; with `use` a last column (`USE`) has each one's usage, by request."""
     return [
         (
             pod_name(pod),
@@ -86,7 +82,7 @@ def pod_rows(pods: Iterable[PodDocument], use: Mapping[str, str] | None = None) 
 
 
 def pod_name(pod: PodDocument) -> str:
-    """`namespace/name`, or what else there is to call it by."""
+    """`namespace/name`, or the best known name."""
     return f"{pod.namespace}/{pod.name}" if pod.name else pod.origin or pod.request
 
 
@@ -97,7 +93,7 @@ def _device(device: DeviceGrant) -> str:
 
 
 def node_rows(nodes: Iterable[FleetNodeDocument], told: Iterable[NodeDocument]) -> list[Row]:
-    """Every node, with what its agent tells of it."""
+    """Every node, with its agent's facts."""
     by_name = {node.node: node for node in told}
     rows = []
     for node in nodes:

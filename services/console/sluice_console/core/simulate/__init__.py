@@ -1,1 +1,1 @@
-"""`sluice simulate -f`: a manifest as a question to the allocator, and the answer in documents and lines."""
+"""`sluice simulate -f`: a manifest as a request to the allocator, and the answer as documents and lines."""

@@ -10,12 +10,12 @@ from sluice_console.core.simulate.answers import refused_pod
 
 
 def denied_pod(namespace: str, name: str, origin: str, problems: Sequence[Violation]) -> SimulatedPodDocument:
-    """A pod that admission would deny, in its words."""
+    """The answer for a pod that admission would deny, with admission's message."""
     _, text = denial_of(problems)
     pod = refused_pod(namespace, name, origin, problems[0].refusal)
     return msgspec.structs.replace(pod, message=f"would be refused: {text}")
 
 
 def with_warnings(pod: SimulatedPodDocument, warnings: Sequence[str]) -> SimulatedPodDocument:
-    """The same, with what a cluster would warn of; a pod that is refused has other worries."""
+    """The answer with admission's warnings; a refused pod has none."""
     return pod if pod.answer == "refused" else msgspec.structs.replace(pod, warnings=tuple(warnings))

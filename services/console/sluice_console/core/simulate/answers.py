@@ -1,4 +1,4 @@
-"""What an allocator answers, as documents and as lines for a person. Asks nobody; judges nothing."""
+"""The allocator's answers, as documents and as lines. Pure."""
 
 from collections.abc import Iterable
 
@@ -24,25 +24,25 @@ from sluice_console.core.documents import (
 from sluice_console.core.output.gpu_picture import fits
 
 GPU_SHOWN = 12
-"""Characters of a GPU's UUID that people read."""
+"""Characters shown of a GPU's UUID."""
 UNKNOWN = "unknown"
-"""A word of a newer allocator."""
+"""Shown for a reason that only a newer allocator knows."""
 _STATES = {number: name.removeprefix("REQUEST_STATE_").lower() for name, number in pb.RequestState.items()}
 _ASKED: dict[Filter, str] = {
-    "nodes": "which nodes may be used",
-    "devices": "which GPUs could serve it",
-    "room": "where there is room now",
-    "together": "all of it on one node",
-    "turn": "whose turn it is",
+    "nodes": "usable nodes",
+    "devices": "suitable GPUs",
+    "room": "free capacity",
+    "together": "all on one node",
+    "turn": "queue order",
 }
-"""The filters in the order of the search, as questions."""
+"""The filters in the order of the search, as headings."""
 
 
 # -- from the answer ----------------------------------------------------------------------------------------------
 
 
 def simulated_pod(namespace: str, name: str, origin: str, answer: pb.SimulateResponse) -> SimulatedPodDocument:
-    """What would become of a pod, as the allocator answered."""
+    """The predicted outcome of a pod, from the allocator's answer."""
     match answer.WhichOneof("outcome"):
         case "bound":
             bound = answer.bound
@@ -87,11 +87,11 @@ def _instead(bound: pb.WouldBeBound) -> str:
 def _after(evicted: int) -> str:
     if not evicted:
         return ""
-    return f", once {evicted} less important {'pods are' if evicted > 1 else 'pod is'} evicted"
+    return f", once {evicted} lower-priority {'pods are' if evicted > 1 else 'pod is'} evicted"
 
 
 def with_group(pod: SimulatedPodDocument, group: PodGroup) -> SimulatedPodDocument:
-    """The same, and that each pod of a job was looked at as if it came alone."""
+    """The same for a member of a group: each pod was evaluated alone."""
     if pod.answer != "bound":
         return pod
     words = f"{pod.message}, evaluated alone; the {group.size} pods of group {group.name} start together or not at all"
@@ -99,13 +99,13 @@ def with_group(pod: SimulatedPodDocument, group: PodGroup) -> SimulatedPodDocume
 
 
 def idle_pod(namespace: str, name: str, origin: str) -> SimulatedPodDocument:
-    """A pod without any key of ours."""
+    """The answer for a pod without any of our annotations."""
     message = "requests nothing from Sluice"
     return SimulatedPodDocument(namespace=namespace, name=name, origin=origin, answer="nothing", message=message)
 
 
 def refused_pod(namespace: str, name: str, origin: str, refusal: Refusal) -> SimulatedPodDocument:
-    """A pod that would be refused."""
+    """The answer for a pod that would be refused."""
     return SimulatedPodDocument(
         namespace=namespace,
         name=name,
@@ -117,7 +117,7 @@ def refused_pod(namespace: str, name: str, origin: str, refusal: Refusal) -> Sim
 
 
 def standing(answer: pb.ExplainResponse) -> StandingDocument:
-    """How a request stands, as the allocator answered."""
+    """A request's present state in the allocator."""
     return StandingDocument(
         state=_STATES.get(answer.state, UNKNOWN),
         message=answer.message,
@@ -151,7 +151,7 @@ def _proposal(plan: pb.MoveProposal) -> ProposalDocument:
 
 
 def proposal_lines(plan: ProposalDocument) -> list[str]:
-    """Who could be moved, where to, what that gains and costs, and whether it is done."""
+    """Pods that could be moved, where to, the gain, the cost, and whether it is applied."""
     restarts = f"{len(plan.moves)} restart{'s' if len(plan.moves) > 1 else ''}, {plan.moves_mib} MiB moved"
     lines = [f"it would fit on {plan.node} ({plan.gains_mib} MiB) if movable pods made room: {restarts}"]
     for each in plan.moves:
@@ -165,7 +165,7 @@ def proposal_lines(plan: ProposalDocument) -> list[str]:
 
 
 def out_of(steps: Iterable[pb.Step]) -> tuple[OutDocument, ...]:
-    """The filters of an answer; one that is not known here is left out, and so are reasons of a newer allocator."""
+    """The filters of an answer; filters and reasons of a newer allocator are left out."""
     names = {name: name for name in _ASKED}
     known = {reason.value: reason for reason in WaitReason}
     return tuple(
@@ -236,7 +236,7 @@ def _refusal(refused: pb.Refusal) -> Refusal:
 
 
 def simulated_lines(pod: SimulatedPodDocument) -> list[str]:
-    """One pod's answer, as a person would want it: what, where, what it leaves; or why not, step by step."""
+    """One pod's answer: outcome, place, remaining room; or the reasons, filter by filter."""
     name = f"{pod.namespace}/{pod.name}" if pod.name else pod.origin
     lines = [f"{name}: {pod.message}", *(f"  warning: {each}" for each in pod.warnings)]
     lines += [f"  {device_text(each)}" for each in pod.devices]
@@ -257,7 +257,7 @@ def device_text(device: SimulatedDeviceDocument) -> str:
     span = f"{device.profile} at {device.start}" if device.profile else "all"
     what = f"a share of {span}" if device.share is not None else span
     unbound = device.share is not None and not device.share.sm_partition
-    memory = f"{device.memory_mib} MiB" if device.memory_mib else "memory not known"
+    memory = f"{device.memory_mib} MiB" if device.memory_mib else "memory unknown"
     amount = f"{memory}, {'any SMs of its home' if unbound else f'{device.sm_percent} % of the SMs'}"
     return f"{device.container}: {device.mode}, {what} of {device.gpu[:GPU_SHOWN]} ({device.model}): {amount}"
 
@@ -271,15 +271,14 @@ def _left_lines(left: LeftDocument) -> list[str]:
     ]
     if not left.creatable_before:
         return lines
-    before, after = sum(left.creatable_before.values()), sum(left.creatable_after.values())
-    return [*lines, f"leaves on {gpu}: {fits(left.creatable_after)} (creatable_total {before} -> {after})"]
+    return [*lines, f"leaves on {gpu}: {fits(left.creatable_after)}"]
 
 
 def out_lines(steps: Iterable[OutDocument], more: int) -> list[str]:
-    """Each filter that kept something out, with what and why."""
+    """Each filter that excluded something, with what and why."""
     lines = []
     for step in steps:
-        lines.append(f"{_ASKED[step.filter]}: out are")
+        lines.append(f"{_ASKED[step.filter]}: filtered out")
         lines += [f"  {reason_text(each)}" for each in step.reasons]
     return [*lines, f"and {more} more reasons"] if more else lines
 

@@ -1,4 +1,4 @@
-"""A manifest as a question to the allocator: as it was written, for the allocator reads it with its own limits."""
+"""A manifest as a request to the allocator, passed on as written: the allocator parses it with its own limits."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,7 +10,7 @@ from sluice.contracts.request_syntax import ContainerRequest, Unquoted
 
 
 def question_of(pod: PodManifest) -> pb.SimulateRequest:
-    """What would become of a pod that asks for something (so that everything of ours in it is text or a number)."""
+    """The request for a pod that asks for slices (all of our values are text or numbers)."""
     return pb.SimulateRequest(
         namespace=pod.namespace,
         name=pod.name,
@@ -34,7 +34,7 @@ def _container(container: ContainerRequest) -> pb.ContainerAsk:
 
 
 def _texts(written: Mapping[str, object]) -> dict[str, str]:
-    """Values as they were written; what is a mapping or a list is nothing of ours."""
+    """Values as written; mappings and lists are never ours and are left out."""
     texts = {name: value.text if isinstance(value, Unquoted) else value for name, value in written.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
 

@@ -1,1 +1,1 @@
-"""What the web page shows, as rows: derived from the last values of the bus, a node or a request at a time."""
+"""Rows of the web page, derived from the last values of the bus, one node or request at a time."""

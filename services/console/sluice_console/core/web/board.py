@@ -1,9 +1,8 @@
 """
-All rows of the page, kept current: what changes on the bus makes only the rows of its node and its request anew.
+All rows of the page, kept current: a change on the bus rebuilds the rows of its node and its request only.
 
-It is told values in the order in which they were read, and derives from the last ones alone, so a skipped value, a
-second reading or a wiped broker needs no path of its own. It knows no browser: whoever has the picture of a revision
-and every change after it has the picture of the last.
+Rows derive from the last values alone, so skipped values, repeated readings and a wiped broker need no special case. A
+picture of one revision plus every later change gives the latest picture.
 """
 
 from collections import Counter
@@ -31,14 +30,14 @@ from sluice_console.core.web.rows import (
 OF_NODES = frozenset({"inventory", "ledger", "node", "host", "cordon"})
 OF_REQUESTS = frozenset({"request", "binding", "waiting", "ledger", "slice"})
 UNLISTED = frozenset({"bound", "ended"})
-"""States that have no row: what is bound is on the map, what has ended is nowhere."""
+"""States without a row: bound requests are on the map, ended ones are not shown."""
 REQUESTS_MAX = 5_000
-"""Rows of requests at most: more than a person reads, and about a megabyte. The others are counted."""
+"""Maximum of request rows: more than a person reads, about a megabyte. The rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoardChange:
-    """What the rows of `revision` have that those of the revision before had not. Rows are JSON."""
+    """The rows that changed with `revision`. Rows are JSON."""
 
     revision: int
     rows: dict[str, msgspec.Raw]
@@ -47,16 +46,16 @@ class BoardChange:
 
 @dataclass(slots=True)
 class _Parts:
-    """The last values that are about one node, or about one request."""
+    """The last values about one node or one request."""
 
     values: dict[str, AnyMessage] = field(default_factory=dict)
 
 
 class Board:
-    """The rows by key (`node/NAME`, `gpu/NODE/UUID`, `request/ID`, `fleet`, `bus`), and what of them is out of date."""
+    """Rows by key (`node/NAME`, `gpu/NODE/UUID`, `request/ID`, `fleet`, `bus`), and which of them are outdated."""
 
     def __init__(self, *, requests_max: int = REQUESTS_MAX) -> None:
-        """Begin with nothing known."""
+        """Start empty."""
         self.revision = 0
         self._requests_max = requests_max
         self._rows: dict[str, msgspec.Raw] = {}
@@ -75,10 +74,10 @@ class Board:
         self._unlisted: dict[str, None] = {}
         self._bus = BusRow(state="connecting")
 
-    # -- what is heard --------------------------------------------------------------------------------------------
+    # -- input --------------------------------------------------------------------------------------------------
 
     def heard(self, subject: str, message: AnyMessage | None) -> None:
-        """The value of a subject is this one now; None when there is none any more. Cheap: nothing is derived yet."""
+        """Record a subject's value; None when it was removed. Cheap: rows are derived later."""
         try:
             address = parse(subject)
         except SubjectError:
@@ -91,13 +90,13 @@ class Board:
                 self._put(self._requests, self._dirty_requests, request, subject, message)
 
     def incarnation(self, now: str) -> None:
-        """Which life of the broker's data is read: whether a node may be used depends on it."""
+        """Record the broker's incarnation: whether a node may be used depends on it."""
         if now != self._incarnation:
             self._incarnation = now
             self._dirty_nodes |= dict.fromkeys(self._nodes)
 
     def bus(self, state: BusState, since: str, message: str = "") -> None:
-        """How it stands with the broker, and since when (UTC, ISO 8601)."""
+        """Record the state of the connection to the broker, and since when (UTC, ISO 8601)."""
         self._bus = BusRow(state=state, since=since, message=message)
 
     def _request(self, address: Address, subject: str, message: AnyMessage | None) -> str:
@@ -122,15 +121,15 @@ class Board:
             parts[key].values.pop(subject, None)
         dirty[key] = None
 
-    # -- what is shown --------------------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------------------------
 
     @property
     def is_behind(self) -> bool:
-        """Whether something was heard that no row says yet."""
+        """Whether a recorded value is not in the rows yet."""
         return bool(self._dirty_nodes or self._dirty_requests)
 
     def step(self, limit: int) -> BoardChange | None:
-        """Make the rows of at most `limit` nodes and requests anew. None when no row has changed."""
+        """Rebuild the rows of at most `limit` nodes and requests. None if no row changed."""
         changed: dict[str, msgspec.Raw | None] = {}
         for _ in range(limit):
             if self._dirty_nodes:
@@ -148,7 +147,7 @@ class Board:
         return BoardChange(self.revision, rows, tuple(key for key, row in changed.items() if row is None))
 
     def picture(self) -> tuple[int, list[tuple[str, msgspec.Raw]]]:
-        """The revision and all of its rows: what concerns all of them first, then nodes with their GPUs, requests."""
+        """The revision and all rows: fleet-wide ones first, then nodes with their GPUs, then requests."""
         first = [(key, self._rows[key]) for key in ("fleet", "bus") if key in self._rows]
         nodes = [
             (key, self._rows[key]) for name in sorted(self._keys) for key in sorted(self._keys[name], reverse=True)
@@ -216,23 +215,23 @@ class Board:
         counts = {state: self._counts[state] for state in sorted(self._counts) if self._counts[state]}
         return FleetRow(**msgspec.structs.asdict(self._total), requests=counts, unlisted=len(self._unlisted))
 
-    # -- what is asked --------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------
 
     def nodes(self) -> list[str]:
-        """The names of the nodes that something is known of."""
+        """Names of all known nodes."""
         return sorted(self._nodes)
 
     def gpus_of(self, node: str) -> tuple[GpuDocument, ...]:
-        """The GPUs of one node, whole; none when nothing is known of it."""
+        """The GPUs of one node in full; empty if unknown."""
         parts = self._nodes.get(node)
         return gpus_document(FleetState(parts.values, self._incarnation)).gpus if parts is not None else ()
 
     def pod(self, request: str) -> PodDocument | None:
-        """One request as it stands, ended or not; None when nothing is said of it any more."""
+        """One request, ended or not; None if the bus has nothing about it."""
         return self._pod(request)
 
     def endpoint_of(self, node: str) -> str:
-        """Where a node's agent answers, as it last said; empty when nothing is heard of it."""
+        """The endpoint of a node's agent, as last published; empty if unknown."""
         parts = self._nodes.get(node)
         news = FleetState(parts.values, self._incarnation).news().get(node) if parts is not None else None
         return news.endpoint if news is not None else ""

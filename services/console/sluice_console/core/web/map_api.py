@@ -1,9 +1,9 @@
 """
-The map of what is in use, GPU by GPU, for other programs: `/api/map`, in our form and in backend.ai's.
+What is in use per GPU, for other programs: `/api/map`, in our form and in backend.ai's.
 
-Our form is what `GetAllocationMap` of the inventory says over gRPC, from the same snapshots. backend.ai's
-`gpu_alloc_map` is a map of UUIDs without their prefix to decimals in text (`{"<uuid>": "0.60"}`, backend.ai 24.03); it
-has no place for the age of what it says, and none for who is there, so whoever can take the other form should.
+Our form is `GetAllocationMap` of the inventory, from the same snapshots. backend.ai's `gpu_alloc_map` maps UUIDs
+without prefix to decimals as text (`{"<uuid>": "0.60"}`, backend.ai 24.03). It has no field for the age of the data or
+the tenants, so prefer ours.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ PREFIX = "GPU-"
 
 
 class SlotDocument(Document, frozen=True, kw_only=True):
-    """A span of a GPU that is not simply free; of a home of shares one for each share, all with the same span."""
+    """A span of a GPU that is not plainly free; one per share of a shared device, all with the same span."""
 
     start: int
     size: int
@@ -23,17 +23,17 @@ class SlotDocument(Document, frozen=True, kw_only=True):
     state: InstanceState
     profile: str = ""
     uuid: str = ""
-    """Of the MIG device, or of the GPU given whole; empty while there is none."""
+    """Of the MIG device, or of the whole GPU; empty before it exists."""
     allocation: str = ""
     request: str = ""
     owner: str = ""
-    """`namespace/name` of the pod; empty when nobody is known."""
+    """`namespace/name` of the pod; empty if unknown."""
     memory_mib: int = 0
-    """Of a share; 0 for what is not shared."""
+    """Of a share; 0 if not shared."""
 
 
 class GpuMapDocument(Document, frozen=True, kw_only=True):
-    """How much of one GPU is in use, and by whom."""
+    """How much of one GPU is in use, and by which pods."""
 
     node: str
     index: int
@@ -42,9 +42,9 @@ class GpuMapDocument(Document, frozen=True, kw_only=True):
     """Memory slices in use over all memory slices, 0 to 1."""
     slots: tuple[SlotDocument, ...]
     observed_at: str
-    """UTC, ISO 8601: when its node was last pulled. What was ordered since is in `slots`, too."""
+    """UTC, ISO 8601: when its node was last read. `slots` also has what was ordered since."""
     stale: bool
-    """True when the inventory could not pull the node for a while: what is said may be old."""
+    """The inventory could not read the node for a while: the data may be old."""
 
 
 class MapDocument(Document, frozen=True, kw_only=True):

@@ -1,11 +1,10 @@
 """
-Whether a question to the page's server may be answered, by its method and its headers. Answers nothing itself.
+Decide by method and headers whether the page's server may answer a request.
 
-The page tells everybody who can reach it whose pods are where, so others' pages in the same browser must not reach it.
-A page of another origin is kept out by the browser, except where a name of the attacker's is made to point here ("DNS
-rebinding"): then `Host` is that name, so it must be one of ours. An address in its place is no name that could be made
-to point elsewhere. Streams that others' pages open and cannot read would still use up the places of those who may;
-browsers tell by `Sec-Fetch-Site` whose page asks (W3C Fetch Metadata).
+The page shows pods and places to everyone who can reach it, so pages of other origins in the same browser must be kept
+out. Browsers do that, except under DNS rebinding, where an attacker's name resolves to this server: `Host` then has
+that name, so it has to be one of ours. An IP address cannot be rebound. Streams that foreign pages open and cannot read
+would still use up connections; `Sec-Fetch-Site` tells which page asks (W3C Fetch Metadata).
 """
 
 from collections.abc import Collection, Mapping
@@ -15,13 +14,13 @@ from ipaddress import ip_address
 METHODS = ("GET", "HEAD")
 LOCAL = frozenset({"localhost"})
 OWN_SITE = frozenset({"", "same-origin", "none"})
-"""`none`: a person typed the address. Nothing is said by what is no browser."""
+"""`none`: a person typed the address. Clients that are no browsers send no such header."""
 PATH_BYTES_MAX = 2_048
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Why it is not answered: the HTTP status, and a sentence that names what is wrong."""
+    """The refusal: an HTTP status, and a sentence that names the problem."""
 
     status: int
     why: str
@@ -31,9 +30,9 @@ def denied(
     *, method: str, path: str, headers: Mapping[str, str], hosts: Collection[str], is_data: bool
 ) -> Denied | None:
     """
-    None when it may be answered. `headers` by lower-case name; `hosts` are the names, besides ours, that lead here.
+    None if it may be answered. `headers` by lower-case name; `hosts` are further names of this server.
 
-    `is_data`: whether it asks for more than the page's own files.
+    `is_data`: it asks for more than the page's own files.
     """
     if method not in METHODS:
         return Denied(405, f"method {method[:20]!r}: this server only shows; GET and HEAD are answered")
@@ -54,7 +53,7 @@ def denied(
 
 
 def host_name(host: str) -> str:
-    """The name or address of a Host header in lower case, without its port; empty when it is none."""
+    """The name or address of a Host header in lower case, without port; empty if invalid."""
     if host.startswith("["):
         address, bracket, port = host[1:].partition("]")
         if not bracket or (port and not _is_port(port.removeprefix(":"))) or not is_address(address):
@@ -67,7 +66,7 @@ def host_name(host: str) -> str:
 
 
 def is_address(name: str) -> bool:
-    """Whether it is an IP address and so nothing that a name server could point elsewhere."""
+    """Whether it is an IP address, which DNS cannot point elsewhere."""
     try:
         ip_address(name)
     except ValueError:

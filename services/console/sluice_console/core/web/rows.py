@@ -1,8 +1,8 @@
 """
-The rows of the page: what the browser is told of one node, one GPU, one request, and of the fleet as a whole.
+The rows of the page: what the browser gets of a node, a GPU, a request, and the fleet as a whole.
 
-They say what `sluice gpus`, `nodes` and `pods` say, from the same documents, in fewer words: thousands of them are
-sent to every browser. What is empty is left out. Nothing here is judged anew.
+They have the content of `sluice gpus`, `nodes` and `pods`, from the same documents, shortened: thousands are sent to
+every browser. Empty fields are left out.
 """
 
 from typing import Literal
@@ -19,15 +19,15 @@ from sluice_console.core.fleet.pods import pods_document
 from sluice_console.core.fleet.shared_devices import daemon_text
 
 MESSAGE_MAX = 400
-"""Characters of a sentence in a row; the whole of it is in the request's story."""
+"""Characters of a sentence in a row; the request's story has it in full."""
 
 
 class PageRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What every row is."""
+    """Base of every row."""
 
 
 class ShareRow(PageRow, frozen=True, kw_only=True):
-    """One share of a home."""
+    """One share of a shared device."""
 
     owner: str
     request: str
@@ -37,7 +37,7 @@ class ShareRow(PageRow, frozen=True, kw_only=True):
 
 
 class PlaceRow(PageRow, frozen=True, kw_only=True):
-    """One span of a GPU's memory units that is not simply free."""
+    """One span of a GPU's memory units that is not plainly free."""
 
     start: int
     size: int
@@ -49,13 +49,13 @@ class PlaceRow(PageRow, frozen=True, kw_only=True):
     daemon: str = ""
     """The MPS daemon in a sentence."""
     ill: bool = False
-    """Its daemon takes no clients."""
+    """Its daemon accepts no clients."""
     out_of_use: bool = False
     message: str = ""
 
 
 class GpuRow(PageRow, frozen=True, kw_only=True):
-    """One GPU: a bar of `units` memory units with what is placed on them."""
+    """One GPU: a bar of `units` memory units with the places on them."""
 
     node: str
     uuid: str
@@ -69,7 +69,7 @@ class GpuRow(PageRow, frozen=True, kw_only=True):
     fits: dict[str, int] = {}
     in_use: float = 0.0
     trouble: str = ""
-    """Why it gets nothing new although it is there: lost or unhealthy."""
+    """Why nothing new is placed on it although it is present: lost or unhealthy."""
     cordoned: str = ""
 
 
@@ -88,7 +88,7 @@ class NodeRow(PageRow, frozen=True, kw_only=True):
     driver: str = ""
     warnings: tuple[str, ...] = ()
     observed_at: str = ""
-    """Of a stale node: when it was last heard of. Of others it would change with every pull."""
+    """Only for a stale node: when it last answered. For others it would change with every read."""
 
 
 class ReasonRow(PageRow, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class ReasonRow(PageRow, frozen=True, kw_only=True):
 
 
 class RequestRow(PageRow, frozen=True, kw_only=True):
-    """One request that has no slice now: it waits, is refused, is being served, or is ending."""
+    """One request without a slice now: waiting, refused, being served, or ending."""
 
     request: str
     namespace: str
@@ -120,19 +120,19 @@ class FleetRow(PageRow, frozen=True, kw_only=True):
     """Nodes that the inventory cannot reach."""
     unhealthy: int = 0
     quarantined: int = 0
-    """Places out of use."""
+    """Quarantined places."""
     foreign: int = 0
     requests: dict[str, int] = {}
-    """By state, those that have ended left out."""
+    """By state, without ended ones."""
     unlisted: int = 0
-    """Requests that have no row, because too many have one."""
+    """Requests beyond the maximum of rows."""
 
 
 BusState = Literal["connecting", "reading", "live", "lost", "full"]
 
 
 class BusRow(PageRow, frozen=True, kw_only=True):
-    """How the page's server stands with the broker: what is shown is old unless it is `live`."""
+    """The connection between the page's server and the broker: unless `live`, the rows are old."""
 
     state: BusState
     since: str = ""
@@ -141,7 +141,7 @@ class BusRow(PageRow, frozen=True, kw_only=True):
 
 
 class FleetTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node adds to the fleet's row."""
+    """One node's part of the fleet's row."""
 
     nodes: int = 0
     gpus: int = 0
@@ -157,7 +157,7 @@ NONE = FleetTotals()
 
 
 def node_rows(name: str, fleet_state: FleetState) -> tuple[dict[str, NodeRow | GpuRow], FleetTotals]:
-    """The rows of one node by key, from the last values about that node; none when there are none."""
+    """The rows of one node by key, from the last values about it; empty if unknown."""
     found = nodes_document(fleet_state, {}).nodes
     if not found:
         return {}, NONE
@@ -252,7 +252,7 @@ def pod_of(request: str, fleet_state: FleetState) -> PodDocument | None:
 
 
 def request_row(pod: PodDocument) -> RequestRow:
-    """The row of a request that has none of its slices yet, or no more."""
+    """The row of a request that has no slice yet, or no longer."""
     return RequestRow(
         request=pod.request,
         namespace=pod.namespace,

@@ -1,1 +1,1 @@
-"""`sluice bench`: a load on a whole system, and the same messages on a bare broker, in one run."""
+"""`sluice bench`: a load on a whole system, and the same messages on a bare broker."""

@@ -1,4 +1,4 @@
-"""The bare broker: a broker of its own, the players of a score in processes, and what they measured."""
+"""The bare broker: its own broker, replay clients in processes, and their measurements."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from sluice_console.shell.live.connect import connected
 
 READY_S = 30.0
 BEGIN_AFTER_S = 0.2
-"""From the word to begin to the beginning: all players have heard it then."""
+"""Seconds from the start order to the start, so that every client has it."""
 _DIE_WITH_PARENT = Path(__file__).parents[1] / "process" / "die_with_parent.py"
 _LINE_BYTES_MAX = 64 * 1024 * 1024
 
@@ -32,9 +32,9 @@ class BareBrokerError(CommandError):
 
 async def ceiling(notes: Sequence[ReplayMessage], *, within_s: float) -> tuple[CeilingDocument, list[float]]:
     """
-    Play a score on a fresh broker that is set up as ours; the figures, and each request's time in s.
+    Replay messages on a fresh broker configured as ours; the figures, and each request's time in s.
 
-    Raises BareBrokerError when it takes longer than `within_s`, BusError.
+    Raises BareBrokerError if it takes longer than `within_s`, BusError.
     """
     names = sorted({note.sender for note in notes} | {note.consumer for note in notes})
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
@@ -52,7 +52,7 @@ async def ceiling(notes: Sequence[ReplayMessage], *, within_s: float) -> tuple[C
 
 
 async def launch_tied(config: Path, log: Path) -> ServerProcess:
-    """A nats-server that ends with this process, however that ends. Raises BrokerError without a program."""
+    """A nats-server that ends with this process. Raises BrokerError without a program."""
     own = (server_binary(), "-c", str(config))
     with log.open("ab") as out:
         return await asyncio.create_subprocess_exec(

@@ -1,8 +1,8 @@
 """
-Runs a benchmark: brings the load into a system's folder, waits, and reads from the history what became of it.
+Runs a benchmark: puts the load into a system's folder, waits, and reads the results from the history.
 
-The system is one of its own, with instant simulated devices, or the running `sluice up`. Everything it brought is taken
-away again, whatever happens.
+The system is a new one with instant simulated devices, or the running `sluice up`. All pods are removed afterwards,
+also after errors.
 """
 
 import asyncio
@@ -46,17 +46,17 @@ from sluice_console.shell.process.system import System, SystemOptions
 
 READY_WITHIN_S = 120.0
 CALM_S, CALM_WITHIN_S = 1.0, 20.0
-"""What is started is measured when nobody has said anything for CALM_S: 200 nodes go on saying what they have for a
-second or two after they are open, and the first pods would wait for that."""
+"""A new system is measured after CALM_S of silence: 200 nodes publish for a second or two after their adoption, which
+would delay the first pods."""
 LOOK_S = 0.1
-"""How often it is looked who is bound. Each look goes through all last values, on the cores that are measured."""
+"""How often bindings are counted. Each count reads all last values, on the cores under measurement."""
 GONE_AFTER_S = 5.0
-"""Of a workload: who has left so long ago is waited for no more."""
+"""Of a workload: a pod that left so long ago is not waited for."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What was typed."""
+    """The arguments."""
 
     requests: int
     rate: float
@@ -81,12 +81,12 @@ class BenchTarget:
     nats_url: str
     pods_dir: Path
     agents: dict[str, int]
-    """Which agent process has which node, by its token in subjects."""
+    """The agent process of each node, by the node's token in subjects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The figures, and the single times for the picture: s."""
+    """The figures, and single times in s for the chart."""
 
     document: BenchDocument
     ours_s: list[float]
@@ -94,7 +94,7 @@ class Result:
 
 
 async def bench(asked: BenchOptions, say: Callable[[str], None]) -> Result:
-    """Measure. Raises UsageError, StoppedError, BusError; nothing is left running or lying about."""
+    """Measure. Raises UsageError, StoppedError, BusError; stops and removes everything."""
     with ended_by_signal("what it brought is taken away again"):
         return await _whole(asked, say)
 
@@ -108,7 +108,7 @@ async def _whole(asked: BenchOptions, say: Callable[[str], None]) -> Result:
             measured = await _measure(target, pods, asked, say)
     except LoadError as error:
         raise UsageError(str(error)) from error
-    # The bare broker gets the machine for itself: two hundred idle agents would make it look slow, and us good.
+    # The bare broker gets the machine for itself: two hundred idle agents would slow it down and flatter us.
     return await _compared(measured, asked, say)
 
 
@@ -152,12 +152,12 @@ def _agents(running: RunningSystem, processes: int) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What a system's run came to, and what a bare broker shall carry beside it."""
+    """The result of the system's run, and the messages for a bare broker."""
 
     document: BenchDocument
     ours_s: list[float]
     notes: list[ReplayMessage]
-    """Empty where nothing is to be compared."""
+    """Empty without a comparison."""
 
 
 async def _measure(
@@ -222,18 +222,18 @@ async def _compared(measured: _Measured, asked: BenchOptions, say: Callable[[str
 
 @dataclass(slots=True)
 class _Served:
-    """What became of our pods so far, by what was seen on the bus."""
+    """The state of our pods, from the bus."""
 
     pods: dict[str, BenchPod]
     """By name."""
     requests: dict[str, str] = field(default_factory=dict)
-    """Request ids, with the pods' names."""
+    """Request ids, with pod names."""
     bound: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     """Names."""
 
     def look(self, fleet_state: FleetState) -> None:
-        """Take in what is known now."""
+        """Update from the present values."""
         for subject, message in fleet_state.values.items():
             if isinstance(message, AllocationRequested) and message.name in self.pods:
                 self.requests[subject.rpartition(".")[2]] = message.name
@@ -246,7 +246,7 @@ class _Served:
                 self.refused.add(self.requests[message.request])
 
     def is_over(self, passed_s: float) -> bool:
-        """Whether everybody was bound or refused, or has gone unserved; `passed_s` is the time since the start."""
+        """Whether every pod was bound or refused, or left unserved; `passed_s` is the time since the start."""
         return all(
             name in self.bound
             or name in self.refused
@@ -256,14 +256,14 @@ class _Served:
 
 
 async def _all_served(live: LiveFleet, served: _Served, began_s: float) -> None:
-    """Look now and then: woken by every word, this would take the time of those who are measured."""
+    """Check at intervals: waking on every message would disturb the measurement."""
     while not served.is_over(time.time() - began_s):
         await asyncio.sleep(LOOK_S)
         served.look(live.fleet_state)
 
 
 async def _bring(pods_dir: Path, files: Sequence[BenchFile], began_s: float) -> None:
-    """Put files into the folder when they are due, each complete from the first moment; and take away who goes."""
+    """Write files when they are due, atomically, and remove those of leaving pods."""
     steps = [(file.at_s, file, True) for file in files]
     steps += [(file.until_s, file, False) for file in files if file.until_s is not None]
     for at_s, file, comes in sorted(steps, key=lambda step: (step[0], not step[2])):
@@ -277,7 +277,7 @@ async def _bring(pods_dir: Path, files: Sequence[BenchFile], began_s: float) -> 
             try:
                 await asyncio.shield(writing)
             except asyncio.CancelledError:
-                await asyncio.wait((writing,))  # a thread goes on, and would leave its file behind
+                await asyncio.wait((writing,))  # a running thread would leave its file behind
                 hidden.unlink(missing_ok=True)
                 raise
             hidden.rename(path)
@@ -286,7 +286,7 @@ async def _bring(pods_dir: Path, files: Sequence[BenchFile], began_s: float) -> 
 
 
 async def _released(live: LiveFleet, requests: dict[str, str], within_s: float) -> bool:
-    """Whether nothing of ours is booked any more, within a time. Looked at now and then, as above."""
+    """Whether none of our pods is booked any more, within a time. Checked at intervals, as above."""
 
     def is_booked() -> bool:
         words = live.fleet_state.values.values()
@@ -301,7 +301,7 @@ async def _released(live: LiveFleet, requests: dict[str, str], within_s: float) 
 
 
 async def _history(url: str) -> list[tuple[HistoryMessage, int]]:
-    """Everything that was said, with its size in bytes, in order."""
+    """Every message with its size in bytes, in order."""
     found: list[tuple[HistoryMessage, int]] = []
     async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
         async for batch in history.read():

@@ -1,8 +1,8 @@
 """
 A sender and consumer of the bare broker: `python -m sluice_console.shell.bench.replay_client URL SCORE NAME WITHIN_S`.
 
-It says `ready`, waits for a line (the Unix time at which to begin), sends its notes, consumes what is its to consume,
-and says as JSON when each counted note was sent and stored. No message is decoded, nothing is decided.
+It prints `ready`, reads a line (the Unix time of the start), sends its notes, consumes its own, and prints as JSON when
+each counted note was sent and stored. Messages are not decoded.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ CONNECT_S = 10.0
 
 
 class Times(msgspec.Struct):
-    """When each counted note was sent first, and when it was stored: Unix, s, by its number."""
+    """When each counted note was first sent, and when it was stored: Unix, s, by its number."""
 
     begun: dict[int, float]
     stored: dict[int, float]
 
 
 class ReplayClient:
-    """Plays one part of a score."""
+    """Replays one part of a score."""
 
     def __init__(self, connection: Connection, notes: Sequence[ReplayMessage], name: str) -> None:
-        """`name` is whose part it is."""
+        """`name` is the process whose part it is."""
         self._connection = connection
         self._mine = [note for note in notes if note.sender == name]
         self._following: dict[int, list[ReplayMessage]] = {}
@@ -56,7 +56,7 @@ class ReplayClient:
         self.times = Times({}, {})
 
     async def play(self, begin_s: float) -> None:
-        """Send all, and return when all was sent and consumed. Raises BusError, ApiError, TimeoutError."""
+        """Send everything; returns when all was sent and consumed. Raises BusError, ApiError, TimeoutError."""
         self._end_if_done()
         async with asyncio.TaskGroup() as sending:
             self._sending = sending
@@ -68,7 +68,7 @@ class ReplayClient:
             await self._done.wait()
 
     def take(self, subject: str, sequence: int, _message: Msg) -> Read:
-        """A note was read: what waits for it is sent."""
+        """A note was read: send the notes that wait for it."""
         number = int(subject.rpartition(".b")[2])
         if number in self._awaited and self._sending is not None:
             self._awaited.discard(number)
@@ -95,7 +95,7 @@ class ReplayClient:
 
 
 async def main(url: str, score: Path, name: str, within_s: float) -> None:
-    """Play one part, within a time. Raises what ended it."""
+    """Replay one part, within a time. Raises what ended it."""
     notes = msgspec.json.decode(await asyncio.to_thread(score.read_bytes), type=list[ReplayMessage])
     connection = await Connection.open(url, name=f"bench-{name.replace(' ', '-')}", within_s=CONNECT_S)
     try:
@@ -136,7 +136,7 @@ async def main(url: str, score: Path, name: str, within_s: float) -> None:
 
 
 async def _read(reader: Reader, begun: asyncio.Event) -> None:
-    """Consume for ever; an empty stream is read to its end at once."""
+    """Consume until cancelled; an empty stream is read to its end at once."""
     async with contextlib.aclosing(reader.batches()) as batches:
         async for batch in batches:
             if not any(isinstance(each, Observed) for each in batch):

@@ -1,4 +1,4 @@
-"""Shows what a benchmark came to: a table or one JSON document, and a picture."""
+"""Prints a benchmark's results: a table or one JSON document, and a chart."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ from sluice_console.shell.output.printer import console, say
 async def bench_and_show(asked: BenchOptions, *, svg: Path | None, form: OutputFormat) -> int:
     """`sluice bench`. Raises CommandError, BusError."""
     if svg is not None:
-        await asyncio.to_thread(_write, svg, "", "a")  # before minutes are spent on what could not be kept
+        await asyncio.to_thread(_write, svg, "", "a")  # before minutes are spent on a result that cannot be written
     result = await bench(asked, lambda line: say([line]))
     if svg is not None:
         text = picture_of(result.document, result.ours_s, result.bare_s)
@@ -39,7 +39,7 @@ def _write(file: Path, text: str, mode: Literal["w", "a"] = "w") -> None:
 
 
 def is_fine(document: BenchDocument) -> bool:
-    """Whether everybody was served, nothing was given twice and all was given back."""
+    """Whether every pod was served, nothing was allocated twice, and everything was released."""
     served = document.bound + document.refused >= document.requests
     return served and document.overcommitted == 0 and document.released
 

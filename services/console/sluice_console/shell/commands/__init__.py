@@ -1,1 +1,1 @@
-"""What can be typed, by group of verbs. Each command imports what it needs when it is typed."""
+"""The command line, by group of verbs. Each command imports its modules when it is called."""

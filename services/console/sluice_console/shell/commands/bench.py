@@ -1,4 +1,4 @@
-"""What can be typed: `sluice bench`. It imports what it needs when it is typed."""
+"""The command line of `sluice bench`."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, for
 
 
 def add_to(app: App) -> None:
-    """Give the command its verb."""
+    """Register the verb."""
     app.command(bench_command, name="bench")
 
 
@@ -39,9 +39,9 @@ def bench_command(
     output: Documented = None,
 ) -> int:
     """
-    How fast pods get their slices, and how that compares with the same messages on a bare broker (docs/bench.md).
+    Measure how fast pods get slices, and compare with the same messages on a bare broker (docs/bench.md).
 
-    0: everybody was bound or refused, nothing was given twice, all was given back; 1 otherwise.
+    Exit code 0: every pod was bound or refused, nothing was allocated twice, everything was released; 1 otherwise.
     """
     from sluice_console.shell.bench.bench import BenchOptions
     from sluice_console.shell.bench.show import bench_and_show

@@ -1,4 +1,4 @@
-"""What can be typed: `sluice completion bash|zsh|fish`. The shell asks nothing of us when a key is pressed."""
+"""The command line of `sluice completion bash|zsh|fish`. The script is static: no key press starts `sluice`."""
 
 import sys
 from typing import Annotated, Literal
@@ -9,15 +9,15 @@ Shell = Literal["bash", "zsh", "fish"]
 
 
 def add_to(app: App) -> None:
-    """Give the command its verb; what is completed is what `app` has by then and later."""
+    """Register the verb. The script completes every verb of `app`, those added later included."""
 
     def completion_command(
         shell: Annotated[Shell, Parameter(help="Which shell: bash, zsh or fish.")],
     ) -> int:
         """
-        A script that completes commands and options; docs/cli.md says where each shell looks for it.
+        Print a script that completes commands and options; docs/cli.md says where each shell looks for it.
 
-        For now: source <(sluice completion bash)
+        For this shell only: source <(sluice completion bash)
         """
         sys.stdout.write(app.generate_completion(shell=shell))
         return 0

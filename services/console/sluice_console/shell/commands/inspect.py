@@ -1,4 +1,4 @@
-"""What can be typed to look at the fleet, or at what became of a pod. Each imports what it needs when typed."""
+"""Commands that inspect the fleet and the history of pods."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,17 +12,15 @@ if TYPE_CHECKING:
 
 Output = Annotated[
     Literal["wide", "json", "yaml"] | None,
-    Parameter(
-        name=["--output", "-o"], help="wide: one line per item, every column; json, yaml: a document (docs/json.md)."
-    ),
+    Parameter(name=["--output", "-o"], help="wide: one line per item, all columns; json, yaml: docs/json.md."),
 ]
 SECONDS_MAX = 100 * 365 * 86400
-"""A century: what lies further back than the calendar goes has no date, and nothing is kept for so long."""
+"""A century: earlier dates cannot be represented, and no history is kept that long."""
 Watch = Annotated[bool, Parameter(name=["--watch", "-w"], negative="", help="Stay and show every change.")]
 
 
 def add_to(app: App) -> None:
-    """Give the command these verbs."""
+    """Register the verbs."""
     app.command(gpus_command, name="gpus")
     app.command(nodes_command, name="nodes")
     app.command(pods_command, name="pods")
@@ -34,7 +32,7 @@ def add_to(app: App) -> None:
 
 
 def gpus_command(*, server: Server = None, json: AsJson = False, output: Output = None, watch: Watch = False) -> int:
-    """Every GPU as a bar of memory slices: what is on it, whose it is, what still fits."""
+    """Show every GPU as a bar of memory slices: what is on it, whose it is, what still fits."""
     from sluice_console.shell.inspect.views import FleetView
 
     return _look(FleetView("gpus"), server, json=json, output=output, watch=watch)
@@ -48,7 +46,7 @@ def nodes_command(
     watch: Watch = False,
     idle: Annotated[bool, Parameter(negative="", help="Only idle nodes.")] = False,
 ) -> int:
-    """Every node in a line: whether it may be used, what is free, and since when nothing is on it."""
+    """Show every node in a line: its state, what is free, and since when it is idle."""
     from sluice_console.shell.inspect.views import FleetView
 
     return _look(FleetView("nodes", idle_only=idle), server, json=json, output=output, watch=watch)
@@ -62,14 +60,14 @@ def pods_command(
     watch: Watch = False,
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Include ended pods.")] = False,
 ) -> int:
-    """Every pod that asked for slices, and what became of it."""
+    """Show every pod that requested slices, and its state."""
     from sluice_console.shell.inspect.views import FleetView
 
     return _look(FleetView("pods", with_ended=all_), server, json=json, output=output, watch=watch)
 
 
 def top_command(*, server: Server = None) -> int:
-    """The live map in the terminal; in a pipe, how it is now. q ends it; the last line names the keys."""
+    """Show the live map in the terminal; in a pipe, the present state once. q quits; the last line lists the keys."""
     from sluice_console.shell.inspect.top import top
     from sluice_console.shell.live.running_systems import server_url
 
@@ -84,7 +82,7 @@ def usage_command(
     idle: Annotated[bool, Parameter(negative="", help="Only slices that have been idle for long.")] = False,
     idle_s: Annotated[float | None, Parameter(help="Minimum idle time in seconds; an hour by default.")] = None,
 ) -> int:
-    """What every slice is really used for, as its node's agent sees it; who has had one and left it idle (--idle)."""
+    """Show what each slice is really used for, as its node's agent measures it; --idle lists unused ones."""
     from sluice_console.core.fleet.usage import IDLE_S
     from sluice_console.shell.inspect.usage import usage
     from sluice_console.shell.live.running_systems import server_url
@@ -103,7 +101,7 @@ def explain_command(
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
-    """The story of one pod in words: asked, waited for what, granted where, bound, released."""
+    """Tell the story of one pod: requested, waited for what, granted where, bound, released."""
     from sluice_console.shell.inspect.look_up import explain
     from sluice_console.shell.live.running_systems import server_url
 
@@ -118,7 +116,7 @@ def trace_command(
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
-    """The way of one pod as a waterfall: what each step took, from the bus's own records (docs/traces.md)."""
+    """Show one pod's timeline as a waterfall: how long each step took, from the bus's own records (docs/traces.md)."""
     from sluice_console.shell.inspect.trace import trace
     from sluice_console.shell.live.running_systems import server_url
 
@@ -129,14 +127,12 @@ def trace_command(
 def events_command(
     *,
     server: Server = None,
-    follow: Annotated[
-        bool, Parameter(name=["--follow", "-f"], negative="", help="Stay and show new messages.")
-    ] = False,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", help="Show new messages, too.")] = False,
     since_s: Annotated[float, Parameter(help="How far to look back, in seconds.")] = 900.0,
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
-    """What happened, a readable line per message; with --json a document per line."""
+    """Show what happened, one readable line per message; with --json one document per line."""
     from sluice_console.shell.inspect.look_up import events
     from sluice_console.shell.live.running_systems import server_url
 
@@ -147,7 +143,7 @@ def events_command(
 
 
 def _are_seconds(option: str, value_s: float) -> bool:
-    """Whether it is a length of time that a date can be told from; if not, it is said."""
+    """Whether the value is a usable length of time; prints the error if not."""
     if 0 <= value_s <= SECONDS_MAX:
         return True
     sys.stderr.write(f"{option} {value_s:g}: must be 0 or more seconds, and at most {SECONDS_MAX}\n")

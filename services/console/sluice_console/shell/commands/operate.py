@@ -1,7 +1,7 @@
 """
-The verbs of cluster operators: quotas, cordons and drains, nodes that are gone, streams.
+Commands of cluster operators: quotas, cordons, drains, removed nodes, streams.
 
-They write words on the bus, with the operator's rights. What can be typed, no more: each verb has a module of its own.
+They publish on the bus with the operator's rights. Only the command line is here: each verb has a module of its own.
 """
 
 import secrets
@@ -21,7 +21,7 @@ DRAIN_WAIT_MAX_S = 86400
 
 streams_app = App(name="streams", help="The streams on the NATS server.")
 node_app = App(name="node", help="The nodes of the fleet.")
-quota_app = App(name="quota", help="What namespaces may have.")
+quota_app = App(name="quota", help="Quotas of namespaces.")
 
 TakeOver = Annotated[
     bool,
@@ -30,7 +30,7 @@ TakeOver = Annotated[
 
 
 def add_to(app: App) -> None:
-    """Give the command its operators' verbs."""
+    """Register the operators' verbs."""
     for group in (streams_app, node_app, quota_app, security_app):
         app.command(group)
     app.command(cordon_command, name="cordon")
@@ -41,13 +41,13 @@ def add_to(app: App) -> None:
 
 @quota_app.command(name="list")
 def quota_list_command(
-    namespace: Annotated[str | None, Parameter(help="Only this one.")] = None,
+    namespace: Annotated[str | None, Parameter(help="Only this namespace.")] = None,
     *,
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
-    """What each namespace has, and may have."""
+    """Show each namespace's usage and quota."""
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.operate.quota import list_quotas
 
@@ -59,11 +59,11 @@ def quota_set_command(
     namespace: str,
     *,
     gpus: Annotated[str | None, Parameter(help="Devices: instances, shares and whole GPUs.")] = None,
-    memory: Annotated[str | None, Parameter(help="64Gi, or MiB.")] = None,
-    compute_slices: Annotated[str | None, Parameter(help="A whole A100 has 7.")] = None,
-    pod_gpus: Annotated[str | None, Parameter(help="Of one pod.")] = None,
-    pod_memory: Annotated[str | None, Parameter(help="Of one pod.")] = None,
-    pod_compute_slices: Annotated[str | None, Parameter(help="Of one pod.")] = None,
+    memory: Annotated[str | None, Parameter(help="GPU memory: 64Gi, or MiB.")] = None,
+    compute_slices: Annotated[str | None, Parameter(help="Compute slices; a whole A100 has 7.")] = None,
+    pod_gpus: Annotated[str | None, Parameter(help="Limit of one pod.")] = None,
+    pod_memory: Annotated[str | None, Parameter(help="Limit of one pod.")] = None,
+    pod_compute_slices: Annotated[str | None, Parameter(help="Limit of one pod.")] = None,
     guaranteed_gpus: Annotated[str | None, Parameter(help="Guaranteed: not preempted for other namespaces.")] = None,
     guaranteed_memory: Annotated[str | None, Parameter(help="Likewise.")] = None,
     guaranteed_compute_slices: Annotated[str | None, Parameter(help="Likewise.")] = None,
@@ -71,9 +71,9 @@ def quota_set_command(
     server: Server = None,
 ) -> int:
     """
-    Limit a namespace: 0 blocks, `unlimited` takes a limit away, what is not named stays as it is.
+    Set the quota of a namespace: 0 blocks, `unlimited` removes a limit, limits that are not named stay.
 
-    It holds at once for what is not granted yet; nothing that was granted is taken away.
+    It applies at once to everything not granted yet; granted slices stay.
     """
     from sluice_console.core.operate.quotas import QuotaChange
     from sluice_console.shell.live.running_systems import server_url
@@ -97,7 +97,7 @@ def quota_set_command(
 
 @quota_app.command(name="unset")
 def quota_unset_command(namespace: str, *, take_over: TakeOver = False, server: Server = None) -> int:
-    """Take all limits and guarantees of a namespace away."""
+    """Remove all limits and guarantees of a namespace."""
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.operate.quota import unset_quota
 
@@ -120,7 +120,7 @@ def cordon_command(
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
-    """Give nothing new on a node, or on some of its GPUs. Who is there stays."""
+    """Place nothing new on a node, or on some of its GPUs. Running pods stay."""
     from sluice.contracts.ids import NodeName
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.operate.cordon import CordonTarget, cordon
@@ -166,9 +166,9 @@ def drain_command(
     output: Documented = None,
 ) -> int:
     """
-    Cordon, and evict the pods there, as disruption budgets allow (docs/draining.md).
+    Cordon a node or GPUs, and evict the pods there as disruption budgets allow (docs/draining.md).
 
-    1 when a person says no, 7 when somebody is still there after --wait.
+    Exit code 1: not confirmed; 7: pods are still there after --wait.
     """
     from sluice.contracts.ids import NodeName
     from sluice_console.shell.live.running_systems import server_url
@@ -203,9 +203,9 @@ def release_quarantine_command(
     server: Server = None,
 ) -> int:
     """
-    Have a quarantined slice tried again at once; on the node, as the user of its agent (docs/node.md).
+    Retry to free a quarantined slice at once; run it on the node, as the user of its agent (docs/node.md).
 
-    0 when it is tried, 1 when the agent refuses, none runs here or a person says no, 4 when there is no such slice.
+    Exit code 0: retried; 1: refused by the agent, no agent here, or not confirmed; 4: no such slice.
     """
     from sluice_console.shell.operate.quarantine import QuarantineRelease, check, release
 
@@ -216,7 +216,7 @@ def release_quarantine_command(
 
 @streams_app.command(name="ensure")
 def streams_ensure_command(*, server: Server = None) -> int:
-    """Declare the streams on a NATS server where they are missing."""
+    """Declare the streams that a NATS server lacks."""
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.operate.streams import ensure
 
@@ -231,9 +231,9 @@ def node_remove_command(
     yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,
 ) -> int:
     """
-    Say that a node is gone for good: what is booked there is given up, and its pods lose their slices.
+    Declare a node gone for good: its bookings are given up, and its pods lose their slices.
 
-    A node whose agent answers is not removed. One that comes back is opened again with what it still has.
+    A node whose agent answers is not removed. A node that comes back is adopted with the slices it still has.
     """
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.operate.node_remove import remove_node
@@ -242,7 +242,7 @@ def node_remove_command(
 
 
 def _run_id() -> "RunId":
-    """A name for what this command writes."""
+    """A name for the writes of this command."""
     from sluice.contracts.ids import RunId
 
     return RunId(secrets.token_hex(8))

@@ -1,4 +1,4 @@
-"""What can be typed: `sluice run`. It imports what it needs when it is typed."""
+"""The command line of `sluice run`."""
 
 import os
 import sys
@@ -17,16 +17,16 @@ NAME = "run"
 
 
 def add_to(app: App) -> None:
-    """Give the command its verb."""
+    """Register the verb."""
     app.command(run_command, name=NAME)
 
 
 def with_delimiter(app: App, words: list[str]) -> list[str]:
     """
-    What was typed, with `--` before the command that `sluice run` runs, whose options are none of ours.
+    The arguments with `--` inserted before the command, so that its options are not parsed as ours.
 
-    Ours end at the first word that is none of them. What begins with a hyphen before it is an option: one that is not
-    known is left for the parser to say so.
+    The command begins at the first argument that is no option of ours. An unknown option is left for the parser to
+    reject.
     """
     if words[:1] != [NAME]:
         return words
@@ -70,9 +70,9 @@ def run_command(
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", help="Print failures only.")] = False,
 ) -> int:
     """
-    Run a command on a slice of a GPU of this machine, and give the slice back when it ends (docs/run.md).
+    Run a command on a GPU slice of this machine, and release the slice when it ends (docs/run.md).
 
-    The exit code is the command's (128 and the signal, 126, 127 as in a shell); 125 when it was not run.
+    The exit code is the command's (128 + signal, 126 and 127 as in a shell); 125 if it did not run.
     """
     from sluice_console.core.run_request import RunRequest
     from sluice_console.shell.live.running_systems import SERVER_VARIABLE

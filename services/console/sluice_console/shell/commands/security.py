@@ -1,4 +1,4 @@
-"""What can be typed: `sluice security ...`. Needs no bus, no cluster and nothing that runs; prints no secret."""
+"""The command line of `sluice security`. Needs no bus, no cluster and no running service; prints no secret."""
 
 import datetime as dt
 import sys
@@ -35,7 +35,7 @@ def init_command(
     authority_key: Annotated[Path | None, Parameter(help="Its key: EC, PEM, without a password.")] = None,
     force: Annotated[bool, Parameter(negative="", help="Replace what is there.")] = False,
 ) -> int:
-    """Make authorities, the broker's configuration, and a folder for each service, person and node."""
+    """Create authorities, the broker's configuration, and a folder for each service, person and node."""
     from sluice_console.shell.security.installation import InstallationOptions, given_authority
 
     given = given_authority(authority, authority_key)
@@ -55,9 +55,9 @@ def add_node_command(
     at: Annotated[str | None, Parameter(help=f"{FILES_LIE}; by default as given to init.")] = None,
 ) -> int:
     """
-    Add nodes; of all other files only the broker's list of users changes.
+    Add nodes; of the other files only the broker's list of users changes.
 
-    A node that is there keeps what it has; with --listen or --at its sluice.env is written again.
+    Existing nodes keep their files; with --listen or --at their sluice.env is rewritten.
     """
     from sluice_console.shell.security.installation import InstallationOptions
 
@@ -72,7 +72,7 @@ def remove_node_command(
     *node: str,
     yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
 ) -> int:
-    """Forget nodes: once the broker has read its users again, their agents are let in no more."""
+    """Remove nodes: once the broker has reloaded its users, their agents can no longer connect."""
     _named(node)
     if not agreed(f"cut the agents of {', '.join(node)} off?", yes=yes):
         return EXIT_FAILED
@@ -84,16 +84,16 @@ def remove_node_command(
 def renew_command(
     folder: Folder,
     *,
-    all_: Annotated[bool, Parameter(name="--all", negative="", help="Renew all certificates.")] = False,
+    all_: Annotated[bool, Parameter(name="--all", negative="", help="Renew all of them.")] = False,
 ) -> int:
-    """Renew certificates that end within 30 days. Services read them when they change."""
+    """Renew certificates that expire within 30 days. Services reload them when they change."""
     _opened(folder).renew(everything=all_)
     return _said(f"renewed what was due.\n{RELOAD}.")
 
 
 @app.command(name="rotate")
 def rotate_command(folder: Folder) -> int:
-    """Go one of three steps to new authorities; bring the files to their machines after each."""
+    """Take the next of three steps to new authorities; copy the files to their machines after each step."""
     from sluice_console.shell.security.installation import ROTATION
 
     step = _opened(folder).rotate()

@@ -43,11 +43,11 @@ NEXT = (
     "",
     f"The map is at {page_at(f'127.0.0.1:{PORT}')}, or where `sluice up` prints.",
 )
-"""What to try next: the commands as they are typed in a checkout."""
+"""What to try next, as commands for a checkout."""
 
 
 async def demo() -> int:
-    """Play all acts. Raises DemoFailedError and what starting a system raises; leaves nothing behind either way."""
+    """Run all acts. Raises DemoFailedError and what starting a system raises; leaves nothing behind either way."""
     began = asyncio.get_running_loop().time()
     base = temporary_directory("sluice-demo-")
     out = console()
@@ -152,7 +152,7 @@ async def _share(stage: Stage) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process is there and not a zombie: a simulated node's daemon is a process of this machine."""
+    """Whether a process runs and is not a zombie: a simulated node's daemon is a process of this machine."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:

@@ -1,7 +1,7 @@
 """
-The scene of the demo: a running system, the folder of its pods, and the sentences it prints.
+The scene of the demo: a running system, its folder of pods, and its output.
 
-Waits for conditions, each with a bound; never for time to pass.
+Waits for conditions with a time limit, never for time to pass.
 """
 
 import os
@@ -24,7 +24,7 @@ ACT_WITHIN_S = 15.0
 
 
 class DemoFailedError(CommandError):
-    """An act of the demo did not show what it promised. One sentence."""
+    """An act of the demo failed. One sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Scene:
         return Scene(gpus_document(fleet_state).gpus, pods)
 
     def state(self, name: str) -> str:
-        """A pod's state; empty when there is no such pod."""
+        """A pod's state; empty if there is no such pod."""
         return self.pods[name].state if name in self.pods else ""
 
     def holds(self, name: str) -> bool:
@@ -51,7 +51,7 @@ class Scene:
         return self.state(name) == "bound" and bool(owners) and all(place.state == "ready" for place in owners)
 
     def home_of(self, name: str) -> InstanceDocument | None:
-        """The home that a bound pod's share is in, once its MPS daemon is ready; None before."""
+        """The shared device of a bound pod once its MPS daemon is ready; None before."""
         for gpu in self.gpus:
             for place in gpu.instances:
                 mine = [tenant for tenant in place.tenants if tenant.owner.endswith(f"/{name}")]
@@ -69,7 +69,7 @@ class Scene:
 
 @dataclass(slots=True)
 class Stage:
-    """Adds and removes pods by files, waits for what follows, and prints it on `out`."""
+    """Adds and removes pods as files, waits for the result, and prints it on `out`."""
 
     out: Console
     live: LiveFleet
@@ -78,19 +78,19 @@ class Stage:
     act: int = 0
 
     def begin(self, title: str, *sentences: str) -> None:
-        """Announce the next act."""
+        """Print the title of the next act."""
         self.act += 1
         self.out.print(f"\n{self.act}. {title}", style="bold")
         for sentence in sentences:
             self.out.print(f"   {sentence}")
 
     def tell(self, *sentences: str) -> None:
-        """Say what was seen."""
+        """Print a result."""
         for sentence in sentences:
             self.out.print(f"   {sentence}")
 
     def add(self, *files: str) -> None:
-        """Put example manifests into the folder, each complete from the first moment."""
+        """Put example manifests into the folder, atomically."""
         for file in files:
             hidden = self.pods_dir.parent / f".{file}.tmp"
             shutil.copyfile(self.examples / file, hidden)
@@ -98,7 +98,7 @@ class Stage:
         self.out.print(f"   + {' '.join(files)}", style="green")
 
     def remove(self, *files: str) -> None:
-        """Take manifests away, as if their pods were deleted."""
+        """Remove manifests, which deletes their pods."""
         for file in files:
             (self.pods_dir / file).unlink()
         self.out.print(f"   - {' '.join(files)}", style="red")

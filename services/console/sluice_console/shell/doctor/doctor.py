@@ -1,7 +1,7 @@
 """
-`sluice doctor`: reads the bus and, through kubectl, the cluster, and says what is wrong with both. It changes nothing.
+`sluice doctor`: reads the bus and, through kubectl, the cluster, and reports problems of both. Changes nothing.
 
-Exit codes: 0 nothing must be fixed, 1 something must, 2 something could not be checked.
+Exit code 0: nothing must be fixed; 1: something must; 2: something could not be checked.
 """
 
 import asyncio
@@ -61,9 +61,9 @@ from sluice_console.shell.process.broker_storage import trouble_at
 EXIT_CODES: dict[Level, int] = {"ok": 0, "warning": 0, "problem": 1, "unknown": 2}
 ASK_WITHIN_S = 5.0
 TIMES_AT_ONCE = 64
-"""Questions for a value's times that are under way: 1,000 nodes take a second."""
-_NOBODY = "doctor-asks-about-nobody"
-"""A request that nobody has: an allocator that works answers that it knows none."""
+"""Concurrent reads of values' times: 1,000 nodes take a second."""
+_UNKNOWN_REQUEST = "doctor-unknown-request"
+"""An id that no request has: an active allocator answers that it does not know it."""
 _TRIAL: Mapping[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -85,31 +85,31 @@ _TRIAL: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions:
-    """What to look at."""
+    """What to check."""
 
     server: str | None = None
-    """NATS URL; otherwise as every command finds it."""
+    """NATS URL; by default as for every command."""
     bus: bool = True
     inventory: str = ""
-    """Where the inventory answers; otherwise that of the running `sluice up`, or nobody is asked."""
+    """Address of the inventory; by default that of the running `sluice up`, else it is not queried."""
     kubeconfig: Path | None = None
     in_cluster: bool = False
     cluster: bool = True
-    """Whether KUBECONFIG counts."""
+    """Whether KUBECONFIG is used."""
 
     @property
     def at_cluster(self) -> bool:
-        """Whether a cluster is looked at."""
+        """Whether a cluster is checked."""
         return self.asked_for_cluster or (self.cluster and bool(os.environ.get("KUBECONFIG")))
 
     @property
     def asked_for_cluster(self) -> bool:
-        """Whether it is by this command's own words, and not because KUBECONFIG is set."""
+        """Whether a cluster was named explicitly, not only by KUBECONFIG."""
         return self.kubeconfig is not None or self.in_cluster
 
 
 async def doctor(look: DoctorOptions, *, form: OutputFormat) -> int:
-    """Look, print, and return the exit code."""
+    """Check, print, and return the exit code."""
     findings: list[FindingDocument] = []
     quotas: list[QuotaProposalDocument] = []
     if look.bus:
@@ -186,7 +186,7 @@ async def _ask_allocator(bus: NatsBus) -> ServiceAnswer:
     try:
         async with allocator(bus) as asked:
             try:
-                await asked.Explain(ExplainRequest(request=_NOBODY), timeout=ASK_WITHIN_S)
+                await asked.Explain(ExplainRequest(request=_UNKNOWN_REQUEST), timeout=ASK_WITHIN_S)
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.NOT_FOUND:
                     raise
@@ -196,7 +196,7 @@ async def _ask_allocator(bus: NatsBus) -> ServiceAnswer:
 
 
 def _inventory_of(url: str) -> str:
-    """Of the running `sluice up`, if the bus that is looked at is its own."""
+    """The inventory of the running `sluice up`, if the checked bus is its own."""
     running = running_at(url)
     return running.inventory_grpc if running is not None else ""
 
@@ -209,7 +209,7 @@ async def _ask_inventory(address: str) -> ServiceAnswer | None:
         security = trusted()
         async with transport.channel(address, security=security, server_name=name) as opened:
             try:
-                # The sums are of all GPUs; of their list nothing is needed.
+                # The sums cover all GPUs; their list is not needed.
                 answer = await InventoryServiceStub(opened).ListGpus(ListGpusRequest(page_size=1), timeout=ASK_WITHIN_S)
             except grpc.aio.AioRpcError as error:
                 untrusted = transport.why_untrusted(error, security=security, server_name=name)
@@ -264,7 +264,7 @@ async def _lists(kubectl: Kubectl) -> tuple[dict[str, list[Mapping[str, Any]]], 
             if len(names) == 1:
                 problems[names[0]] = str(error)
                 return
-            await asyncio.gather(*(read((name,)) for name in names))  # whichever it was, the others can be read
+            await asyncio.gather(*(read((name,)) for name in names))  # the other kinds can still be read
             return
         for name, kind in zip(names, kinds, strict=True):
             lists[name] = [each for each in found if each.get("kind") == kind.kind]

@@ -1,7 +1,7 @@
 """
-Asks a cluster through `kubectl`, which knows every way to log in. It only reads; the one pod it sends is a dry run.
+Reads a cluster through `kubectl`, which supports every way to log in. The one pod it sends is a dry run.
 
-The console has no client of its own: only the pod-watcher makes calls to the API server, and the command stays light.
+The console has no client of its own: only the pod-watcher calls the API server, and the command stays light.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ WITHIN_S = 30.0
 """One call. 5,000 nodes are some 50 MB, which kubectl fetches 500 at a time."""
 AT_ONCE = 4
 _SAID_MAX = 400
-"""Characters of kubectl's complaint that are told."""
+"""Characters shown of kubectl's error."""
 
 
 class KubectlError(Exception):
-    """kubectl is not there, or did not do it. Its own words, in one line."""
+    """kubectl is missing, or failed. Its own message, in one line."""
 
 
 class Kubectl:
-    """One cluster. `kubeconfig` None: as kubectl itself finds one, also from within a pod."""
+    """One cluster. `kubeconfig` None: kubectl's own default, also inside a pod."""
 
     def __init__(self, kubeconfig: Path | None) -> None:
-        """Raises KubectlError where there is no kubectl, or no such kubeconfig."""
+        """Raises KubectlError without kubectl or kubeconfig."""
         if kubeconfig is not None and not os.path.isfile(kubeconfig):  # noqa: PTH113 - `is_file` raises where it may not look
             raise KubectlError(f"there is no kubeconfig at {kubeconfig}")
         found = shutil.which("kubectl")
@@ -38,10 +38,10 @@ class Kubectl:
         self._free = asyncio.Semaphore(AT_ONCE)
 
     async def where(self) -> str:
-        """The address of the API server that it would ask, or that it is this cluster's own."""
+        """The API server's address, or that it is this cluster's own."""
         try:
             view = await self._json("config", "view", "--minify", "--output", "json")
-        except KubectlError:  # in a pod there is no context, and kubectl finds its cluster; a look says what is wrong
+        except KubectlError:  # in a pod there is no context, and kubectl finds its cluster; the check reports errors
             view = {}
         clusters = view.get("clusters") or [{}]
         return str((clusters[0].get("cluster") or {}).get("server") or "this cluster")
@@ -51,7 +51,7 @@ class Kubectl:
         return list((await self._json("get", *what, "--output", "json")).get("items") or ())
 
     async def tried(self, pod: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the API server would make of a pod; nothing is stored. Raises KubectlError with the server's words."""
+        """The API server's result for a pod; nothing is stored. Raises KubectlError with the server's message."""
         command = ("create", "--dry-run=server", "--validate=false", "--output", "json", "--filename", "-")
         return await self._json(*command, given=json.dumps(pod).encode())
 

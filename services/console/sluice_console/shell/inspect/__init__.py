@@ -1,1 +1,1 @@
-"""Commands that show the fleet, one pod, or what happened. They only read."""
+"""Read-only commands about the fleet, one pod, or the history."""

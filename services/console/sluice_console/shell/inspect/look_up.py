@@ -1,4 +1,4 @@
-"""The commands that look: `gpus`, `pods`, `explain`, `events`. They read the bus once (or follow it) and print."""
+"""`gpus`, `pods`, `explain`, `events`: read the bus once (or follow it) and print."""
 
 import sys
 from pathlib import PurePath
@@ -26,7 +26,7 @@ from sluice_console.shell.output.printer import console, say, short_time, show_s
 
 EXIT_NOT_FOUND = 4
 STANDING_WITHIN_S = 2.0
-"""How long a story waits for the allocator's present word."""
+"""How long a story waits for the allocator's answer."""
 
 
 async def fleet_state_at(url: str) -> FleetState:
@@ -36,7 +36,7 @@ async def fleet_state_at(url: str) -> FleetState:
 
 
 async def look(url: str, looked: FleetView, form: OutputFormat) -> int:
-    """`sluice gpus`, `pods`, `nodes`: how it is now. Raises BusError, NotAnsweringError."""
+    """`sluice gpus`, `pods`, `nodes`: the present state. Raises BusError, NotAnsweringError."""
     fleet_state = await fleet_state_at(url)
     since = await IdleSince(url).of(fleet_state) if looked.view == "nodes" else {}
     document = looked.document(fleet_state, since)
@@ -49,7 +49,7 @@ async def look(url: str, looked: FleetView, form: OutputFormat) -> int:
 
 
 async def _use(fleet_state: FleetState) -> dict[str, str]:
-    """What each request's slices are used for, as far as agents answer."""
+    """Usage of each request's slices, from agents that answer."""
     from sluice_console.shell.inspect.usage import use_by_request  # noqa: PLC0415 - of gRPC only this needs anything
 
     use, unasked = await use_by_request(fleet_state)
@@ -58,7 +58,7 @@ async def _use(fleet_state: FleetState) -> dict[str, str]:
 
 
 async def explain(url: str, wanted: str, *, form: OutputFormat) -> int:
-    """`sluice explain`: everything that happened to the requests that `wanted` may mean."""
+    """`sluice explain`: the story of every request that `wanted` matches."""
     fleet_state = await fleet_state_at(url)
     known = pods_document(fleet_state, with_ended=True)
     history = await all_history(url)
@@ -83,7 +83,7 @@ async def explain(url: str, wanted: str, *, form: OutputFormat) -> int:
 
 
 def not_found(wanted: str) -> int:
-    """Say that there is no such request."""
+    """Report that no request matches."""
     sys.stderr.write(
         f"there is no request {wanted!r}: not as an id, a pod name, namespace/name or file; "
         "`sluice pods --all` lists them\n"
@@ -92,7 +92,7 @@ def not_found(wanted: str) -> int:
 
 
 async def _standing(url: str, pod: PodDocument) -> StandingDocument | None:
-    """How a living request stands in the allocator now. A story is told without it when no allocator answers."""
+    """A live request's state in the allocator; None if no allocator answers."""
     if pod.state == "ended":
         return None
     from sluice.contracts.pb.allocator_pb2 import ExplainRequest  # noqa: PLC0415 - of gRPC only this story needs anything
@@ -107,7 +107,7 @@ async def _standing(url: str, pod: PodDocument) -> StandingDocument | None:
 
 
 async def all_history(url: str) -> list[HistoryMessage]:
-    """Everything that is kept, in order. Raises BusError."""
+    """The whole history in order. Raises BusError."""
     async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
         return [happened async for batch in history.read() for happened in _readable(batch)]
 
@@ -121,7 +121,7 @@ def _readable(batch: list[HistoryRecord]) -> list[HistoryMessage]:
 
 
 def with_past(known: PodsDocument, history: list[HistoryMessage]) -> list[PodDocument]:
-    """The pods in the order of their first asking; names and files of ended ones are filled in from the history."""
+    """The pods by their first request; names and files of ended ones come from the history."""
     past = {
         happened.envelope.request: happened.envelope.message
         for happened in history
@@ -155,9 +155,9 @@ def _long_gone(request: str, asked: AllocationRequested | RequestRejected) -> Po
 
 def matching(pods: list[PodDocument], wanted: str) -> list[PodDocument]:
     """
-    Which requests a person means by `wanted`: an id, `namespace/name`, a pod name, or a file by the end of its path.
+    The requests that `wanted` matches: an id, `namespace/name`, a pod name, or the end of a file's path.
 
-    Living requests win over ended ones; of ended ones the last one in `pods` is meant.
+    Live requests win over ended ones; of ended ones the last in `pods` wins.
     """
     found = [pod for pod in pods if pod.request == wanted]
     found = found or [pod for pod in pods if wanted in {f"{pod.namespace}/{pod.name}", pod.name}]
@@ -167,7 +167,7 @@ def matching(pods: list[PodDocument], wanted: str) -> list[PodDocument]:
 
 
 def _is_file(pod: PodDocument, wanted: str) -> bool:
-    if pod.origin in {"", f"{pod.namespace}/{pod.name}"}:  # a cluster's pod is in no file, and its name was looked at
+    if pod.origin in {"", f"{pod.namespace}/{pod.name}"}:  # a cluster's pod has no file, and its name was compared
         return False
     known, typed = (PurePath(path).parts for path in (pod.origin.split("#", maxsplit=1)[0], wanted))
     shared = min(len(known), len(typed))
@@ -175,7 +175,7 @@ def _is_file(pod: PodDocument, wanted: str) -> bool:
 
 
 async def events(url: str, *, follow: bool, since_s: float, form: OutputFormat) -> int:
-    """`sluice events`: a line per message of the history; for programs a document per message."""
+    """`sluice events`: one line per message of the history, or one document."""
     names = RequestNames()
     async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
         async for batch in history.read(filters=EVERYTHING, since_s=since_s, follow=follow):
@@ -189,7 +189,7 @@ async def events(url: str, *, follow: bool, since_s: float, form: OutputFormat) 
 
 
 def event_line(event: EventDocument) -> str:
-    """One message as a line: time, noun, whom, what."""
+    """One message as a line: time, noun, subject, sentence."""
     if event.unreadable:
         line = f"{'':12}  {event.noun:9}  {event.subject}: {event.says}"
     else:

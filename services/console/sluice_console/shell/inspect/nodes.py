@@ -1,4 +1,4 @@
-"""Nodes for people, and since when there is nothing on some of them: that is read from the history of their ledgers."""
+"""Nodes for people. Since when a node is idle comes from the history of its ledger."""
 
 import asyncio
 import sys
@@ -20,22 +20,22 @@ from sluice_console.shell.live.connect import user_of_the_bus
 from sluice_console.shell.output.printer import said, show_table
 
 FILTERS_MAX = 32
-"""So many ledgers are read singly; of more idle nodes all ledgers are read, in one go."""
+"""Ledgers read one by one; for more idle nodes all ledgers are read at once."""
 HISTORY_WITHIN_S = 10.0
-"""A history that takes longer to read, or cannot be read, is done without: nodes are shown, and not since when."""
+"""If the history is unreadable or slower than this, nodes are shown without idle times."""
 _STYLES = {"open": "green", "removed": "dim", "stale": "red"}
 
 
 @dataclass(slots=True)
 class IdleSince:
-    """Since when nodes have nothing on them; the history is read again only when that are other nodes."""
+    """Caches since when nodes are idle; reads the history again only when other nodes are idle."""
 
     url: str
     _idle: list[NodeName] = field(default_factory=list)
     _since: dict[str, str] = field(default_factory=dict)
 
     async def of(self, fleet_state: FleetState) -> dict[str, str]:
-        """By node with nothing on it; without those of which it is not known."""
+        """By idle node; unknown ones are left out."""
         idle = [NodeName(node.node) for node in nodes_document(fleet_state, {}, idle_only=True).nodes]
         if idle != self._idle:
             self._since = await _since(self.url, idle) if idle else {}

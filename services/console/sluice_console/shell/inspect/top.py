@@ -1,4 +1,4 @@
-"""`sluice top`: the fleet in the terminal, drawn anew when something changes; in a pipe, once."""
+"""`sluice top`: the fleet in the terminal, redrawn on changes; in a pipe, printed once."""
 
 import asyncio
 import contextlib
@@ -23,9 +23,9 @@ from sluice_console.shell.output.printer import console
 from sluice_console.shell.output.terminal import Terminal
 
 PAUSE_S = 0.25
-"""At least between two looks at a busy fleet; keys are answered at once."""
+"""Minimum between two redraws of a busy fleet; keys are answered at once."""
 LOOK_AGAIN_S = 2.0
-"""At most between two, so that a broker that is gone is seen, of which nothing is heard."""
+"""Maximum between two redraws, so that a silent broker is noticed."""
 
 
 async def top(url: str) -> int:
@@ -48,11 +48,11 @@ def _print_once(fleet_state: FleetState) -> None:
 
 _MAP = FleetView("gpus")
 Since = Callable[[FleetState], Awaitable[dict[str, str]]]
-"""Since when nodes have nothing on them."""
+"""Since when nodes are idle."""
 
 
 async def top_on(bus: Bus, terminal: Terminal, since: Since, first: FleetView = _MAP) -> None:
-    """Show a bus on a terminal, beginning with one view."""
+    """Show a bus on a terminal, starting with one view."""
     changed = asyncio.Event()
     async with following(bus, lambda _subject, _message: changed.set()) as live:
         await live.until(
@@ -63,7 +63,7 @@ async def top_on(bus: Bus, terminal: Terminal, since: Since, first: FleetView = 
 
 @dataclass(slots=True)
 class _Shown:
-    """What is on the terminal, and how it came there."""
+    """The terminal's content and state."""
 
     bus: Bus
     live: LiveFleet
@@ -71,7 +71,7 @@ class _Shown:
     since: Since
     changed: asyncio.Event
     first: FleetView
-    """What it began with: also what of its view."""
+    """The first view, with its options."""
     top: TopView
     _typed: str = ""
     _heading: str = ""
@@ -80,7 +80,7 @@ class _Shown:
     _idle_since: dict[str, str] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Until it is over."""
+        """Run until the end."""
         with _ending(self._end):
             async with self.terminal.taken(self._type, self._draw):
                 while not self.top.over:
@@ -115,7 +115,7 @@ class _Shown:
         return max(1, self.terminal.size()[1] - FRAME_LINES)
 
     def _look(self, *, even_if_paused: bool = False) -> None:
-        """See how it is now, unless that was asked to wait."""
+        """Refresh, unless paused."""
         if self.top.paused and not even_if_paused and self._lines:
             return
         fleet_state = self.live.fleet_state
@@ -149,7 +149,7 @@ class _Shown:
 
 @contextlib.contextmanager
 def _ending(end: Callable[[], None]) -> Iterator[None]:
-    """Signals end it in order, so that the terminal is given back as it was."""
+    """End on signals in order, so that the terminal is restored."""
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in numbers:

@@ -12,7 +12,7 @@ from sluice_console.shell.output.printer import PIPE_WIDTH, console, said
 
 _STYLES = {"wait": "dim", "step": "cyan", "word": "green"}
 _TEXT_WIDTH = 62
-"""What a line holds beside its bar."""
+"""Columns of a line besides its bar."""
 _TITLES = {
     "request": "from the pod's first event to its open gate",
     "running": "while it ran",

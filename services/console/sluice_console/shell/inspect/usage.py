@@ -1,4 +1,4 @@
-"""`sluice usage`: asks the agents that have slices what those are used for, and prints it."""
+"""`sluice usage`: asks agents for the usage of their slices, and prints it."""
 
 import asyncio
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ from sluice_console.shell.output.formats import OutputFormat, is_for_programs, p
 from sluice_console.shell.output.printer import console, said, say, show_table
 
 ASKED_MAX = 32
-"""Agents that are asked at once."""
+"""Agents asked at once."""
 ANSWER_WITHIN_S = 3.0
 _WHY_MAX = 200
 
@@ -54,7 +54,7 @@ async def usage(url: str, *, idle_s: float | None, form: OutputFormat) -> int:
 
 
 async def usages_at(fleet_state: FleetState, *, idle_s: float | None = None) -> UsagesDocument:
-    """What all slices of a fleet are used for, or those that idle. Raises BusError when nobody can be asked."""
+    """Usage of all slices, or of idle ones. Raises BusError if no agent can be asked."""
     try:
         security = trusted()
     except ServiceError as error:
@@ -66,7 +66,7 @@ async def usages_at(fleet_state: FleetState, *, idle_s: float | None = None) -> 
 
 
 async def use_by_request(fleet_state: FleetState) -> tuple[dict[str, str], list[str]]:
-    """What the slices of each request are used for, in a few words; and who could not be asked, in a line each."""
+    """Usage by request as a short text; and a line for each agent that could not be asked."""
     try:
         document = await usages_at(fleet_state)
     except BusError as error:
@@ -76,7 +76,7 @@ async def use_by_request(fleet_state: FleetState) -> tuple[dict[str, str], list[
 
 
 async def ask_agents(endpoints: Mapping[str, str], security: TransportSecurity) -> dict[str, NodeUsage | str]:
-    """What each agent says, or why it says nothing. Some are asked at once, each for at most `ANSWER_WITHIN_S`."""
+    """Each agent's answer, or why there is none. Each has at most `ANSWER_WITHIN_S`."""
     slots = asyncio.Semaphore(ASKED_MAX)
 
     async def ask(node: str, endpoint: str) -> NodeUsage | str:

@@ -1,4 +1,4 @@
-"""The fleet as people look at it: GPUs, pods and nodes, each as a document and as what is printed of it."""
+"""Views of the fleet: GPUs, pods and nodes, each as a document and as text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,16 +28,16 @@ from sluice_console.shell.output.printer import show_gpus, show_pods
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """What to look at, and what of it."""
+    """Which view, and its options."""
 
     view: View
     with_ended: bool = False
-    """Pods: ended ones too."""
+    """Pods: include ended ones."""
     idle_only: bool = False
-    """Nodes: only those with nothing on them."""
+    """Nodes: idle ones only."""
 
     def document(self, fleet_state: FleetState, since: dict[str, str]) -> Document:
-        """What is looked at. `since`: when idle nodes became so."""
+        """The document. `since`: since when idle nodes are idle."""
         if self.view == "gpus":
             return gpus_document(fleet_state)
         if self.view == "pods":
@@ -53,7 +53,7 @@ class FleetView:
         wide: bool,
         use: Mapping[str, str] | None = None,
     ) -> None:
-        """Print it for people. `use`: what pods are used for, by request, where agents were asked."""
+        """Print it for people. `use`: usage by request, if agents were asked."""
         match document:
             case GpusDocument() if wide:
                 out.print(Text(columns_text(GPU_COLUMNS, gpu_rows(document))))

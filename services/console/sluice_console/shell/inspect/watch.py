@@ -1,4 +1,4 @@
-"""`--watch`: a view of the fleet, again whenever it changes. On a terminal the screen, elsewhere block after block."""
+"""`--watch`: prints a view again when it changes. On a terminal full-screen, elsewhere block by block."""
 
 import asyncio
 import sys
@@ -20,15 +20,15 @@ from sluice_console.shell.output.printer import console, say
 from sluice_console.shell.output.terminal import Terminal
 
 PAUSE_S = 0.5
-"""At least between two blocks: a fleet that changes all the time is shown twice a second."""
+"""Minimum between two blocks: a busy fleet is shown twice a second."""
 ASK_EVERY_S = 10.0
-"""Between two questions to agents what slices are used for: it is not on the bus, and they look every 30 s."""
+"""Seconds between two questions to agents: usage is not on the bus, and they measure every 30 s."""
 Ask = Callable[[FleetState], Awaitable[tuple[dict[str, str], list[str]]]]
-"""What pods are used for, by request, and who could not be asked."""
+"""Usage by request, and agents that could not be asked."""
 
 
 async def watch(url: str, looked: FleetView, form: OutputFormat) -> int:
-    """Show it until somebody ends this. Raises BusError, NotAnsweringError."""
+    """Show it until interrupted. Raises BusError, NotAnsweringError."""
     async with connected(url) as bus:
         if form == "text" and sys.stdin.isatty() and sys.stdout.isatty():
             await top_on(bus, Terminal(sys.stdin.fileno(), sys.stdout.fileno()), IdleSince(url).of, looked)
@@ -46,7 +46,7 @@ def _asking(looked: FleetView, form: OutputFormat) -> Ask | None:
 
 
 async def watch_on(bus: Bus, looked: FleetView, form: OutputFormat, since: Since, ask: Ask | None = None) -> NoReturn:
-    """Print a bus, block after block; with `ask` also when what pods are used for is another."""
+    """Print a bus, block by block; with `ask` also when usage changes."""
     changed = asyncio.Event()
     shown: tuple[Document, dict[str, str] | None] | None = None
     async with following(bus, lambda _subject, _message: changed.set()) as live:
@@ -67,7 +67,7 @@ async def watch_on(bus: Bus, looked: FleetView, form: OutputFormat, since: Since
 
 @dataclass(slots=True)
 class _Use:
-    """What agents said last."""
+    """The agents' last answers."""
 
     live: LiveFleet
     ask: Ask
@@ -76,7 +76,7 @@ class _Use:
     _unasked: list[str] = field(default_factory=list)
 
     async def look(self) -> None:
-        """Ask once; who cannot be asked is named when that is news."""
+        """Ask once; print agents that cannot be asked if they changed."""
         now, unasked = await self.ask(self.live.fleet_state)
         if unasked != self._unasked:
             say(unasked)
@@ -86,7 +86,7 @@ class _Use:
             self.changed.set()
 
     async def keep(self) -> NoReturn:
-        """Ask again and again."""
+        """Keep asking."""
         while True:
             await asyncio.sleep(ASK_EVERY_S)
             await self.look()
@@ -96,7 +96,7 @@ class _Use:
 async def _using(
     live: LiveFleet, ask: Ask | None, changed: asyncio.Event
 ) -> AsyncIterator[Callable[[], dict[str, str] | None]]:
-    """What pods are used for, kept current beside what is shown: many agents that are silent hold nobody up."""
+    """Usage, kept current in the background: silent agents delay nothing."""
     if ask is None:
         yield lambda: None
         return
@@ -107,7 +107,7 @@ async def _using(
 
     def last() -> dict[str, str]:
         if keeping.done():
-            keeping.result()  # a fault of ours: it ends this, and is told
+            keeping.result()  # our own error ends this, and is reported
         return use.now
 
     try:

@@ -1,1 +1,1 @@
-"""Connections to a running system: how it is found, its last values, its agents and its allocator."""
+"""Connections to a running system: discovery, last values, agents and allocator."""

@@ -1,4 +1,4 @@
-"""Asks node agents directly what is on their devices, past every stream: the proof that the bus told the truth."""
+"""Reads device snapshots directly from node agents, to verify what the bus says."""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from sluice_console.shell.live.allocator_client import trusted
 
 
 async def snapshots(endpoints: Mapping[str, str]) -> list[NodeSnapshot]:
-    """The present snapshot of each node, asked at its agent's endpoint. Raises BusError when one does not answer."""
+    """The present snapshot of each node from its agent's endpoint. Raises BusError if one does not answer."""
     try:
         security = trusted()
     except ServiceError as error:

@@ -1,4 +1,4 @@
-"""Asks the allocator that works: found by its lease on the bus, asked by gRPC."""
+"""A gRPC client of the active allocator, found by its lease on the bus."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,16 +23,16 @@ class NotAskableError(Exception):
 
 
 def trusted() -> TransportSecurity:
-    """With what certificate, if any, gRPC is spoken, as the environment says. Raises ServiceError."""
+    """The TLS settings for gRPC from the environment. Raises ServiceError."""
     return security_from_settings(load(CommonSettings, service="console"))
 
 
 @asynccontextmanager
 async def allocator(bus: Bus) -> AsyncIterator[AllocatorServiceStub]:
     """
-    The allocator that works, for the time of the context.
+    A stub for the active allocator, during the context.
 
-    Raises NotAskableError when nobody works in that role, and for every call in the context that fails.
+    Raises NotAskableError if no allocator is active, and for every failed call in the context.
     """
     endpoint, name = await _endpoint(bus), dns_name(Caller.ALLOCATOR)
     try:

@@ -1,4 +1,4 @@
-"""The console's connection to a bus that may not be there: bounded, unlike a service's, which waits for ever."""
+"""The console's connection to the bus: with a time limit, unlike a service's."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ CONNECT_WITHIN_S = 5.0
 
 
 def settings_of_console() -> CommonSettings:
-    """What the environment tells every service, and so this command. Raises BusError."""
+    """The settings that every service reads from the environment. Raises BusError."""
     try:
         return load(CommonSettings, service="console")
     except ServiceError as error:
@@ -22,7 +22,7 @@ def settings_of_console() -> CommonSettings:
 
 
 def user_of_the_bus() -> CredentialSource | None:
-    """Who we are on the bus, as the environment says. Raises BusError."""
+    """The bus credentials from the environment. Raises BusError."""
     try:
         return credentials_from_settings(settings_of_console())
     except ServiceError as error:
@@ -32,9 +32,9 @@ def user_of_the_bus() -> CredentialSource | None:
 @asynccontextmanager
 async def connected(url: str, *, within_s: float | None = CONNECT_WITHIN_S) -> AsyncIterator[NatsBus]:
     """
-    A bus for the time of the context, as the environment says. Raises BusError when nobody answers in time.
+    A bus during the context, configured by the environment. Raises BusError if no server answers in time.
 
-    `within_s` None waits for as long as it takes.
+    `within_s` None waits without limit.
     """
     who = user_of_the_bus()
     try:

@@ -1,4 +1,4 @@
-"""The running system's last values, kept current: read once for a command, or followed until a condition holds."""
+"""The last values of the running system: read once, or followed until a condition holds."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,26 +14,26 @@ from sluice_console.shell.errors import CommandError
 STREAMS = (Stream.BOOK, Stream.STATE)
 READ_TIMEOUT_S = 15.0
 UNREAD_MAX_S = 5.0
-"""A second reading takes under a second; one that takes longer means that the broker has no streams to read."""
+"""Reading again takes under a second; longer means that the broker has no readable streams."""
 
 T = TypeVar("T")
 Heard = Callable[[str, AnyMessage | None], None]
-"""Is told the value of each subject that changes, in order; None when there is none any more."""
+"""Gets each changed subject with its value, in order; None if it was removed."""
 
 
 class NotAnsweringError(CommandError):
-    """The bus did not show what was waited for in time. The message says what."""
+    """The awaited state did not appear in time. The message names it."""
 
 
 class LiveFleet:
     """
     Follows both streams of last values. `fleet_state` is complete once `caught_up` is set.
 
-    Filled by `following`; it reads only.
+    Filled by `following`.
     """
 
     def __init__(self, heard: Heard | None = None) -> None:
-        """Begin with nothing known. `heard` follows what is complete: never half a reading."""
+        """Start empty. `heard` gets complete readings only."""
         self.fleet_state = FleetState()
         self._heard = heard
         self._incarnation = ""
@@ -44,16 +44,16 @@ class LiveFleet:
 
     @property
     def caught_up(self) -> bool:
-        """Whether the snapshots of both streams were read to their ends."""
+        """Whether both streams were read to their ends."""
         return self._complete >= set(STREAMS)
 
     @property
     def rereads(self) -> bool:
-        """Whether a stream is being read anew, so that what is known of it may be old."""
+        """Whether a stream is being reread, so that its values may be old."""
         return bool(self._fresh)
 
     async def apply(self, batch: list[Reading]) -> None:
-        """Take in what was read, and wake whoever waits for a condition."""
+        """Apply what was read, and wake waiters."""
         for reading in batch:
             self._apply(reading)
         async with self._changed:
@@ -99,9 +99,9 @@ class LiveFleet:
 
     async def until(self, condition: Callable[[FleetState], T | None], *, within_s: float, what: str) -> T:
         """
-        What `condition` returns as soon as it is neither None nor False. Looked at after every change.
+        The value of `condition` as soon as it is neither None nor False; evaluated after every change.
 
-        Raises NotAnsweringError after `within_s`, naming `what` was waited for.
+        Raises NotAnsweringError after `within_s`, naming `what`.
         """
         try:
             async with asyncio.timeout(within_s), self._changed:
@@ -114,7 +114,7 @@ class LiveFleet:
             raise NotAnsweringError(f"waited {within_s:g} s for {what}") from None
 
     async def calm(self, *, quiet_s: float, within_s: float) -> bool:
-        """Wait until no word has come for `quiet_s`. False where there was no such time within `within_s`."""
+        """Wait until no message has come for `quiet_s`. False if that did not happen within `within_s`."""
         ends_at = asyncio.get_running_loop().time() + within_s
         while asyncio.get_running_loop().time() < ends_at:
             try:
@@ -127,7 +127,7 @@ class LiveFleet:
 
 @asynccontextmanager
 async def following(bus: Bus, heard: Heard | None = None) -> AsyncIterator[LiveFleet]:
-    """A fleet state that stays current while the context is open. A failing reader ends the context with its error."""
+    """A fleet state kept current during the context. A failing reader ends the context with its error."""
     live = LiveFleet(heard)
 
     async def follow(stream: Stream) -> None:
@@ -141,13 +141,13 @@ async def following(bus: Bus, heard: Heard | None = None) -> AsyncIterator[LiveF
             for reader in readers:
                 reader.cancel()
     except BaseExceptionGroup as group:
-        if len({(type(error), str(error)) for error in group.exceptions}) == 1:  # what ends one reader may end both
+        if len({(type(error), str(error)) for error in group.exceptions}) == 1:  # one error may end both readers
             raise group.exceptions[0] from None
         raise
 
 
 async def read_fleet_state(bus: Bus) -> FleetState:
-    """All last values as they are now. Raises NotAnsweringError when the bus does not answer."""
+    """All last values. Raises NotAnsweringError if the bus does not answer."""
     async with following(bus) as live:
         what = "the bus to show its last values; run `sluice doctor` to find out why it does not"
         return await live.until(lambda fleet_state: fleet_state, within_s=READ_TIMEOUT_S, what=what)

@@ -1,8 +1,7 @@
 """
-How the other commands find a running system: `up.json` in its data directory, and one small file per `sluice up` in
-a directory of this user.
+Find running systems: `up.json` in the data directory, and one small file per `sluice up` in a directory of this user.
 
-Nothing here decides whether the system works; a file whose process is gone counts as not there.
+A file whose process has ended is ignored.
 """
 
 import contextlib
@@ -22,17 +21,17 @@ from sluice_console.shell.errors import CommandError
 SERVER_VARIABLE = "SLUICE_NATS_URL"
 OTHERS_SHOWN_MAX = 5
 LOCK = "up.lock"
-"""In the data directory: locked for as long as its system lives."""
+"""In the data directory; locked while its system runs."""
 
 
 class NothingRunningError(CommandError):
-    """No server was named and no `sluice up` of this user is alive."""
+    """No server was named, and no `sluice up` of this user runs."""
 
     exit_code = 3
 
 
 class RunningSystem(msgspec.Struct, frozen=True, kw_only=True):
-    """One running `sluice up`: what `up.json` holds."""
+    """One running `sluice up`: the content of `up.json`."""
 
     pid: int
     nats_url: str
@@ -43,23 +42,23 @@ class RunningSystem(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str
     """UTC, ISO 8601."""
     used_by: str = ""
-    """Of one that `sluice run` has started: the file that is locked for as long as somebody uses it."""
+    """Of a system started by `sluice run`: the file that its users lock."""
     monitor: str = ""
-    """Where its broker says over HTTP whether it is well, HOST:PORT."""
+    """Monitoring address of its broker, HOST:PORT."""
     simulated: bool = True
-    """Whether its nodes are simulated; else there is one, this machine."""
+    """Whether its nodes are simulated; otherwise it has one, this machine."""
 
 
 def this_node() -> str:
-    """What this machine is called as a node: its host name, as Kubernetes would have it (lower case)."""
+    """This machine's node name: its host name in lower case, as in Kubernetes."""
     return platform.node().lower() or "localhost"
 
 
 def pointers_dir() -> Path:
     """
-    Where this user's running systems are listed: the runtime directory, or one of our own among the temporary.
+    Folder that lists this user's systems: the runtime directory, or one of ours in the temporary directory.
 
-    `su` and `sudo -E` leave the runtime directory of another user in the environment, which is not to be used.
+    `su` and `sudo -E` keep another user's runtime directory in the environment; that one is not used.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     with contextlib.suppress(OSError):
@@ -69,7 +68,7 @@ def pointers_dir() -> Path:
 
 
 def announce(running: RunningSystem, *, to_user: bool = True) -> None:
-    """Write `up.json`, and let this user's other commands find it. Each file is complete at every moment."""
+    """Write `up.json` and the user's file. Each is complete at every moment."""
     encoded = msgspec.json.format(msgspec.json.encode(running), indent=2)
     _write(Path(running.data_dir) / "up.json", encoded)
     if not to_user:
@@ -77,12 +76,12 @@ def announce(running: RunningSystem, *, to_user: bool = True) -> None:
     directory = pointers_dir()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.stat().st_uid != os.getuid():
-        return  # somebody else's directory of our name: neither trusted nor used
+        return  # another user's directory of our name is neither trusted nor used
     _write(directory / f"{running.pid}.json", encoded)
 
 
 def retract(running: RunningSystem) -> None:
-    """Undo `announce`; leaves no empty directory behind."""
+    """Undo `announce`; removes empty directories."""
     (Path(running.data_dir) / "up.json").unlink(missing_ok=True)
     pointer = pointers_dir() / f"{running.pid}.json"
     pointer.unlink(missing_ok=True)
@@ -97,7 +96,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def running_systems() -> Iterator[RunningSystem]:
-    """Every living `sluice up` of this user, the newest first."""
+    """Every running `sluice up` of this user, newest first."""
     try:
         directory = pointers_dir()
         trusted = directory.stat().st_uid == os.getuid()
@@ -112,7 +111,7 @@ def running_systems() -> Iterator[RunningSystem]:
 
 def find_running() -> RunningSystem:
     """
-    The newest living `sluice up` of this user; where there are several, which one that is goes to standard error.
+    The newest running `sluice up` of this user; if there are several, stderr says which.
 
     Raises NothingRunningError.
     """
@@ -134,7 +133,7 @@ def find_running() -> RunningSystem:
 
 
 def running_at(url: str) -> RunningSystem | None:
-    """The living `sluice up` of this user with this NATS server."""
+    """The running `sluice up` of this user with this NATS server."""
     return next((each for each in running_systems() if each.nats_url == url), None)
 
 
@@ -160,11 +159,11 @@ def _is_alive(pid: int) -> bool:
 
 
 def _has_its_data(running: RunningSystem) -> bool:
-    """Whether its data directory is locked: of one that was killed another process may have the id by now."""
+    """Whether its data directory is locked: a process id may have been reused."""
     try:
         lock = os.open(Path(running.data_dir) / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return True  # nobody can tell
+        return True  # unknown
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -176,5 +175,5 @@ def _has_its_data(running: RunningSystem) -> bool:
 
 
 def server_url(server: str | None) -> str:
-    """The NATS server to ask: named by option, by environment, or that of the running `sluice up`."""
+    """The NATS server: from the option, the environment, or the running `sluice up`."""
     return server or os.environ.get(SERVER_VARIABLE, "") or find_running().nats_url

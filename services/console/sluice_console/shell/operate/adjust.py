@@ -1,4 +1,4 @@
-"""`sluice adjust`: asks the allocator to make the shares of one pod larger or smaller."""
+"""`sluice adjust`: asks the allocator to resize the shares of one pod."""
 
 import sys
 
@@ -16,14 +16,14 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_REFUSED = 6
 WITHIN_S = 15.0
-"""More than the allocator takes to find out that its ledger does not answer."""
+"""Longer than the allocator needs to find that its ledger does not answer."""
 
 
 async def adjust(url: str, wanted: str, container: str, sizes: SizeChange, *, dry_run: bool, form: OutputFormat) -> int:
     """
-    Change the shares of the pod that `wanted` means, or say what that would come to. Returns the exit code.
+    Resize the shares of the pod that `wanted` names, or show the outcome. Returns the exit code.
 
-    0: done (booked), or it would be; 4: there is no such pod; 6: it is refused. Raises BusError.
+    0: booked, or would be; 4: no such pod; 6: refused. Raises BusError.
     """
     try:
         question_of("", container, sizes, dry_run=dry_run)

@@ -1,8 +1,8 @@
 """
-`sluice cordon`, `uncordon`, `drain`: what of a node not to use. The allocator reads the word and acts on it.
+`sluice cordon`, `uncordon`, `drain`: publish what of a node is not to be used; the allocator reads it and acts.
 
-A drain asks before it hurts anyone, and only watches afterwards: pods leave through the eviction API, and one that may
-not be evicted stays until it may.
+A drain asks before it evicts anything, and only watches afterwards: pods leave through the eviction API, and a pod that
+may not be evicted yet stays until it may.
 """
 
 import asyncio
@@ -37,29 +37,29 @@ EXIT_USAGE = 2
 EXIT_NOT_FOUND = 4
 EXIT_STILL_THERE = 7
 UNCORDONED_TTL_S = 4 * 3600
-"""How long the word that a node may be used again stays: as long as other closing words (PROTOCOL W5)."""
+"""How long an `Uncordoned` stays: as long as other final messages (PROTOCOL W5)."""
 SHOWN_MAX = 50
-"""So many pods are listed; a node has at most some hundreds."""
+"""Pods listed at most; a node has some hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
 class CordonTarget:
-    """What was typed: a node, some of its GPUs by UUID or index (all when none is named), and why."""
+    """The arguments: a node, some of its GPUs by UUID or index (all if none is named), and the reason."""
 
     node: NodeName
     gpus: tuple[str, ...] = ()
     why: str = ""
     take_over: bool = False
-    """Also what a limits file says of the node."""
+    """Also change what a limits file sets for the node."""
 
 
 async def cordon(url: str, target: CordonTarget, *, form: OutputFormat, run: RunId) -> int:
-    """`sluice cordon`: nothing new there; who is there stays."""
+    """`sluice cordon`: place nothing new there; running pods stay."""
     return await _change(url, target, _cordoning(target, drain=False), form=form, run=run)
 
 
 async def uncordon(url: str, target: CordonTarget, *, form: OutputFormat, run: RunId) -> int:
-    """`sluice uncordon`: it may be used again, and orders to evict are taken back."""
+    """`sluice uncordon`: use it again, and withdraw eviction orders."""
 
     def word(last: AnyMessage | None, gpus: tuple[GpuUuid, ...]) -> AnyMessage:
         return uncordon_word(target.node, last, gpus)
@@ -78,9 +78,9 @@ async def drain(
     ask: Callable[[str], bool],
 ) -> int:
     """
-    `sluice drain`: nothing new there, and who is there is evicted.
+    `sluice drain`: place nothing new there, and evict the pods there.
 
-    `ask` puts a question to a person, unless `yes`. With `wait_s` it stays until everybody has left, so long at most.
+    `ask` gets a confirmation, unless `yes`. With `wait_s` it waits at most so long until all pods have left.
     """
     try:
         if not yes and not await _person_agrees(url, target, ask):
@@ -100,9 +100,9 @@ async def drain(
 
 async def _person_agrees(url: str, target: CordonTarget, ask: Callable[[str], bool]) -> bool:
     """
-    Whether nobody is there, or a person wants them evicted.
+    Whether there is no pod, or the operator confirms the evictions.
 
-    No connection is open while he thinks: the server ends one that says nothing.
+    No connection is open during the question: the server closes silent ones.
     """
     async with connected(url) as bus:
         _, there = await _who_is_there(bus, target)
@@ -113,7 +113,7 @@ async def _person_agrees(url: str, target: CordonTarget, ask: Callable[[str], bo
 
 
 async def _who_is_there(bus: Bus, target: CordonTarget) -> tuple[tuple[GpuUuid, ...], tuple[DrainedPodDocument, ...]]:
-    """The GPUs that are meant, and the pods on them. Raises CordonError where nothing may be changed by hand."""
+    """The named GPUs, and the pods on them. Raises CordonError if a limits file sets the cordon."""
     fleet_state = await read_fleet_state(bus)
     gpus = named_gpus(fleet_state, target.node, target.gpus)
     check_by_hand(fleet_state.at("cordon", Cordoned, target.node), take_over=target.take_over)
@@ -159,14 +159,14 @@ async def wait_until_left(
     bus: Bus, node: NodeName, gpus: tuple[GpuUuid, ...], wait_s: float
 ) -> tuple[DrainedPodDocument, ...]:
     """
-    Who is still there after so many seconds, or nobody as soon as all have left. Each change is said.
+    The pods still there after `wait_s`; returns as soon as all have left. Prints each change.
 
-    Who waits no longer (Ctrl-C) is told that the drain does not end with it.
+    On Ctrl-C it prints that the drain goes on.
     """
     try:
         async with following(bus) as live:
             try:
-                await live.until(_Progress(node, gpus), within_s=wait_s, what="everybody to leave")
+                await live.until(_Progress(node, gpus), within_s=wait_s, what="all pods to leave")
             except NotAnsweringError:
                 return _left(live, node, gpus)
     except asyncio.CancelledError:
@@ -177,14 +177,14 @@ async def wait_until_left(
 
 @dataclass(slots=True)
 class _Progress:
-    """Whether everybody has left; says who has not whenever that changed."""
+    """Whether all pods have left; prints the remaining ones when they change."""
 
     node: NodeName
     gpus: tuple[GpuUuid, ...]
     _last: tuple[DrainedPodDocument, ...] | None = None
 
     def __call__(self, fleet_state: FleetState) -> bool:
-        """Read the fleet state once."""
+        """Check the fleet state once."""
         there = pods_on(fleet_state, self.node, self.gpus)
         if there != self._last:
             self._last = there
@@ -216,7 +216,7 @@ def _show(document: CordonDocument, *, form: OutputFormat) -> None:
 
 
 def _lines(pods: tuple[DrainedPodDocument, ...]) -> list[str]:
-    """Who is there, a line each."""
+    """The pods there, a line each."""
     if not pods:
         return ["no pod is there"]
     lines = [f"  {pod.namespace}/{pod.name}  {pod.state}{f': {pod.message}' if pod.message else ''}" for pod in pods]

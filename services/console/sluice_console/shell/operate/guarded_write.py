@@ -1,8 +1,7 @@
 """
-Says one word of an operator, guarded (PROTOCOL §2): two operators at once never overwrite what they have not seen.
+Publish one operator's message, guarded (PROTOCOL §2): two operators never overwrite what they have not seen.
 
-It must not decide what to say: that is made anew from the last word each time somebody else was faster, or by whoever
-looked at what is to be written over.
+The caller computes the message from the last one, again after each conflict.
 """
 
 import asyncio
@@ -19,12 +18,12 @@ from sluice.contracts.messages import AnyMessage
 from sluice.runtime.bus import Bus, BusError
 
 FASTER_MAX = 5
-"""After so many operators that were faster the word is not said: two people are at work, and should talk."""
+"""Conflicts after which the write is given up: another operator is at work."""
 ATTEMPTS_MAX = 6
-"""A write without an answer is sent again so often (the bus pauses longer each time, some seconds in all)."""
+"""Attempts for a write without an answer (the bus pauses longer each time, some seconds in all)."""
 LOOKS_MAX = 20
 LOOK_AGAIN_S = 0.25
-"""A server that lags is asked so often what refused a write, with such a pause: electing leaders takes seconds."""
+"""A lagging server is read so often, with such a pause, for what refused a write: electing leaders takes seconds."""
 
 
 async def update_guarded(
@@ -36,10 +35,10 @@ async def update_guarded(
     ttl_s: int | None = None,
 ) -> AnyMessage:
     """
-    Write `word_after(the last word)` unless it is the last word already. Returns what is the last word then.
+    Write `word_after(last message)` unless it equals the last message. Returns the last message afterwards.
 
-    Raises BusError when the server denies it or gives no answer, and when others were faster each time; whatever
-    `word_after` raises passes through, and nothing is written then.
+    Raises BusError if the server denies it or does not answer, or after FASTER_MAX conflicts. Errors of `word_after`
+    pass through; then nothing is written.
     """
     for number in range(FASTER_MAX):
         last = await last_message(bus, address)
@@ -48,25 +47,23 @@ async def update_guarded(
             return word
         if await publish_if_unchanged(bus, address, last, word, operation=OperationId(f"{run}-{number}"), ttl_s=ttl_s):
             return word
-    raise BusError(f"{address.subject}: others wrote {FASTER_MAX} times in between; nothing was written")
+    raise BusError(f"{address.subject}: others wrote {FASTER_MAX} times meanwhile; nothing was written")
 
 
 @dataclass(frozen=True, slots=True)
 class LastMessage:
-    """The last word at one subject, and where it stands; 0 and None when there is none."""
+    """The last message of one subject, and its sequence; None and 0 if there is none."""
 
     sequence: int
     message: AnyMessage | None
 
 
 async def last_message(bus: Bus, address: Address) -> LastMessage:
-    """What is said now. Raises BusError when the server does not say."""
+    """The last message. Raises BusError if the server does not answer."""
     try:
         entry = await bus.last(stream_of(address.kind), address.subject)
     except TimeoutError as error:
-        raise BusError(
-            f"{address.subject}: the server does not say what is there; are the streams declared?"
-        ) from error
+        raise BusError(f"{address.subject}: the server does not answer; are the streams declared?") from error
     return LastMessage(entry.sequence, entry.message) if entry is not None else LastMessage(0, None)
 
 
@@ -74,10 +71,10 @@ async def publish_if_unchanged(
     bus: Bus, address: Address, last: LastMessage, word: AnyMessage, *, operation: OperationId, ttl_s: int | None
 ) -> bool:
     """
-    Say a word over exactly `last`; False when somebody else has spoken since, so that it is not the last word.
+    Publish over exactly `last`; False if another message came in between.
 
-    Without an answer it is settled by the same write, never by a read (PROTOCOL W3). Raises BusError when that has
-    no end.
+    Without an answer the same write is repeated, never settled by a read (PROTOCOL W3). Raises BusError after
+    ATTEMPTS_MAX.
     """
     write = Write(
         operation=operation,
@@ -105,9 +102,10 @@ async def publish_if_unchanged(
 
 async def _has_landed(bus: Bus, write: Write, upto: int) -> bool:
     """
-    Whether it was an attempt of this very write, without an answer, that refused the next one by the sequence `upto`.
+    Whether an unanswered attempt of this write is what refused the next one by the sequence `upto`.
 
-    A server may lag, so it is read on until that is visible (PROTOCOL W3). Raises BusError when it does not become so.
+    A server may lag, so it is read until that sequence is visible (PROTOCOL W3). Raises BusError if it does not become
+    so.
     """
     for _ in range(LOOKS_MAX):
         with contextlib.suppress(TimeoutError):
@@ -115,4 +113,4 @@ async def _has_landed(bus: Bus, write: Write, upto: int) -> bool:
             if upto <= (entry.sequence if entry is not None else 0):
                 return entry is not None and entry.operation == write.operation
         await asyncio.sleep(LOOK_AGAIN_S)
-    raise BusError(f"{write.subject}: the server does not show what is there; whether it was written is unknown")
+    raise BusError(f"{write.subject}: the server does not show the last message; whether it was written is unknown")

@@ -1,8 +1,8 @@
 """
-`sluice node remove`: a person says that a node is gone for good. Needs the operator's rights on the bus.
+`sluice node remove`: declares a node gone for good. Needs the operator's rights on the bus.
 
-It says one word, guarded by what it has looked at: an agent that has spoken meanwhile is there, and nothing is said.
-The allocator does the rest (docs/adr/0012), and this waits to see it done.
+It publishes one guarded message: if the agent has published meanwhile, nothing is written. The allocator does the rest
+(docs/adr/0012); this waits for the result.
 """
 
 import sys
@@ -23,17 +23,17 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NOT_FOUND = 4
 CLOSED_WITHIN_S = 60.0
-"""An allocator gives the node's agent half a minute to say that it lives."""
+"""An allocator gives the node's agent half a minute to publish."""
 KEPT_S = 4 * 3600
-"""How long the word stays on the bus, like all closing words."""
+"""How long the message stays on the bus, like all final messages."""
 CAUSE = "an operator removed it"
 
 
 async def remove_node(url: str, node: str, *, yes: bool, asked: bool, run: RunId) -> int:
     """
-    Say that a node is not there any more. Without `yes` a person is asked first, if there is one (`asked`).
+    Declare a node gone. Without `yes` it asks for confirmation on a terminal (`asked`).
 
-    Raises BusError, and NotAnsweringError when the bus shows nothing.
+    Raises BusError, and NotAnsweringError if the bus has no values.
     """
     try:
         address = subjects.node(NodeName(node))
@@ -41,7 +41,7 @@ async def remove_node(url: str, node: str, *, yes: bool, asked: bool, run: RunId
         sys.stderr.write(f"sluice node remove: {error}\n")
         return EXIT_USAGE
     async with connected(url) as bus:
-        before = await last_message(bus, address)  # before anything is looked at: it guards what is seen
+        before = await last_message(bus, address)  # read first: it guards what follows
         found = removal_of(await read_fleet_state(bus), node)
     if isinstance(found, NotRemovable):
         sys.stderr.write(f"sluice node remove: {sanitize(found.why)}\n")
@@ -64,7 +64,7 @@ async def remove_node(url: str, node: str, *, yes: bool, asked: bool, run: RunId
 
 
 def _person_agrees(node: str) -> bool:
-    """Ask once. Anything but the name of the node is a no."""
+    """Ask once. Anything but the node's name is a no."""
     return answered(f"Their pods lose them. Type {node} to continue: ") == node
 
 

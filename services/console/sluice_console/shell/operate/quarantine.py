@@ -1,8 +1,8 @@
 """
-`sluice release-quarantine`: this process becomes the node agent's own command, on the node whose agent it speaks to.
+`sluice release-quarantine`: runs the node agent's own command on the agent's node.
 
-Only the agent's owner may ask it, over a socket on its machine: nobody can vouch for a process from elsewhere. Here it
-is found out which node has the slice, and a person is asked before anything that could hurt somebody.
+Only the agent's owner may ask it, over a local socket, because processes can only be checked on the node. This finds
+the node of the slice, and asks for confirmation before anything risky.
 """
 
 import os
@@ -18,33 +18,33 @@ from sluice_console.shell.inspect.look_up import EXIT_NOT_FOUND, fleet_state_at
 from sluice_console.shell.live.running_systems import find_running, server_url
 
 PROGRAM = "sluice_node_agent"
-"""Run as a program: services meet nowhere in Python."""
+"""Run as a program: services do not import each other."""
 EXIT_USAGE = 2
 
 
 class NotThereError(CommandError):
-    """There is no such slice in quarantine."""
+    """No such slice is in quarantine."""
 
     exit_code = EXIT_NOT_FOUND
 
 
 class NoTerminalError(CommandError):
-    """It needs a person's word, and there is none."""
+    """It needs a confirmation, and there is no terminal."""
 
     exit_code = EXIT_USAGE
 
 
 class DeclinedError(CommandError):
-    """A person was asked, and does not want it."""
+    """The confirmation was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineRelease:
-    """What was typed."""
+    """The arguments."""
 
     allocation: str
     node: str = ""
-    """Empty: whichever has the slice, by the bus."""
+    """Empty: looked up on the bus."""
     data_dir: Path | None = None
     """Of the node's agent; None is that of the running `sluice up`."""
     ignore_holders: bool = False
@@ -53,9 +53,9 @@ class QuarantineRelease:
 
 def check(wanted: QuarantineRelease, *, is_terminal: bool, ask: Callable[[str], bool]) -> None:
     """
-    Where what holds the device is to be ignored, a person must vouch for it.
+    Ignoring processes on the device needs a confirmation.
 
-    Raises NoTerminalError where there is none, and DeclinedError for a no: scripts tell them apart by the exit code.
+    Raises NoTerminalError without a terminal and DeclinedError for a no, which differ in the exit code.
     """
     if not wanted.ignore_holders or wanted.yes:
         return
@@ -67,7 +67,7 @@ def check(wanted: QuarantineRelease, *, is_terminal: bool, ask: Callable[[str], 
 
 
 async def release(server: str | None, wanted: QuarantineRelease) -> int:
-    """Have it tried again. Raises NotThereError, NothingRunningError, BusError."""
+    """Retry now. Raises NotThereError, NothingRunningError, BusError."""
     node = wanted.node
     if not node:
         node = quarantined_on(await fleet_state_at(server_url(server)), wanted.allocation)
@@ -75,7 +75,7 @@ async def release(server: str | None, wanted: QuarantineRelease) -> int:
 
 
 def quarantined_on(fleet_state: FleetState, allocation: str) -> str:
-    """Which node has a slice in quarantine. Raises NotThereError, with what there is."""
+    """The node of a quarantined slice. Raises NotThereError, with the known ones."""
     there = {
         str(report.booking.allocation): node
         for node, inventory in fleet_state.inventories().items()
@@ -89,7 +89,7 @@ def quarantined_on(fleet_state: FleetState, allocation: str) -> str:
 
 
 def become_release(wanted: QuarantineRelease, node: str) -> NoReturn:
-    """Carry on as the agent's command, with these streams; its exit code is this command's."""
+    """Become the agent's command, with these streams and its exit code."""
     data = wanted.data_dir if wanted.data_dir is not None else Path(find_running().data_dir)
     command = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""`sluice quota`: shows and sets what namespaces may have. The allocator reads the word and acts on it at once."""
+"""`sluice quota`: shows and sets quotas of namespaces. The allocator applies them at once."""
 
 import sys
 
@@ -24,7 +24,7 @@ from sluice_console.shell.output.printer import console, show_quotas
 
 EXIT_USAGE = 2
 UNSET_TTL_S = 4 * 3600
-"""How long the word that a quota is lifted stays: as long as other closing words (PROTOCOL W5)."""
+"""How long a `QuotaUnset` stays: as long as other final messages (PROTOCOL W5)."""
 
 
 async def list_quotas(url: str, namespace: str | None, *, form: OutputFormat) -> int:
@@ -42,7 +42,7 @@ async def set_quota(
     run: RunId,
     take_over: bool = False,
 ) -> int:
-    """`sluice quota set`: what is named is changed, the rest stays. With `take_over` also what a file says."""
+    """`sluice quota set`: change the named limits. With `take_over` also those set by a limits file."""
     if total == request == guaranteed == QuotaChange():
         sys.stderr.write("sluice quota set: name at least one limit, --gpus 4 for instance\n")
         return EXIT_USAGE
@@ -63,7 +63,7 @@ async def set_quota(
 
 
 async def unset_quota(url: str, namespace: str, *, run: RunId, take_over: bool = False) -> int:
-    """`sluice quota unset`: no limits and no guarantees any more."""
+    """`sluice quota unset`: remove limits and guarantees."""
 
     def word_after(last: AnyMessage | None) -> QuotaUnset:
         return unset_word(namespace, last, take_over=take_over)

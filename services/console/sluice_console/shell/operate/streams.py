@@ -1,4 +1,4 @@
-"""`sluice streams ensure`: needs the administrator's rights on the server, and nothing else of Sluice."""
+"""`sluice streams ensure`: needs the administrator's rights on the server, and no running service."""
 
 import asyncio
 import sys
@@ -10,15 +10,15 @@ from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice_console.shell.live.connect import connected, settings_of_console
 
 WITHIN_S = 30.0
-"""A cluster that has just been started has a leader within some seconds."""
+"""A new cluster elects a leader within some seconds."""
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 2.0
 
 
 async def ensure(url: str) -> int:
     """
-    Declare the streams where they are missing, HISTORY with the size that SLUICE_HISTORY_MIB says.
+    Declare missing streams; HISTORY gets the size in SLUICE_HISTORY_MIB.
 
-    Raises BusError when one exists with other settings.
+    Raises BusError if one exists with other settings.
     """
     history_bytes = settings_of_console().history_mib * MIB
     async with connected(url) as bus:
@@ -33,10 +33,9 @@ async def ensure(url: str) -> int:
 
 async def declared(bus: NatsBus, *, history_bytes: int, within_s: float, resize: bool = False) -> None:
     """
-    Declare the streams where they are missing, HISTORY with so many bytes of disk, as soon as the broker can.
+    Declare missing streams as soon as the broker can, HISTORY with so many bytes of disk.
 
-    With `resize` one that is there gets that size: a larger disk, or an earlier version, gave it another.
-    Raises BusError, and TimeoutError.
+    With `resize` an existing HISTORY gets that size. Raises BusError, and TimeoutError.
     """
     pause_s = _PAUSE_FIRST_S
     async with asyncio.timeout(within_s):

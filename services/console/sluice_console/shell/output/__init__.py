@@ -1,1 +1,1 @@
-"""How results are printed: tables and colours, JSON and YAML, a terminal as a screen."""
+"""Output: tables and colours, JSON and YAML, the terminal as a screen."""

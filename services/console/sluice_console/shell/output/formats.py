@@ -1,4 +1,4 @@
-"""How a document is printed: for people, or as JSON or YAML for programs. The same document, whatever the form."""
+"""Print a document: as text for people, or as JSON or YAML for programs."""
 
 import sys
 from typing import Literal
@@ -11,7 +11,7 @@ OutputFormat = Literal["text", "wide", "json", "yaml"]
 
 
 def as_text(document: Document, form: OutputFormat, *, one_line: bool = False) -> str:
-    """A document for a program, with the end of its last line. `one_line` writes JSON so that each line is one."""
+    """A document for a program, with its final newline. `one_line` writes JSON on one line."""
     if form == "yaml":
         import yaml  # noqa: PLC0415 - only those who ask for YAML wait for it
 
@@ -23,10 +23,10 @@ def as_text(document: Document, form: OutputFormat, *, one_line: bool = False) -
 
 
 def is_for_programs(form: OutputFormat) -> bool:
-    """Whether a document is wanted, and no text."""
+    """Whether a document is wanted instead of text."""
     return form in {"json", "yaml"}
 
 
 def print_document(document: Document, form: OutputFormat, *, one_line: bool = False) -> None:
-    """A document on standard output; `one_line` where it is one of several."""
+    """Print a document; `one_line` if it is one of several."""
     sys.stdout.write(as_text(document, form, one_line=one_line))

@@ -1,4 +1,4 @@
-"""Prints: colour on a terminal, plain text in a pipe, and the same words in both."""
+"""Print to people: colour on a terminal, plain text in a pipe, the same words in both."""
 
 import contextlib
 import sys
@@ -27,7 +27,7 @@ _STATES = {"bound": "green", "waiting": "yellow", "making": "yellow", "refused":
 _ANSWERS = {"bound": "green", "pending": "yellow", "refused": "red", "nothing": "dim"}
 PIPE_WIDTH = 160
 FOLDED_MIN = 40
-"""Columns that a sentence has at least."""
+"""Minimum width of a sentence's column."""
 
 
 def console() -> Console:
@@ -37,7 +37,7 @@ def console() -> Console:
 
 
 def said(text: str, style: str = "") -> Text:
-    """A line that holds words of others, for a terminal: it is shown, and not obeyed."""
+    """A line with untrusted text, safe for a terminal."""
     return Text(sanitize(text), style=style)
 
 
@@ -45,9 +45,9 @@ def show_table(
     out: Console, columns: Sequence[str], rows: Sequence[tuple[Text, ...]], *, fold_last: bool = False
 ) -> None:
     """
-    Rows under their columns; the last one is folded on request. Of a name or a number nothing is left out.
+    A table; the last column is folded on request. Names and numbers are never shortened.
 
-    What is wider than a terminal goes on in its next line; where lines are cut (`sluice top`) columns give way.
+    A row wider than the terminal wraps; where lines are cut (`sluice top`) columns shrink.
     """
     table = Table(box=None, pad_edge=False, show_edge=False)
     for number, column in enumerate(columns, 1):
@@ -102,7 +102,7 @@ def show_pods(out: Console, document: PodsDocument) -> None:
 
 
 def show_story(out: Console, story: StoryDocument) -> None:
-    """What happened to one request, and how it stands now."""
+    """The story of one request, and its present state."""
     pod = story.pod
     out.print(said(f"{pod.namespace}/{pod.name}" if pod.name else pod.origin, style="bold"), said(f"({pod.request})"))
     if story.earlier is not None:
@@ -121,7 +121,7 @@ def show_story(out: Console, story: StoryDocument) -> None:
 
 
 def _why(story: StoryDocument) -> list[str]:
-    """Why it waits: as the allocator says it now, filter by filter; else as it was last written on the bus."""
+    """Why it waits: the allocator's present answer, filter by filter; otherwise the last message on the bus."""
     now = story.standing
     if now is not None and now.state == "bound" and ";" in now.message:
         return [f"the allocator says now: it {now.message}"]
@@ -136,7 +136,7 @@ def _why(story: StoryDocument) -> list[str]:
 
 
 def show_quotas(out: Console, document: QuotasDocument, namespace: str | None = None) -> None:
-    """One row per namespace, or for one of them: what it has, of what it may have."""
+    """One row per namespace, or for one of them: usage and quota."""
     if not document.quotas:
         none = "no namespace has limits or devices"
         out.print(said(none if namespace is None else f"namespace {namespace} has no limits and no devices"))
@@ -147,7 +147,7 @@ def show_quotas(out: Console, document: QuotasDocument, namespace: str | None = 
 
 
 def show_simulated(out: Console, document: SimulatedDocument) -> None:
-    """What would become of each pod of a file."""
+    """The predicted outcome of each pod of a file."""
     for pod in document.pods:
         first, *rest = simulated_lines(pod)
         out.print(said(first, style=_ANSWERS[pod.answer]))
@@ -163,7 +163,7 @@ def short_time(time: str) -> str:
 
 
 def say(lines: Iterable[str]) -> None:
-    """Plain lines to standard error, where progress belongs. Lost when nobody reads them any more."""
+    """Plain lines to standard error, for progress. Dropped if stderr is closed."""
     with contextlib.suppress(OSError):
         for line in lines:
             print(sanitize(line), file=sys.stderr, flush=True)

@@ -1,8 +1,7 @@
 """
-A terminal as a screen of lines and keys: entered, drawn over without flicker, and always given back as it was.
+A terminal as a screen of lines and keys: entered, redrawn without flicker, always restored.
 
-It decides nothing about what is shown. Drawing goes from the top over what is there, line by line, each erased and
-written, in one write that terminals take as one update where they know of that.
+Lines are erased and written from the top in a single write, which terminals apply as one update where they support it.
 """
 
 import asyncio
@@ -20,26 +19,26 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
-"""Another screen, no cursor, no wrapping of lines that are too long (xterm, "DEC Private Mode Set")."""
+"""Alternate screen, no cursor, no wrapping (xterm, "DEC Private Mode Set")."""
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
-"""Synchronized output (https://gist.github.com/christianparpart/d8a62cc1ab659194337d73e399004036): passed over where
-it is not known."""
+"""Synchronized output (https://gist.github.com/christianparpart/d8a62cc1ab659194337d73e399004036); ignored where
+unknown."""
 _HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _SEQUENCE = re.compile(r"(\x1b\[[0-9;?]*[A-Za-z])")
 SMALLEST = (20, 4)
-"""Columns and lines that are drawn at least; a terminal that says 0 by 0 says nothing."""
+"""Minimum size drawn; a terminal that reports 0 by 0 does not know its size."""
 
 
 @dataclass(slots=True)
 class Terminal:
-    """Two ends of one terminal: what is typed, and what is shown."""
+    """Both ends of a terminal: input and output."""
 
     keys: int
     screen: int
 
     def size(self) -> tuple[int, int]:
-        """Columns and lines as they are now."""
+        """Present columns and lines."""
         try:
             columns, lines = os.get_terminal_size(self.screen)
         except OSError:
@@ -48,10 +47,10 @@ class Terminal:
 
     def draw(self, lines: list[str]) -> None:
         """
-        Show these lines from the top, and nothing below. No more than fit, of each as much as fits.
+        Show these lines from the top, and nothing below; cut to the screen's size.
 
-        A line is erased before it is written: a cursor that has written the last column stays on it, and what erases
-        from there on takes the character with it (DEC STD 070, autowrap off).
+        A line is erased before it is written: after the last column the cursor stays on it, so a later erase would
+        remove the last character (DEC STD 070, autowrap off).
         """
         columns, count = self.size()
         body = "\r\n".join(f"{_ERASE_LINE}{cut(line, columns)}\x1b[0m" for line in lines[:count])
@@ -60,9 +59,9 @@ class Terminal:
     @asynccontextmanager
     async def taken(self, typed: Callable[[str], None], resized: Callable[[], None]) -> AsyncIterator[None]:
         """
-        The terminal is ours for the time of the context, but while Ctrl-Z has stopped us.
+        Take the terminal during the context, except while stopped by Ctrl-Z.
 
-        `typed` hears what is typed, at once and unechoed. `resized` draws anew.
+        `typed` gets input at once and unechoed. `resized` redraws.
         """
         loop = asyncio.get_running_loop()
         before = termios.tcgetattr(self.keys)
@@ -72,7 +71,7 @@ class Terminal:
             try:
                 data = os.read(self.keys, 1024)
             except OSError:
-                data = b""  # the terminal is gone
+                data = b""  # the terminal has gone
             if not data:
                 loop.remove_reader(self.keys)
             typed(data.decode(errors="replace") if data else "q")
@@ -80,7 +79,7 @@ class Terminal:
         def stop() -> None:
             self._give_back(before)
             loop.remove_signal_handler(signal.SIGTSTP)
-            os.kill(os.getpid(), signal.SIGTSTP)  # returns when we are continued
+            os.kill(os.getpid(), signal.SIGTSTP)  # returns on SIGCONT
             loop.add_signal_handler(signal.SIGTSTP, stop)
             self._take()
             resized()
@@ -110,7 +109,7 @@ class Terminal:
 
 
 def cut(line: str, columns: int) -> str:
-    """As much of a line as that many columns show; sequences of control characters take none, and all stay."""
+    """As much of a line as fits into so many columns; control sequences count nothing and all stay."""
     kept = []
     for number, piece in enumerate(_SEQUENCE.split(line)):
         is_text = number % 2 == 0

@@ -1,1 +1,1 @@
-"""Processes of `sluice up`: started, watched, and stopped with nothing left behind."""
+"""Processes of `sluice up`: started, supervised, and stopped completely."""

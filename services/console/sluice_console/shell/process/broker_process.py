@@ -1,7 +1,4 @@
-"""
-The embedded broker as a supervised child: its configuration is that of `sluice.runtime.nats_server.process`, its life
-is ours.
-"""
+"""The embedded broker as a supervised child, configured by `sluice.runtime.nats_server.process`."""
 
 import os
 from pathlib import Path
@@ -12,16 +9,16 @@ from sluice_console.shell.process.children import ChildSpec
 
 
 def store_of(data_dir: Path) -> Path:
-    """Where the broker keeps what it stores."""
+    """Folder of the broker's store."""
     return data_dir / "nats"
 
 
 def broker_spec(name: str, port: int, data_dir: Path, log: Path, *, monitor_port: int = 0) -> ChildSpec:
     """
-    Write the configuration, and say how to run the server. Raises BusError when there is no nats-server.
+    Write the configuration, and return how to run the server. Raises BusError without nats-server.
 
-    The store is `nats/` in the data directory, the configuration beside it: whoever deletes the whole store of a
-    running system loses what the broker knew, and nothing that it needs to start again.
+    The store is `nats/` in the data directory with the configuration beside it: deleting the store of a running system
+    loses the broker's data, but nothing needed to restart.
     """
     config = data_dir / "nats-server.conf"
     plan = NatsServerConfig("sluice", store_of(data_dir), port, monitor_port=monitor_port)

@@ -31,21 +31,21 @@ class _BrokerHealth(msgspec.Struct):
 
 
 def free_bytes(folder: Path | str) -> int:
-    """What may still be written under a folder; 0 when nobody can tell."""
+    """Bytes free for writing in a folder; 0 if unknown."""
     with contextlib.suppress(OSError):
         return shutil.disk_usage(folder).free
     return 0
 
 
 def check_room(folder: Path) -> None:
-    """Raises NotStartedError where a system would have no room for what it writes."""
+    """Raises NotStartedError if the disk has no room for a system."""
     why = too_small(folder, free_bytes(folder))
     if why:
         raise NotStartedError(why)
 
 
 def disk_bytes(folder: Path, store: Path) -> int:
-    """What a broker can have of the disk under `folder`: what is free, and what it has in `store` already."""
+    """Disk space for a broker under `folder`: free space plus its present `store`."""
     stored = 0
     for file in store.rglob("*") if store.is_dir() else ():
         with contextlib.suppress(OSError):
@@ -54,7 +54,7 @@ def disk_bytes(folder: Path, store: Path) -> int:
 
 
 async def write_error(monitor: str) -> str | None:
-    """Why the broker with this monitoring address (HOST:PORT) cannot store: empty when it can, None unanswered."""
+    """Why the broker with this monitoring address (HOST:PORT) cannot store: empty if it can, None if unanswered."""
     host, _, port = monitor.rpartition(":")
     try:
         async with asyncio.timeout(ANSWERS_WITHIN_S):
@@ -74,13 +74,13 @@ async def write_error(monitor: str) -> str | None:
 
 
 async def trouble_at(url: str) -> str:
-    """What keeps the broker of a `sluice up` of this user from storing; empty where it stores, or is none of ours."""
+    """Why the broker of this user's `sluice up` cannot store; empty if it can, or is not ours."""
     running = running_at(url)
     return await trouble_of(running) if running is not None and running.monitor else ""
 
 
 async def trouble_of(running: RunningSystem) -> str:
-    """The same of one that is known."""
+    """The same for a known system."""
     error = await write_error(running.monitor) or ""
     return what_is_wrong(running.data_dir, error, free_bytes(running.data_dir))
 
@@ -88,7 +88,7 @@ async def trouble_of(running: RunningSystem) -> str:
 async def keep_storing(
     monitor: str, folder: Path, *, say: Callable[[str], None], start_again: Callable[[], Awaitable[None]]
 ) -> None:
-    """Have the broker started again once it cannot store and there is room for it; say so. Until cancelled."""
+    """Restart the broker once it cannot store and there is room again; report it. Until cancelled."""
     loop = asyncio.get_running_loop()
     lives = RestartBackoff()
     told = False
@@ -96,7 +96,7 @@ async def keep_storing(
         await asyncio.sleep(LOOK_S)
         error = await write_error(monitor)
         if error is None:
-            continue  # it is being started; who watches it tells of it
+            continue  # it is being restarted, which its supervisor reports
         free = free_bytes(folder)
         if error and not told:
             say(what_is_wrong(folder, error, free))

@@ -1,9 +1,8 @@
 """
-Child processes that are started again when they die.
+Child processes that are restarted when they die.
 
-Each child has a log file and a growing, bounded pause between its lives; whoever owns the children hears of every
-death in one line. A child cannot outlive its parent (`die_with_parent`), and stopping is
-bounded: SIGTERM, then SIGKILL.
+Each child has a log file and a growing, bounded pause between restarts; the owner gets a line about every death. A
+child cannot outlive its parent (`die_with_parent`), and stopping is bounded: SIGTERM, then SIGKILL.
 """
 
 import asyncio
@@ -22,18 +21,18 @@ from sluice.contracts.bus.codec import NOT_READABLE
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 5.0
 HEALTHY_AFTER_S = 10.0
-"""A life this long was no failed start: the next pause is the first one again."""
+"""A life this long resets the pause."""
 TERM_GRACE_S = 6.0
-"""How long a child may take to stop by itself; the services drain for at most 5 s."""
+"""Seconds for a child to stop by itself; the services drain for at most 5 s."""
 LINE_BYTES_MAX = 8192
-"""So much of the end of a log is looked at."""
+"""Bytes read from the end of a log."""
 WORDS_MAX = 500
 _DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """What to run, and where its standard output and error go."""
+    """The command, and the file of its standard output and error."""
 
     name: str
     command: tuple[str, ...]
@@ -43,7 +42,7 @@ class ChildSpec:
 
 @dataclass(slots=True)
 class Child:
-    """One supervised child and its present life."""
+    """One supervised child and its present process."""
 
     spec: ChildSpec
     process: asyncio.subprocess.Process | None = None
@@ -55,38 +54,37 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the present life."""
+        """The present process id."""
         return self.process.pid if self.process is not None and self.process.returncode is None else None
 
 
 Say = Callable[[str], None]
 Reborn = Callable[[Child], Awaitable[None]]
 GivenUp = Callable[[Child, int], bool]
-"""Whether a child that has ended with an exit code is to stay so."""
+"""Whether the child stays ended after an exit."""
 
 
 class Children:
     """
-    All children of one `sluice up`, in the order of their start.
+    All children of one `sluice up`, in start order.
 
-    `say` gets one line per death. `given_up` is asked at each death whether another life would be of no use; who says
-    so says why. `reborn` sees to what a restart means to others: beside the watch, and only until the child's next
-    death.
+    `say` gets a line per death. `given_up` is called at each death and returns why a restart is useless, or empty.
+    `reborn` runs after a restart, beside the supervision, until the child's next death.
     """
 
     def __init__(self, say: Say, reborn: Reborn, given_up: GivenUp) -> None:
-        """Begin with none."""
+        """Start without children."""
         self._say = say
         self._reborn = reborn
         self._given_up = given_up
         self._children: dict[str, Child] = {}
 
     def __iter__(self) -> Iterator[Child]:
-        """The children in the order of their start."""
+        """The children in start order."""
         return iter(list(self._children.values()))
 
     async def start(self, spec: ChildSpec) -> Child:
-        """Start one child and watch it from now on. Raises OSError when its program cannot be run."""
+        """Start one child and supervise it. Raises OSError if its program cannot be run."""
         child = Child(spec)
         await _spawn(child)
         self._children[spec.name] = child
@@ -125,7 +123,7 @@ class Children:
 
     @asynccontextmanager
     async def _seeing_to(self, child: Child) -> AsyncIterator[None]:
-        """Have its new life seen to while this one is watched."""
+        """Run `reborn` while the new process is supervised."""
         if not child.deaths:
             yield
             return
@@ -139,18 +137,18 @@ class Children:
     async def _see_to(self, child: Child) -> None:
         try:
             await self._reborn(child)
-        except Exception as error:  # noqa: BLE001 - told, for nobody waits for this
+        except Exception as error:  # noqa: BLE001 - reported, as nothing awaits this
             if child.stopping:
-                return  # what it is seen to with is being taken away
+                return  # the system is being stopped
             self._say(f"{child.spec.name} was started again, but not seen to: {error!r}")
 
     async def start_again(self, name: str) -> None:
-        """End a child's present life, and let it have another. Takes at most about TERM_GRACE_S."""
+        """Restart a child. Takes at most about TERM_GRACE_S."""
         await _stop(self._children[name])
 
     async def stop(self, names: tuple[str, ...]) -> list[str]:
         """
-        Stop the children of these names, together. None of the others is started again from now on.
+        Stop the named children together; no other one is restarted from now on.
 
         Returns the names of those that had to be killed. Takes at most about TERM_GRACE_S.
         """
@@ -162,7 +160,7 @@ class Children:
         for watcher in watchers:
             watcher.cancel()
         await asyncio.gather(*watchers, return_exceptions=True)
-        await asyncio.gather(*(_stop(child) for child in members))  # one was perhaps just being born
+        await asyncio.gather(*(_stop(child) for child in members))  # one may just be starting
         return [child.spec.name for child, went in zip(members, gently, strict=True) if not went]
 
     def kill_now(self) -> None:
@@ -192,7 +190,7 @@ async def _spawn(child: Child) -> None:
 
 
 async def _stop(child: Child) -> bool:
-    """Whether it went gently."""
+    """Whether it ended without SIGKILL."""
     process = child.process
     if process is None or process.returncode is not None:
         return True
@@ -223,19 +221,19 @@ def _ending(code: int) -> str:
 
 
 def _last_words(child: Child, code: int) -> str:
-    """The last thing a failed child said: usually the reason."""
+    """The last output of a failed child: usually the reason."""
     words = last_words(child.spec.log)
     return f" ({words})" if code > 0 and words else ""
 
 
 class _LogLine(msgspec.Struct):
-    """What a person reads of a line of our services' logs (`sluice.runtime.logs`)."""
+    """The fields of our log lines that people read (`sluice.runtime.logs`)."""
 
     event: str
 
 
 def last_words(log: Path) -> str:
-    """The last thing that is said in a log, for a person: of a line that is JSON only its sentence."""
+    """The last log line for a person: of a JSON line only its message."""
     words = next((words for line in reversed(_last_lines(log)) if (words := _words_of(line))), "")
     return words if len(words) <= WORDS_MAX else f"{words[: WORDS_MAX - 3]}..."
 
@@ -246,7 +244,7 @@ def _words_of(line: str) -> str:
     try:
         return msgspec.json.decode(line, type=_LogLine).event
     except NOT_READABLE:
-        return ""  # cut off, where the disk was full
+        return ""  # cut off by a full disk
 
 
 def last_line(log: Path, limit: int = 300) -> str:

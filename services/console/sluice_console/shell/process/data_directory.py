@@ -1,8 +1,4 @@
-"""
-The data directory of one `sluice up`: whose it is, where the sockets of its MPS daemons can be, and what ends them.
-
-It decides nothing about what runs on it.
-"""
+"""The data directory of one `sluice up`: its lock, its folder of MPS sockets, and the program that ends its daemons."""
 
 import fcntl
 import hashlib
@@ -17,18 +13,18 @@ from typing import IO
 from sluice_console.shell.errors import CommandError
 
 LOCK_WITHIN_S = 2.0
-"""How long to wait for the data directory of a system that was just killed."""
+"""Seconds to wait for the data directory of a system that was just killed."""
 MPS_PATH_ROOM = 107 - len("/mps//0123456789-999-999-h99999/pipe/control_privileged")
-"""What is left for data directory and node name in the path of a daemon's socket (unix(7): at most 107 bytes)."""
+"""Bytes left for data directory and node name in the path of a daemon's socket (unix(7): at most 107 bytes)."""
 _POWER_OFF = Path(__file__).with_name("power_off.py")
 
 
 class NotStartedError(CommandError):
-    """The system cannot be started as it was asked for. One sentence for the person who asked."""
+    """The system cannot be started as requested. One sentence for the user."""
 
 
 def made_data_directory(asked: Path) -> Path:
-    """The whole name of a data directory that is there now. Raises NotStartedError."""
+    """The full path of a data directory, created if missing. Raises NotStartedError."""
     try:
         path = asked.resolve()
         path.mkdir(parents=True, exist_ok=True)
@@ -39,7 +35,7 @@ def made_data_directory(asked: Path) -> Path:
 
 
 def temporary_directory(prefix: str) -> Path:
-    """A new one. Raises NotStartedError where none can be written to."""
+    """A new temporary one. Raises NotStartedError if none can be written."""
     try:
         return Path(tempfile.mkdtemp(prefix=prefix))
     except OSError as error:
@@ -52,7 +48,7 @@ def lock_data_directory(path: Path) -> IO[str]:
     """
     Lock a data directory by a file in it. Raises NotStartedError.
 
-    One whose `up` was just killed stays locked until its daemons have ended, which is waited for.
+    After an `up` was killed it stays locked until its daemons have ended, which is waited for.
     """
     try:
         file = path.open("a+")
@@ -76,7 +72,7 @@ def lock_data_directory(path: Path) -> IO[str]:
 
 def short_mps_dir(data_dir: Path, nodes: tuple[str, ...]) -> str:
     """
-    Where MPS daemons keep their sockets when the data directory's name is too long for that; else empty.
+    The folder of MPS sockets if the data directory's path is too long; else empty.
 
     The same at each start. Raises NotStartedError.
     """
@@ -91,12 +87,12 @@ def short_mps_dir(data_dir: Path, nodes: tuple[str, ...]) -> str:
     except OSError as error:
         raise NotStartedError(f"{short} cannot be made for the sockets of MPS daemons: {error.strerror}") from error
     if not mine:
-        raise NotStartedError(f"{short} is somebody else's; give a --data directory with a shorter name")
+        raise NotStartedError(f"{short} belongs to another user; give a --data directory with a shorter name")
     return str(short)
 
 
 def power_switch(data_dir: Path, mps_dir: str, lock: IO[str]) -> subprocess.Popen[bytes]:
-    """The program that ends the simulated nodes' MPS daemons when this process lets go of it, or is killed."""
+    """The program that ends the simulated nodes' MPS daemons when this process closes its pipe or dies."""
     command = (sys.executable, "-I", "-S", str(_POWER_OFF), str(data_dir), *([mps_dir] if mps_dir else []))
     kept = (lock.fileno(),)
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=kept)  # noqa: S603 - ours

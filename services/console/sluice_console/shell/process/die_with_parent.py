@@ -1,9 +1,9 @@
 """
-Runs a command that must not outlive the process that started it: `python -S die_with_parent.py PARENT_PID COMMAND...`.
+Runs a command that ends with the process that started it: `python -S die_with_parent.py PARENT_PID COMMAND...`.
 
 Asks the kernel (prctl, PR_SET_PDEATHSIG; Linux) to kill this process when its parent dies, then becomes the command;
-the wish survives the exec. So even `kill -9` of `sluice up` leaves nothing behind. Its own program, because running
-Python between fork and exec in a process with threads can hang.
+the setting survives exec. So even `kill -9` of `sluice up` leaves nothing behind. A program of its own, because Python
+code between fork and exec can hang in a process with threads.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        sys.exit(1)  # it died before the kernel knew our wish
+        sys.exit(1)  # the parent died before prctl took effect
     os.execvp(command[0], command)  # noqa: S606 - no shell is wanted
 
 

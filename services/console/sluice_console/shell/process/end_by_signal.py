@@ -1,4 +1,4 @@
-"""Commands that leave nothing behind, also when they are asked to end or their terminal is closed."""
+"""Commands that clean up, also after SIGTERM or when their terminal is closed."""
 
 import asyncio
 import contextlib
@@ -20,10 +20,10 @@ class StoppedError(CommandError):
 @contextlib.contextmanager
 def ended_by_signal(left: str) -> Iterator[None]:
     """
-    SIGTERM and SIGHUP end this task as Ctrl-C does, so that it cleans up. Raises StoppedError then.
+    SIGTERM and SIGHUP cancel this task as Ctrl-C does, so that it cleans up. Raises StoppedError then.
 
-    Only the first one counts: a session that ends sends both, and the second would break off the cleaning. One that
-    whoever started us wanted to be ignored (nohup) stays ignored.
+    Only the first one counts: an ending session sends both, and the second would interrupt the cleanup. A signal that
+    the parent ignored (nohup) stays ignored.
     """
     task = asyncio.current_task()
     assert task is not None

@@ -1,12 +1,12 @@
 """
 Ends simulated nodes' MPS daemons when their machine is switched off: `python -S power_off.py DATA_DIR [MPS_DIR]`.
 
-A daemon outlives its node's agent, as it does on a real node; but simulated nodes end with the `sluice up` that runs
-them, also when that is killed. So `up` starts this program and holds the other end of its input: when that ends,
-whatever the reason, it ends the daemons and itself. It ends nothing but MPS daemons and servers whose environment names
-hardware of this data directory, and holds the kernel's handle on each (pidfd) while it looks. MPS_DIR, where their
-sockets were if not in the data directory, is removed. Until it ends it holds the lock of the data directory, which it
-inherits: the next `up` must not start daemons that the last one's end would take for its own.
+A daemon outlives its node's agent, as on a real node; but simulated nodes end with their `sluice up`, also when that is
+killed. So `up` starts this program and holds the other end of its input; at its end, for any reason, it ends the
+daemons and itself. It ends only MPS daemons and servers whose environment names hardware of this data directory, and
+holds a pidfd of each while it checks. MPS_DIR, the folder of their sockets if not in the data directory, is removed.
+Until then it holds the inherited lock of the data directory, so that the next `up` starts no daemons that it could take
+for old ones.
 """
 
 import os
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 WITHIN_S = 8.0
-"""The agents are stopped or killed first; one that is about to start a daemon has this long to be gone."""
+"""Agents are stopped or killed first; one that is about to start a daemon has this long to end."""
 _LOOK_EVERY_S = 0.05
 _HARDWARE = b"SLUICE_SIMULATED_HARDWARE="
 _AGENTS_DATA = b"SLUICE_DATA_DIR="
@@ -26,7 +26,7 @@ _DAEMON, _AGENT = b"nvidia-cuda-mps-", b"sluice_node_agent"
 
 
 def power_off(data_dir: Path, *, within_s: float = WITHIN_S, proc: Path = Path("/proc")) -> bool:
-    """End the daemons of this data directory's simulated nodes. False when some are left after `within_s`."""
+    """End the daemons of this data directory's simulated nodes. False if some are left after `within_s`."""
     deadline = time.monotonic() + within_s
     while True:
         daemons, agents = _found(data_dir, proc)
@@ -40,7 +40,7 @@ def power_off(data_dir: Path, *, within_s: float = WITHIN_S, proc: Path = Path("
 
 
 def _found(data_dir: Path, proc: Path) -> tuple[list[int], list[int]]:
-    """Pids of the daemons (and their servers), and of agents that could still start one."""
+    """Pids of the daemons and their servers, and of agents that could still start one."""
     daemons, agents = [], []
     for pid in _pids(proc):
         if _is_daemon(pid, data_dir, proc):
@@ -53,7 +53,7 @@ def _found(data_dir: Path, proc: Path) -> tuple[list[int], list[int]]:
 def _pids(proc: Path) -> Iterator[int]:
     try:
         names = [entry.name for entry in proc.iterdir()]
-    except OSError:  # no Linux: then there are no daemons either
+    except OSError:  # not Linux: no daemons either
         return
     yield from (int(name) for name in names if name.isdecimal())
 
@@ -74,14 +74,14 @@ def _read(proc: Path, pid: int, name: str) -> bytes:
     try:
         return (proc / str(pid) / name).read_bytes()
     except OSError:
-        return b""  # gone, or somebody else's
+        return b""  # it has ended, or belongs to another user
 
 
 def _kill(pid: int, data_dir: Path, proc: Path) -> None:
     try:
         handle = os.pidfd_open(pid)
     except OSError:
-        return  # gone meanwhile
+        return  # it has ended meanwhile
     try:
         if _is_daemon(pid, data_dir, proc):
             signal.pidfd_send_signal(handle, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """
-A whole Sluice on this machine: broker, services, simulated nodes. Started, watched, and stopped without a trace.
+A whole Sluice on this machine: broker, services, simulated nodes. Started, supervised, and stopped completely.
 
-It starts processes and asks the bus whether they are ready; it decides nothing about slices.
+It starts processes and reads their readiness from the bus.
 """
 
 import asyncio
@@ -49,47 +49,47 @@ from sluice_console.shell.process.power_off import WITHIN_S as POWER_OFF_WITHIN_
 from sluice_console.shell.process.power_off import power_off
 
 BROKER, AGENT = "broker", "node-agent"
-"""How the names of children begin, as people read them."""
+"""Prefixes of children's names for people."""
 QUOTA_LIBRARY_VARIABLE = "SLUICE_NODE_AGENT_QUOTA_LIBRARY"
 QUOTA_BUILT = Path(__file__).resolve().parents[5] / "out" / "quota" / QUOTA_LIBRARY
 STARTS_MAX = 4
-"""Before the system is ready, a child that dies so often at its start ends the attempt."""
+"""A child that dies so often before the system is ready ends the attempt."""
 BROKER_UP_S = 20.0
 BROKER_BACK_S = 60.0
-"""How long a restarted broker may take until its streams are checked."""
+"""Seconds for a restarted broker until its streams are checked."""
 AGENT_PROCESSES_MAX = 8
 
 
 def agent_processes() -> int:
-    """How many processes serve node agents where nobody says it: more than there are cores only take turns."""
+    """Default number of node agent processes: more than the cores gain nothing."""
     return min(len(os.sched_getaffinity(0)), AGENT_PROCESSES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class SystemOptions:
-    """What `sluice up` was asked for. `data_dir` None is a temporary one that is removed in the end."""
+    """The options of `sluice up`. `data_dir` None is a temporary one, removed at the end."""
 
     fleet_file: Path | None
-    """The simulated nodes; None is this machine, with its own GPUs."""
+    """The simulated nodes; None is this machine with its own GPUs."""
     pods_dir: Path
     data_dir: Path | None = None
     processes: int | None = None
-    """At most so many for all node agents; None is `agent_processes`."""
+    """Maximum of processes for all node agents; None is `agent_processes`."""
     allocators: int = 1
     closing_ttl_s: int | None = None
     announced: bool = True
-    """Whether other commands of this user shall find it."""
+    """Whether this user's other commands find it."""
     limits_file: Path | None = None
-    """Limits of namespaces and nodes not to use, as the pod-watcher reads them."""
+    """Quotas and cordons, as the pod-watcher reads them."""
     used_by: Path | None = None
-    """A file that is locked for as long as somebody uses this system, which ends with its last user."""
+    """A file that the system's users lock; the system ends with the last of them."""
 
 
 class System:
-    """One running system, as an async context. `say` gets a line about everything a person should know."""
+    """One running system, as an async context. `say` gets a line about everything the user should know."""
 
     def __init__(self, options: SystemOptions, say: Callable[[str], None]) -> None:
-        """Check what was asked for. Raises NotStartedError."""
+        """Check the options. Raises NotStartedError."""
         self._options = options
         self._say = say
         fleet = _read_fleet(options.fleet_file) if options.fleet_file is not None else FleetSpec(())
@@ -122,7 +122,7 @@ class System:
         return self._live
 
     async def __aenter__(self) -> Self:
-        """Start everything; `ready` says when it can be used. Raises NotStartedError."""
+        """Start everything; `ready` waits until it is usable. Raises NotStartedError."""
         try:
             await self._start()
         except BaseException:
@@ -164,7 +164,7 @@ class System:
             allocators=self._options.allocators,
             closing_ttl_s=self._options.closing_ttl_s,
             mps_dir=mps_dir,
-            # Not resolved: who changes it may do that by another link.
+            # Not resolved: the link's target may change.
             limits_file=str(self._options.limits_file.absolute()) if self._options.limits_file is not None else "",
             history_mib=self._history_bytes // MIB,
             quota_library=quota_library(),
@@ -185,7 +185,7 @@ class System:
         await self._children.start_again(BROKER)
 
     def running(self) -> RunningSystem:
-        """How to reach this system."""
+        """The system's addresses."""
         return RunningSystem(
             pid=os.getpid(),
             nats_url=self.nats_url,
@@ -200,7 +200,7 @@ class System:
         )
 
     def _take_data_dir(self) -> IO[str]:
-        """Make the data directory and lock it. The lock is this system's until it has stopped."""
+        """Create the data directory and lock it until the system has stopped."""
         if self._options.data_dir is None:
             self.data_dir = temporary_directory("sluice-")
             self._stack.callback(shutil.rmtree, self.data_dir, ignore_errors=True)
@@ -218,11 +218,11 @@ class System:
             raise NotStartedError(f"the broker does not work: {error} {words}".strip()) from error
 
     async def also(self, spec: ChildSpec) -> None:
-        """Run one more process beside the services, watched and stopped as they are. Raises OSError."""
+        """Run one more process beside the services, supervised and stopped like them. Raises OSError."""
         await self._children.start(spec)
 
     async def ready(self, *, within_s: float) -> None:
-        """Return when every node is open, pulled, and the pods are read. Raises NotAnsweringError, NotStartedError."""
+        """Return when all nodes are adopted and read, and the pods are. Raises NotAnsweringError, NotStartedError."""
         assert self._failed is not None
         waiting = asyncio.ensure_future(
             self._live.until(self._is_ready, within_s=within_s, what="every node to be opened")
@@ -257,9 +257,9 @@ class System:
 
     def _given_up(self, child: Child, code: int) -> bool:
         """
-        Before the system is ready, one that a person must mend ends the attempt at once, any other after STARTS_MAX.
+        Before the system is ready, an error that a person must fix ends the attempt at once, others after STARTS_MAX.
 
-        Later both are started again: a disk that was full has room again some day.
+        Later both are restarted: a full disk may have room again.
         """
         if self._failed is None or (code != EXIT_CONFIG and child.failed_starts < STARTS_MAX):
             return False
@@ -270,13 +270,13 @@ class System:
         return True
 
     def _instead(self, child: Child) -> str:
-        """What can be had where an agent cannot serve the GPUs of this machine."""
+        """The alternative if an agent cannot serve this machine's GPUs."""
         if self._options.fleet_file is not None or not child.spec.name.startswith(AGENT):
             return ""
         return "; without a GPU --fleet FILE simulates some (examples/fleet.toml)"
 
     async def _reborn(self, child: Child) -> None:
-        if child.spec.name == BROKER and self._bus is not None:  # else whoever waits for it declares the streams
+        if child.spec.name == BROKER and self._bus is not None:  # otherwise the waiting process declares the streams
             await self._ensure_streams_again(self._bus)
 
     async def _ensure_streams_again(self, bus: NatsBus) -> None:
@@ -291,16 +291,16 @@ class System:
         async with self._stack:
             killed = await self._children.stop(services)
             try:
-                await self._connections.aclose()  # raises what ended a reader
+                await self._connections.aclose()  # raises the error that ended a reader
             finally:
                 killed += await self._children.stop((BROKER,))
                 for name in killed:
                     self._say(f"{name} did not stop by itself and was killed")
 
     async def _switch_off(self, switch: subprocess.Popen[bytes]) -> None:
-        """The agents have ended: now their simulated machines do."""
+        """The agents have ended; end their simulated machines."""
         assert switch.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # somebody killed it
+        with contextlib.suppress(BrokenPipeError):  # it was killed
             switch.stdin.close()
         try:
             done = await asyncio.to_thread(switch.wait, 2 * POWER_OFF_WITHIN_S) == 0
@@ -311,7 +311,7 @@ class System:
             self._say(f"MPS daemons of {self.data_dir} did not end within {POWER_OFF_WITHIN_S:g} s")
 
     def kill_now(self) -> None:
-        """Kill every process without waiting; for the second Ctrl-C."""
+        """Kill every process without waiting, for the second Ctrl-C."""
         self._children.kill_now()
 
 
@@ -331,7 +331,7 @@ def _read_fleet(file: Path) -> FleetSpec:
 
 
 def _check_limits(file: Path | None) -> None:
-    """A mistake is told here, at the terminal; the pod-watcher, which reads the file anew, tells it in its log."""
+    """Errors are reported here, in the terminal; later ones by the pod-watcher, which rereads the file, in its log."""
     if file is None:
         return
     try:
@@ -343,7 +343,7 @@ def _check_limits(file: Path | None) -> None:
 
 
 def _check_settings() -> None:
-    """What the environment says to every service is read by this one first, before a broker is blamed for it."""
+    """Check the environment that every service reads before starting the broker."""
     try:
         settings_of_console()
     except BusError as error:
@@ -352,9 +352,9 @@ def _check_settings() -> None:
 
 def quota_library() -> str:
     """
-    What `make quota` built beside this source, unless the environment says what to take, or to take none.
+    The library that `make quota` built beside this source, unless the environment names another, or none.
 
-    Nothing is said where there is none: the agents then look where our image has it.
+    Empty if there is none: the agents then use the path of our image.
     """
     if QUOTA_LIBRARY_VARIABLE in os.environ or not QUOTA_BUILT.is_file():
         return ""

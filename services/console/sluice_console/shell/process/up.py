@@ -15,10 +15,10 @@ READY_WITHIN_S = 60.0
 
 async def up(options: SystemOptions, *, page: str = sidecar.OFF, ready_within_s: float = READY_WITHIN_S) -> int:
     """
-    Start everything, say how to reach it, stay until SIGINT or SIGTERM, stop everything.
+    Start everything, print the addresses, run until SIGINT or SIGTERM, stop everything.
 
-    `page` is where the web page is served (HOST:PORT), empty for the usual place, `off` for nowhere.
-    Raises NotStartedError, NotServedError, NotAnsweringError, BusError; all of them leave nothing running.
+    `page` is the web page's address (HOST:PORT), empty for the usual one, `off` for none. Raises NotStartedError,
+    NotServedError, NotAnsweringError, BusError; none leaves anything running.
     """
     taken = sidecar.take(page)
     try:
@@ -64,7 +64,7 @@ async def _ready_or_stopped(system: System, stop: asyncio.Event, within_s: float
 
 @contextlib.contextmanager
 def _on_signal(stop: asyncio.Event, system: System) -> Iterator[None]:
-    """The first signal stops in order; the second one kills what is left."""
+    """The first signal stops in order; the second one kills."""
 
     def heard() -> None:
         if stop.is_set():

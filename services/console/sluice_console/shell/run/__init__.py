@@ -1,1 +1,1 @@
-"""`sluice run`: a command on a slice of its own, for as long as it runs (docs/run.md)."""
+"""`sluice run`: runs a command on a slice of its own (docs/run.md)."""

@@ -1,11 +1,11 @@
 """
-The system that `sluice run` starts where none runs: `python -m sluice_console.shell.run.embedded_system BASE [FLEET]`.
+The system that `sluice run` starts if none runs: `python -m sluice_console.shell.run.embedded_system BASE [FLEET]`.
 
-Everything of it is in the folder BASE. It is found by other commands as any `sluice up` is, and by other runs; it ends
-when the file `used` in BASE is locked by nobody any more, and then takes no new ones. Its own process and session, so
-that a runner that is killed does not take its slice's system with it: on real GPUs that would leave an instance
-behind. Without FLEET it serves this machine's own GPUs, and waits at its end until nothing is booked on them. When it
-could not serve, BASE stays, with why in its log, for the runner.
+All its files are in the folder BASE. Other commands and other runs find it like any `sluice up`. It ends when no
+process locks the file `used` in BASE any more, and then accepts no new users. It has its own process and session, so
+that killing a runner does not kill the system: on real GPUs that would leave an instance behind. Without FLEET it
+serves this machine's own GPUs, and before it ends it waits until nothing is booked on them. If it cannot start, BASE
+stays with a log for the runner.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ from sluice_console.shell.live.live_fleet import NotAnsweringError
 from sluice_console.shell.process.system import System, SystemOptions
 
 USED, PODS, DATA, LOG = "used", "pods", "data", "system.log"
-"""What is where in BASE."""
+"""File names in BASE."""
 READY_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.2
-"""How often it looks whether somebody still uses it: what a person waits for at the end of a run."""
+"""How often it checks for users: delays the end of a run."""
 GIVEN_BACK_WITHIN_S = 30.0
-"""Real GPUs: so long after its last user it waits for slices to be gone. What is left is found at the next start."""
+"""Real GPUs: maximum wait for slices to be gone after the last user. The next start finds what is left."""
 
 
 async def serve(base: Path, fleet: Path | None) -> int:
-    """Run until nobody uses it, or a signal. Raises what starting a system raises."""
+    """Run until there is no user, or a signal. Raises what starting a system raises."""
     options = SystemOptions(fleet, base / PODS, base / DATA, used_by=base / USED)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -62,7 +62,7 @@ async def serve(base: Path, fleet: Path | None) -> int:
 
 
 async def _unused(used: int, ended: asyncio.Event) -> None:
-    """Return when nobody holds the file: from then on it is ours, and whoever comes later starts another system."""
+    """Return when no process holds the file: it is ours from then on, and a later run starts another system."""
     while not ended.is_set():
         try:
             fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,8 +89,8 @@ def _say(line: str) -> None:
 
 
 def main() -> int:
-    """Serve one machine. The last line that it says is why it could not."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started us had blocked them
+    """Serve one machine. The last line of output says why it could not."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent had blocked them
     logs.configure(service="console", run="", level="error", form="text")
     base = Path(sys.argv[1])
     try:

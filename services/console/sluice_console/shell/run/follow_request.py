@@ -1,4 +1,4 @@
-"""Following one ask on the bus: until its slice is there, and afterwards whether it still is. Reads only."""
+"""Follow one request on the bus: until it has its slice, and then whether it keeps it. Read-only."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,10 +21,10 @@ async def slice_of(
     bus: Bus, file: str, *, within_s: float, progress: Callable[[str], None], nodes: int = 0
 ) -> PodDocument:
     """
-    The pod of the manifest `file` once it has its slice. `progress` hears how it stands, whenever that changes.
+    The pod of the manifest `file` once it has its slice. `progress` gets its state whenever that changes.
 
-    Raises RunError when it is refused, when it has no slice after `within_s`, and when none of `nodes` could ever serve
-    it, where those are all that there will be (0: others may join, so it waits).
+    Raises RunError if it is refused, has no slice after `within_s`, or can never be served by `nodes`, if those are all
+    nodes there will be (0: others may join, so it waits).
     """
     last: PodDocument | None = None
 
@@ -50,19 +50,19 @@ async def slice_of(
 
 
 def _is_hopeless(pod: PodDocument, nodes: int) -> bool:
-    """Whether no waiting helps: it is refused, or could be served by none of all the nodes that there will be."""
+    """Whether waiting is useless: refused, or not servable by any of all the nodes."""
     if pod.state == "refused":
         return True
     lead = pod.reasons[0] if pod.state == "waiting" and pod.reasons else None
-    # While the allocator has not seen all of the nodes, it speaks of those that it has.
+    # Until the allocator has seen all nodes, its answer covers only the known ones.
     return lead is not None and lead.reason is WaitReason.NO_NODE_CAN_FIT and 0 < nodes <= lead.count
 
 
 class HeldSlice:
-    """A slice that is there: whether it still is, and what its user must know. `warn` hears the latter."""
+    """A slice in use: whether it is kept, and its warnings, passed to `warn`."""
 
     def __init__(self, bound: PodDocument, warn: Callable[[str], None]) -> None:
-        """Begin with what was given."""
+        """Start from the binding."""
         self.request = RequestId(bound.request)
         self._warn = warn
         self._life = Incarnation("")
@@ -71,7 +71,7 @@ class HeldSlice:
         self._taken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def until_taken_away(self, bus: Bus) -> str:
-        """Why it is taken away, as soon as it is. Only its own three subjects are read: others cost nothing here."""
+        """Why it is taken away, as soon as it is. Reads its own three subjects only."""
         of_state = (request(self.request).subject, eviction(self.request).subject)
         of_book = (binding(self.request).subject,)
         async with asyncio.TaskGroup() as tasks:
@@ -90,7 +90,7 @@ class HeldSlice:
                 self.hear(each)
 
     def hear(self, event: BusEvent) -> None:
-        """Take in one word about it, or in which life of the bus the next ones are."""
+        """Apply one message about it, or the bus incarnation of the next ones."""
         match event:
             case ReadingStarted(stream=Stream.STATE):
                 self._life = event.incarnation

@@ -1,7 +1,7 @@
 """
-The ask of one run: a manifest in the folder of a running system that counts for as long as it is locked.
+The request of one run: a manifest in the folder of a running system, valid while it is locked.
 
-Written and locked under a hidden name first, so that nobody ever sees it without its lock.
+It is written and locked under a hidden name first, so that no reader sees it unlocked.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ from sluice_console.shell.run.errors import RunError
 
 @dataclass(frozen=True, slots=True)
 class LockedManifest:
-    """A manifest, and the descriptor whose lock makes it count."""
+    """A manifest, and the descriptor whose lock makes it valid."""
 
     file: Path
     descriptor: int
 
     def give_up(self) -> None:
-        """Nobody asks any more. Done twice, or by another process too, it is the same."""
+        """Remove the request. Idempotent, also across processes."""
         with contextlib.suppress(FileNotFoundError):
             self.file.unlink()
         with contextlib.suppress(OSError):
@@ -30,7 +30,7 @@ class LockedManifest:
 
 
 def take(folder: Path, name: str, text: str) -> LockedManifest:
-    """Ask, from now on. Raises RunError when the folder cannot be written."""
+    """Publish the request. Raises RunError if the folder cannot be written."""
     _remove_stale(folder)
     hidden = folder / f".{name}.tmp"
     file = folder / f"{name}{LEASED}"
@@ -53,7 +53,7 @@ def take(folder: Path, name: str, text: str) -> LockedManifest:
 
 
 def _remove_stale(folder: Path) -> None:
-    """Take away what killed runs left behind: it counts for nothing, and only lies in the way of eyes."""
+    """Remove manifests of killed runs: without a lock they are ignored."""
     for file in folder.glob(f"*{LEASED}"):
         with contextlib.suppress(OSError):
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

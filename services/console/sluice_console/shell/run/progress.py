@@ -1,7 +1,7 @@
 """
-What `sluice run` says while it waits, on standard error: the standard output is the command's alone.
+Progress of `sluice run` on standard error: standard output is the command's alone.
 
-On a terminal one line that changes, elsewhere a line per change. Nothing when it was asked to be quiet but failures.
+On a terminal one changing line, elsewhere a line per change. Quiet mode prints failures only.
 """
 
 import sys
@@ -17,16 +17,16 @@ _CLEAR = "\r\x1b[K"
 
 @dataclass(slots=True)
 class RunProgress:
-    """Where the present line stands. `on_terminal` False writes plain lines."""
+    """The state of the line. `on_terminal` False prints plain lines."""
 
     on_terminal: bool = field(default_factory=lambda: sys.stderr.isatty())  # noqa: PLW0108  # as it is then
     quiet: bool = False
     _last: str = ""
     _is_open: bool = False
-    """Whether a line that will change is on the terminal."""
+    """Whether a changing line is on the terminal."""
 
     def progress(self, text: str) -> None:
-        """How it stands now; the same twice is said once."""
+        """Show the state; repetitions are skipped."""
         if self.quiet or text == self._last:
             return
         self._last = text
@@ -39,17 +39,17 @@ class RunProgress:
         self._is_open = True
 
     def line(self, text: str) -> None:
-        """Something to be kept: a whole line."""
+        """Print a whole line that stays."""
         if not self.quiet:
             self.failure(text)
 
     def failure(self, text: str) -> None:
-        """Said also when quiet."""
+        """Print even in quiet mode."""
         self.close()
         self._write(f"{PREFIX}{sanitize(text)}\n")
 
     def close(self) -> None:
-        """Take away the line that changes: the terminal is the command's now."""
+        """Erase the changing line: the terminal is the command's now."""
         if self._is_open:
             self._write(_CLEAR)
             self._is_open = False
@@ -60,4 +60,4 @@ class RunProgress:
             sys.stderr.write(text)
             sys.stderr.flush()
         except OSError:
-            return  # nobody reads it any more; the command goes on
+            return  # stderr is closed; the command goes on

@@ -1,9 +1,9 @@
 """
-`sluice run`: asks for a slice on this machine, waits for it, runs a command on it, and gives it back.
+`sluice run`: requests a slice on this machine, waits for it, runs a command on it, and releases it.
 
-Whoever is killed: the ask is a manifest that counts only while it is locked (`lease`), by this process, the keeper and
-the command; the keeper ends what is left of the command before it removes the ask (`keeper`). How a command on a slice
-ends is the shell's way: its exit code, 128 and the signal, 127 and 126 (docs/run.md).
+This holds whichever process is killed: the request is a manifest that is valid only while locked (`locked_manifest`),
+by this process, the supervisor and the command; the supervisor ends the rest of the command before it removes the
+request (`supervisor`). Exit codes are as in a shell: the command's own, 128 + signal, 127 and 126 (docs/run.md).
 """
 
 import asyncio
@@ -43,25 +43,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What was typed."""
+    """The arguments."""
 
     command: tuple[str, ...]
     ask: RunRequest
     server: str = ""
-    """NATS URL; empty is the running `sluice up`, or one for this run."""
+    """NATS URL; empty is the running `sluice up`, or a new system for this run."""
     pods_dir: Path | None = None
     node: str = ""
     namespace: str = "default"
     name: str = ""
     wait_s: float = 3600.0
     simulated: bool | None = None
-    """Of a system that is started: whether its GPUs are simulated; None is where this machine has none."""
+    """Whether the GPUs of a new system are simulated; None is only if this machine has none."""
     quiet: bool = False
 
 
 @dataclass(slots=True)
 class _Signals:
-    """What the signals do, by how far the run is."""
+    """Handles signals, depending on how far the run is."""
 
     said: RunProgress
     stopped: "asyncio.Future[int]"
@@ -70,14 +70,14 @@ class _Signals:
     ask: locked_manifest.LockedManifest | None = None
 
     def hear(self, number: int, by_terminal: bool) -> None:  # noqa: FBT001  # as the signal comes
-        """Pass it on, or stop; the second one stops at once, and what is still running ends by itself."""
+        """Pass it on, or stop; the second one stops at once, and what still runs ends by itself."""
         if self.kept is not None and self.kept.is_over:
-            os._exit(self.kept.exit_code())  # what is waited for, the end of a system, comes by itself
+            os._exit(self.kept.exit_code())  # the system ends by itself
         elif self.kept is not None:
             if not by_terminal or self.kept.is_ending:
                 self.kept.signal(number)
         elif number in {signal.SIGUSR1, signal.SIGUSR2}:
-            return  # nobody is there yet to hear it
+            return  # no command runs yet
         elif not self.stopped.done():
             self.stopped.set_result(number)
         else:
@@ -88,7 +88,7 @@ class _Signals:
 
 
 async def run_on_slice(wanted: RunOptions, *, taken: tuple[int, ...], ignored: tuple[int, ...]) -> int:
-    """Run the command on a slice; the exit code of all of it. `taken` are blocked already (`signals.block`)."""
+    """Run the command on a slice; returns the exit code. `taken` are blocked already (`signals.block`)."""
     said = RunProgress(quiet=wanted.quiet)
     heard = _Signals(said, asyncio.get_running_loop().create_future())
     signals.listen(taken, heard.hear)
@@ -103,19 +103,19 @@ async def run_on_slice(wanted: RunOptions, *, taken: tuple[int, ...], ignored: t
 
 
 class CommandMissingError(RunError):
-    """There is no such program."""
+    """No such program."""
 
     exit_code = EXIT_NOT_FOUND
 
 
 class NotExecutableError(RunError):
-    """It is there, and cannot be run."""
+    """It exists and cannot be run."""
 
     exit_code = EXIT_NOT_EXECUTABLE
 
 
 def check(wanted: RunOptions) -> None:
-    """Raises RunError for what no waiting would mend: before anybody is asked for anything."""
+    """Raises RunError for errors that waiting cannot fix, before anything is requested."""
     program = wanted.command[0]
     if shutil.which(program) is None:
         raise _why_not(program)
@@ -126,7 +126,7 @@ def check(wanted: RunOptions) -> None:
 
 
 def _why_not(program: str) -> RunError:
-    """Why what was named is not to be executed, by what the kernel says of it."""
+    """Why the program cannot be executed, from the kernel's error."""
     try:
         if os.sep in program and Path(program).stat():
             return NotExecutableError(f"{program}: it is there, and cannot be executed (is it a program, by chmod +x?)")
@@ -209,7 +209,7 @@ class _CommandRun:
         watching = asyncio.ensure_future(self._watch(bus, kept, bound))
         try:
             code = await kept.wait()
-            ask.give_up()  # the keeper has, unless it was killed
+            ask.give_up()  # the supervisor has, unless it was killed
         finally:
             for task in (following, watching):
                 task.cancel()
@@ -219,14 +219,14 @@ class _CommandRun:
         return code
 
     async def _watch(self, bus: Bus, kept: SupervisedProcess, bound: PodDocument) -> None:
-        """End the command when its slice is taken away. A bus that is gone takes nothing away."""
+        """End the command when its slice is taken away. A lost bus takes nothing away."""
         with contextlib.suppress(BusError):
             why = await HeldSlice(bound, self.said.failure).until_taken_away(bus)
             self.said.failure(f"the slice is taken away: {why}; the command is asked to end")
             kept.end()
 
     async def _unless_stopped(self, work: Coroutine[object, object, T]) -> T | int:
-        """What `work` comes to, or the signal that came first; then it is cancelled."""
+        """The result of `work`, or the first signal; then `work` is cancelled."""
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait((task, self.signals.stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -237,10 +237,10 @@ class _CommandRun:
 
 
 async def _end_of(asked: target_system.TargetSystem) -> NoReturn:
-    """Raises RunError when the system that was started for this run ends before its time."""
+    """Raises RunError if the system started for this run ends early."""
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     if asked.process is None:
-        await loop.create_future()  # another's system: its end is a bus that does not answer
+        await loop.create_future()  # a system of others: its end shows as a silent bus
     assert asked.process is not None
     life = os.pidfd_open(asked.process.pid)
     try:
@@ -254,5 +254,5 @@ async def _end_of(asked: target_system.TargetSystem) -> NoReturn:
 
 
 def _server_of(wanted: RunOptions) -> str:
-    """Where to ask, with a folder named. Raises NothingRunningError."""
+    """The bus and folder of the system to use. Raises NothingRunningError."""
     return wanted.server or server_url(None)

@@ -1,7 +1,7 @@
 """
-Signals that a runner gets, with where they come from: the terminal's keys reach its command too, others do not.
+Signals of a runner, with their origin: the terminal's keys reach its command too, others do not.
 
-Must be begun before any thread is: the signals are blocked in all of them, and taken by one that does nothing else.
+Start before any thread: the signals are blocked in all threads and read by one of its own.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ PASSED_ON = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-"""Stopping (SIGTSTP) is not taken: runner and command stop together, as one job of the shell."""
+"""Stopping (SIGTSTP) is not handled: runner and command stop together, as one job of the shell."""
 MAYBE_IGNORED = (*PASSED_ON, signal.SIGTSTP)
 
 Heard = Callable[[int, bool], None]
@@ -25,12 +25,12 @@ Heard = Callable[[int, bool], None]
 
 
 def ignored_before() -> tuple[int, ...]:
-    """Which of them whoever started us wanted to be ignored."""
+    """Signals that the parent wants ignored."""
     return tuple(number for number in MAYBE_IGNORED if signal.getsignal(number) is signal.SIG_IGN)
 
 
 def block() -> tuple[int, ...]:
-    """Block those that are passed on, in this thread and those that it starts; returns which are taken."""
+    """Block the forwarded signals in this thread and its later children; returns them."""
     taken = tuple(number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, taken)
     return taken
@@ -47,6 +47,6 @@ def listen(taken: tuple[int, ...], heard: Heard) -> None:
             try:
                 loop.call_soon_threadsafe(heard, info.si_signo, by_terminal)
             except RuntimeError:
-                return  # the loop has ended, and so does the process
+                return  # the loop has ended, and the process ends, too
 
     threading.Thread(target=take, name="signals", daemon=True).start()

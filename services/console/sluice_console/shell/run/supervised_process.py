@@ -1,8 +1,8 @@
 """
-A command under its keeper (`keeper`), as the runner sees it: started, told signals, waited for.
+A command under its supervisor (`supervisor`), as the runner sees it: started, signalled, waited for.
 
-If the keeper itself is killed, the kernel has killed the command; what that had started comes to this process then,
-which is a subreaper too, and ends it.
+If the supervisor is killed, the kernel kills the command; its remaining processes are reparented to this process, also
+a subreaper, which ends them.
 """
 
 import asyncio
@@ -20,41 +20,41 @@ from sluice_console.shell.run.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND,
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 ENDED_WITHIN_S = 5.0
-"""How long the rest may take to die when the keeper was killed: it is killed at once."""
+"""Seconds for the rest to die when the supervisor was killed: it is killed at once."""
 LEFT_WITHIN_S = 10.0
-"""After so long the runner leaves what cannot be ended to the keeper, which stays, and with it the slice."""
+"""After so long the runner leaves unkillable processes to the supervisor, which stays and keeps the slice."""
 
 
 @dataclass(slots=True)
 class SupervisedProcess:
-    """One command. `say` gets a line about what a person should know."""
+    """One command. `say` gets lines for the user."""
 
     say: Callable[[str], None]
     process: subprocess.Popen[bytes]
     control: int
     manifest: Path
     ours: frozenset[int]
-    """Our own other children, which are none of the command's."""
+    """Our own other children, which do not belong to the command."""
     pid: int = 0
     code: int | None = None
-    """How the command ended, negative by a signal; None while it runs."""
+    """How the command ended, negative for a signal; None while it runs."""
     failed: int = 0
-    """The errno with which it could not be started."""
+    """The errno if it could not be started."""
     is_ending: bool = False
-    """Whether it was asked to end, so that the next signal means at once."""
+    """Whether it was asked to end; the next signal then kills."""
     _over: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
     _grace_s: float = 0.0
-    """For how much longer than usual its processes may take to end by themselves."""
+    """Extra seconds for its processes to end by themselves."""
     _left: str = ""
     _is_done: bool = False
 
     def signal(self, number: int) -> None:
-        """Pass a signal on to the command; while it is being ended, end it now."""
+        """Pass a signal on to the command; while it is ending, kill it."""
         self._order(supervisor.END_NOW if self.is_ending else number)
 
     def end(self) -> None:
-        """The slice is taken away: the command is to end, soon."""
+        """The slice is taken away: end the command soon."""
         self.is_ending, self._grace_s = True, supervisor.EVICTED_GRACE_S
         self._order(supervisor.ASK_TO_END)
 
@@ -63,7 +63,7 @@ class SupervisedProcess:
             os.write(self.control, bytes([order]))
 
     async def follow(self, status: int) -> None:
-        """Hear what the keeper says, until it has nothing more to say."""
+        """Read the supervisor's status until its end."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         transport, _ = await loop.connect_read_pipe(
@@ -96,9 +96,9 @@ class SupervisedProcess:
 
     async def wait(self) -> int:
         """
-        The exit code as a shell would give it, when the command has ended and nothing of it is left.
+        The exit code as in a shell, once the command and all its processes have ended.
 
-        What cannot be ended is left to the keeper, with the slice. Raises RunError.
+        Unkillable processes are left to the supervisor, with the slice. Raises RunError.
         """
         await self._ended.wait()
         if self.code is not None:
@@ -117,18 +117,18 @@ class SupervisedProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether the command has ended, and nothing of it is left, or nobody looks after it any more."""
+        """Whether the command has ended with all its processes, or its supervisor has died."""
         return self._over.is_set() and self.code is not None
 
     def exit_code(self) -> int:
-        """As a shell would give it, once the command has ended."""
+        """As in a shell, once the command has ended."""
         assert self.code is not None
         if self.failed:
             return EXIT_NOT_FOUND if self.failed in _NOT_FOUND else EXIT_NOT_EXECUTABLE
         return self.code if self.code >= 0 else EXIT_SIGNAL - self.code
 
     def _end_the_rest(self) -> None:
-        """The keeper is dead. Raises RunError when something cannot be ended: then the slice is not given back."""
+        """The supervisor is dead. Raises RunError if a process cannot be ended: then the slice is not released."""
         but = self.ours | {self.process.pid}
         there = supervisor.killed_below(os.getpid(), but=but, within_s=ENDED_WITHIN_S)
         if there:
@@ -142,20 +142,20 @@ _NOT_FOUND = frozenset({2, 20})
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """What to start, and with what."""
+    """What to start, and how."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
     manifest: Path
     locks: tuple[int, ...]
-    """Descriptors that the command inherits: the slice is kept for as long as one of them is open anywhere."""
+    """Descriptors that the command inherits: the slice is kept while one of them is open in any process."""
     ignored: tuple[int, ...]
-    """Signals that whoever started us wanted to be ignored (nohup, a shell's `&`)."""
+    """Signals that the parent wants ignored (nohup, a shell's `&`)."""
     ours: frozenset[int]
 
 
 def start(wanted: StartOptions, say: Callable[[str], None]) -> tuple[SupervisedProcess, int]:
-    """Start the keeper and with it the command; the descriptor is for `Kept.follow`. Raises OSError."""
+    """Start the supervisor and the command; the descriptor is for `Kept.follow`. Raises OSError."""
     supervisor.set_process(supervisor.PR_SET_CHILD_SUBREAPER, 1)
     heard, control = os.pipe2(os.O_CLOEXEC)
     status, says = os.pipe2(os.O_CLOEXEC)

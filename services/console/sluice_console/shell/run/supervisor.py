@@ -1,20 +1,20 @@
 """
-Keeps a command that runs on a slice: starts it, and gives the slice back when nothing of it is left.
+Supervises a command on a slice: starts it, and releases the slice when none of its processes is left.
 
-`python -I -S keeper.py GROUP CONTROL STATUS IGNORED MANIFEST COMMAND...`, started by `sluice run`, whose death it
-outlives. The slice is asked for by the file MANIFEST, for as long as it is there and locked; the lock is inherited from
-the runner, and handed on to the command. So the order holds whatever is killed: first no process, then no ask.
+`python -I -S supervisor.py GROUP CONTROL STATUS IGNORED MANIFEST COMMAND...`, started by `sluice run`, which it
+outlives. The file MANIFEST is the request for the slice while it exists and is locked; the lock is inherited from the
+runner, and by the command. So whichever process is killed, the request ends after the last process.
 
-- It is a subreaper (prctl, PR_SET_CHILD_SUBREAPER; Linux): whatever the command starts stays below it, also a daemon.
-- The end of CONTROL says that the runner has died: everything is asked to end (SIGTERM), and killed GRACE_S later.
+- It is a subreaper (prctl, PR_SET_CHILD_SUBREAPER; Linux): everything the command starts stays below it, daemons too.
+- The end of CONTROL means that the runner has died: everything gets SIGTERM, and SIGKILL after GRACE_S.
 - A byte on CONTROL is a signal for the command, or one of the two orders below.
-- STATUS is told in lines what happens: `started PID`, `failed ERRNO`, `ended CODE` (negative: by a signal),
-  `left PID ...` (what cannot be ended yet), and `done` when the manifest is removed.
+- STATUS gets lines: `started PID`, `failed ERRNO`, `ended CODE` (negative: by a signal),
+  `left PID ...` (not ended yet), and `done` when the manifest is removed.
 - If this process is killed, the kernel kills the command (PR_SET_PDEATHSIG), and the runner the rest.
 
-The command is in the runner's process group, as if a shell had started it: the terminal's keys reach it by themselves.
-This process is not, so that a signal for the whole group leaves it. It imports only what every Python has, and must not
-print: the terminal is the command's.
+The command is in the runner's process group, as if a shell had started it: the terminal's keys reach it. This process
+is not, so that a signal for the group does not reach it. It imports only the standard library, and prints nothing: the
+terminal is the command's.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ ASK_TO_END = 0
 END_NOW = 255
 """On CONTROL: SIGKILL."""
 GRACE_S = 2.0
-"""Between SIGTERM and SIGKILL, when nobody waits for the command any more: the slice is to be free within 5 s."""
+"""Seconds from SIGTERM to SIGKILL when no runner waits for the command: the slice is to be free within 5 s."""
 EVICTED_GRACE_S = 10.0
 LOOK_EVERY_S = 0.05
 LEFT_AFTER_S = 3.0
-"""So long after SIGKILL it is told what is still there: a process of another user, or one that hangs in a driver."""
+"""Seconds from SIGKILL to the report of what is left: a process of another user, or one hanging in a driver."""
 LEFT_LOOK_EVERY_S = 0.5
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 OURS = (
@@ -49,21 +49,21 @@ OURS = (
     signal.SIGTTOU,
     signal.SIGPIPE,
 )
-"""Ignored by the keeper: only the runner and the command decide when it is over."""
+"""Ignored here: only the runner and the command decide about the end."""
 
 
 def set_process(option: int, value: int) -> None:
-    """prctl(2), which Python does not have. Does nothing where there is none."""
+    """prctl(2), which Python lacks. Does nothing where it is missing."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 Process = tuple[int, int]
-"""A pid, and when it was started (clock ticks since boot, proc(5)): together they mean one process for ever."""
+"""A pid and its start time (clock ticks since boot, proc(5)): together unique until reboot."""
 
 
 def descendants(of: int, *, but: frozenset[int] = frozenset()) -> list[Process]:
-    """Every process below one, zombies left out, and without `but` and those below them."""
+    """Every process below one, without zombies, and without `but` and those below them."""
     below: dict[int, list[Process]] = {}
     dead = set()
     for name in os.listdir("/proc"):  # noqa: PTH208  # pathlib makes an object of each
@@ -84,7 +84,7 @@ def descendants(of: int, *, but: frozenset[int] = frozenset()) -> list[Process]:
 
 
 def _stat(pid: int) -> tuple[bytes, int, int] | None:
-    """State, parent and start of a process; None when it is gone."""
+    """State, parent and start time of a process; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -93,7 +93,7 @@ def _stat(pid: int) -> tuple[bytes, int, int] | None:
 
 
 def end_all(processes: list[Process], number: int) -> None:
-    """Send a signal to each; those that are gone, or not ours to end, are passed over."""
+    """Send a signal to each; processes that ended or belong to others are skipped."""
     for pid, started in processes:
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(pid)
@@ -106,7 +106,7 @@ def end_all(processes: list[Process], number: int) -> None:
 
 
 def killed_below(pid: int, *, but: frozenset[int], within_s: float) -> list[int]:
-    """Kill everything below a subreaper, and reap what comes to it; the pids of what is still there after so long."""
+    """Kill everything below a subreaper, and reap its children; returns the pids left after so long."""
     deadline = time.monotonic() + within_s
     while there := descendants(pid, but=but):
         end_all(there, signal.SIGKILL)
@@ -117,19 +117,19 @@ def killed_below(pid: int, *, but: frozenset[int], within_s: float) -> list[int]
 
 
 class Supervisor:
-    """One command and what it starts."""
+    """One command and its processes."""
 
     def __init__(self, *, control: int, status: int, manifest: str) -> None:
-        """Take over the two ends of the pipes."""
+        """Take the two pipe ends."""
         self._control, self._status, self._manifest = control, status, manifest
         self._child = 0
         self._is_running = False
         self._kill_at: float | None = None
-        """Since when nothing is waited for any more; None while the command runs in peace."""
+        """When the run was ended; None while the command runs normally."""
         self._told_left: list[Process] = []
 
     def run(self, group: int, ignored: frozenset[int], command: list[str]) -> None:
-        """Start the command, and stay until nothing of it is left."""
+        """Start the command, and return when none of its processes is left."""
         wake, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
@@ -183,7 +183,7 @@ class Supervisor:
                 os.kill(self._child, order)  # it is there, or a zombie, until we have waited for it
 
     def _end_within(self, grace_s: float) -> None:
-        """Ask everything to end, and kill it later; what is to be killed sooner already stays so."""
+        """End everything gently and kill it later; an earlier deadline stays."""
         if self._kill_at is None and grace_s:
             there = descendants(os.getpid())
             end_all(there, signal.SIGTERM)
@@ -204,7 +204,7 @@ class Supervisor:
                 self._tell(f"ended {os.waitstatus_to_exitcode(status)}")
 
     def _is_anything_left(self) -> bool:
-        """Whether processes of the command are there; ends them, once it has ended itself or nobody waits for it."""
+        """Whether processes of the command are left; ends them once the command or the runner has ended."""
         there = descendants(os.getpid())
         if not there:
             return False
@@ -223,7 +223,7 @@ class Supervisor:
             self._tell(f"left {' '.join(str(pid) for pid, _ in there)}")
 
     def _pause_s(self) -> float | None:
-        """Until when to look at the latest. A running command is waited for as long as it takes."""
+        """The next deadline. A running command has none."""
         if self._kill_at is None:
             return None
         if self._is_running and time.monotonic() >= self._kill_at:
@@ -236,24 +236,24 @@ class Supervisor:
 
 
 def become(command: list[str], *, keeper: int, group: int, ignored: frozenset[int]) -> None:
-    """In the child: be what the shell would have started. Raises OSError."""
+    """In the child: set up what a shell would have. Raises OSError."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with contextlib.suppress(OSError):  # the runner and its group are gone already
+    with contextlib.suppress(OSError):  # the runner and its group have ended
         os.setpgid(0, group)
     for number in OURS:
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
     set_process(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
-        os._exit(1)  # it died before the kernel knew our wish
+        os._exit(1)  # the parent died before prctl took effect
     os.execvp(command[0], command)  # noqa: S606  # no shell is wanted
 
 
 def main() -> None:
-    """Keep one command."""
+    """Supervise one command."""
     group, control, status = (int(word) for word in sys.argv[1:4])
     ignored = frozenset(int(number) for number in sys.argv[4].split(",") if number)
-    with contextlib.suppress(OSError):  # a leader of its group already
+    with contextlib.suppress(OSError):  # already a group leader
         os.setpgid(0, 0)
     for descriptor in (control, status):
         os.set_inheritable(descriptor, False)

@@ -1,8 +1,8 @@
 """
-The system that a run asks: the one that is named, the running `sluice up` of this user, or one that is started for it.
+The system of a run: the named one, the running `sluice up` of this user, or a new one for this run.
 
-Decides nothing about slices. A system that a run has started ends with its last user; whoever uses it holds a lock on
-its file `used`, so it never ends between being found and being asked.
+A new system ends with its last user; each user locks its file `used`, so it cannot end between being found and being
+used.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ from sluice_console.shell.run.errors import RunError
 STARTED_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.05
 ATTEMPTS_MAX = 3
-"""Two runs that start at once may both find none; the second one finds the first one's."""
+"""Two runs that start at once may both find none; the second then uses the first one's."""
 STOPPED_WITHIN_S = 45.0
 """A system on real GPUs waits for slices to be gone, for 30 s at most."""
 GPUS_OF_THIS_MACHINE = Path("/proc/driver/nvidia/gpus")
-"""A folder per GPU, where NVIDIA's driver is loaded."""
+"""Folder with an entry per GPU if NVIDIA's driver is loaded."""
 
 
 _OTHER_GPUS = "the running `sluice up` has {what} GPUs: leave out --simulated and --real to use it, or stop it first"
@@ -47,32 +47,32 @@ _OTHER_GPUS = "the running `sluice up` has {what} GPUs: leave out --simulated an
 
 @dataclass(slots=True)
 class TargetSystem:
-    """Where to ask: the bus, the folder of manifests, and on which node the slice must be (empty: any of them)."""
+    """The bus, the folder of manifests, and the node of the slice (empty: any)."""
 
     url: str
     pods_dir: Path
     node: str = ""
     nodes: int = 0
-    """How many nodes it has and ever will have, for it is of this machine alone; 0 where others may join."""
+    """Number of nodes, now and later, for a system of this machine alone; 0 if others may join."""
     used: int | None = None
-    """The lock that keeps a system alive which a run has started."""
+    """The lock that keeps a system alive that a run has started."""
     process: "subprocess.Popen[bytes] | None" = None
-    """The system, if this run has started it."""
+    """The system's process, if this run has started it."""
     temporary: Path | None = None
-    """Its folder, if that is of this run too; a system that has served removes it itself."""
+    """Its folder, if made by this run; a system that has served removes it itself."""
 
     @property
     def locks(self) -> tuple[int, ...]:
-        """What the command inherits."""
+        """Descriptors that the command inherits."""
         return () if self.used is None else (self.used,)
 
     @property
     def children(self) -> frozenset[int]:
-        """Processes of ours that are none of the command's."""
+        """Our processes that do not belong to the command."""
         return frozenset() if self.process is None else frozenset({self.process.pid})
 
     async def leave(self) -> None:
-        """Use it no more; a system that nobody else uses is waited for until it has stopped (bounded)."""
+        """Release the system; one without other users is waited for until it has stopped (bounded)."""
         if self.used is None:
             return
         used, self.used = self.used, None
@@ -81,13 +81,13 @@ class TargetSystem:
             try:
                 await asyncio.to_thread(self.process.wait, STOPPED_WITHIN_S)
             except subprocess.TimeoutExpired:
-                return  # it waits for what cannot be ended, and stops by itself
+                return  # it waits for unkillable processes, and stops by itself
             if self.temporary is not None:
                 shutil.rmtree(self.temporary, ignore_errors=True)
 
 
 def named(url: str, pods_dir: Path | None, node: str) -> TargetSystem:
-    """The system at a NATS server. Raises RunError when nobody says which folder its pod-watcher reads."""
+    """The system at a NATS server. Raises RunError if its pod-watcher's folder is unknown."""
     if pods_dir is not None:
         if not os.path.isdir(pods_dir):  # noqa: PTH112 - `is_dir` raises where it may not look
             raise RunError(f"--pods {pods_dir} is no folder; name the one that the pod-watcher of this machine reads")
@@ -104,7 +104,7 @@ def _unknown(url: str) -> TargetSystem:
 
 
 async def found_or_started(node: str, *, simulated: bool | None, say: Callable[[str], None]) -> TargetSystem:
-    """The running system of this user, or one for this run. Raises RunError when it cannot be started."""
+    """The running system of this user, or a new one. Raises RunError if it cannot be started."""
     error = RunError("no system could be used or started")
     for _ in range(ATTEMPTS_MAX):
         try:
@@ -129,7 +129,7 @@ async def found_or_started(node: str, *, simulated: bool | None, say: Callable[[
 
 
 def _joined(running: RunningSystem, node: str) -> TargetSystem | None:
-    """Use a running system; None when it is about to end."""
+    """Use a running system; None if it is about to end."""
     where = node or ("" if running.simulated else running.nodes[0])
     if not running.used_by:
         return TargetSystem(running.nats_url, Path(running.pods_dir), where, len(running.nodes))
@@ -144,7 +144,7 @@ def _joined(running: RunningSystem, node: str) -> TargetSystem | None:
 
 
 def is_used(file: Path) -> bool:
-    """Whether somebody uses a system that a run has started; one that is about to end, or gone, nobody does."""
+    """Whether a system started by a run has users; one that is ending or gone has none."""
     try:
         used = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -152,7 +152,7 @@ def is_used(file: Path) -> bool:
     try:
         fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _shared(used)  # by users, and not the system itself
+        return _shared(used)  # by users, not by the system itself
     else:
         return False
     finally:
@@ -160,7 +160,7 @@ def is_used(file: Path) -> bool:
 
 
 def _shared(used: int) -> bool:
-    """Take the lock with others; False when it is the system's own, which is about to end."""
+    """Take the shared lock; False if the system holds it, because it is about to end."""
     try:
         fcntl.flock(used, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -177,9 +177,9 @@ def _has_gpus() -> bool:
 
 def _check_nobody_hands_them_out(proc: Path = Path("/proc")) -> None:
     """
-    Raises RunError when a node agent serves this machine's GPUs: two would give the same one.
+    Raises RunError if a node agent serves this machine's GPUs: two would allocate the same ones.
 
-    One whose environment is not ours to read counts as one. Agents of simulated nodes are no matter.
+    An agent with an unreadable environment counts; agents of simulated nodes do not.
     """
     for each in proc.iterdir():
         if not each.name.isdecimal():
@@ -187,7 +187,7 @@ def _check_nobody_hands_them_out(proc: Path = Path("/proc")) -> None:
         try:
             words = (each / "cmdline").read_bytes().split(b"\0")
         except OSError:
-            continue  # gone meanwhile
+            continue  # it has ended meanwhile
         if not any(word == b"sluice_node_agent" or word.endswith(b"/sluice-node-agent") for word in words):
             continue
         try:
@@ -229,7 +229,7 @@ def _spawned(base: Path, fleet: list[str]) -> "subprocess.Popen[bytes]":
 
 
 async def _prepared(*, simulated: bool) -> tuple[Path, int]:
-    """The folder of a new system, and our lock on it. Real GPUs have one, whose journal outlives each system."""
+    """The folder of a new system, locked. With real GPUs it is permanent: its journal outlives each system."""
     if simulated:
         base = temporary_directory("sluice-run-")
     else:
@@ -253,7 +253,7 @@ async def _prepared(*, simulated: bool) -> tuple[Path, int]:
 
 
 async def _announced(base: Path, process: "subprocess.Popen[bytes]") -> RunningSystem:
-    """How to reach a system that was just started. Raises RunError with its last words when it ends instead."""
+    """The address of a system that was just started. Raises RunError with its last output if it ends instead."""
     file = base / DATA / "up.json"
     try:
         async with asyncio.timeout(STARTED_WITHIN_S):

@@ -1,1 +1,1 @@
-"""`sluice security`: who is who on the bus and over gRPC, as files."""
+"""`sluice security`: identities for the bus and gRPC, as files."""

@@ -1,4 +1,4 @@
-"""What people type about a broker's place: its names, where it listens, where files lie. Checked before it is used."""
+"""Validates a broker's names, address and folder as typed."""
 
 import ipaddress
 import re
@@ -9,14 +9,14 @@ from sluice_console.shell.web.listen_address import NotAnAddressError, host_and_
 
 NAME_MAX = 253
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
-"""With `_`, which no host's name has by the book, but those of containers do."""
+"""Host names, also with `_`: containers have such names."""
 _UNQUOTABLE = re.compile(r'["\\\x00-\x1f\x7f]')
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
-    """Whether a broker can be called so, in its certificate and in addresses. Raises CredentialsError."""
+    """Check a broker's name for its certificate and addresses. Raises CredentialsError."""
     if not hosts:
-        raise CredentialsError("--host: say at least one name or address by which the broker is reached")
+        raise CredentialsError("--host: give at least one name or address of the broker")
     for host in hosts:
         if not (_is_address(host) or _is_name(host)):
             raise CredentialsError(
@@ -26,9 +26,9 @@ def check_hosts(hosts: Sequence[str]) -> None:
 
 
 def port_of(listen: str) -> int:
-    """The port of HOST:PORT, as the broker's configuration has it. Raises CredentialsError when it is none."""
+    """The port of HOST:PORT for the broker's configuration. Raises CredentialsError."""
     try:
-        # A broker takes no host, too, and listens everywhere then.
+        # Without a host a broker listens everywhere.
         host, port = host_and_port(f"localhost{listen}" if listen.startswith(":") else listen)
     except NotAnAddressError:
         host, port = "", 0
@@ -40,7 +40,7 @@ def port_of(listen: str) -> int:
 
 
 def check_at(at: str) -> None:
-    """Whether a folder's name can stand in the files that name it. Raises CredentialsError."""
+    """Check that a folder's name can be written into the files. Raises CredentialsError."""
     if _UNQUOTABLE.search(at):
         raise CredentialsError(
             f"--at {at!r}: must be a folder's name without quotes, backslashes and line ends, /etc/sluice for instance"
@@ -52,10 +52,10 @@ def _is_address(text: str) -> bool:
         ipaddress.ip_address(text)
     except ValueError:
         return False
-    return "%" not in text  # a certificate has no place for a zone
+    return "%" not in text  # a certificate cannot hold a zone
 
 
 def _is_name(text: str) -> bool:
-    """Whether DNS could know it; what ends in a number is an address that was mistyped."""
+    """Whether DNS could resolve it; a name that ends in a number is a mistyped address."""
     labels = text.split(".")
     return len(text) <= NAME_MAX and all(map(_LABEL.fullmatch, labels)) and not labels[-1].isdecimal()

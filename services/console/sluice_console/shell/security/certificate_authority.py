@@ -1,7 +1,7 @@
 """
-Signs certificates: an authority, and what it vouches for. Used by `sluice security` and by deploy/kubernetes.
+Signs certificates with an authority. Used by `sluice security` and by deploy/kubernetes.
 
-ECDSA on P-256, extensions by RFC 5280. It writes no file, and no text of its own holds a key.
+ECDSA on P-256, extensions by RFC 5280. Writes no file; its messages contain no key.
 """
 
 import datetime as dt
@@ -21,7 +21,7 @@ from sluice_console.shell.errors import CommandError
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
 """825 days is the longest that common TLS clients accept of a server."""
 RENEW_DAYS = 30
-"""A kept certificate that ends sooner is made anew."""
+"""A kept certificate that expires sooner is renewed."""
 AS_SERVER, AS_CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 USAGES = {
     Caller.ALLOCATOR: (AS_SERVER,),
@@ -30,11 +30,11 @@ USAGES = {
     Caller.OPERATOR: (AS_CLIENT,),
     Caller.WEB: (AS_CLIENT,),
 }
-"""What a certificate is good for. An agent's is a server's alone: with it nobody can be called."""
+"""Usages of a certificate. An agent's is for a server only: it cannot call others."""
 
 
 class CredentialsError(CommandError):
-    """What was asked for cannot be made. One sentence."""
+    """The requested credentials cannot be made. One sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +52,24 @@ def kept_pair(
     usages: Iterable[x509.ObjectIdentifier],
     now: dt.datetime,
 ) -> KeyPair:
-    """`kept` where it still lasts, is of this authority and says these names; else a new one."""
+    """`kept` if it is still valid, of this authority and for these names; else a new one."""
     return kept if kept is not None and is_good(kept, authority, names, now) else issue(authority, names, usages, now)
 
 
 def is_good(kept: KeyPair, authority: KeyPair, names: Sequence[str], now: dt.datetime) -> bool:
-    """Whether it still lasts, is of this authority and says these names."""
+    """Whether it is still valid, of this authority and for these names."""
     try:
         certificate = x509.load_pem_x509_certificate(kept.certificate)
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate))
         said = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
-        return False  # of another authority, or none of ours
+        return False  # another authority
     lasts = certificate.not_valid_after_utc - now > dt.timedelta(days=RENEW_DAYS)
     return lasts and list(said) == [_alternative(name) for name in names]
 
 
 def check_authority(given: KeyPair, now: dt.datetime) -> None:
-    """Whether somebody's own authority can sign here. Raises CredentialsError."""
+    """Check that a given authority can sign. Raises CredentialsError."""
     try:
         certificate = x509.load_pem_x509_certificate(given.certificate)
         authority = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
@@ -84,12 +84,12 @@ def check_authority(given: KeyPair, now: dt.datetime) -> None:
 
 
 def names_of(certificate: bytes) -> tuple[str, ...]:
-    """The names that a certificate of ours says. Raises CredentialsError."""
+    """The alternative names of one of our certificates. Raises CredentialsError."""
     try:
         found = x509.load_pem_x509_certificate(certificate).extensions
         said = found.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, x509.ExtensionNotFound) as error:
-        raise CredentialsError("the broker's certificate is none that says who it is") from error
+        raise CredentialsError("the broker's certificate has no alternative names") from error
     return tuple(str(name.value) for name in said)
 
 
@@ -99,7 +99,7 @@ def _signer(authority: KeyPair) -> ec.EllipticCurvePrivateKey:
     except (ValueError, TypeError) as error:
         raise CredentialsError("the key of the authority is no PEM key without a password") from error
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise CredentialsError("the key of the authority is not an EC key, and only such are used here")
+        raise CredentialsError("the key of the authority is not an EC key")
     return signer
 
 
@@ -136,11 +136,11 @@ def issue(
     *,
     lasts: dt.timedelta = dt.timedelta(days=SERVER_DAYS),
 ) -> KeyPair:
-    """A new certificate with these DNS names (or IP addresses), for these extended usages. Raises CredentialsError."""
+    """A new certificate with these DNS names or IP addresses, and these extended usages. Raises CredentialsError."""
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     signer = _signer(authority)
     key = ec.generate_private_key(ec.SECP256R1())
-    # The names of nodes are longer than a subject may be: who somebody is, is in the alternative names alone.
+    # Node names may be longer than a subject allows: the identity is in the alternative names alone.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sluice")])
     certificate = (
         _certificate(subject, issuer.subject, key.public_key(), now, lasts)

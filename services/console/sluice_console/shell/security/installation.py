@@ -1,9 +1,10 @@
 """
-The credentials of an installation without Kubernetes, in a folder: authorities, a broker's files, everybody's files.
+The credentials of an installation without Kubernetes, in a folder: authorities, the broker's files, and each member's
+files.
 
-Users are known to the broker by their certificates, so its list of users holds nothing secret, and a node is added or
-forgotten by that list alone. Three authorities: for brokers, for their users, and for gRPC, for none of the three kinds
-of certificate may pass for another. deploy/kubernetes/credentials.py makes the Secrets of a cluster.
+The broker knows users by their certificates, so its list of users holds nothing secret, and adding or removing a node
+changes that list alone. Three authorities, for brokers, users and gRPC, because no certificate of one kind may pass for
+another. deploy/kubernetes/credentials.py makes the Secrets of a cluster.
 """
 
 import datetime as dt
@@ -36,9 +37,9 @@ AUTHORITIES, BROKER = "authorities", "broker"
 KINDS = {"bus": "Sluice bus", "users": "Sluice bus users", "rpc": "Sluice gRPC"}
 TLS, USERS_CA, USERS, CONFIG = "tls.pem", "users-ca.crt", "users.conf", "nats-server.conf"
 UNDER_WAY = "rotation"
-"""Which step of a rotation is being gone: it is there until all of that step is written."""
+"""The rotation step in progress: present until all of that step is written."""
 FOLDERS = (AUTHORITIES, BROKER, NODES, *(member.folder for member in members(())))
-"""All that is made."""
+"""Everything that is created."""
 LISTEN = "127.0.0.1:4222"
 _SAYS_LISTEN, _SAYS_AT = r'^\s*listen\s*[:=]\s*"([^"]+)"', rf'^\s*cert_file\s*[:=]\s*"(.*)/{re.escape(TLS)}"'
 
@@ -52,22 +53,22 @@ ROTATION = (
 @dataclass(frozen=True, slots=True)
 class InstallationOptions:
     """
-    What the settings in the files shall say: where the broker listens, and where the files will lie.
+    Settings in the files: where the broker listens, and where the files are installed.
 
-    None is what was said when the folder was made, and then what is usual.
+    None keeps the values of `init`, and the defaults without.
     """
 
     listen: str | None = None
     at: str | None = None
-    """The folder with a member's files on its machine; that in which they are made when empty."""
+    """The folder of a member's files on its machine; the folder they are created in if empty."""
 
     @property
     def is_said(self) -> bool:
-        """Whether anything was."""
+        """Whether anything was given."""
         return self.listen is not None or self.at is not None
 
     def check(self) -> None:
-        """Raises CredentialsError for what cannot be so."""
+        """Raises CredentialsError for invalid values."""
         if self.listen is not None:
             port_of(self.listen)
         if self.at is not None:
@@ -76,7 +77,7 @@ class InstallationOptions:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """One folder. Every method leaves what is still good as it is."""
+    """One folder. Every method keeps what is still valid."""
 
     folder: KeyFolder
     now: dt.datetime
@@ -91,9 +92,9 @@ class Installation:
         force: bool,
     ) -> None:
         """
-        Make everything. `hosts`: what clients call the broker.
+        Create everything. `hosts`: names of the broker.
 
-        Raises CredentialsError; for what was said wrongly before anything that is there is removed.
+        Raises CredentialsError; for invalid arguments before anything is removed.
         """
         check_hosts(hosts)
         where.check()
@@ -111,16 +112,16 @@ class Installation:
 
     def add(self, nodes: Sequence[str], where: InstallationOptions) -> None:
         """
-        Add nodes; one that is there keeps what it has, but for settings when `where` says something.
+        Add nodes; existing ones keep their files, except for settings given in `where`.
 
         Raises CredentialsError.
         """
         where.check()
         asked, hosts, whole = _members([*self.nodes(), *nodes]), self._hosts(), InstallationOptions(*self._whole(where))
-        self._lay(asked, hosts, whole, anew=nodes if where.is_said else ())
+        self._lay(asked, hosts, whole, rewritten=nodes if where.is_said else ())
 
     def forget(self, nodes: Sequence[str]) -> None:
-        """Forget nodes: the broker lets their agents in no more. Raises CredentialsError."""
+        """Remove nodes: the broker rejects their agents after its reload. Raises CredentialsError."""
         there = self.nodes()
         missing = [node for node in nodes if node not in there]
         if missing:
@@ -131,14 +132,14 @@ class Installation:
         self._lay(_members(self.nodes()), hosts, InstallationOptions())
 
     def renew(self, *, everything: bool) -> None:
-        """Make certificates anew in their last 30 days, or all of them. Raises CredentialsError."""
+        """Renew certificates in their last 30 days, or all. Raises CredentialsError."""
         self._lay(_members(self.nodes()), self._hosts(), InstallationOptions(), renew=everything)
 
     def rotate(self) -> int:
-        """One of the three steps to other authorities, and which it was (1 to 3). Raises CredentialsError."""
+        """Take one of the three steps to new authorities; returns which (1 to 3). Raises CredentialsError."""
         hosts, asked = self._hosts(), _members(self.nodes())
         step = self._step()
-        self.folder.write(f"{AUTHORITIES}/{UNDER_WAY}", str(step))  # one that is broken off is gone from its beginning
+        self.folder.write(f"{AUTHORITIES}/{UNDER_WAY}", str(step))  # an interrupted step is repeated from its start
         if step == 1:
             self._make_next()
         elif step == 2:
@@ -151,7 +152,7 @@ class Installation:
         return step
 
     def _step(self) -> int:
-        """Which step is to be gone: that which was broken off, or the next one."""
+        """The step to take: the interrupted one, or the next one."""
         under_way = self.folder.read(f"{AUTHORITIES}/{UNDER_WAY}")
         if under_way in {b"1", b"2", b"3"}:
             return int(under_way)
@@ -169,7 +170,7 @@ class Installation:
     def _put_next_first(self) -> None:
         for kind in KINDS:
             if self.folder.read(f"{AUTHORITIES}/next-{kind}.crt") is None:
-                continue  # done before it was broken off
+                continue  # done before the interruption
             old, new = self._authority(kind), self._authority(f"next-{kind}")
             if self.folder.read(f"{AUTHORITIES}/previous-{kind}.crt") is None:
                 self.folder.write(f"{AUTHORITIES}/previous-{kind}.crt", old.certificate)
@@ -180,7 +181,7 @@ class Installation:
             self.folder.remove(f"{AUTHORITIES}/next-{kind}.key")
 
     def nodes(self) -> list[str]:
-        """That have credentials."""
+        """Nodes that have credentials."""
         return self.folder.folders(NODES)
 
     # -- laying files ---------------------------------------------------------------------------------------------
@@ -192,9 +193,9 @@ class Installation:
         where: InstallationOptions,
         *,
         renew: bool = False,
-        anew: Collection[str] = (),
+        rewritten: Collection[str] = (),
     ) -> None:
-        """`anew` are nodes whose settings are written although there are some."""
+        """`rewritten` are nodes whose existing settings are rewritten."""
         bus, users, rpc = (self._authority(kind) for kind in KINDS)
         self._keep(f"{BROKER}/{TLS}", bus, hosts, (AS_SERVER, AS_CLIENT), renew=renew)
         self.folder.write(f"{BROKER}/{USERS_CA}", self._bundle("users"))
@@ -208,7 +209,7 @@ class Installation:
                 self._keep(f"{member.folder}/{RPC}", rpc, (member.rpc_name,), usages, renew=renew)
                 self.folder.write(f"{member.folder}/{RPC_CA}", self._bundle("rpc"))
             settings = f"{member.folder}/{ENVIRONMENT}"
-            if member.node in anew or self.folder.read(settings) is None:
+            if member.node in rewritten or self.folder.read(settings) is None:
                 self.folder.write(settings, self._environment(member, hosts[0], where))
 
     def _environment(self, member: CredentialHolder, host: str, where: InstallationOptions) -> str:
@@ -217,7 +218,7 @@ class Installation:
         return member.environment(url, self._at(member.folder, at))
 
     def _whole(self, where: InstallationOptions) -> tuple[str, str]:
-        """With what `create` was told where nothing is said: the broker's configuration has it. CredentialsError."""
+        """The values of `create` from the broker's configuration, where none are given. Raises CredentialsError."""
         if where.listen is not None and where.at is not None:
             return where.listen, where.at
         config = (self.folder.read(f"{BROKER}/{CONFIG}") or b"").decode(errors="replace")
@@ -225,12 +226,12 @@ class Installation:
         if listen is None or lies is None:
             raise CredentialsError(
                 f"{self.folder.root / BROKER / CONFIG} does not say where the broker listens and where files lie, as "
-                "`sluice security init` wrote it; say both: sluice security add-node --listen HOST:PORT --at FOLDER"
+                "`sluice security init` wrote it; give both: sluice security add-node --listen HOST:PORT --at FOLDER"
             )
         at = lies[1]
         everybodys = f"={at}/{BUS}\n".encode() in (self.folder.read(f"{Role.ALLOCATOR.value}/{ENVIRONMENT}") or b"")
         if PurePosixPath(at).name == BROKER and not everybodys:
-            at = ""  # nothing was said: each one's lie in its own folder
+            at = ""  # not given: each one's files are in its own folder
         return where.listen or listen[1], at if where.at is None else where.at
 
     def _keep(
@@ -253,7 +254,7 @@ class Installation:
         return KeyPair(certificate, key)
 
     def _bundle(self, kind: str) -> bytes:
-        """Who is believed: the authority, and while it is being changed the other one too."""
+        """The trusted certificates: the authority, and during a rotation the other one, too."""
         found = [self.folder.read(f"{AUTHORITIES}/{which}{kind}.crt") for which in ("", "next-", "previous-")]
         return b"".join(each for each in found if each is not None)
 
@@ -303,7 +304,7 @@ include "{USERS}"
 
 
 def given_authority(certificate: Path | None, key: Path | None) -> KeyPair | None:
-    """Somebody's own authority. Raises CredentialsError."""
+    """A given authority. Raises CredentialsError."""
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:

@@ -1,4 +1,4 @@
-"""A folder of keys: files of mode 0600 in folders of 0700, each complete at every moment, none readable by others."""
+"""A folder of keys: files of mode 0600 in folders of 0700, each complete at every moment."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ class KeyFolder:
 
     def create(self, *, replace: tuple[str, ...] = ()) -> None:
         """
-        Make it, or take an empty one; `replace` are the entries that may be there, and are removed.
+        Create it, or take an empty one; `replace` are the entries that may exist, and are removed.
 
         Raises CredentialsError.
         """
@@ -45,7 +45,7 @@ class KeyFolder:
         draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
         data = content.encode() if isinstance(content, str) else content
         try:
-            for folder in reversed(path.relative_to(self.root).parents):  # `parents=True` would not heed the mode
+            for folder in reversed(path.relative_to(self.root).parents):  # `parents=True` would ignore the mode
                 (self.root / folder).mkdir(mode=0o700, exist_ok=True)
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
@@ -57,7 +57,7 @@ class KeyFolder:
             raise _cannot(path, error) from error
 
     def read(self, name: str) -> bytes | None:
-        """A file, or None for none. Raises CredentialsError for one that others may read, too."""
+        """A file, or None. Raises CredentialsError for one that other users may read."""
         path = self.root / name
         try:
             with path.open("rb") as file:
@@ -70,7 +70,7 @@ class KeyFolder:
             raise _cannot(path, error) from error
 
     def remove(self, name: str) -> None:
-        """A file or a folder, where it is there. Raises CredentialsError."""
+        """Remove a file or a folder, if it exists. Raises CredentialsError."""
         path = self.root / name
         try:
             if path.is_dir():
@@ -81,7 +81,7 @@ class KeyFolder:
             raise _cannot(path, error) from error
 
     def folders(self, name: str) -> list[str]:
-        """The folders in a folder; none where it is not there. Raises CredentialsError."""
+        """The folders in a folder; none if it is missing. Raises CredentialsError."""
         path = self.root / name
         try:
             return sorted(each.name for each in path.iterdir() if each.is_dir())

@@ -1,4 +1,4 @@
-"""`sluice simulate -f FILE`: what would become of the pods of a manifest on the live fleet, which is not touched."""
+"""`sluice simulate -f FILE`: predicts the outcome of a manifest's pods on the live fleet, which is not changed."""
 
 import sys
 from collections.abc import Sequence
@@ -39,22 +39,22 @@ LIMITS = ManifestLimits()
 
 
 class NotReadableError(Exception):
-    """A manifest cannot be read. One sentence."""
+    """An unreadable manifest. One sentence."""
 
 
 async def simulate(url: str, files: Sequence[str], *, admission: Path | None = None, form: OutputFormat) -> int:
     """
-    Ask for every pod of these files (`-` is standard input). Returns the exit code. `admission` is the settings file of
-    the cluster's pod-watcher; without one its owner has set nothing.
+    Simulate every pod of these files (`-` is standard input). Returns the exit code.
 
-    0: all would be bound now, or ask for nothing; 5: one would wait; 6: one would be refused. Raises BusError.
+    `admission` is the settings file of the cluster's pod-watcher; without one the defaults apply. 0: all would be bound
+    now, or request nothing; 5: one would wait; 6: one would be refused. Raises BusError.
     """
     try:
         if files.count(STANDARD_INPUT) > 1:
             raise NotReadableError("standard input can be read once: name - once")
         cluster = ClusterAdmission(_rules(admission)) if admission is not None else ClusterAdmission()
         texts = [(file, _text(file)) for file in files]
-        # A text that is none is said before anybody is asked.
+        # An unreadable text is reported before the allocator is asked.
         found = [pod for file, text in texts for pod in _manifests(file, text, ANY_COUNT, cluster)]
         cluster = cluster.with_namespaces(pod.defines for pod in found if isinstance(pod.defines, Namespace))
         async with connected(url) as bus, allocator(bus) as asked:
@@ -80,7 +80,7 @@ async def simulate(url: str, files: Sequence[str], *, admission: Path | None = N
 
 
 def exit_code(document: SimulatedDocument) -> int:
-    """The worst of the answers."""
+    """The exit code of the worst answer."""
     answers = {pod.answer for pod in document.pods}
     if "refused" in answers:
         return EXIT_WOULD_BE_REFUSED
@@ -102,7 +102,7 @@ def _text(file: str) -> str:
 
 
 def _rules(path: Path) -> AdmissionConfig:
-    """What the table `[pod-watcher]` says of admission; its other settings are left to the pod-watcher itself."""
+    """The admission settings in the table `[pod-watcher]`; the pod-watcher checks the others itself."""
     try:
         table = parse_toml(_text(str(path))).get("pod-watcher")
         if not isinstance(table, dict):
@@ -120,7 +120,7 @@ def _manifests(file: str, text: str, limits: RequestLimits, cluster: ClusterAdmi
 
 
 async def _devices_max(asked: AllocatorServiceStub) -> int:
-    """How many devices a pod may ask for, as the allocator is configured: it says so with every answer."""
+    """Maximum of devices per pod, as the allocator is configured: every answer has it."""
     about = await asked.Simulate(pb.SimulateRequest(containers=[pb.ContainerAsk(name="any")]))
     return about.devices_max or ANY_COUNT.max_gpus_per_node
 

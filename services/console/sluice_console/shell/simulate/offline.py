@@ -1,4 +1,4 @@
-"""`sluice simulate` without a cluster: this process becomes the allocator's own simulation, which does the rest."""
+"""`sluice simulate` without a cluster: this process becomes the allocator's simulation."""
 
 import os
 import sys
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NoReturn
 
 PROGRAM = "sluice_allocator.offline"
-"""Run as a program: services meet nowhere in Python."""
+"""Run as a program: services do not import each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineRun:
-    """What to simulate: the files, and how."""
+    """The files to simulate, and the options."""
 
     fleet: Path
     workload: Path
@@ -24,7 +24,7 @@ class OfflineRun:
 
 
 def become_simulation(run: OfflineRun) -> NoReturn:
-    """Carry on as the simulation, with these streams; its exit code is this command's (2: something given is wrong)."""
+    """Become the simulation, with these streams and its exit code (2: an invalid input)."""
     command = [sys.executable, "-m", PROGRAM]
     command += [f"--fleet={run.fleet}", f"--workload={run.workload}", f"--out={run.out}", f"--seed={run.seed}"]
     command += [f"--placement={run.placement}"] if run.placement is not None else []

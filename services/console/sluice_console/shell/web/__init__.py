@@ -1,1 +1,1 @@
-"""The web page's server: brings the rows of `sluice_console.core.web` to browsers, and decides nothing about them."""
+"""The web page's server: sends the rows of `sluice_console.core.web` to browsers."""

@@ -1,7 +1,7 @@
 """
-What the page's server answers: the page, its stream, and some questions in JSON. It shows; nothing is changed here.
+The page's server: the page, its event stream, and some queries in JSON. Read-only.
 
-Every answer has the headers that keep others' pages out, and says of data that it must not be kept.
+Every answer has the headers that keep pages of other origins out; data is marked as not to be cached.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ SECURITY = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-"""On every answer. No inline script or style is allowed, and nothing from elsewhere."""
+"""On every answer. No inline script or style, nothing from other origins."""
 NO_STORE = {"cache-control": "no-store"}
 NODES_AT_ONCE = 25
-"""Nodes whose part of the map is made before others get their turn."""
+"""Nodes mapped before other tasks run."""
 FORMS = ("sluice", "backendai")
 _DATA = "/api/"
 
@@ -68,7 +68,7 @@ def problem(status: int, message: str) -> Response:
 def make_app(
     board: Board, hub: Hub, stories: Stories, hosts: Collection[str] = (), usages: Usages | None = None
 ) -> ASGIApp:
-    """The whole server as an ASGI application. `hosts` are names that lead here, besides `localhost` and addresses."""
+    """The ASGI application. `hosts` are further names of this server besides `localhost` and addresses."""
     answers = _Answers(board, hub, stories, usages or Usages())
     routes = [
         Route("/", answers.page),
@@ -94,7 +94,7 @@ async def _not_found(request: Request, _: Exception) -> Response:
 
 
 class _Answers:
-    """The questions that need the board."""
+    """The queries that need the board."""
 
     def __init__(self, board: Board, hub: Hub, stories: Stories, usages: Usages) -> None:
         self._board = board
@@ -103,7 +103,7 @@ class _Answers:
         self._stories = stories
         self._files = PageFiles(STATIC)
         self._mapping = asyncio.Semaphore(1)
-        """A map of the whole fleet is made by one at a time; the others wait."""
+        """One map of the whole fleet is made at a time."""
 
     async def page(self, request: Request) -> Response:
         return self._file(request, "index.html")
@@ -176,16 +176,16 @@ class _Answers:
 
 
 class Guard:
-    """Lets through what may be asked (`sluice_console.core.web.request_check`), and adds headers to every answer."""
+    """Refuses what may not be asked (`sluice_console.core.web.request_check`), and adds headers to every answer."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
-        """Stand before `app`."""
+        """Wrap `app`."""
         self._app = app
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or refuse."""
-        if scope["type"] != "http":  # uvicorn is told to speak nothing else
+        if scope["type"] != "http":  # uvicorn is configured for nothing else
             raise AssertionError(scope["type"])
         headers = Headers(scope=scope)
         path = unquote(scope["path"])

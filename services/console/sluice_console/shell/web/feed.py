@@ -1,7 +1,7 @@
 """
-Keeps the board current from the bus, and tells the hub: for as long as it runs, with or without a broker.
+Keeps the board current from the bus and notifies the hub, with or without a broker.
 
-Changes are collected for a moment, so that a storm of words about one node is one change of its rows.
+Changes are batched for a moment, so that a burst about one node rebuilds its rows once.
 """
 
 import asyncio
@@ -18,32 +18,32 @@ from sluice_console.shell.process.broker_storage import trouble_at
 from sluice_console.shell.web.hub import Hub
 
 COLLECT_S = 0.1
-"""No browser hears of changes more often: ten times a second is more than eyes follow."""
+"""Minimum between two updates of browsers: faster changes cannot be seen."""
 LOOK_S = 0.5
-"""How often it is asked whether there is still a broker, while nothing is heard."""
+"""How often the broker is checked while the bus is silent."""
 ASK_BROKER_S = 2.0
 """How often the broker is asked whether it can store."""
 ROWS_AT_ONCE = 25
-"""Nodes and requests whose rows are made before others get their turn: some milliseconds."""
+"""Nodes and requests rebuilt before other tasks run: some milliseconds."""
 
 
 class HasConnection(Protocol):
-    """What is asked of the bus here."""
+    """What this needs of the bus."""
 
     @property
     def connected(self) -> bool:
-        """Whether there is a server at the other end."""
+        """Whether a server is connected."""
 
     @property
     def unread_s(self) -> float:
-        """For how long already one of its streams cannot be read."""
+        """For how long one of its streams has been unreadable."""
 
 
 class Feed:
     """From the bus to the board to the hub."""
 
     def __init__(self, board: Board, hub: Hub) -> None:
-        """Begin with nothing heard."""
+        """Start empty."""
         self._board = board
         self._hub = hub
         self._news = asyncio.Event()
@@ -56,7 +56,7 @@ class Feed:
         self._asked_at_s = -math.inf
 
     async def run(self, url: str) -> None:
-        """Follow the bus at `url` until cancelled; wait for it while it is not there. Raises BusError."""
+        """Follow the bus at `url` until cancelled; wait while it is away. Raises BusError."""
         self._url = url
         await self._tell("connecting", "")
         async with connected(url, within_s=None) as bus, following(bus, self._heard) as live:
@@ -98,14 +98,14 @@ class Feed:
         return ("live", "") if live.caught_up else ("reading", "")
 
     async def _ask_broker(self) -> None:
-        """Whether a broker of this machine can store; of others that is not known here."""
+        """Whether a local broker can store; unknown for others."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._asked_at_s >= ASK_BROKER_S:
             self._asked_at_s = now_s
             self._trouble = await trouble_at(self._url)
 
     async def _tell(self, state: BusState, message: str) -> None:
-        """Bring board and browsers up to date, in turns with everybody else."""
+        """Update board and browsers, yielding to other tasks."""
         if self._told != (state, message):
             if self._told is None or self._told[0] != state:
                 self._since = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,8 +1,8 @@
 """
-Brings every change of the rows to every browser that watches, each at its own pace, none at the cost of another.
+Sends every change of the rows to every browser, at each one's pace.
 
-A change is written as text once, for all. Who does not take what waits for him is left out, and begins again with the
-whole picture: nothing is kept for ever, and nobody is told a part.
+A change is serialized once. A browser that does not read is dropped and starts again with the whole picture, so memory
+is bounded and no browser has a partial state.
 """
 
 import asyncio
@@ -14,22 +14,22 @@ import msgspec
 from sluice_console.core.web.board import Board, BoardChange
 
 CLIENTS_MAX = 64
-"""Browsers that watch at once. Each costs a connection, and at most WAITING_BYTES_MAX."""
+"""Browsers at once. Each costs a connection, and at most WAITING_BYTES_MAX."""
 WAITING_BYTES_MAX = 4 * 1024 * 1024
-"""What may wait for one of them: a minute of a large fleet's changes, or one storm."""
+"""Bytes queued per browser: a minute of a large fleet's changes, or one burst."""
 PART_BYTES = 128 * 1024
-"""The picture is sent in parts of about this size, so that a page begins to show before it has all."""
+"""Size of a picture's parts, so that a page shows something early."""
 
 
 class TooManyClientsError(Exception):
-    """CLIENTS_MAX watch already."""
+    """CLIENTS_MAX browsers are connected already."""
 
 
 class BrowserClient:
-    """One browser that watches: the parts of the picture, then each change. Made by `Hub.join`."""
+    """One browser: the parts of the picture, then each change. Made by `Hub.join`."""
 
     def __init__(self, picture: Iterator[bytes]) -> None:
-        """`picture` is what everything after it is a change to."""
+        """Every later event is a change to `picture`."""
         self._picture = picture
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
@@ -37,7 +37,7 @@ class BrowserClient:
         self.is_over = False
 
     def offer(self, event: bytes) -> None:
-        """Let an event wait for it; too much that waits ends it."""
+        """Queue an event; too many queued bytes end the client."""
         self._bytes += len(event)
         if self._bytes > WAITING_BYTES_MAX:
             self.end()
@@ -46,13 +46,13 @@ class BrowserClient:
         self._news.set()
 
     def end(self) -> None:
-        """It gets nothing more."""
+        """End the client."""
         self.is_over = True
         self._waiting.clear()
         self._news.set()
 
     async def next(self) -> bytes | None:
-        """The next event, as soon as there is one; None when there will be none."""
+        """The next event; None after the end."""
         part = next(self._picture, None)
         if part is not None:
             return None if self.is_over else part
@@ -67,20 +67,20 @@ class BrowserClient:
 
 
 class Hub:
-    """All browsers that watch one board."""
+    """All browsers of one board."""
 
     def __init__(self, board: Board, *, clients_max: int = CLIENTS_MAX) -> None:
-        """Nobody watches yet."""
+        """Start without browsers."""
         self._board = board
         self._clients_max = clients_max
         self._clients: set[BrowserClient] = set()
 
     def __len__(self) -> int:
-        """How many watch."""
+        """Number of browsers."""
         return len(self._clients)
 
     def join(self) -> BrowserClient:
-        """One more. Raises TooManyClientsError."""
+        """Add a browser. Raises TooManyClientsError."""
         if len(self._clients) >= self._clients_max:
             raise TooManyClientsError
         client = BrowserClient(_parts(*self._board.picture()))
@@ -88,31 +88,31 @@ class Hub:
         return client
 
     def leave(self, client: BrowserClient) -> None:
-        """It watches no longer."""
+        """Remove a browser."""
         client.end()
         self._clients.discard(client)
 
     def tell(self, change: BoardChange) -> None:
-        """Everybody hears of it."""
+        """Send to every browser."""
         if self._clients:
             event = event_of("change", {"revision": change.revision, "rows": change.rows, "gone": change.gone})
             for client in self._clients:
                 client.offer(event)
 
     def close(self) -> None:
-        """Nobody watches any longer, and nobody may begin to."""
+        """End all browsers, and accept no more."""
         self._clients_max = 0
         for client in self._clients:
             client.end()
 
 
 def event_of(name: str, data: object) -> bytes:
-    """One event of a stream (HTML, "server-sent events"): JSON has no line breaks of its own."""
+    """One server-sent event (HTML): JSON has no line breaks of its own."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(data))
 
 
 def _parts(revision: int, rows: list[tuple[str, msgspec.Raw]]) -> Iterator[bytes]:
-    """The picture as events, made as they are taken: the first one begins it, the last one says `complete`."""
+    """The picture as events, made lazily: the first has `first`, the last `complete`."""
     part: dict[str, msgspec.Raw] = {}
     size = 0
     first = True

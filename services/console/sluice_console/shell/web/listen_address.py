@@ -1,4 +1,4 @@
-"""Where the page is served: addresses as people write them, and sockets that are taken. Serves nothing."""
+"""Where the page is served: parses addresses and takes sockets."""
 
 import socket
 
@@ -12,11 +12,11 @@ BACKLOG = 128
 
 
 class NotServedError(CommandError):
-    """The page cannot be served there. The message says why."""
+    """The page cannot be served there; the message says why."""
 
 
 class NotAnAddressError(NotServedError):
-    """What was given is no address."""
+    """An invalid address."""
 
     exit_code = EXIT_USAGE
 
@@ -44,7 +44,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def name_of_host(name: str) -> str:
-    """A name that leads here, as `Host` is compared with it. Raises NotAnAddressError for what no browser sends."""
+    """A further name of this server, as compared with `Host`. Raises NotAnAddressError for what no browser sends."""
     found = host_name(name)
     if not found or ":" in name:
         raise NotAnAddressError(
@@ -54,7 +54,7 @@ def name_of_host(name: str) -> str:
 
 
 def url_of(host: str, port: int) -> str:
-    """What to type into a browser on this machine."""
+    """The URL for a browser on this machine."""
     return f"http://{joined('127.0.0.1' if host in EVERYWHERE else host, port)}/"
 
 

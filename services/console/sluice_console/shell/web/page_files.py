@@ -1,8 +1,7 @@
 """
-The page's own files, read once and answered from memory: some dozens of KiB, and nothing else can be asked for.
+The page's own files, read once and served from memory: some dozens of KiB.
 
-Starlette's static files look at the disk for each answer, in threads: ten times the work, which is what a person waits
-for when the page opens.
+Starlette's static files stat the disk in threads for each answer: ten times the work, noticeable when the page opens.
 """
 
 import hashlib
@@ -18,7 +17,7 @@ KINDS: Mapping[str, str] = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""By suffix. Other files are no part of the page."""
+"""By suffix. Other files are not served."""
 
 
 class PageFiles:
@@ -29,12 +28,12 @@ class PageFiles:
         self._files = dict(_read(folder))
 
     def answer(self, request: Request, name: str) -> Response | None:
-        """The file, or that the browser's is the same still; None when there is none of that name."""
+        """The file, or 304 if the browser has it; None if there is none of that name."""
         found = self._files.get(name)
         if found is None:
             return None
         content, kind, tag = found
-        headers = {"cache-control": "no-cache", "etag": tag}  # asked about each time, sent when it has changed
+        headers = {"cache-control": "no-cache", "etag": tag}  # revalidated each time, sent when changed
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
         return Response(content, media_type=kind, headers=headers)

@@ -1,4 +1,4 @@
-"""`sluice web`: serves the page of a running system until Ctrl-C. Reads the bus, and writes nothing there."""
+"""`sluice web`: serves the page of a running system until Ctrl-C. Read-only."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ async def web(url: str, address: str, hosts: Collection[str]) -> int:
     """
     Serve the page at `address` from the broker at `url`, also while that is away; end at SIGINT or SIGTERM.
 
-    Raises NotServedError, and BusError where waiting would not help.
+    Raises NotServedError, and BusError if waiting would not help.
     """
     names = frozenset(map(name_of_host, hosts))
     taken = listen(address)
@@ -29,7 +29,7 @@ async def web(url: str, address: str, hosts: Collection[str]) -> int:
     stop = asyncio.Event()
     with _on_signal(stop):
         async with serving(make_app(board, hub, Stories(url), names), hub, taken):
-            with contextlib.suppress(OSError):  # its reader is gone, or the disk is full that it goes to
+            with contextlib.suppress(OSError):  # its reader has gone, or its disk is full
                 sys.stdout.write(f"the page is at {url_of(*taken.getsockname()[:2])} (Ctrl-C stops it)\n")
                 sys.stdout.flush()
             feeding = asyncio.ensure_future(feed.run(url))

@@ -1,8 +1,8 @@
 """
-Runs the page's server in this process, on a socket that is taken already.
+Runs the page's server in this process on an open socket; the caller handles signals.
 
-Signals belong to whoever runs us. Connections are limited in number, and each in how long it may say nothing, and in
-how long it may leave what it asked for: uvicorn closes one only when it has taken everything.
+Connections are limited in number, in how long they may stay silent, and in how long they may leave an answer unread:
+uvicorn closes a connection only after everything was read.
 """
 
 import asyncio
@@ -20,21 +20,21 @@ from sluice_console.shell.web.hub import Hub
 from sluice_console.shell.web.stream import TAKE_WITHIN_S
 
 CONNECTIONS_MAX = 256
-"""Open at once: a browser has up to six, one of them its stream."""
+"""Connections at once: a browser has up to six, one of them its stream."""
 ASK_WITHIN_S = 10.0
-"""How long a connection may take to say what it wants."""
+"""Seconds within which a connection has to send its request."""
 ASKING_BYTES_MAX = 16 * 1024
 LOOKS = 10
-"""How often within TAKE_WITHIN_S it is looked whether a connection takes anything."""
+"""How often within TAKE_WITHIN_S a connection's progress is checked."""
 _ACKED_AT, _ACKED_BYTES = 120, 8
-"""Where the kernel's `struct tcp_info` (Linux) counts what the other side has acknowledged."""
+"""Offset of the acknowledged bytes in the kernel's `struct tcp_info` (Linux)."""
 STOP_WITHIN_S = 2.0
-"""How long answers may take to end when the server does."""
+"""Seconds for open answers when the server stops."""
 
 
 @asynccontextmanager
 async def serving(app: ASGIApp, hub: Hub, taken: socket.socket) -> AsyncIterator[None]:
-    """Answer at `taken` for the time of the context; end within STOP_WITHIN_S and a little."""
+    """Serve at `taken` during the context; ends within about STOP_WITHIN_S."""
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
@@ -65,27 +65,27 @@ async def serving(app: ASGIApp, hub: Hub, taken: socket.socket) -> AsyncIterator
 
 
 class _Server(uvicorn.Server):
-    """One that leaves signals alone."""
+    """Uvicorn's server without its signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Whoever runs us hears them."""
+        """The caller handles signals."""
         yield
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection: closed when there are too many, when it does not ask in time, or when it takes no answer."""
+    """One connection: closed if there are too many, if it sends no request in time, or if it reads no answer."""
 
     _asking: asyncio.TimerHandle | None = None
     _looking: asyncio.TimerHandle | None = None
     _left_bytes = 0
-    """What of its answers was still with us at the last look, and how much the other side had acknowledged then."""
+    """Unsent bytes of its answers at the last check, and the bytes acknowledged by then."""
     _acked = b""
     _took_at = 0.0
-    """When it was seen last that it takes something, or has nothing to take."""
+    """When it last made progress, or had nothing to read."""
 
     def connection_made(self, transport: Any) -> None:
-        """It begins."""
+        """The connection opens."""
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS_MAX:
             transport.abort()
@@ -95,7 +95,7 @@ class BoundedProtocol(H11Protocol):
         self._look_again()
 
     def data_received(self, data: bytes) -> None:
-        """A part of what it asks: of a further question, too, which uvicorn waits for as long as it takes."""
+        """Part of a request, also of a later one, for which uvicorn waits without limit."""
         super().data_received(data)
         if self._is_answered():
             self._end_waiting()
@@ -108,7 +108,7 @@ class BoundedProtocol(H11Protocol):
 
     def _has_asked(self) -> None:
         self._asking = None
-        if not self._is_answered():  # no question has come whole
+        if not self._is_answered():  # no complete request yet
             self.transport.abort()
 
     def _is_answered(self) -> bool:
@@ -124,7 +124,7 @@ class BoundedProtocol(H11Protocol):
         self._looking = asyncio.get_running_loop().call_later(TAKE_WITHIN_S / LOOKS, self._look)
 
     def _look(self) -> None:
-        """Also at one that was closed: it stays, with all that it has not taken, until that is gone."""
+        """Also for a closed one: it stays until its unread data is gone."""
         now = asyncio.get_running_loop().time()
         left_bytes, acked = self.transport.get_write_buffer_size(), _acked(self.transport)
         if not left_bytes or left_bytes < self._left_bytes or acked != self._acked:
@@ -136,7 +136,7 @@ class BoundedProtocol(H11Protocol):
         self._look_again()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It ends."""
+        """The connection ends."""
         self._end_waiting()
         if self._looking is not None:
             self._looking.cancel()
@@ -145,9 +145,9 @@ class BoundedProtocol(H11Protocol):
 
 def _acked(transport: Any) -> bytes:
     """
-    How much the other side has acknowledged, as the kernel counts it; empty where it does not.
+    Bytes acknowledged by the client, as the kernel counts them; None if it does not.
 
-    A slow reader is seen here long before the kernel takes more of us, which it does by the megabyte.
+    Shows a slow reader long before the send buffer fills, which takes megabytes.
     """
     try:
         told = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)

@@ -1,7 +1,7 @@
 """
-The page beside a running `sluice up`: a process of its own, so that whatever becomes of it, the system does not mind.
+The page beside a running `sluice up`, as a process of its own, so that its failures do not affect the system.
 
-Knows how it is started; who starts it watches it, too.
+Only knows how it is started; the starter supervises it.
 """
 
 import os
@@ -15,20 +15,20 @@ from sluice_console.shell.web.listen_address import NotServedError, host_and_por
 
 NAME = "web page"
 PORT = 8617
-"""Where the page is unless somebody else is there already: so that it stays in the browser's memory."""
+"""The usual port, so that a browser's stored address stays valid."""
 OFF = "off"
 
 
 @dataclass(slots=True)
 class HeldAddress:
-    """Where the page will be. The port is held until `release`, so that nobody gets it while all else starts."""
+    """Address of the page. The port is held until `release`, so that it stays free while the system starts."""
 
     address: str
-    """HOST:PORT; empty when no page is wanted."""
+    """HOST:PORT; empty if no page is wanted."""
     held: socket.socket | None = None
 
     def release(self) -> None:
-        """Let the page's own process have it."""
+        """Release the port for the page's own process."""
         if self.held is not None:
             self.held.close()
             self.held = None
@@ -36,8 +36,8 @@ class HeldAddress:
 
 def take(wanted: str) -> HeldAddress:
     """
-    A place for the page: what was wanted (port 0 is any free one), or the usual port, or a free one where that is
-    taken; none when that is wanted. Raises NotServedError.
+    Reserve an address: the wanted one (port 0 is any free one), else the usual port, else a free one; none if no page
+    is wanted. Raises NotServedError.
     """
     if wanted == OFF:
         return HeldAddress("")
@@ -55,11 +55,11 @@ def _taken(held: socket.socket) -> HeldAddress:
 
 
 def page_at(address: str) -> str:
-    """The address as it is typed into a browser."""
+    """The address as typed into a browser."""
     return url_of(*host_and_port(address))
 
 
 def child(nats_url: str, address: str, logs: Path) -> ChildSpec:
-    """How the page's server is run."""
+    """How the page's server is started."""
     command = (sys.executable, "-m", "sluice_console", "web", "--server", nats_url, "--listen", address)
     return ChildSpec(NAME, command, dict(os.environ), logs / "web-page.log")

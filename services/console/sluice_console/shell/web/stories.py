@@ -1,8 +1,8 @@
 """
-The story of one request for the page: read from the history under this request's subjects alone.
+Stories of single requests for the page: reads only the history of the request's own subjects.
 
-`sluice explain` reads all of the history, once, for a person who waits for it. A server that answers whoever can reach
-it may not: so here what a story costs depends on its request, only so many are read at once, and each within a time.
+`sluice explain` reads the whole history once for a waiting user. A server open to many clients cannot, so a story's
+cost depends on its request, few are read at once, and each has a time limit.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ from sluice_console.shell.live.connect import user_of_the_bus
 AT_ONCE = 4
 WITHIN_S = 10.0
 WORDS_MAX = 5_000
-"""Words of one story that are read: a pod that waits for weeks is told of its first ones."""
+"""Messages per story: of a pod that waits for weeks the first ones are shown."""
 _OF_REQUESTS = ("request", "binding", "waiting", "eviction", "evicted")
 
 
 class Stories:
-    """Reads stories, so many at once."""
+    """Reads stories, a few at once."""
 
     def __init__(self, url: str) -> None:
-        """The broker at `url`, as the environment says who we are there."""
+        """The broker at `url`, with credentials from the environment."""
         self._url = url
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def of(self, pod: PodDocument) -> StoryDocument:
-        """The story of one request. Raises BusError, and TimeoutError when it takes too long."""
+        """The story of one request. Raises BusError, and TimeoutError if it takes too long."""
         async with asyncio.timeout(WITHIN_S), self._turns:
             return StoryDocument(pod=pod, steps=steps_of(pod.request, await self._words(pod)))
 
     async def trace_of(self, pod: PodDocument) -> WaterfallDocument:
-        """The waterfall of one request. Raises BusError, and TimeoutError when it takes too long."""
+        """The waterfall of one request. Raises BusError, and TimeoutError if it takes too long."""
         async with asyncio.timeout(WITHIN_S), self._turns:
             return waterfall(pod, await self._words(pod))
 
@@ -70,7 +70,7 @@ def _of_places(places: Iterable[tuple[str, str]]) -> list[str]:
 
 
 async def _read(history: NatsHistory, filters: tuple[str, ...]) -> list[tuple[int, HistoryMessage]]:
-    """What was said under `filters`, each word with its place in the history."""
+    """The messages under `filters`, each with its position in the history."""
     found: list[tuple[int, HistoryMessage]] = []
     if not filters:
         return found

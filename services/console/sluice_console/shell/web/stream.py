@@ -1,7 +1,7 @@
 """
-The stream of one browser as an HTTP answer: events as they come, a sign of life when none do, an end when it is slow.
+One browser's event stream as an HTTP answer: events, keep-alives, and an end if the browser is slow.
 
-Starlette's own streaming answer waits for ever until a slow reader takes the next piece; here that has a bound.
+Starlette's own streaming response waits for a slow reader without limit.
 """
 
 import asyncio
@@ -12,18 +12,18 @@ from starlette.types import Receive, Scope, Send
 from sluice_console.shell.web.hub import BrowserClient, Hub
 
 SIGN_OF_LIFE_S = 10.0
-"""Between two events at most: so a page knows that its server is there, and proxies keep the connection."""
+"""Maximum between two events, so that a page notices a dead server, and proxies keep the connection."""
 TAKE_WITHIN_S = 20.0
-"""How long a browser may take to read what was sent. Who sleeps longer begins again."""
+"""How long a browser may take to read. One that sleeps longer starts again."""
 AGAIN_MS = 1_000
-"""When a browser tries again after its stream has ended (server-sent events, `retry`)."""
+"""When a browser reconnects after its stream has ended (server-sent events, `retry`)."""
 
 
 class EventStream:
-    """An ASGI answer: everything for one client of the hub, until either of them goes."""
+    """An ASGI answer: all events of one client of the hub, until either ends."""
 
     def __init__(self, hub: Hub, client: BrowserClient, headers: dict[str, str]) -> None:
-        """`client` has joined `hub`, and leaves it when the answer is over."""
+        """`client` has joined `hub`, and leaves it at the end of the answer."""
         self._hub = hub
         self._client = client
         self._headers = headers
@@ -45,7 +45,7 @@ class EventStream:
     async def _send(self, send: Send) -> None:
         headers = {"content-type": "text/event-stream; charset=utf-8", **self._headers}
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-        with contextlib.suppress(TimeoutError):  # it is slow: let it begin again
+        with contextlib.suppress(TimeoutError):  # it is slow: it starts again
             await _within(send, {"type": "http.response.start", "status": 200, "headers": encoded})
             await _body(send, b"retry: %d\n\n" % AGAIN_MS)
             while (event := await self._next()) is not None:

@@ -1,8 +1,8 @@
 """
-What one pod's slices are used for, for the page: asked of its node's agent, for whoever looks at the pod.
+Usage of one pod's slices for the page, from its node's agent.
 
-A page that many people leave open must not become many questions to an agent: an answer counts for some seconds, and
-only so many agents are asked at once.
+Many open pages do not become many questions to an agent: answers are cached for some seconds, and few agents are asked
+at once.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from sluice_console.shell.live.allocator_client import trusted
 AT_ONCE = 8
 COUNTS_FOR_S = 5.0
 KEPT_MAX = 256
-"""Answers of so many nodes are kept."""
+"""Nodes whose answers are cached."""
 Ask = Callable[[str, str], Awaitable[NodeUsage | str]]
-"""What the agent of a node says, asked at an endpoint; or why it says nothing."""
+"""The usage of a node, asked at an endpoint; or why there is none."""
 
 
 async def ask_agent(node: str, endpoint: str) -> NodeUsage | str:
-    """One agent's answer, with the certificate that the environment names."""
+    """One agent's answer, with the certificate from the environment."""
     try:
         security = trusted()
     except ServiceError as error:
@@ -37,10 +37,10 @@ async def ask_agent(node: str, endpoint: str) -> NodeUsage | str:
 
 
 class Usages:
-    """Asks agents, so many at once and none too often."""
+    """Asks agents, a few at once, none too often."""
 
     def __init__(self, ask: Ask = ask_agent, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nobody was asked yet. `clock` in seconds."""
+        """Start with an empty cache. `clock` in seconds."""
         self._ask = ask
         self._clock = clock
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -48,7 +48,7 @@ class Usages:
         self._kept: OrderedDict[str, tuple[float, NodeUsage | str]] = OrderedDict()
 
     async def of(self, pod: PodDocument, endpoint: str) -> UsagesDocument:
-        """What the slices of one pod are used for, as its node's agent at `endpoint` says it."""
+        """The usage of one pod's slices, from its node's agent at `endpoint`."""
         answer = await self._answer(pod.node, endpoint)
         if isinstance(answer, str):
             return usages_document({}, {pod.node: answer})

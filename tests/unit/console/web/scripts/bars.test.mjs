@@ -38,7 +38,7 @@ test("every state has words and a kind of its own, so that no colour alone says 
   assert.equal(kindOf(place(0, 1, { ill: true })), "quarantined");
   const [making] = segments(gpu(place(0, 8, { state: "making" })));
   assert.match(making.label, /^… pod$/);
-  assert.match(making.title, /team\/pod · 8g at 0 · being made/);
+  assert.match(making.title, /team\/pod · 8g at 0 · being created/);
 });
 
 test("a GPU can be heard: how much is in use, by whom, and what fits", () => {

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { groupOf, match, words } from "../static/filter.js";
 import { grid, idOf, inSight, place, sizeFor } from "../static/layout.js";
-import { meant, offered, reasons } from "../static/queue_view.js";
+import { matching, offered, reasons } from "../static/queue_view.js";
 import { standing } from "../static/head_view.js";
 import { after } from "../static/detail_view.js";
 import { bar, took } from "../static/trace_view.js";
@@ -83,9 +83,9 @@ const row = (name, state, reason) => ({ request: name, namespace: "ns", name, st
 
 test("who waits comes first, and reasons are counted by request", () => {
   const all = [row("b", "refused"), row("a10", "waiting", "GpuLayoutFull"), row("a9", "waiting", "GpuLayoutFull"), row("c", "waiting", "QuotaExceeded")];
-  assert.deepEqual(meant(all, [], "").map((each) => each.name), ["a9", "a10", "c", "b"]);
-  assert.deepEqual(meant(all, ["a1"], "").map((each) => each.name), ["a10"]);
-  assert.deepEqual(meant(all, ["is:room"], "QuotaExceeded").map((each) => each.name), ["c"]);
+  assert.deepEqual(matching(all, [], "").map((each) => each.name), ["a9", "a10", "c", "b"]);
+  assert.deepEqual(matching(all, ["a1"], "").map((each) => each.name), ["a10"]);
+  assert.deepEqual(matching(all, ["is:room"], "QuotaExceeded").map((each) => each.name), ["c"]);
   assert.deepEqual(reasons(all), [["GpuLayoutFull", 2], ["QuotaExceeded", 1]]);
 });
 
@@ -93,7 +93,7 @@ test("how old the picture may be is said, and a lost server before a lost broker
   const there = { isThere: true, since: new Date() };
   assert.equal(standing(there, { state: "live" })[0], "live");
   assert.match(standing(there, { state: "lost", since: "2026-01-01T12:00:00Z", message: "the broker does not answer" })[2],
-    /^The broker does not answer since 1 Jan 2026, \d\d:\d\d:\d\d\. What you see is as it was then/);
+    /^The broker does not answer since 1 Jan 2026, \d\d:\d\d:\d\d\. The page shows the state of that time/);
   assert.match(standing({ isThere: false, since: new Date() }, { state: "live" })[2], /^The server of this page does not answer since/);
   assert.equal(standing(there, undefined)[0], "reading");
 });

@@ -1,5 +1,5 @@
 /**
- * A GPU as a bar of its memory units: which stretch is whose, and what stands on it. Draws nothing.
+ * A GPU as a bar of its memory units: its stretches, their owners and labels. Draws nothing.
  * @module
  * @import {Gpu, Place, Share} from "./store.js"
  */
@@ -11,12 +11,12 @@
 
 export const WORDS = /** @type {Record<string, string>} */ ({
   ready: "in use",
-  making: "being made",
+  making: "being created",
   ending: "ending",
   quarantined: "quarantined",
-  foreign: "not ours",
+  foreign: "foreign",
   free: "free",
-  unusable: "not to be had",
+  unusable: "unavailable",
 });
 
 /**
@@ -90,14 +90,14 @@ export function titleOf(place) {
   const shares = (place.shares ?? []).map((share) => `${share.owner} (${share.memory_mib} MiB)`);
   const whose = place.owner || shares.join(", ");
   const where = `${place.profile || units(place.size)} at ${place.start}`;
-  const state = place.out_of_use ? `${WORDS[place.state] ?? place.state}, out of use for new slices` : WORDS[place.state];
+  const state = place.out_of_use ? `${WORDS[place.state] ?? place.state}, not used for new slices` : WORDS[place.state];
   return [whose, where, state ?? place.state, place.message, place.daemon].filter(Boolean).join(" · ");
 }
 
 const HUES = 8;
 
 /**
- * The colour of a namespace: always the same one, on every page. Two may share one; names say who is who.
+ * The colour of a namespace: always the same one, on every page. Two may share one; names tell them apart.
  * @param {string} owner `namespace/name`
  * @returns {number} 0 to 7
  */
@@ -112,7 +112,7 @@ export function hueOf(owner) {
 }
 
 /**
- * A GPU in one sentence, for those who hear the page.
+ * A GPU in one sentence, for screen readers.
  * @param {Gpu} gpu
  */
 export function spoken(gpu) {
@@ -128,12 +128,12 @@ export function spoken(gpu) {
   return parts.filter(Boolean).join(". ");
 }
 
-/** What more could be made on a GPU: how often, by profile. @param {Gpu} gpu */
+/** How many more instances fit on a GPU, by profile. @param {Gpu} gpu */
 function fitting(gpu) {
   return Object.entries(gpu.fits ?? {}).filter(([, count]) => count > 0);
 }
 
-/** Whether it can be given to one more: memory that no instance can be made of is no room. @param {Gpu} gpu */
+/** Whether another pod fits: memory that no instance can use is no room. @param {Gpu} gpu */
 export function hasRoom(gpu) {
   return gpu.mig ? fitting(gpu).length > 0 : (gpu.in_use ?? 0) < 1;
 }
@@ -156,9 +156,9 @@ export function shortModel(model) {
   return model.replace(/^NVIDIA /, "");
 }
 
-/** @param {number} mib 0 where the driver does not tell it */
+/** @param {number} mib 0 if the driver does not report it */
 export function memory(mib) {
-  if (mib === 0) return "not known";
+  if (mib === 0) return "unknown";
   if (mib >= 1024 * 1024) return `${(mib / 1024 / 1024).toFixed(1)} TiB`;
   return mib >= 1024 ? `${Math.round(mib / 1024)} GiB` : `${mib} MiB`;
 }

@@ -1,5 +1,5 @@
 /**
- * What was chosen: a request with its story, or a GPU with what is on it. Asked for when it is chosen, and again when
+ * The selection: a request with its story, or a GPU with its places. Requested when selected, and again when
  * its row changes.
  * @module
  */
@@ -9,7 +9,7 @@ import { clock } from "./head_view.js";
 import { waterfalls } from "./trace_view.js";
 import { uses } from "./use_view.js";
 
-/** Changes in a row are one question, not many. */
+/** Several changes in a row cause one request. */
 const AGAIN_AFTER_MS = 400;
 
 export class DetailView {
@@ -33,7 +33,7 @@ export class DetailView {
     if (this.key === key) this._box.focus({ preventScroll: true });
   }
 
-  /** Rows have changed. @param {Iterable<string>} keys @param {boolean} concerned something that it shows, too */
+  /** Rows have changed. @param {Iterable<string>} keys @param {boolean} concerned whether the shown request is affected */
   changed(keys, concerned) {
     if (this.key === "") return;
     for (const key of keys) concerned ||= key === this.key;
@@ -75,7 +75,7 @@ export class DetailView {
     this._draw(pod.namespace ? `${pod.namespace}/${pod.name}` : pod.request,
       make("p", { class: `state ${pod.state}` }, make("span", { class: "tag" }, pod.state), " ", pod.message),
       (pod.warnings ?? []).length > 0 && make("ul", { class: "warnings" }, ...pod.warnings.map((/** @type {string} */ text) => make("li", {}, text))),
-      facts([["Request", pod.request], ["Asked in", pod.origin], ["Node", pod.node], ["Allocation", pod.allocation]]),
+      facts([["Request", pod.request], ["Source", pod.origin], ["Node", pod.node], ["Allocation", pod.allocation]]),
       devices.length > 0 && make("ul", { class: "devices" }, ...devices),
       use,
       make("h3", {}, "Story"),
@@ -84,7 +84,7 @@ export class DetailView {
     await Promise.all([pod.state === "bound" && this._use(pod.request, use), this._trace(pod.request, trace)]);
   }
 
-  /** Say what the request's slices are used for, where its agent tells. @param {string} request @param {HTMLElement} box */
+  /** Show the usage of the request's slices, if its agent reports it. @param {string} request @param {HTMLElement} box */
   async _use(request, box) {
     const found = await ask(`/api/usage/${encodeURIComponent(request)}`);
     const parts = found.error ? [] : uses(found);
@@ -93,7 +93,7 @@ export class DetailView {
     box.hidden = false;
   }
 
-  /** Draw the request's way below its story, where there is one. @param {string} request @param {HTMLElement} box */
+  /** Draw the request's waterfall below its story, if there is one. @param {string} request @param {HTMLElement} box */
   async _trace(request, box) {
     const url = `/api/trace/${encodeURIComponent(request)}`;
     const found = await ask(url);
@@ -114,7 +114,7 @@ export class DetailView {
         make("b", {}, `${place.profile || `${place.size} units`} at ${place.start}`), " ",
         place.request ? this._link(`request/${place.request}`, place.owner || place.request) : titleOf({ ...place, profile: "", daemon: "", owner: place.owner, shares: [] }),
         place.request && ` ${WORDS[place.state] ?? place.state}`,
-        place.out_of_use && " (out of use for new slices)",
+        place.out_of_use && " (not used for new slices)",
         daemon && make("p", {}, daemon),
         shares.length > 0 && make("ul", {}, ...shares));
     });

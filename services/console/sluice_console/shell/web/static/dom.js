@@ -1,5 +1,5 @@
 /**
- * Makes elements. Text only ever becomes text: nothing here, or anywhere on the page, reads HTML from a string.
+ * Creates elements. Text stays text: nothing on the page parses HTML from a string.
  * @module
  */
 

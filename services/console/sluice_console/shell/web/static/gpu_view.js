@@ -19,7 +19,7 @@ const LABEL_MIN = 26;
 export function gpuElement(key, gpu, how) {
   const ill = gpu.trouble ? gpu.trouble.split(":")[0] : gpu.cordoned ? "cordoned" : "";
   const state = `${gpu.trouble ? " ill" : ""}${gpu.cordoned ? " cordoned" : ""}${how.dimmed ? " dimmed" : ""}`;
-  // Of the smallest ones there are thousands: what would not be seen is not made. All of it is said by `aria-label`.
+  // There are thousands of the smallest ones, so invisible parts are left out. `aria-label` has everything.
   const caption = how.size !== "s" && make("div", { class: "cap" },
     make("span", { class: "index" }, `${gpu.index}`),
     make("span", { class: "used" }, percent(gpu.in_use ?? 0)),

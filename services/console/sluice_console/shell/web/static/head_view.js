@@ -11,13 +11,13 @@ export function showTotals(fleet) {
   const pods = (asked.bound ?? 0) + (asked.making ?? 0) + (asked.ending ?? 0);
   const entries = [
     ["nodes", `${fleet.nodes ?? 0}`, fleet.stale ? `${fleet.stale} stale` : ""],
-    ["GPUs", `${fleet.gpus ?? 0}`, fleet.unhealthy ? `${fleet.unhealthy} ill` : ""],
+    ["GPUs", `${fleet.gpus ?? 0}`, fleet.unhealthy ? `${fleet.unhealthy} unhealthy` : ""],
     ["GPU memory in use", ...memoryInUse(fleet)],
     ["pods with a slice", `${pods}`, ""],
     ["waiting", `${(asked.waiting ?? 0) + (asked.requested ?? 0)}`, asked.refused ? `${asked.refused} refused` : ""],
   ];
-  if (fleet.quarantined) entries.push(["places out of use", `${fleet.quarantined}`, ""]);
-  if (fleet.foreign) entries.push(["instances of others", `${fleet.foreign}`, ""]);
+  if (fleet.quarantined) entries.push(["quarantined places", `${fleet.quarantined}`, ""]);
+  if (fleet.foreign) entries.push(["foreign instances", `${fleet.foreign}`, ""]);
   at("totals").replaceChildren(...entries.map(([name, value, note]) =>
     make("div", {}, make("dt", {}, name), make("dd", {}, value, note && make("small", {}, note)))));
 }
@@ -55,14 +55,14 @@ export function showStanding(server, bus) {
 export function standing(server, bus) {
   if (!server.isThere) {
     const since = clock(server.since);
-    return ["lost", "page lost its server", `The server of this page does not answer since ${since}. What you see is as it was then; the page tries again by itself.`];
+    return ["lost", "page lost its server", `The server of this page does not answer since ${since}. The page shows the state of that time and tries again by itself.`];
   }
   if (bus === undefined) return ["reading", "loading", ""];
   if (bus.state === "live") return ["live", "live", ""];
   if (bus.state === "lost") {
-    return ["lost", "broker lost", `${sentence(bus.message)} since ${clock(new Date(bus.since))}. What you see is as it was then. Slices that pods have stay as they are.`];
+    return ["lost", "broker lost", `${sentence(bus.message)} since ${clock(new Date(bus.since))}. The page shows the state of that time. Running pods keep their slices.`];
   }
-  if (bus.state === "full") return ["lost", "broker can't store", `${sentence(bus.message)} (since ${clock(new Date(bus.since))}). Slices that pods have stay as they are.`];
+  if (bus.state === "full") return ["lost", "broker can't store", `${sentence(bus.message)} (since ${clock(new Date(bus.since))}). Running pods keep their slices.`];
   if (bus.state === "connecting") return ["reading", "waiting for the broker", `No broker answers since ${clock(new Date(bus.since))}; the page shows the fleet as soon as one does.`];
   return ["reading", "reading", ""];
 }

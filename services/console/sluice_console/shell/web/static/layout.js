@@ -1,5 +1,5 @@
 /**
- * Where nodes stand on the map, so that only those in sight are drawn: whole numbers of pixels, and no element is asked.
+ * Positions of nodes on the map in whole pixels, computed without the DOM, so that only visible nodes are drawn.
  * @module
  */
 
@@ -11,13 +11,13 @@ export const SIZES = {
 };
 export const HEADING = 40;
 export const LABEL = 232;
-/** Of a narrow screen, on which a node's name stands above its GPUs; the smallest size has one line of it. */
+/** On a narrow screen a node's name is above its GPUs; in the smallest size it has one line. */
 const LABEL_ABOVE = { l: 46, m: 46, s: 24 };
 export const NARROW = 640;
 export const PADDING = 14;
 
 /**
- * The size that suits a fleet when nobody has chosen one.
+ * The default size for a fleet.
  * @param {number} gpus
  * @returns {"l" | "m" | "s"}
  */

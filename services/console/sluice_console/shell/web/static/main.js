@@ -34,7 +34,7 @@ function changed(keys) {
   const wanted = waiting.size > 0 && (store.complete || !begun);
   if (!wanted || isDue) return;
   isDue = true;
-  // A page in the background gets no frames; it must not gather changes for hours.
+  // A page in the background gets no frames, so changes are applied without one.
   if (document.hidden) setTimeout(draw, 250);
   else requestAnimationFrame(draw);
 }
@@ -100,7 +100,7 @@ function showChosen() {
   try {
     key = location.hash.slice(1).split("/").map(decodeURIComponent).join("/");
   } catch {
-    // What cannot be read is nothing of ours.
+    // An unreadable address is none of ours.
   }
   if (!/^(request|gpu)\/./.test(key)) key = "";
   if (key === detail.key) return;
@@ -113,8 +113,8 @@ function nothing(shown, all) {
   const nodes = all || store.gpusOf.size;
   const none = at("nothing");
   none.hidden = nodes > 0 && (all === 0 || shown > 0);
-  none.textContent = nodes > 0 ? "No GPU is meant by the filter."
-    : store.complete ? "No GPU is known yet. A node shows here as soon as its agent was heard, seconds after it starts."
+  none.textContent = nodes > 0 ? "No GPU matches the filter."
+    : store.complete ? "No GPU is known yet. A node appears within seconds of its agent's start."
       : "Loading the fleet ...";
 }
 

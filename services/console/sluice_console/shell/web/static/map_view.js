@@ -29,7 +29,7 @@ export class MapView {
     this._marked = "";
     this._focus = "";
     /** What the filter says of each node. @type {Map<string, {shown: boolean, dimmed: Set<string>, group: string, gpus: number}>} */
-    this._said = new Map();
+    this._matched = new Map();
     /** @type {Item[]} */
     this._items = [];
     /** @type {Map<string, number>} */
@@ -49,7 +49,7 @@ export class MapView {
     this._query = wanted.query ?? this._query;
     this._by = wanted.by ?? this._by;
     this._size = /** @type {any} */ (wanted.size ?? this._size);
-    this._said.clear();
+    this._matched.clear();
     this.arrange();
   }
 
@@ -69,16 +69,16 @@ export class MapView {
     }
     let moved = false;
     for (const name of nodes) {
-      const before = this._said.get(name);
+      const before = this._matched.get(name);
       const now = this._look(name);
-      if (now === undefined) this._said.delete(name);
+      if (now === undefined) this._matched.delete(name);
       moved ||= before?.shown !== now?.shown || before?.group !== now?.group || before?.gpus !== now?.gpus;
     }
     if (moved) this.arrange();
     for (const key of keys) this._renew(key);
   }
 
-  /** Find everything's place anew; elements that stay are moved, not made. */
+  /** Recompute all positions; elements that stay are moved, not recreated. */
   arrange() {
     const width = this._box.clientWidth;
     const names = this._store.nodes();
@@ -88,7 +88,7 @@ export class MapView {
     this._how = how;
     const shown = [];
     for (const name of names) {
-      const said = this._said.get(name) ?? this._look(name);
+      const said = this._matched.get(name) ?? this._look(name);
       if (said?.shown) shown.push({ name, group: said.group, gpus: said.gpus });
     }
     const sorter = new Intl.Collator("en", { numeric: true });
@@ -116,7 +116,7 @@ export class MapView {
     if (node === undefined) return undefined;
     const gpus = this._store.gpus(name);
     const said = { ...match(words(this._query), node, gpus), group: groupOf(node, this._by), gpus: gpus.length };
-    this._said.set(name, said);
+    this._matched.set(name, said);
     return said;
   }
 
@@ -160,7 +160,7 @@ export class MapView {
   }
 
   /**
-   * Put an element where it stands among the others, for those who go through the document; not one that has the
+   * Put an element in document order, for screen readers and Tab; not one that has the
    * focus, which it would lose.
    * @param {HTMLElement} element @param {Element | null} before
    */
@@ -183,11 +183,11 @@ export class MapView {
   }
 
   /**
-   * What the filter says of a node's GPUs may change while they stay where they are.
+   * The filter may dim other GPUs of a node without moving any.
    * @param {string} name @param {HTMLElement} element
    */
   _dim(name, element) {
-    const dimmed = this._said.get(name)?.dimmed;
+    const dimmed = this._matched.get(name)?.dimmed;
     for (const tile of element.querySelectorAll(".gpu")) {
       tile.classList.toggle("dimmed", dimmed?.has(/** @type {HTMLElement} */ (tile).dataset.uuid ?? "") ?? false);
     }
@@ -215,25 +215,25 @@ export class MapView {
     const free = node.gpus ? `${percent(node.free ?? 0)} free` : "";
     const warnings = node.warnings ?? [];
     const asOf = node.observed_at && `as of ${clock(new Date(node.observed_at))}`; // first: a long reason is cut
-    const told = [asOf, node.why, ...warnings].filter(Boolean).join(" · ");
+    const note = [asOf, node.why, ...warnings].filter(Boolean).join(" · ");
     const state = node.state === "open" ? (warnings.length ? "warning" : "") : node.state;
-    return make("header", { class: `label ${node.state.replaceAll(" ", "-")}`, title: [name, ...models, told].filter(Boolean).join(" · ") },
+    return make("header", { class: `label ${node.state.replaceAll(" ", "-")}`, title: [name, ...models, note].filter(Boolean).join(" · ") },
       make("div", { class: "name" }, make("b", {}, name), state && make("span", { class: "tag" }, state)),
-      make("div", { class: "more" }, (state && told) || [models.join(", "), free].filter(Boolean).join(" · ")));
+      make("div", { class: "more" }, (state && note) || [models.join(", "), free].filter(Boolean).join(" · ")));
   }
 
   /** @param {string} key */
   _tile(key) {
     /** @type {Gpu} */
     const gpu = this._store.get(key);
-    const dimmed = this._said.get(gpu.node)?.dimmed.has(gpu.uuid) ?? false;
+    const dimmed = this._matched.get(gpu.node)?.dimmed.has(gpu.uuid) ?? false;
     const tile = gpuElement(key, gpu, { dimmed, chosen: this._marked, size: this._how.size, tile: this._how.tile });
     if (this._store.get(`node/${gpu.node}`)?.state === "stale") tile.classList.add("stale");
     if (key === this._focus) tile.tabIndex = 0;
     return tile;
   }
 
-  /** Draw one row anew, where it is in the document. @param {string} key */
+  /** Redraw one row if it is in the document. @param {string} key */
   _renew(key) {
     const name = nodeOf(key);
     const drawn = name === undefined ? undefined : this._drawn.get(`node ${name}`);
@@ -260,7 +260,7 @@ export class MapView {
     if (had) tile.focus({ preventScroll: true });
   }
 
-  // -- who is meant ---------------------------------------------------------------------------------------------
+  // -- selection -----------------------------------------------------------------------------------------------
 
   /** @param {MouseEvent} event */
   _click(event) {

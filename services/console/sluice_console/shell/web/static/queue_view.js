@@ -1,22 +1,23 @@
 /**
- * The requests that have no slice: who waits for what, and why.
+ * The requests without a slice, and why they wait.
  * @module
  * @import {RequestRow} from "./store.js"
  */
 import { at, make } from "./dom.js";
+import { reasonText } from "./reasons.js";
 
-/** Rows that are drawn: more than anybody reads; the filter finds the others. */
+/** Rows drawn at most; the filter finds the others. */
 const SHOWN_MAX = 200;
 const OFFERED_MAX = 8;
 const ORDER = ["waiting", "requested", "refused", "making", "ending"];
 
 /**
- * Those that are meant, in the order in which they are shown.
+ * The requests that match, in display order.
  * @param {RequestRow[]} requests
- * @param {string[]} wanted the words of the filter; those of GPUs (`is:`) say nothing here
- * @param {string} reason only those that wait for it
+ * @param {string[]} wanted the words of the filter; those for GPUs (`is:`) are ignored
+ * @param {string} reason only requests that wait for it; empty for all
  */
-export function meant(requests, wanted, reason) {
+export function matching(requests, wanted, reason) {
   const plain = wanted.filter((word) => !word.startsWith("is:"));
   return requests
     .filter((row) => !reason || (row.reasons ?? []).some((each) => each.reason === reason))
@@ -45,7 +46,7 @@ export function reasons(requests) {
 }
 
 /**
- * The reasons that have a button: the most frequent ones, and the one that was chosen, which must be let go of again.
+ * The reasons with a button: the most frequent ones, and the chosen one, so that it can be released.
  * @param {[string, number][]} counted
  * @param {string} chosen
  */
@@ -85,19 +86,19 @@ export class QueueView {
   _draw() {
     const counted = reasons(this._requests);
     if (this._reason && !counted.some(([reason]) => reason === this._reason)) this._reason = "";
-    const found = meant(this._requests, this._wanted, this._reason);
+    const found = matching(this._requests, this._wanted, this._reason);
     const focused = /** @type {any} */ (document.activeElement)?.dataset?.request;
     at("queue-title").textContent = this._requests.length ? `Requests without a slice (${this._requests.length + this._unlisted})` : "Requests";
     at("reasons").replaceChildren(...offered(counted, this._reason).map(([reason, count]) => make("li", {},
-      make("button", { type: "button", "data-reason": reason, "aria-pressed": String(reason === this._reason) },
-        reason, make("small", {}, String(count))))));
+      make("button", { type: "button", title: reason, "data-reason": reason, "aria-pressed": String(reason === this._reason) },
+        reasonText(reason), make("small", {}, String(count))))));
     at("requests").replaceChildren(...found.slice(0, SHOWN_MAX).map((row) => make("li", {},
       make("button", { type: "button", class: row.state, "data-request": row.request },
         make("span", { class: "tag" }, row.state),
         make("b", {}, make("span", { class: "ns" }, row.namespace ? `${row.namespace}/` : ""), row.name || row.request),
         make("p", {}, row.message.replace(/^(waits|refused): /, ""))))));
     const more = Math.max(0, found.length - SHOWN_MAX) + this._unlisted;
-    at("nobody").textContent = this._requests.length === 0
+    at("queue-note").textContent = this._requests.length === 0
       ? "No request waits: each has its slice."
       : found.length === 0 ? "No request matches the filter."
         : more ? `and ${more} more; narrow them down with the filter.` : "";

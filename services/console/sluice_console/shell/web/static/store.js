@@ -1,5 +1,5 @@
 /**
- * The rows that the server has sent, by key, at one revision. Knows no browser and no connection.
+ * The server's rows by key, at one revision. Independent of DOM and connection.
  * @module
  *
  * @typedef {{owner: string, request: string, state: string, memory_mib: number, sm_percent?: number}} Share
@@ -53,7 +53,7 @@ export class Store {
   /**
    * What has changed since the revision before.
    * @param {Event} event
-   * @returns {string[] | null} the keys whose rows have changed; null when something is missing in between
+   * @returns {string[] | null} the keys whose rows have changed; null if a revision is missing
    */
   change(event) {
     if (!this.complete || this._fresh !== null || event.revision !== this.revision + 1) return null;

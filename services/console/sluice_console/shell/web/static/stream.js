@@ -1,9 +1,9 @@
 /**
- * The connection to the server: brings events to whoever listens, begins anew when it must, and says how it stands.
+ * The connection to the server: passes events on, reconnects when it has to, and reports its state.
  * @module
  */
 
-/** Without so much as a sign of life for so long the server is taken for gone; it gives one every ten seconds. */
+/** A server silent for so long counts as gone; it sends a sign of life every ten seconds. */
 export const SILENCE_MAX_MS = 25_000;
 const AGAIN_FIRST_MS = 500;
 const AGAIN_MAX_MS = 10_000;
@@ -12,7 +12,7 @@ export class Stream {
   /**
    * @param {string} url
    * @param {{picture: (event: any) => void, change: (event: any) => boolean, standing: (isThere: boolean) => void}} to
-   *   `change` says whether it could be taken; if not, the whole picture is asked for again.
+   *   `change` returns whether it could be applied; if not, the whole picture is requested again.
    */
   constructor(url, to) {
     this._url = url;
@@ -28,28 +28,28 @@ export class Stream {
     this._end();
     const source = new EventSource(this._url);
     this._source = source;
-    this._heard();
+    this._alive();
     source.addEventListener("picture", (event) => {
-      this._heard();
+      this._alive();
       this._againMs = AGAIN_FIRST_MS;
       const part = JSON.parse(event.data);
       this._to.picture(part);
       if (part.complete) this._to.standing(true);
     });
     source.addEventListener("change", (event) => {
-      this._heard();
+      this._alive();
       if (!this._to.change(JSON.parse(event.data))) this.open();
     });
-    source.addEventListener("alive", () => this._heard());
+    source.addEventListener("alive", () => this._alive());
     source.addEventListener("error", () => this._lost());
   }
 
-  _heard() {
+  _alive() {
     clearTimeout(this._watch);
     this._watch = setTimeout(() => this._lost(), SILENCE_MAX_MS);
   }
 
-  /** The browser would try again by itself, but not after every kind of answer; so this is done here for all. */
+  /** Browsers reconnect, but not after every kind of answer; so this does it for all. */
   _lost() {
     this._end();
     this._to.standing(false);

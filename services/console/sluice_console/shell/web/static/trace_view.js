@@ -1,5 +1,5 @@
 /**
- * The way of one request as a waterfall: a bar for each step, where it began and how long it took.
+ * The waterfall of one request: a bar per step with its start and duration.
  * @module
  *
  * @typedef {{name: string, kind: "wait" | "step" | "word", service: string, began_ms: number, took_ms: number | null,
@@ -8,9 +8,9 @@
  */
 import { make } from "./dom.js";
 
-/** A bar is at least this wide, in percent: what took no time is seen, too. */
+/** A bar is at least this wide, in percent, so that short steps are visible. */
 const LEAST = 0.6;
-const NAMES = /** @type {Record<string, string>} */ ({ request: "Way to the slice", running: "While it ran", release: "Way back" });
+const NAMES = /** @type {Record<string, string>} */ ({ request: "Until the slice", running: "While it ran", release: "Release" });
 
 /**
  * @param {{parts: Part[]}} trace

@@ -1,5 +1,5 @@
 /**
- * What a pod's slices are used for, in a line each.
+ * Usage of a pod's slices, a line each.
  * @module
  *
  * @typedef {{profile: string | null, mode: string, memory_mib: number, memory_used_mib: number | null,
@@ -20,7 +20,7 @@ export function uses(usage) {
 
 /** One slice: `1g.5gb: busy 57 %, 300 of 4864 MiB, 1 process`. @param {Use} each */
 export function useText(each) {
-  const parts = [each.busy_percent === null ? "not known how busy" : `busy ${Math.round(each.busy_percent)} %`];
+  const parts = [each.busy_percent === null ? "utilization unknown" : `busy ${Math.round(each.busy_percent)} %`];
   if (each.sm_percent !== null) parts.push(`${Math.round(each.sm_percent)} % of its SMs`);
   parts.push(`${each.memory_used_mib === null ? "?" : each.memory_used_mib} of ${each.memory_mib || "?"} MiB`);
   parts.push(each.processes === 1 ? "1 process" : `${each.processes} processes`);
