@@ -80,8 +80,8 @@ WORDS_BUGS = (
         ((requests, "bound_of", _bound_at_the_grant),),
     ),
     PlantedBug(
-        "first revision for ever",
-        "the size that it was given: it was another order's",
+        "first revision reported always",
+        "the size that he was told: it was another order's",
         ("told",),
         ((slice_status, "_ready_message", _first_revision_for_ever),),
     ),

@@ -117,8 +117,8 @@ TRUTH_BUGS = (
         _forgetful,
     ),
     PlantedBug(
-        "idle ones stay",
-        "the place that was granted, to an instance without owner",
+        "warm instances stay in the way",
+        "the place that was granted, to an instance that nobody has",
         ("warm in the way", "I4"),
         ((WarmPool, "make_room", _idle_ones_stay),),
         _keeping_warm,

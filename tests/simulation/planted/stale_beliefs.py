@@ -242,8 +242,8 @@ BELIEVED_BUGS = (
         ((Bound, "is_for", _bound_once_for_all), *BOUND_IN_ANY_LIFE),
     ),
     PlantedBug(
-        "bound in any life",
-        "its request: it gets a slice that was waived before the broker was wiped, and is then reported as lost",
+        "Bound of any incarnation",
+        "its request: it is told of a slice that was waived before the broker was wiped, and is then said to be lost",
         ("undisturbed",),
         BOUND_IN_ANY_LIFE,
     ),
@@ -260,8 +260,8 @@ BELIEVED_BUGS = (
         ((World, "_is_beyond", _every_reading_is_the_newest),),
     ),
     PlantedBug(
-        "answers are as old as the reading",
-        "a slice, created in vain: its request was released, and a lagging server shows it as it was before",
+        "answers deleted by a reading",
+        "a slice, made for nobody: its request was released, and a server that lags shows it as it was before",
         ("taken until settled",),
         ((World, "_is_beyond", _operators_words_alone),),
     ),
@@ -272,7 +272,7 @@ BELIEVED_BUGS = (
         ((ended, "_landed_late", _only_what_is_bound_lands_late),),
     ),
     PlantedBug(
-        "a request always names all that it has",
+        "request names all its slices",
         "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
         ("undisturbed",),
         ((settling, "member_of_group", _whoever_asks_says_all), *NAMES_NO_LIFE),
@@ -317,7 +317,7 @@ BELIEVED_BUGS = (
         ((World, "catch_up", _what_no_reading_shows_is_lost), (World, "_is_beyond", _booked_as_the_reading_shows)),
     ),
     PlantedBug(
-        "an unanswered patch binds no pod",
+        "unanswered patch counts as failed",
         "the slice that it runs on, for another one: the bus was wiped before the answer of the API server came",
         ("bound once", "undisturbed", "cluster"),
         ((PodRecord, "binding_unknown", _an_unanswered_patch_is_none),),

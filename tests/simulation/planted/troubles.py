@@ -139,7 +139,7 @@ TROUBLE_BUGS = (
         _served_by_a_lagging_server,
     ),
     PlantedBug(
-        "messages of removed nodes stay",
+        "statuses without entry stay",
         "a pod's end, for ever: it is never released",
         ("I3", "I4"),
         ((Unowned, "tick", _nobodys_words_stay),),

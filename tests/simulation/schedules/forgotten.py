@@ -207,8 +207,8 @@ def _nobody_looks_who_is_on_it(original: Any) -> Any:
 
 
 LINGERS_UNSEEN = PlantedBug(
-    "processes on a whole GPU are not checked",
-    "a device of its own",
+    "whole GPU recovered without a process check",
+    "a device that is his alone",
     ("I1",),
     ((create, "_take_whole", _nobody_looks_who_is_on_it),),
 )
@@ -219,19 +219,19 @@ LEFT_BEHIND = PlantedBug(
     ((OrphanedInstances, "look", _nothing_is_cleared_away),),
 )
 NOBODYS_IS_OURS = PlantedBug(
-    "an instance without owner is ours",
-    "the instance made by hand, when a journal is lost",
+    "unmarked instances taken for ours",
+    "the instance that he made by hand, when a journal is lost",
     ("I13",),
     ((OrphanedInstances, "_instances", _what_nobody_has_is_ours),),
 )
 TICKETS_UNREAD = PlantedBug(
-    "the ledger alone knows",
-    "a second slice, and the first for good: its owner is unknown",
+    "tickets ignored without a journal",
+    "a second slice, and the first for ever: nobody knows any more whose it is",
     ("I1", "I3", "I4", "bound once", "undisturbed", "LAW 3", "cluster"),
     ((reconcile, "newest_first", _nobody_asks_tickets),),
 )
 NOT_KNOWN_TO_HAVE_LIVED = PlantedBug(
-    "survivors are unknown",
+    "lived ignored",
     "its place, to a device that refuses once",
     ("undisturbed",),
     ((LedgerView, "has_lived", _nobody_knows_what_lived),),

@@ -248,8 +248,8 @@ def _whenever_it_was_ordered(_original: Any) -> Any:
 
 
 EVICTED_IN_ANY_LIFE = PlantedBug(
-    "evicted in any life of the bus",
-    "hours of work, in vain: the order was of before a wipe, and landed after it",
+    "eviction order of any incarnation",
+    "hours of work, for nobody: the order was of before a wipe, and landed after it",
     ("cluster",),
     ((RequestPublisher, "is_of_this_life", _whenever_it_was_ordered),),
 )

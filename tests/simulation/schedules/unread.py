@@ -99,7 +99,7 @@ def _nothing_seen_is_nothing_there(_original: Any) -> Any:
 
 
 REVOKED_UNREAD = PlantedBug(
-    "a revoke names no earlier slice",
+    "revoke ignores after",
     "capacity, as long as somebody else runs there",
     ("I4",),
     ((OrderReconciler, "_was_begun", _only_grants_come_later), (destroy, "_has_home", own_home_only)),

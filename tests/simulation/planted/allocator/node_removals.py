@@ -209,7 +209,7 @@ OPEN_WHILE_CLOSING = PlantedBug(
 """Too rare for chance: an answer is lost, and an agent speaks meanwhile. Played by a schedule alone."""
 
 NEVER_BEGUN_ANEW = PlantedBug(
-    "time never restarted",
+    "removal grace never restarted",
     "a place that somebody has, to somebody else",
     ("I1", "I4", "I11", "opened before use", "undisturbed"),
     ((Removals, "may_be_shut", _at_once_again),),

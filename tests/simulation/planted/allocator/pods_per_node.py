@@ -39,7 +39,7 @@ def _limited(plan: Plan) -> Plan:
 
 CROWDING_BUGS = (
     PlantedBug(
-        "pods counted where room is reported",
+        "pods counted only where room is published",
         "the CPU of a node's pods, to more of them than its operator allows",
         ("pods per node",),
         ((Node, "take", _only_where_room_is_told),),

@@ -134,7 +134,7 @@ PREEMPTION_BUGS = (
         _all_preempting,
     ),
     PlantedBug(
-        "no request asked",
+        "victims without opt-in",
         "a pod that never said it may go",
         ("twice opt-in",),
         ((preempting, "_may_go_at", _nobody_asked),),

@@ -155,10 +155,7 @@ def _shares_or_gives_up(number: int, life: PodLife) -> PodLife:
 STARVING_BUGS = (
     PlantedBug("no aging", "a large pod's turn, for ever", ("aging",), ((allocator, "promise_places", _nobody_ages),)),
     PlantedBug(
-        "no request ages", "a large pod's turn, for ever", ("aging",), ((allocator, "promise_places", _nobody_ages),)
-    ),
-    PlantedBug(
-        "given up early",
+        "reservation given up early",
         "a large pod's turn, each time that a half of its place is free",
         ("aging", "turn"),
         ((standing, "why_give_up", _given_up_early),),
@@ -187,8 +184,7 @@ BOTH_KEPT = PlantedBug(
 )
 """Found in few random worlds: two allocators have to see different fleets at the same moment."""
 TURN_BUGS = (
-    PlantedBug("promise not booked", "a promised place", ("turn", "I1"), ((Allocator, "_rebook", _not_booked),)),
-    PlantedBug("promise waits for no pod", "a slice still in use", ("I1", "I2"), ((Desk, "grant", _waits_for_nobody),)),
+    PlantedBug("reservation not booked", "a promised place", ("turn", "I1"), ((Allocator, "_rebook", _not_booked),)),
     PlantedBug(
         "reservation ignores its tenants", "a slice still in use", ("I1", "I2"), ((Desk, "grant", _waits_for_nobody),)
     ),

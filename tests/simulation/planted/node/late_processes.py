@@ -82,8 +82,8 @@ WRITTEN_ONCE = PlantedBug(
 LINGERING_BUGS = (
     EMPTY_IS_ENOUGH,
     PlantedBug(
-        "unseen is no process",
-        "its device, to a process that could not be seen",
+        "unreadable processes count as none",
+        "its device, to a process that nobody could see",
         ("LAW 3", "I1"),
         ((destroy, "take_result", _unseen_is_nobody),),
         _all_open_late,

@@ -72,15 +72,15 @@ def _believed_before_it_is_set(original: Any) -> Any:
 
 TIME_BUGS = (
     PlantedBug(
-        "a scheduler is informed once",
+        "scheduler configured once",
         "a pod that came later waits without a token for ever, or computes without one",
         ("time",),
         ((lifecycle, "_to_keep", _told_once),),
         with_time,
     ),
     PlantedBug(
-        "a dead scheduler passes for one",
-        "after a defect no process is held to its time until the agent is restarted",
+        "dead scheduler counted as running",
+        "after a defect nobody is held to his time until the agent is started again",
         ("time",),
         ((lifecycle, "_seen", _unnoticed),),
         with_time,
@@ -107,8 +107,8 @@ TIME_BUGS = (
         with_time,
     ),
     PlantedBug(
-        "silent processes are not reported",
-        "a statically linked program takes all of the time, and the reason is unknown",
+        "silent processes not reported",
+        "a program that is linked statically takes all of the time, and nobody knows why",
         ("time",),
         ((slice_status, "unheld_clients", _kept_quiet),),
         with_time,
