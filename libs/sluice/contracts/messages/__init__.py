@@ -213,10 +213,10 @@ BindingMessage = Bound | Refused | Released
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What is on the wire around a message.
+    Fields around each message.
 
-    `operation` names the guarded write and is the same over all its attempts; `id` names one attempt. `time` is
-    information only: no decision uses another host's wall clock.
+    `operation` names the guarded write over all its attempts, `id` one attempt. `time` is information only: no decision
+    uses another host's clock.
     """
 
     id: str

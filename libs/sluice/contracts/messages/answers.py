@@ -13,23 +13,23 @@ class ContainerDevices(msgspec.Struct, frozen=True, kw_only=True):
 
     container: str
     visible_devices: str
-    """For NVIDIA_VISIBLE_DEVICES: UUIDs of MIG devices or GPUs, comma-separated."""
+    """NVIDIA_VISIBLE_DEVICES: UUIDs, comma-separated."""
     memory_mib: int = 0
     driver_capabilities: str = "compute,utility"
-    """For NVIDIA_DRIVER_CAPABILITIES. Decided by the request: it counts in Bound alone."""
+    """NVIDIA_DRIVER_CAPABILITIES. Decided by the request: it counts in Bound alone."""
     mps_pipe_directory: str = ""
-    """Of the daemon that serves the first shared device, on the node (CUDA_MPS_PIPE_DIRECTORY); empty without MPS."""
+    """CUDA_MPS_PIPE_DIRECTORY on the node, of the first shared device."""
     mps_log_directory: str = ""
     active_thread_percentage: int = 0
-    """For CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, of the shared device; 0 without MPS."""
+    """CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; 0 without MPS."""
     pinned_memory_limit: str = ""
-    """For CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, by device index (`0=4096M`); empty without MPS."""
+    """CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, by device index (`0=4096M`)."""
     quota_socket: str = ""
-    """Where its processes ask for their time, on the node (docs/time-quota.md); empty where nothing enforces it."""
+    """Of its time quota, on the node (docs/time-quota.md); empty if not enforced."""
 
 
 class Bound(Message, frozen=True, kw_only=True):
-    """The request has its slice. Pods are pinned on this word, once."""
+    """The request has its slice. Pods are pinned by this message, once."""
 
     request: RequestId
     request_revision: int
@@ -65,9 +65,9 @@ class Bound(Message, frozen=True, kw_only=True):
 
 class Refused(Message, frozen=True, kw_only=True):
     """
-    The request is wrong in itself, or asks for more than the configured limits allow.
+    The request is wrong in itself, or exceeds the configured limits.
 
-    Older allocators also refused what no model that they knew could serve. Whoever would not refuse it waives that.
+    Older allocators also refused what no known model could serve; a newer one waives that.
     """
 
     request: RequestId
@@ -78,7 +78,7 @@ class Refused(Message, frozen=True, kw_only=True):
 
 
 class Released(Message, frozen=True, kw_only=True):
-    """Nothing is held for the request any more. Said after `SliceGone`, never before."""
+    """Nothing is held for the request. Never published before `SliceGone`."""
 
     request: RequestId
     cause: str
@@ -86,12 +86,12 @@ class Released(Message, frozen=True, kw_only=True):
 
 class Waived(Message, frozen=True, kw_only=True):
     """
-    The request will not be bound to these allocations, which are taken back: its group has no place for all, an earlier
-    grant took what its namespace had left, their node does not answer, or they cannot be used any more. Of none at all:
-    what was answered before, a refusal that does not hold any more, is no answer.
+    The request will not be bound to these allocations, which are taken back: its group does not fit, an earlier grant
+    used up the quota, the node does not answer, or they are unusable. Without allocations: an earlier refusal no longer
+    holds.
 
-    Said where `Bound` would be said and under the same guard, so that one of the two is the last word about an
-    allocation. No answer to the pod, which waits on: `Bound` may follow, for another allocation.
+    It replaces `Bound` under the same guard, so one of the two is final. The pod waits on; `Bound` of another
+    allocation may follow.
     """
 
     request: RequestId
@@ -107,7 +107,7 @@ class Waived(Message, frozen=True, kw_only=True):
 
 
 class Pending(Message, frozen=True, kw_only=True):
-    """Why a request waits: the first reason in a sentence, all of them counted."""
+    """Why a request waits: the first reason as a sentence, all of them counted."""
 
     request: RequestId
     request_revision: int
@@ -116,13 +116,13 @@ class Pending(Message, frozen=True, kw_only=True):
 
 
 class WaitOver(Message, frozen=True, kw_only=True):
-    """The request waits no longer; its binding says how it ended."""
+    """The request waits no longer; its binding says why."""
 
     request: RequestId
 
 
 class EvictionOrdered(Message, frozen=True, kw_only=True):
-    """The allocator wants a pod gone; its source shall evict it."""
+    """The source shall evict the pod."""
 
     request: RequestId
     cause: str
@@ -134,7 +134,7 @@ class EvictionOrdered(Message, frozen=True, kw_only=True):
 
 
 class EvictionOver(Message, frozen=True, kw_only=True):
-    """The pod need not be evicted any more, or is gone. An eviction that was carried out is not undone."""
+    """The pod need not be evicted any more, or is gone. A completed eviction is not undone."""
 
     request: RequestId
 
@@ -146,7 +146,7 @@ class EvictionDone(Message, frozen=True, kw_only=True):
 
 
 class EvictionBlocked(Message, frozen=True, kw_only=True):
-    """The pod could not be evicted, and why."""
+    """Why the pod could not be evicted."""
 
     request: RequestId
     why: str

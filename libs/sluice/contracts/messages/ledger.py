@@ -59,7 +59,7 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeOpened(Message, frozen=True, kw_only=True):
-    """A node may be used: everything its agent reported is in the ledger. Written by the allocator."""
+    """A node may be used: everything its agent reported is in the ledger."""
 
     node: NodeName
     incarnation: Incarnation
@@ -73,9 +73,9 @@ class NodeOpened(Message, frozen=True, kw_only=True):
 
 class NodeClosed(Message, frozen=True, kw_only=True):
     """
-    A node was removed, and nobody may use it before it is opened again. Said in place of `NodeOpened`, with a TTL.
+    A node was removed; it is unused until adopted again. Replaces `NodeOpened`, with a TTL.
 
-    Only under this word are grants closed of which no agent has said that they are gone.
+    Only under this message are grants closed that no agent reported gone.
     """
 
     node: NodeName
@@ -84,7 +84,7 @@ class NodeClosed(Message, frozen=True, kw_only=True):
 
 
 class Grant(Message, frozen=True, kw_only=True):
-    """The place is booked, and the agent shall make the slice (LAW 2: the ledger entry is the command)."""
+    """The place is booked, and the agent shall create the slice (LAW 2: the ledger entry is the command)."""
 
     revision: int
     incarnation: Incarnation
@@ -101,7 +101,7 @@ class Grant(Message, frozen=True, kw_only=True):
 
 
 class Revoke(Message, frozen=True, kw_only=True):
-    """The agent shall unmake the slice. The place stays booked until the agent says `SliceGone`."""
+    """The agent shall destroy the slice. The place stays booked until `SliceGone`."""
 
     revision: int
     incarnation: Incarnation
@@ -112,7 +112,7 @@ class Revoke(Message, frozen=True, kw_only=True):
 
 
 class Closed(Message, frozen=True, kw_only=True):
-    """The agent said `SliceGone`: the place is free. Kept for some hours only."""
+    """The agent published `SliceGone`: the place is free. Kept for some hours."""
 
     revision: int
     allocation: AllocationId

@@ -25,7 +25,7 @@ class GpuCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeChanged(Message, frozen=True, kw_only=True):
-    """News of one node: readable, but the pulled snapshot is the authority."""
+    """A node has changed. The pulled snapshot is the authority."""
 
     node: NodeName
     endpoint: str
@@ -38,11 +38,7 @@ class NodeChanged(Message, frozen=True, kw_only=True):
 
 
 class NodeRemoved(Message, frozen=True, kw_only=True):
-    """
-    A node is not there any more. Said over the last news of its agent, with a time to live.
-
-    Whatever an agent of that name says after it undoes it: one subject, so there is no doubt which came last.
-    """
+    """A node is gone. Replaces its agent's last status, with a TTL; any later status of the agent undoes it."""
 
     node: NodeName
     cause: str
@@ -185,7 +181,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeInventory(Message, frozen=True, kw_only=True):
-    """The pulled snapshot of one node, and whether it can still be trusted."""
+    """The pulled snapshot of a node, and whether it can still be trusted."""
 
     snapshot: NodeSnapshot
     stale: bool

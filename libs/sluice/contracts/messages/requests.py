@@ -43,30 +43,30 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     modes: tuple[Mode, ...] = ("exclusive",)
     """In the order in which they are tried."""
     snug: bool = False
-    """`auto`: an exclusive slice only where it fits snugly, else a share; whichever has a place if only one has."""
+    """`auto`: exclusive only where it fits snugly, else a share."""
     profile: str | None = None
     sm_count: int | None = None
     sm_percentage: int | None = None
-    """Percent of the SMs of a model's largest profile."""
+    """Of the SMs of the largest profile."""
     memory_mib: int | None = None
     memory_percentage: int | None = None
-    """Percent of the memory of the device: of the GPU for a share, of the largest profile for an instance."""
+    """Share: of the GPU's memory; instance: of the largest profile's."""
     sm_partition: int | None = None
     """Percent of the GPU's SMs, for a fractional share."""
     quota_request_permille: int = 1000
-    """The part of each time window that a fractional share is sure to have."""
+    """Of each time window, guaranteed to a fractional share."""
     quota_limit_permille: int = 1000
-    """The part of each time window that it may have when nobody else wants it."""
+    """Of each time window, at most."""
     shares_percent: int | None = None
     known_geometries: bool = False
-    """Choose among the profiles of the configured geometries only, by memory: what HAMi's users expect of its keys."""
+    """Only profiles of configured geometries, by memory (HAMi's keys)."""
     only: DeviceFilter = ANY_DEVICE
     numa_bind: bool = False
-    """All devices of the container on one NUMA node."""
+    """All devices on one NUMA node."""
     uid: int | None = None
-    """Of the container's processes (`runAsUser`): with the namespace, the trust domain of a share."""
+    """`runAsUser`; with the namespace, the trust domain of a share."""
     driver_capabilities: str = ""
-    """For NVIDIA_DRIVER_CAPABILITIES of the container. Empty: what its devices imply. Says nothing of the devices."""
+    """NVIDIA_DRIVER_CAPABILITIES. Empty: what its devices imply. Says nothing of the devices."""
 
 
 class Toleration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -194,7 +194,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocationRequested(Message, frozen=True, kw_only=True):
-    """A pod asks. Granted whole, on one node, or not at all."""
+    """A pod asks: granted whole, on one node, or not at all."""
 
     revision: int
     source: SourceName
@@ -230,7 +230,7 @@ class AllocationRequested(Message, frozen=True, kw_only=True):
 
 
 class RequestRejected(Message, frozen=True, kw_only=True):
-    """What was written cannot be understood; the source itself refuses it."""
+    """The request cannot be parsed; the source itself refuses it."""
 
     revision: int
     source: SourceName
@@ -244,7 +244,7 @@ WithdrawCause = Literal["containers ended", "pod gone"]
 
 
 class RequestWithdrawn(Message, frozen=True, kw_only=True):
-    """Nobody wants it any more: every container has ended, or the object is gone. Terminal."""
+    """Every container has ended, or the object is gone. Terminal."""
 
     revision: int
     source: SourceName
@@ -255,7 +255,7 @@ class RequestWithdrawn(Message, frozen=True, kw_only=True):
 
 
 class SourceSynced(Message, frozen=True, kw_only=True):
-    """One source has published all it has: `count` live requests, after its `epoch`-th full listing."""
+    """A source has published everything: `count` live requests, after its `epoch`-th full listing."""
 
     source: SourceName
     run: RunId
@@ -285,11 +285,7 @@ class OtherPods(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostFacts(Message, frozen=True, kw_only=True):
-    """
-    What a node has besides GPUs for pods of ours: allocatable, less what pods that are not ours take.
-
-    What pods of ours take is subtracted by the allocator, which knows it earliest.
-    """
+    """Allocatable of a node besides GPUs, less pods without slices. The allocator subtracts those with slices."""
 
     cpu_cores: float
     memory_mib: int

@@ -34,7 +34,7 @@ class HopDocument(Document, frozen=True, kw_only=True):
     """One part of the way."""
 
     hop: str
-    """From one word's being said to the next one's; the last one until the broker has stored it."""
+    """From one message to the next; the last until the broker has stored it."""
     ms: SpreadDocument
 
 
@@ -42,7 +42,7 @@ class CeilingDocument(Document, frozen=True, kw_only=True):
     """The same messages on a bare broker: same streams, sizes, publishers and limit, each consumed once, no logic."""
 
     ms: SpreadDocument
-    """Of each request, from its first message's sending to its last one's being stored."""
+    """Each request, first message sent to last one stored."""
     per_second: float
     seconds: float
     messages: int
@@ -59,26 +59,26 @@ class BenchDocument(Document, frozen=True, kw_only=True):
     bound: int
     refused: int
     overcommitted: int
-    """The most memory slices of GPUs that two slices had at one moment, by the ledger. Must be 0."""
+    """Most memory slices in two allocations at once, by the ledger. Must be 0."""
     seconds: float
-    """From the first manifest to the last binding."""
+    """First manifest to last binding."""
     per_second: float
-    """Requests that were bound, each second."""
+    """Requests bound."""
     hops: tuple[HopDocument, ...]
     released: bool
-    """Whether everything was given back in the end."""
+    """Whether everything was given back."""
     ceiling: CeilingDocument | None = None
     latency_ratio_p50: float | None = None
-    """The median way of a request, as a multiple of that on the bare broker. None without a ceiling."""
+    """To the bare broker's. None without a ceiling."""
     throughput_ratio: float | None = None
-    """Requests a second, as a part of the bare broker's. None without a ceiling."""
+    """Of the bare broker's. None without a ceiling."""
     nodes: int
     gpus: int
     agents: int
-    """Processes that share the nodes."""
+    """Agent processes."""
     mix: str
     rate: float
-    """Requests a second that came; 0 is all at once."""
+    """Requests a second; 0 is all at once."""
 
 
 @dataclass(slots=True)

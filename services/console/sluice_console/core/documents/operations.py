@@ -7,10 +7,10 @@ class AmountsDocument(Document, frozen=True, kw_only=True):
     """So much of each dimension; null where nothing is said of it."""
 
     gpus: int | None = None
-    """Devices: an instance, a share and a whole GPU are one each."""
+    """Devices: an instance, share or whole GPU counts one."""
     memory_mib: int | None = None
     compute_slices: float | None = None
-    """Of a share its part of the GPU's, in thousandths."""
+    """Of a share its part, in thousandths."""
 
 
 class QuotaDocument(Document, frozen=True, kw_only=True):
@@ -18,17 +18,17 @@ class QuotaDocument(Document, frozen=True, kw_only=True):
 
     namespace: str
     limited: bool
-    """Whether an operator has said anything of it."""
+    """Whether any limit is set."""
     source: str = ""
-    """The pod-watcher whose limits file says so; empty where a person did, or nobody."""
+    """The pod-watcher whose limits file set it; empty if a person did."""
     used: AmountsDocument
-    """What is booked for its pods, until it is gone."""
+    """Booked for its pods."""
     total: AmountsDocument
-    """The limits of all its pods together; null is unlimited."""
+    """Limits of all its pods together; null is unlimited."""
     request: AmountsDocument
-    """The limits of one pod."""
+    """Limits of one pod."""
     guaranteed: AmountsDocument
-    """What no pod of another namespace takes from it by preemption."""
+    """Never taken by other namespaces' preemption."""
 
 
 class QuotasDocument(Document, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class DrainedPodDocument(Document, frozen=True, kw_only=True):
     namespace: str
     name: str
     state: str
-    """`running`, `granted`, `ordered` (to be evicted), `blocked` (its eviction is refused), `evicted`, `ending`."""
+    """`running`, `granted`, `ordered` (to be evicted), `blocked`, `evicted`, `ending`."""
     message: str = ""
 
 
@@ -56,11 +56,11 @@ class CordonDocument(Document, frozen=True, kw_only=True):
     node: str
     cordoned: bool
     gpus: tuple[str, ...] = ()
-    """UUIDs; none named means the whole node."""
+    """UUIDs; none means the whole node."""
     why: str = ""
     drain: bool = False
     pods: tuple[DrainedPodDocument, ...] = ()
-    """Who is still there."""
+    """Still there."""
 
 
 class AdjustedFieldDocument(Document, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class AdjustedFieldDocument(Document, frozen=True, kw_only=True):
     before: int
     after: int
     effect: str
-    """`unchanged`, `now`, or `next process start`: processes that run keep what they began with."""
+    """`unchanged`, `now`, or `next process start`."""
 
 
 class FittingDocument(Document, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class AdjustDocument(Document, frozen=True, kw_only=True):
     node: str = ""
     allocation: str = ""
     revision: int = 0
-    """Of the allocation; of a dry run, the one that it would get."""
+    """Of the allocation; of a dry run, the one it would get."""
     fields: tuple[AdjustedFieldDocument, ...] = ()
     reason: str = ""
     """Of a refusal: `InvalidValue`, `NotFound`, `NotBound`, `NotAShare`, `Unchanged`, `CapacityExceeded`,
@@ -102,4 +102,4 @@ class AdjustDocument(Document, frozen=True, kw_only=True):
     field: str = ""
     most: tuple[FittingDocument, ...] = ()
     under_way: bool = False
-    """`Unchanged`: it is booked so, and its node agent has not carried it out yet."""
+    """`Unchanged`: booked, not carried out yet."""

@@ -16,7 +16,7 @@ class PodDocument(Document, frozen=True, kw_only=True):
     namespace: str
     name: str
     origin: str
-    """The manifest file, or `namespace/name` in a cluster."""
+    """Manifest file, or `namespace/name` in a cluster."""
     source: str
     state: PodState
     message: str
@@ -30,11 +30,11 @@ class PodDocument(Document, frozen=True, kw_only=True):
     allocation: str = ""
     ticket: str = ""
     devices: tuple[DeviceGrant, ...] = ()
-    """What is booked for it: places, or shares in them."""
+    """What is booked."""
     containers: tuple[ContainerDevices, ...] = ()
-    """What each container is told; a share's MPS directories, thread percentage and memory limit among it."""
+    """What each container gets."""
     warnings: tuple[str, ...] = ()
-    """What its user must know: a daemon that died under it, a device that no process of it can use."""
+    """Such as a restarted daemon, or a device that no process can use."""
 
 
 class PodsDocument(Document, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class StepDocument(Document, frozen=True, kw_only=True):
     """One thing that happened to a request."""
 
     time: str
-    """UTC, ISO 8601; empty when only the last value is known."""
+    """Empty if only the last value is known."""
     subject: str
     type: str
     text: str
@@ -76,7 +76,7 @@ class MovedPodDocument(Document, frozen=True, kw_only=True):
     to_node: str
     memory_mib: int
     rested: bool
-    """Whether it has stayed long enough where it is to be moved now."""
+    """Whether it has stayed long enough to be moved."""
 
 
 class ProposalDocument(Document, frozen=True, kw_only=True):
@@ -87,9 +87,9 @@ class ProposalDocument(Document, frozen=True, kw_only=True):
     gains_mib: int
     """Of the request's devices."""
     moves_mib: int
-    """Of the pods that would be moved."""
+    """Of the moved pods."""
     is_done: bool
-    """Whether the allocator does so by itself as soon as it may; otherwise it only says so."""
+    """Whether the allocator will do it by itself."""
 
 
 class StandingDocument(Document, frozen=True, kw_only=True):
@@ -98,17 +98,17 @@ class StandingDocument(Document, frozen=True, kw_only=True):
     state: str
     message: str
     before: int = 0
-    """Requests of the same shape that are tried before it, while it waits."""
+    """Waiting requests of its shape that are tried before it."""
     waiting: int = 0
-    """Requests that wait, of all shapes, while it waits."""
+    """Waiting requests of all shapes."""
     ahead: int = 0
-    """Requests of all shapes whose turn is before its own, while it waits."""
+    """Waiting requests of all shapes before its turn."""
     steps: tuple[OutDocument, ...] = ()
-    """Why no place is free now, filter by filter."""
+    """Why no place is free, by filter."""
     more: int = 0
-    """Reasons that `steps` does not list."""
+    """Reasons not in `steps`."""
     proposal: ProposalDocument | None = None
-    """While it waits: who could be moved so that it fits."""
+    """While it waits: moves that make room."""
 
 
 class EarlierDocument(Document, frozen=True, kw_only=True):
@@ -116,7 +116,7 @@ class EarlierDocument(Document, frozen=True, kw_only=True):
 
     request: str
     cause: str
-    """Why it was evicted; empty when the history does not know any more."""
+    """Why it was evicted."""
 
 
 class StoryDocument(Document, frozen=True, kw_only=True):
@@ -125,9 +125,9 @@ class StoryDocument(Document, frozen=True, kw_only=True):
     version: int = VERSION
     pod: PodDocument
     earlier: EarlierDocument | None = None
-    """None when no request of this name was evicted just before."""
+    """If a request of this name was evicted just before."""
     steps: tuple[StepDocument, ...]
     standing: StandingDocument | None = None
-    """None when it has ended, or when no allocator answers."""
+    """Null when it has ended, or no allocator answers."""
     freeing: tuple[str, ...] = ()
-    """While it waits: whose places on such GPUs are being taken away, and what keeps each; the first few."""
+    """While it waits: the first few pods whose places are being freed, and what keeps each."""

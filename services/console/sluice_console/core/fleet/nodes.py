@@ -30,27 +30,24 @@ class FleetNodeDocument(Document, frozen=True, kw_only=True):
     why: str = ""
     """Of a state that is not `open`."""
     models: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many GPUs of each product."""
+    """GPUs of each product."""
     gpus: int = 0
     unhealthy: int = 0
-    """GPUs that are ill or lost: they get nothing new."""
+    """Unhealthy or lost GPUs."""
     cordoned_gpus: tuple[str, ...] = ()
-    """UUIDs of single GPUs that an operator took out."""
+    """UUIDs of single cordoned GPUs."""
     gpus_empty: int = 0
-    """GPUs on which there is nothing, and nothing is on its way."""
+    """GPUs with nothing on them or ordered."""
     free_fraction: float = 0.0
-    """Memory slices that nobody has or is promised, over all of them, 0 to 1; whether they may be given or not."""
+    """Memory slices neither booked nor reserved, 0 to 1; cordoned ones included."""
     pods: int = 0
-    """Pods with a slice there, booked or still ending."""
+    """With a slice there, booked or ending."""
     foreign: int = 0
     """GPU instances that are not of Sluice."""
     idle: bool = False
-    """Nothing is booked on it, its agent has nothing left of anybody, and no instance of others is there."""
+    """Nothing booked, nothing left, no foreign instance."""
     idle_since: str = ""
-    """
-    UTC, ISO 8601; at least since then: its last slice was given back, or it was opened with nothing on it. Empty when
-    it is not idle, or has been for longer than the history goes back.
-    """
+    """At least since then. Empty when it is not idle, or has been for longer than the history goes back."""
 
 
 class NodesDocument(Document, frozen=True, kw_only=True):

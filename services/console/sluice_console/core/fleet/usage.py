@@ -30,12 +30,11 @@ class UsageDocument(Document, frozen=True, kw_only=True):
     request: str
     allocation: str
     owner: str
-    """`namespace/name` of the pod."""
     containers: tuple[str, ...]
     node: str
     gpu: str
     device: str
-    """UUID of the MIG device, or of the GPU."""
+    """UUID of the MIG device or GPU."""
     profile: str | None
     """Null for a whole GPU."""
     mode: Mode
@@ -47,11 +46,11 @@ class UsageDocument(Document, frozen=True, kw_only=True):
     memory_busy_percent: float | None
     processes: int
     watched_s: float
-    """For how long its agent has looked at it; it begins anew with the agent."""
+    """How long its agent has sampled it; restarts with the agent."""
     age_s: float | None
-    """Of these numbers; null when it was not looked at yet."""
+    """Of these numbers; null if not sampled yet."""
     idle_s: float | None
-    """For how long nothing was seen of it; null when it is used, or nobody can tell."""
+    """Null if in use or unknown."""
 
 
 class UsagesDocument(Document, frozen=True, kw_only=True):
@@ -59,9 +58,9 @@ class UsagesDocument(Document, frozen=True, kw_only=True):
 
     version: int = VERSION
     slices: tuple[UsageDocument, ...]
-    """By owner; with `--idle` those that idle longest first, and no others."""
+    """By owner; with `--idle` only idle ones, longest first."""
     silent: dict[str, str]
-    """Nodes whose agents did not answer, and why: of their slices nothing is known."""
+    """Nodes whose agents did not answer, and why."""
 
 
 def nodes_with_slices(fleet_state: FleetState) -> dict[str, str]:

@@ -73,13 +73,13 @@ class SpanDocument(Document, frozen=True, kw_only=True):
     name: str
     kind: SpanKind
     service: str
-    """Who did it; of a wait, who was waited for."""
+    """That did it, or was waited for."""
     began_ms: float
     """After the part began."""
     took_ms: float | None
-    """None where the history does not say."""
+    """Null if unknown."""
     text: str = ""
-    """Of a word: what it says."""
+    """Of a word."""
 
 
 class PartDocument(Document, frozen=True, kw_only=True):
@@ -87,16 +87,15 @@ class PartDocument(Document, frozen=True, kw_only=True):
 
     part: TracePart
     """
-    `request` is from the pod that was seen to the open gate, `release` from its end to its last word. What is between
-    is `running`: one for each occasion, a restart of an agent for example.
+    `request`: from seen to open gate; `release`: from its end to its last message. What is between is `running`: one
+    for each occasion, a restart of an agent for example.
     """
     trace_id: str
-    """The same trace at a collector, where there is one."""
+    """As at a collector."""
     began: str
-    """UTC, ISO 8601."""
     took_ms: float
     left_out: int = 0
-    """Earlier spans that are not listed."""
+    """Earlier spans, not listed."""
     spans: tuple[SpanDocument, ...]
 
 
@@ -109,7 +108,7 @@ class WaterfallDocument(Document, frozen=True, kw_only=True):
     name: str
     state: str
     parts: tuple[PartDocument, ...]
-    """None where the history knows nothing (any more). Of what came while the pod ran, the last OCCASIONS_MAX."""
+    """Empty if the history knows nothing. Of what came while the pod ran, the last OCCASIONS_MAX."""
 
 
 def waterfall(pod: PodDocument, history: Iterable[HistoryMessage]) -> WaterfallDocument:

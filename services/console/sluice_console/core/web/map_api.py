@@ -19,17 +19,16 @@ class SlotDocument(Document, frozen=True, kw_only=True):
 
     start: int
     size: int
-    """In memory slices of the GPU."""
     state: InstanceState
     profile: str = ""
     uuid: str = ""
-    """Of the MIG device, or of the GPU given whole; empty while there is none."""
+    """Of the MIG device or GPU; empty while there is none."""
     allocation: str = ""
     request: str = ""
     owner: str = ""
-    """`namespace/name` of the pod; empty when nobody is known."""
+    """Empty if unknown."""
     memory_mib: int = 0
-    """Of a share; 0 for what is not shared."""
+    """Of a share, else 0."""
 
 
 class GpuMapDocument(Document, frozen=True, kw_only=True):
@@ -39,12 +38,12 @@ class GpuMapDocument(Document, frozen=True, kw_only=True):
     index: int
     model: str
     fraction_in_use: float
-    """Memory slices in use over all memory slices, 0 to 1."""
+    """Memory slices in use, 0 to 1."""
     slots: tuple[SlotDocument, ...]
     observed_at: str
-    """UTC, ISO 8601: when its node was last pulled. What was ordered since is in `slots`, too."""
+    """When its node was last pulled. What was ordered since is in `slots`, too."""
     stale: bool
-    """True when the inventory could not pull the node for a while: what is said may be old."""
+    """Its node could not be pulled: this may be old."""
 
 
 class MapDocument(Document, frozen=True, kw_only=True):
