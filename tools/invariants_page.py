@@ -5,6 +5,7 @@ Both repeat what tests/simulation declares: invariants, planted bugs, cases and 
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -27,6 +28,8 @@ RECORDS = SIMULATION / "records"
 DAY_S = 86_400
 PROTOCOL = ROOT / "docs" / "protocol.md"
 BEGIN, END = "<!-- generated: cases -->", "<!-- end -->"
+_SECTION = re.compile(r"(?<=§\d) [^W].*")
+"""What follows a section's number: the prose cites each case where its rule is."""
 WHOLE = ("PLANTED", "BUGS", "PLAYED")
 """Constants that have bugs of every kind."""
 
@@ -97,7 +100,9 @@ def _kind(variant: Variant) -> str:
 
 def _case(case: Case) -> str:
     places = [f"`{case.test}`"] if case.test else _unique(place for name in case.bugs for place in _played_in(name))
-    return f"| {case.id} | {case.rule} | {case.words} | {', '.join(case.bugs)} | {', '.join(places)} |"
+    return (
+        f"| {case.id} | {_SECTION.sub('', case.rule)} | {case.words} | {', '.join(case.bugs)} | {', '.join(places)} |"
+    )
 
 
 def _played_in(name: str) -> list[str]:
