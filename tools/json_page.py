@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from itertools import groupby, pairwise
@@ -85,7 +86,7 @@ def _shape(found: types.StructType) -> str:
     ]
     lines = [line for key, group in groupby(fields, key=_alike) for line in _lines(key[0], list(group))]
     width = min(max((len(text) for text, said in lines if said), default=0), _NAMES_WIDTH_MAX)
-    what = _sentence(inspect.getdoc(found.cls) or "")
+    what = re.split("[,;:] ", _sentence(inspect.getdoc(found.cls) or ""))[0]
     head = found.cls.__name__ if what.startswith("`") else f"{found.cls.__name__}: {what}"
     return "\n".join([head, *(f"  {text:<{width}}  {said}".rstrip() for text, said in lines)])
 

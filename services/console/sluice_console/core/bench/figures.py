@@ -34,7 +34,7 @@ class HopDocument(Document, frozen=True, kw_only=True):
     """One part of the way."""
 
     hop: str
-    """From one message to the next; the last until the broker has stored it."""
+    """From one message to the next; the last until stored."""
     ms: SpreadDocument
 
 
@@ -42,7 +42,7 @@ class CeilingDocument(Document, frozen=True, kw_only=True):
     """The same messages on a bare broker: same streams, sizes, publishers and limit, each consumed once, no logic."""
 
     ms: SpreadDocument
-    """Each request, first message sent to last one stored."""
+    """First message sent to last one stored."""
     per_second: float
     seconds: float
     messages: int

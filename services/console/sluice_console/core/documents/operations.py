@@ -9,6 +9,7 @@ class AmountsDocument(Document, frozen=True, kw_only=True):
     gpus: int | None = None
     """Devices: an instance, share or whole GPU counts one."""
     memory_mib: int | None = None
+    """Null: not set."""
     compute_slices: float | None = None
     """Of a share its part, in thousandths."""
 

@@ -87,7 +87,7 @@ class PartDocument(Document, frozen=True, kw_only=True):
 
     part: TracePart
     """
-    `request`: from seen to open gate; `release`: from its end to its last message. What is between is `running`: one
+    `request`: until the gate opens; `release`: from its end; `running`: one occasion. What is between is `running`: one
     for each occasion, a restart of an agent for example.
     """
     trace_id: str
