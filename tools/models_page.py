@@ -9,7 +9,8 @@ HEAD = """# GPU models
 
 Generated from `libs/sluice/mig/catalog.toml` by `make docs`; that file names the source of every number. Do not edit.
 
-For `sluice simulate`, simulated nodes and explanations. What a real GPU reports counts. `inferred`: no device confirmed it.
+For `sluice simulate`, simulated nodes and explanations. What a real GPU reports counts. `inferred`: not confirmed by a
+device.
 
 Names are used in fleet files ([simulate.md](simulate.md)), in `gpu-model` and `gpu-model-not` and their equivalents
 ([requests.md](requests.md)), and in placement files ([policies.md](policies.md)). Case, separators and `NVIDIA`,
