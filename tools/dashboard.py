@@ -63,7 +63,7 @@ ROWS: tuple[tuple[str, tuple[Picture, ...]], ...] = (
             stat(
                 "Quarantined memory slices",
                 'sum(max by (model) (sluice_gpu_memory_slices{state="quarantined"})) or vector(0)',
-                "Places that could not be given back.",
+                "Places whose instance could not be destroyed.",
             ),
             stat("Messages set aside", "sum(sluice_bus_poison_messages_total) or vector(0)", "`sluice doctor`."),
             stat(

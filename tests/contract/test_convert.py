@@ -1,4 +1,4 @@
-"""The gRPC form of a snapshot says what the bus form says, and nothing that came over the wire can raise."""
+"""The gRPC form of a snapshot has the same content as the bus form, and nothing from the wire can raise."""
 
 import subprocess
 import sys
@@ -112,7 +112,7 @@ def test_a_watched_inventory_says_all_that_the_bus_says(inventory: NodeInventory
 
 
 def test_no_field_of_the_bus_form_is_missing_in_the_grpc_form():
-    """Each struct has the same fields as its protobuf message: whoever adds one is reminded of the other."""
+    """Each struct has the same fields as its protobuf message: adding one reminds of the other."""
     pairs = [
         (NodeSnapshot, node_pb2.NodeSnapshot),
         (GpuReport, node_pb2.Gpu),
@@ -134,20 +134,20 @@ def test_a_newer_agents_unknown_state_is_told_and_not_guessed():
     """A slice in a state of a later version makes the snapshot undecodable, with the reason."""
     slices = [node_pb2.SliceReport(booking=node_pb2.Booking(allocation="a_1"), state=99)]
     found = snapshot_from_proto(node_pb2.NodeSnapshot(node="n", slices=slices))
-    assert found == Undecodable("slice a_1 is in state 99, which is not known here")
+    assert found == Undecodable("slice a_1 is in state 99, which is unknown here")
 
 
 def test_a_newer_agents_unknown_kind_of_share_is_told_and_not_guessed():
-    """A tenant whose rights are not understood here makes the snapshot undecodable, with the reason."""
+    """A tenant with unknown rights makes the snapshot undecodable, with the reason."""
     device = node_pb2.DeviceGrant(gpu="g", share=node_pb2.Share(mode=99))
     booking = node_pb2.Booking(allocation="a_1", devices=[device])
     slices = [node_pb2.SliceReport(booking=booking, state=node_pb2.SLICE_STATE_READY)]
     found = snapshot_from_proto(node_pb2.NodeSnapshot(slices=slices))
-    assert found == Undecodable("slice a_1: a share of mode 99, which is not known here")
+    assert found == Undecodable("slice a_1: a share of mode 99, which is unknown here")
 
 
 def test_an_agent_of_before_the_shares_is_read_as_it_was_meant():
-    """What an older agent does not say: whole devices only, no time quotas, as many MPS clients as is usual."""
+    """Defaults for an older agent: whole devices only, no time quotas, the usual number of MPS clients."""
     found = snapshot_from_proto(node_pb2.NodeSnapshot(node="n", gpus=[node_pb2.Gpu(uuid="g")]))
     assert isinstance(found, NodeSnapshot)
     assert (found.modes, found.time_quota) == (("exclusive",), False)
@@ -155,7 +155,7 @@ def test_an_agent_of_before_the_shares_is_read_as_it_was_meant():
 
 
 def test_a_newer_agents_unknown_way_of_giving_devices_stops_nothing():
-    """Nobody can ask for it here; what is known of the node stays usable."""
+    """No request can use it here; the rest of the node stays usable."""
     found = snapshot_from_proto(node_pb2.NodeSnapshot(node="n", modes=[99, node_pb2.MODE_MPS]))
     assert isinstance(found, NodeSnapshot)
     assert found.modes == ("mps",)
@@ -168,7 +168,7 @@ def test_a_slice_without_its_place_is_told_and_not_adopted():
 
 
 def test_an_inventory_with_an_unusable_snapshot_is_told():
-    """What is wrong inside is wrong outside."""
+    """An invalid snapshot makes its inventory invalid."""
     snapshot = node_pb2.NodeSnapshot(slices=[node_pb2.SliceReport()])
     assert inventory_from_proto(inventory_pb2.NodeInventory(snapshot=snapshot)) == Undecodable("a slice has no booking")
 
@@ -176,7 +176,7 @@ def test_an_inventory_with_an_unusable_snapshot_is_told():
 @settings(deadline=None, max_examples=50)
 @given(st.binary(max_size=200))
 def test_no_bytes_of_an_agent_can_stop_the_inventory(data: bytes):
-    """Whatever protobuf accepts is converted or told to be undecodable."""
+    """Whatever protobuf accepts is converted or reported as undecodable."""
     try:
         message = node_pb2.NodeSnapshot.FromString(data)
     except DecodeError:

@@ -1,7 +1,7 @@
 """
-Two versions side by side: yesterday's words are read by today's code, and today's by yesterday's readers.
+Two versions side by side: today's code reads yesterday's messages, and yesterday's readers read today's.
 
-The words, what readers understood and the gRPC numbers of each version are recorded in `golden/` (tools/golden.py).
+The messages, what readers understood and the gRPC numbers of each version are recorded in `golden/` (tools/golden.py).
 """
 
 import json
@@ -43,27 +43,27 @@ SET_ASIDE = {
     ("10", "11"): set(),
 }
 """
-Per pair of versions, the words that readers of the older set aside (docs/evolution.md says what that costs).
+Per pair of versions, the messages that readers of the older set aside (docs/evolution.md says what that costs).
 
-Words that did not exist are no harm: who needs them is newer. The others had a reason more, and the older readers were
-silent about it; since version 3 they read a reason that they do not know.
+Message types that did not exist are no harm: their readers are newer. The others had one reason more, which older
+readers could not show; since version 3 they pass on an unknown reason.
 """
 RENAMED = {
     "1": {"AllocationRequested: $.message.claims[0].mode is lost"},
     "2": set(),
 }
-"""What versions before any release said otherwise. Nothing may be added here: a name is for ever."""
+"""Renames before any release. Nothing may be added here: a released name never changes."""
 RENAMED_QUOTA = {f"QuotaSet: $.message.{name} is lost" for name in ("gpus", "memory_mib", "compute_slices")}
 """Limits before they had three kinds; no command wrote them yet."""
 
 
 def lines(version: Path) -> list[tuple[str, bytes]]:
-    """The words of a version: subject and bytes."""
+    """The messages of a version: subject and bytes."""
     return [(s, d.encode()) for s, d in (x.split(" ", 1) for x in (version / golden.WORDS).read_text().splitlines())]
 
 
 def part(whole: object, found: object, at: str = "$") -> list[str]:
-    """Where `found` does not say what `whole` said; more it may say."""
+    """Where `found` lacks something of `whole`; it may have more."""
     if isinstance(whole, dict) and isinstance(found, dict):
         missing = [f"{at}.{key} is lost" for key in whole if key not in found]
         return missing + [p for key in whole if key in found for p in part(whole[key], found[key], f"{at}.{key}")]
@@ -75,15 +75,15 @@ def part(whole: object, found: object, at: str = "$") -> list[str]:
 
 
 def defaults_left_out(value: object) -> object:
-    """Without what an encoder leaves out where a default says the same: empty things, and nothing."""
+    """Without values that an encoder omits because they are the default: empty things, and None."""
     if isinstance(value, dict):
         return {key: defaults_left_out(inner) for key, inner in value.items() if inner not in (None, [], {}, "", False)}
     return [defaults_left_out(inner) for inner in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
-def test_words_of_earlier_versions_are_read_whole(version: Path):
-    """After an upgrade what is on the bus is still understood, and no field of it is lost by being called otherwise."""
+def test_messages_of_earlier_versions_are_read_whole(version: Path):
+    """After an upgrade the bus is still understood, and no field of it is lost by a rename."""
     problems = set()
     for subject, data in lines(version):
         parse(subject)
@@ -96,7 +96,7 @@ def test_words_of_earlier_versions_are_read_whole(version: Path):
 
 @pytest.mark.parametrize(("older", "newer"), PAIRS, ids=lambda version: version.name)
 def test_readers_of_the_version_before_understand_or_set_aside(older: Path, newer: Path):
-    """While versions are mixed, an older service reads a newer one's words; what it cannot read is listed."""
+    """While versions are mixed, an older service reads a newer one's messages; what it cannot read is listed."""
     understood = json.loads((older / golden.SCHEMA).read_text())["$defs"]
     set_aside = set()
     for _, data in lines(newer):
@@ -109,7 +109,7 @@ def test_readers_of_the_version_before_understand_or_set_aside(older: Path, newe
 
 @pytest.mark.parametrize(("older", "newer"), PAIRS, ids=lambda version: version.name)
 def test_no_field_becomes_needed_and_none_that_was_needed_goes(older: Path, newer: Path):
-    """An older writer leaves out what is new, and an older reader needs what it always needed."""
+    """An older writer omits new fields, and an older reader needs what it always needed."""
     before, after = (json.loads((v / golden.SCHEMA).read_text())["$defs"] for v in (older, newer))
     problems = [f"{name} is not read any more" for name in before if name not in after]
     for name in before.keys() & after.keys():
@@ -129,7 +129,7 @@ def properties(defined: dict, name: str) -> set[str]:
 
 
 def test_a_later_version_may_add_fields_anywhere():
-    """Every reader of this version ignores what it does not know, however deep it stands."""
+    """Every reader of this version ignores unknown fields, at any depth."""
 
     def grown(value: object, *, is_struct: bool = True) -> object:
         if isinstance(value, list):
@@ -149,7 +149,7 @@ MAPS = {"creatable", "links", "resources", "labels", "node_selector"}
 
 @pytest.mark.parametrize("number", range(len(PAIRS)))
 def test_a_number_of_a_call_never_means_something_else(number: int):
-    """A field, a choice or a call that two versions have is the same in both; what went has its number reserved."""
+    """A field, a choice or a call that two versions have is the same in both; a removed one has its number reserved."""
     older, newer = PAIRS[number]
     before, after = ((v / golden.CALLS).read_text().splitlines() for v in (older, newer))
     kept = set(after)
@@ -159,7 +159,7 @@ def test_a_number_of_a_call_never_means_something_else(number: int):
 
 
 def reserved_numbers() -> set[tuple[str, str]]:
-    """Message and number of everything that a .proto file of ours reserves."""
+    """Message and number of every reserved entry in our .proto files."""
     found = set()
     for module in (agent_pb2, allocator_pb2, inventory_pb2, node_pb2):
         for message in module.DESCRIPTOR.message_types_by_name.values():
@@ -175,7 +175,7 @@ def _reserved(message: Descriptor) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 def test_what_earlier_agents_answer_is_understood(version: Path):
-    """An inventory pulls agents of the version before; what they do not say yet has its default."""
+    """An inventory pulls agents of the previous version; missing fields have their defaults."""
     for line in (version / golden.PULLED).read_text().splitlines():
         found = inventory_from_proto(inventory_pb2.NodeInventory.FromString(bytes.fromhex(line)))
         assert isinstance(found, NodeInventory), found
@@ -184,7 +184,7 @@ def test_what_earlier_agents_answer_is_understood(version: Path):
 
 
 def test_what_is_recorded_is_what_this_version_writes():
-    """A change of what is written is noticed before it is released, with the lines that would be lost."""
+    """A change of the wire format is noticed before it is released, with the lines that would be lost."""
     checked = subprocess.run(
         [sys.executable, str(ROOT / "tools/golden.py"), "--check"],
         capture_output=True,
@@ -196,12 +196,12 @@ def test_what_is_recorded_is_what_this_version_writes():
 
 
 def test_a_renamed_field_or_a_reused_number_is_refused():
-    """The check has teeth: what vanishes is named, what is added is not."""
+    """The check works: a lost field is named, an added one is not."""
     assert golden.lost("a 1 x\na 2 y\n", "a 1 x\na 2 z\na 3 new\n") == ["a 2 y"]
 
 
 def test_people_are_told_a_reason_that_is_newer_than_their_reader():
-    """A waiting pod's sentence is passed on, though its reason is a word of a later version."""
+    """A waiting pod's sentence is passed on, though its reason code is of a later version."""
     waits = Pending(
         request="p", request_revision=1, message="later", reasons=(ReasonCount(reason="x", count=1, of="n"),)
     )
@@ -214,8 +214,8 @@ def test_people_are_told_a_reason_that_is_newer_than_their_reader():
         msgspec.json.decode(data.replace(b"BrandNew", b"no word <b>"), type=Pending)
 
 
-def test_an_older_reader_needs_no_word_of_a_newer_schema():
-    """A change that would mislead raises SCHEMA; then the older reader sets the word aside instead of guessing."""
+def test_an_older_reader_needs_no_message_of_a_newer_schema():
+    """A misleading change raises SCHEMA; then the older reader sets the message aside instead of guessing."""
     data = lines(NEWEST)[0][1]
     later = msgspec.json.encode(json.loads(data) | {"schema": SCHEMA + 1})
     assert isinstance(decode(later), Undecodable)

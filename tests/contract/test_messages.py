@@ -1,4 +1,4 @@
-"""Messages as other processes see them: every one has an example, survives the wire, and tolerates its neighbours."""
+"""Messages as other processes see them: each has an example, survives the wire, and tolerates other versions."""
 
 import json
 
@@ -20,20 +20,20 @@ def wrapped(message) -> Envelope:
     )
 
 
-def test_every_word_of_the_bus_is_documented_by_an_example():
+def test_every_message_of_the_bus_is_documented_by_an_example():
     """A message without an example would be missing from docs/events.md."""
     assert {type(example) for example in EXAMPLES} == {kind for noun in SUBJECT_KINDS for kind in noun.messages}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: type(e).__name__)
-def test_no_word_changes_on_its_way(example):
+def test_no_message_changes_on_its_way(example):
     """Encode and decode give the same message."""
     assert decode(encode(wrapped(example))) == wrapped(example)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: type(e).__name__)
 def test_a_newer_writer_may_add_fields(example):
-    """An older reader ignores what it does not know."""
+    """An older reader ignores unknown fields."""
     raw = json.loads(encode(wrapped(example)))
     raw["added_later"] = raw["message"]["added_later"] = {"x": [1]}
 
@@ -49,8 +49,8 @@ def test_a_newer_schema_is_set_aside_and_says_so():
     )
 
 
-def test_an_unknown_word_is_set_aside():
-    """A message type from the future stops nobody."""
+def test_an_unknown_message_is_set_aside():
+    """A message type from the future stops nothing."""
     raw = json.loads(encode(wrapped(Released(request="p1", cause="c"))))
     raw["message"]["type"] = "Teleported"
 

@@ -57,7 +57,7 @@ async def slices(scene: Scene, pod: Json) -> dict[str, list[str]]:
     """The profiles of a started pod's devices by container, once bus, inventory and containers agree on them."""
     told = await scene.is_on_its_slice(pod)
     assert {claim.container for claim in told.claims} == {each.container for each in told.containers}
-    places = [place for gpu in gpus_document(scene.live.world).gpus for place in gpu.instances]
+    places = [place for gpu in gpus_document(scene.live.fleet_state).gpus for place in gpu.instances]
     profiles = {place.uuid: place.profile for place in places}
     return {each.container: [profiles[uuid] for uuid in each.visible_devices.split(",")] for each in told.containers}
 
@@ -126,7 +126,7 @@ async def autoscaling(scene: Scene, recipe: Recipe) -> None:
         await all_have(scene, await running(scene, replicas), {"main": ["1g.5gb"]})
 
     def instances() -> bool:
-        return sum(len(gpu.instances) for gpu in gpus_document(scene.live.world).gpus) == limits["minReplicas"]
+        return sum(len(gpu.instances) for gpu in gpus_document(scene.live.fleet_state).gpus) == limits["minReplicas"]
 
     await scene.until(instances, "the slices of removed replicas to be given back")
 

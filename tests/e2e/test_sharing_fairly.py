@@ -240,7 +240,7 @@ async def test_a_drained_node_loses_its_pod_to_the_other_and_serves_again_when_i
     after = await here.bound_anew(before)
     assert after.node != before.node
     drained = f"{before.node} is drained (new fans)"
-    await here.told(before.request, f"shall be evicted: {drained}", "was evicted", "slice is gone (pod gone)")
+    await here.told(before.request, f"is to be evicted: {drained}", "was evicted", "slice is gone (pod gone)")
     await here.told(
         "train",
         f"before it, {before.request} of the same name was evicted: {drained}",
@@ -267,7 +267,7 @@ async def test_a_drain_asks_first_and_a_wrong_name_changes_nothing(here):
     here.put("train")
     bound = await here.bound("train")
     asked = here.up.sluice("drain", bound.node)
-    assert (asked.returncode, "say --yes" in asked.stderr) == (2, True)
+    assert (asked.returncode, "use --yes" in asked.stderr) == (2, True)
     wrong = here.up.sluice("drain", "gpu-9", "--yes")
     known = "there is no node gpu-9; known: gpu-1.example.internal, gpu-2, gpu-3"
     assert (wrong.returncode, known in wrong.stderr) == (4, True)
@@ -387,7 +387,7 @@ async def test_a_share_grows_as_far_as_it_was_told_and_shrinks_again(here):
     bound = await here.bound("serve")
     refused = here.up.sluice("adjust", "serve", "--memory", "900Gi")
     said = re.fullmatch(
-        rf"{here.namespace}/serve stays as it is \(CapacityExceeded\): .*; the most that fits now, the rest as it is: "
+        rf"{here.namespace}/serve stays as it is \(CapacityExceeded\): .*; the most that fits now, with the rest unchanged: "
         r"memory \(MiB\) (\d+)\n",
         refused.stdout,
     )
@@ -398,14 +398,14 @@ async def test_a_share_grows_as_far_as_it_was_told_and_shrinks_again(here):
     would = await typed(adjust(url, "serve", "", sizes, dry_run=True, form="text"))
     done = await typed(adjust(url, "serve", "", sizes, dry_run=False, form="text"))
     felt = (
-        f"  memory 4096 MiB -> {most} MiB, from the next start of its containers; what runs keeps what it began with\n"
+        f"  memory 4096 MiB -> {most} MiB, from the next start of its containers; running processes keep the old size\n"
     )
     on = f"on {bound.node}, container main:\n"
     for (code, said, _), verb in ((would, "would be"), (done, "is")):
         assert (code, f"{here.namespace}/serve {verb} adjusted {on}{felt}" in said) == (0, True)
     smaller = here.up.sluice("adjust", "serve", "--memory", "1Gi")
     assert f"memory {most} MiB -> 1024 MiB" in smaller.stdout
-    assert "it counts as before until the processes that run now have ended" in smaller.stdout
+    assert "the old size counts until the running processes have ended" in smaller.stdout
 
     def is_told(pods, _gpus):
         return pods["serve"].containers[0].pinned_memory_limit == "0=1024M"
@@ -434,23 +434,23 @@ async def test_a_pod_that_got_a_larger_profile_is_moved_back_to_one_of_its_size(
     await here.told(
         "note",
         "is granted: 1g.6gb at",
-        "asked for 1g.5gb and has 1g.6gb: nothing smaller had a place",
+        "asked for 1g.5gb and has 1g.6gb: nothing smaller was free",
         f"now: has 1g.6gb on {A30}, larger than the 1g.5gb that it asked for",
-        "it has a larger profile, for no 1g.5gb was free; it is moved back (evicted, and started again there) when one",
+        "it has a larger profile because no 1g.5gb was free; it is moved back (evicted and started again there) when one",
     )
     freed = (await here.bound("full-0")).node
     here.remove("full-0")
     moved = await here.bound_anew(larger)
     assert moved.node == freed
-    why = f"it is moved: a place on {freed} is booked for whoever comes in its stead (1g.5gb)"
+    why = f"it is moved: a place on {freed} is kept for its replacement (1g.5gb)"
     await here.told(
         larger.request,
         f"is bound to {A30}",
         "is granted: 1g.5gb at",
         f"on {freed}, once another slice is gone",
-        f"shall be evicted: {why}",
+        f"is to be evicted: {why}",
         "was evicted",
-        f"shall be unmade on {A30}: pod gone",
+        f"is to be destroyed on {A30}: pod gone",
     )
     story = await here.told(
         "note",

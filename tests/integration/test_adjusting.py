@@ -1,4 +1,4 @@
-"""Shares changed over real gRPC: what the core decides crosses the wire, and nobody waits for ever."""
+"""Shares resized over real gRPC: the core's decisions cross the wire, and no call waits without end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,10 +35,10 @@ def bench_with_share(memory_mib: int = 4000) -> Bench:
 
 
 class Shell:
-    """What the runner does: events into the core, answers to those who wait. Writes land when the test says so."""
+    """The runner's part: events into the core, answers to callers. Writes land when the test says so."""
 
     def __init__(self, bench: Bench, *, within_s: float = 10.0) -> None:
-        """Nothing lands yet."""
+        """Start without writes."""
         self.bench = bench
         self.adjuster = ShareResizer(within_s=within_s)
         self.lands = True
@@ -49,7 +49,7 @@ class Shell:
         await self.carry_out(self.bench.handle(event))
 
     async def carry_out(self, instructions: list) -> None:
-        """Writes land, answers reach those who asked."""
+        """Writes land, answers reach their callers."""
         for each in instructions:
             if isinstance(each, AnswerAdjust):
                 await self.adjuster.answer(each)
@@ -69,7 +69,7 @@ async def served(shell: Shell) -> AsyncIterator[AllocatorServiceStub]:
 
 
 async def test_a_change_is_booked_and_answered_per_field():
-    """All that the core says crosses the wire, and the order is in the ledger by then."""
+    """The whole decision crosses the wire, and the order is in the ledger by then."""
     shell = Shell(bench_with_share())
     async with served(shell) as client:
         answer = await client.Adjust(pb.AdjustRequest(request="p1", memory_mib=9000))
@@ -88,7 +88,7 @@ async def test_a_change_is_booked_and_answered_per_field():
 
 
 async def test_a_dry_run_goes_nowhere_near_the_ledger():
-    """Somebody who only asks would change a running pod."""
+    """A dry run would change a running pod."""
     shell = Shell(bench_with_share())
     async with served(shell) as client:
         answer = await client.Adjust(pb.AdjustRequest(request="p1", memory_mib=9000, dry_run=True))
@@ -98,22 +98,22 @@ async def test_a_dry_run_goes_nowhere_near_the_ledger():
 
 @pytest.mark.parametrize("dry_run", [True, False])
 async def test_a_refusal_carries_what_would_fit(dry_run):
-    """Whoever scales by a program needs the number, not the sentence."""
+    """A program that scales needs the number, not the sentence."""
     shell = Shell(bench_with_share())
     quota = QuotaSet(namespace="default", total=Amounts(memory_mib=6000))
     shell.bench.observe(subjects.quota("default"), quota)
     async with served(shell) as client:
         too_much = await client.Adjust(pb.AdjustRequest(request="p1", memory_mib=50000, dry_run=dry_run))
         beyond = await client.Adjust(pb.AdjustRequest(request="p1", memory_mib=9000, dry_run=dry_run))
-        nobody = await client.Adjust(pb.AdjustRequest(request="p9", memory_mib=9000, dry_run=dry_run))
+        missing = await client.Adjust(pb.AdjustRequest(request="p9", memory_mib=9000, dry_run=dry_run))
     assert too_much.refused.reason == pb.ADJUST_REFUSAL_CAPACITY_EXCEEDED
     assert beyond.refused.reason == pb.ADJUST_REFUSAL_QUOTA_EXCEEDED
     assert [(each.field, each.value) for each in beyond.refused.most] == [("memory_mib", 6000)]
-    assert nobody.refused.reason == pb.ADJUST_REFUSAL_NOT_FOUND
+    assert missing.refused.reason == pb.ADJUST_REFUSAL_NOT_FOUND
 
 
 async def test_a_ledger_that_does_not_answer_is_told_as_not_known():
-    """To say that it was done, or was not, would be a guess; asking again finds out."""
+    """Both answers would be guesses; asking again finds out."""
     shell = Shell(bench_with_share(), within_s=0.2)
     shell.lands = False
     async with served(shell) as client:
@@ -122,13 +122,13 @@ async def test_a_ledger_that_does_not_answer_is_told_as_not_known():
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "not known whether" in (caught.value.details() or "")
         shell.lands = True
-        await shell.carry_out(shell.waiting)  # it lands late, and nobody waits for the answer any more
+        await shell.carry_out(shell.waiting)  # it lands late, after the call has ended
         again = await client.Adjust(pb.AdjustRequest(request="p1", memory_mib=9000))
     assert (again.refused.reason, again.refused.under_way) == (pb.ADJUST_REFUSAL_UNCHANGED, True)
 
 
 async def test_who_stands_by_changes_nothing():
-    """Two who decide at once without being asked to."""
+    """Two allocators would decide at once."""
     shell = Shell(bench_with_share())
     shell.bench.handle(LeaseChanged(held=False))
     async with served(shell) as client:
@@ -138,7 +138,7 @@ async def test_who_stands_by_changes_nothing():
 
 
 async def test_many_at_once_each_get_their_own_answer():
-    """Answers would be mixed up, or somebody would wait for ever."""
+    """Answers would be mixed up, or a caller would wait without end."""
     shell = Shell(bench_with_share())
     async with served(shell) as client:
         sizes = range(5000, 5020)

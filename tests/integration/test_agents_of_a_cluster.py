@@ -1,4 +1,4 @@
-"""Agents, each in its account, at the servers of a cluster: whichever a connection leads to, orders reach them."""
+"""Agents, each in its account, at the servers of a cluster: orders reach them through any server."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ class Cluster:
     """Three servers, an allocator, and a node's agent that may be connected to any of them."""
 
     def __init__(self, broker: Broker, allocator: NatsBus, agent: User) -> None:
-        """Nothing was ordered yet."""
+        """Start without orders."""
         self.urls = [server.url for server in broker.servers]
         self._allocator = allocator
         self._agent = Credentials(agent.rights.user, agent.password)
@@ -38,7 +38,7 @@ class Cluster:
 
     @asynccontextmanager
     async def agent(self, url: str, refresh_s: float = 300.0) -> AsyncIterator[tuple[NatsBus, View]]:
-        """One life of the agent."""
+        """One run of the agent."""
         bus = await NatsBus.connect(url, name=AGENT.user, credentials=self._agent, refresh_s=refresh_s)
         try:
             async with watching(bus.read_ledger(NODE)) as view:
@@ -47,7 +47,7 @@ class Cluster:
             await bus.close()
 
     async def hears(self, view: View, name: str) -> None:
-        """Wait until the agent has an order that is given now."""
+        """Wait until the agent gets an order that is published now."""
         await self.order(name)
         await view.until(lambda view: place(name).subject in view.known, within_s=WITHIN_S)
 
@@ -81,7 +81,7 @@ async def _is_made(bus: NatsBus) -> bool:
 
 
 async def test_an_agent_that_reads_anew_goes_on_hearing_orders(tmp_path: Path) -> None:
-    """It reads anew every five minutes: nodes behind two servers of three would get nothing and give nothing back."""
+    """It rereads every five minutes: nodes behind two servers of three would get nothing and release nothing."""
     async with cluster(tmp_path) as three:
         for number, url in enumerate(three.urls):
             async with three.agent(url) as (bus, view):
@@ -92,7 +92,7 @@ async def test_an_agent_that_reads_anew_goes_on_hearing_orders(tmp_path: Path) -
 
 
 async def test_an_agent_that_is_started_again_hears_orders(tmp_path: Path) -> None:
-    """What its life before had asked for must not take away what this one asks for."""
+    """Pulls of its previous run must not take messages away from this one."""
     async with cluster(tmp_path) as three:
         for number, url in enumerate(three.urls):
             for life in range(2):
@@ -101,7 +101,7 @@ async def test_an_agent_that_is_started_again_hears_orders(tmp_path: Path) -> No
 
 
 async def test_an_agent_misses_no_order_while_it_begins_anew_in_time(tmp_path: Path) -> None:
-    """Of what it asked for nothing is open any more when it does, so nothing is lost and nobody waits."""
+    """By then none of its pulls is open, so nothing is lost and no order waits."""
     async with cluster(tmp_path) as three:
         for number, url in enumerate(three.urls):
             async with three.agent(url, refresh_s=1.0) as (_, view):

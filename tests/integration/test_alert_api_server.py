@@ -1,4 +1,4 @@
-"""The alert that the API server is away: by what only the watch counts, of one kind of object by itself."""
+"""The alert for an absent API server counts only the watch, for one kind of object."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ from sluice_pod_watcher.shell.webhook.cert_stores import StoreUnavailableError
 
 
 class Hasty(SystemClock):
-    """Waits less."""
+    """A clock that sleeps less."""
 
     async def sleep(self, duration_s: float) -> None:
         """Wait a little."""
@@ -38,19 +38,19 @@ def kube() -> Iterator[FakeKube]:
 
 @pytest.fixture
 async def api(kube: FakeKube, tmp_path: Path) -> AsyncIterator[KubeApi]:
-    """Somebody who calls it."""
+    """A client of it."""
     made = await KubeApi.connect(kube.kubeconfig(tmp_path / "config"))
     yield made
     await made.close()
 
 
 def counted() -> dict[str, float]:
-    """What all counters of this process say, by name."""
+    """All counters of this process, by name."""
     return {metric.name: sum(series.values()) for metric, series in metrics.PROCESS.samples().items()}
 
 
 async def test_the_webhook_that_is_served_does_not_hide_that_the_watch_is_refused(api: KubeApi) -> None:
-    """It asks for its Secret every minute, by an account of its own: of a 403 for the watch alone nobody was told."""
+    """It reads its Secret every minute, with its own account: a 403 for the watch alone went unreported."""
     before = counted()
     with pytest.raises(StoreUnavailableError):  # answered, at least
         await SecretStore(api, "default", "sluice-webhook-tls").load()
@@ -61,7 +61,7 @@ async def test_the_webhook_that_is_served_does_not_hide_that_the_watch_is_refuse
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
 async def test_of_what_is_refused_no_watch_is_counted(api: KubeApi, kube: FakeKube, verb: str) -> None:
-    """The alert comes where troubles grow and watches do not; it may be one right that is missing."""
+    """The alert fires where troubles grow and watches do not; one missing right may be the cause."""
 
     async def offer(_event: Event) -> None:
         return
@@ -71,7 +71,7 @@ async def test_of_what_is_refused_no_watch_is_counted(api: KubeApi, kube: FakeKu
     troubles, watches = of()
     task = asyncio.create_task(Reflector(api, Hasty(), "pods", "/api/v1/pods", "", PodSeen, PodGone, offer).run())
     async with asyncio.timeout(30):
-        while of()[1] == watches:  # noqa: ASYNC110 - counters wake nobody
+        while of()[1] == watches:  # noqa: ASYNC110 - counters have no event
             await asyncio.sleep(0.001)
     assert of()[0] == troubles + 10
     task.cancel()

@@ -1,4 +1,4 @@
-"""The allocator as it is asked: real gRPC from real clients, on the memory bus."""
+"""The allocator's answers: real gRPC from real clients, on the memory bus."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ POD = pb.SimulateRequest(
 
 
 async def change_nothing(change: Change) -> Outcome:
-    """Nobody is there who changes shares."""
+    """No resizer is present."""
     raise TimeoutError(change)
 
 
@@ -66,7 +66,7 @@ async def refused_with(call) -> tuple[grpc.StatusCode, str]:
 
 
 async def test_a_client_is_told_place_devices_and_what_is_left():
-    """All that the core says crosses the wire."""
+    """The whole answer crosses the wire."""
     async with served(bench_with(1)) as client:
         answer = await client.Simulate(POD)
     assert answer.WhichOneof("outcome") == "bound"
@@ -138,12 +138,12 @@ async def test_a_negative_amount_is_not_asked_about():
 
 
 async def test_a_client_is_told_how_a_request_stands():
-    """By its id; an unknown one is NOT_FOUND, and none at all a mistake."""
+    """By its id; an unknown one is NOT_FOUND, and a missing id is an error."""
     bench = bench_with(1)
     grant = bench.bound("p1", claim(profile="2g.10gb"))
     async with served(bench) as client:
         answer = await client.Explain(pb.ExplainRequest(request="p1"))
-        code, _ = await refused_with(client.Explain(pb.ExplainRequest(request="nobody")))
+        code, _ = await refused_with(client.Explain(pb.ExplainRequest(request="unknown")))
         empty, _ = await refused_with(client.Explain(pb.ExplainRequest()))
     assert (answer.state, answer.node) == (pb.REQUEST_STATE_BOUND, "node-0")
     assert (answer.allocation, answer.devices[0].profile) == (grant.booking.allocation, "2g.10gb")
@@ -151,14 +151,14 @@ async def test_a_client_is_told_how_a_request_stands():
 
 
 async def test_who_stands_by_names_who_works():
-    """It does not know what the other is deciding, so it says nothing about pods."""
+    """A standby does not know the leader's decisions, so it does not answer about pods."""
     bench = bench_with(1)
     bench.handle(LeaseChanged(held=False))
     broker = MemoryBroker()
     server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"), change_nothing)
     async with transport.serve(server.register) as address, transport.channel(address) as channel:
         client = AllocatorServiceStub(channel)
-        _, nobody = await refused_with(client.Simulate(POD))
+        _, no_leader = await refused_with(client.Simulate(POD))
         broker.values.publish(
             subject=subjects.lease("allocator").subject,
             guard=None,
@@ -168,13 +168,13 @@ async def test_who_stands_by_names_who_works():
             now=broker.clock.monotonic(),
         )
         code, somebody = await refused_with(client.Explain(pb.ExplainRequest(request="p1")))
-    assert "no allocator holds the lease" in nobody
+    assert "no allocator holds the lease" in no_leader
     assert code is grpc.StatusCode.UNAVAILABLE
     assert "r2 holds the lease at 10.0.0.7:9420" in somebody
 
 
 async def test_the_lease_says_where_its_holder_answers():
-    """Whoever reads the bus can ask; when the holder ends, the lease names nobody."""
+    """Readers of the bus can call it; when the holder ends, the lease has no endpoint."""
     broker = MemoryBroker()
     bus = broker.bus("allocator")
     service = Service("allocator", RunId("r1"), AllocatorSettings(tick_s=0.05), SystemClock(), RequestTraces())
@@ -191,7 +191,7 @@ async def test_the_lease_says_where_its_holder_answers():
             async with transport.channel(entry.message.endpoint) as channel:
                 client = AllocatorServiceStub(channel)
                 while True:
-                    code, details = await refused_with(client.Explain(pb.ExplainRequest(request="nobody")))
+                    code, details = await refused_with(client.Explain(pb.ExplainRequest(request="unknown")))
                     if code is grpc.StatusCode.NOT_FOUND:
                         break
                     assert code is grpc.StatusCode.UNAVAILABLE, details  # it has not read the bus whole yet

@@ -1,4 +1,4 @@
-"""The bare broker of `sluice bench` is a real process, and goes with the one that measures it."""
+"""The bare broker of `sluice bench` is a real process, and ends with the benchmark."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_kill_9_of_a_benchmark_leaves_no_broker_behind(tmp_path):
-    """Each would hold its memory and port until somebody looks for it."""
+    """Each would hold its memory and port until somebody finds it."""
     with subprocess.Popen([sys.executable, "-c", MEASURES, str(tmp_path)], stdout=subprocess.PIPE) as measures:
         broker = int(measures.stdout.readline())
         try:

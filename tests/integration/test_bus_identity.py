@@ -1,4 +1,4 @@
-"""Services say who they are on a bus with users: as deployed, from settings, with the password in a file."""
+"""Services authenticate on a bus with users: as deployed, from settings, with the password in a file."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ class Guarded:
         self._folder = folder
 
     def environment(self, role: Role, **more: str) -> dict[str, str]:
-        """Of a process that is to be `role`."""
+        """Of a process in this `role`."""
         user = permissions_of(role, NODE if role is Role.NODE_AGENT else None).user
         own = {} if role is Role.NODE_AGENT else {"SLUICE_NATS_USER": user}
         file = str(self._folder / user)
@@ -59,7 +59,7 @@ class Guarded:
             await bus.close()
 
     async def hears_of(self, node: NodeName) -> None:
-        """Wait until a node's agent has said something; bounded."""
+        """Wait until a node's agent has published something; bounded."""
         async with self.bus(Role.ALLOCATOR) as bus, asyncio.timeout(20):
             while await bus.last(Stream.STATE, subjects.node(node).subject) is None:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.05)
@@ -67,7 +67,7 @@ class Guarded:
 
 @pytest_asyncio.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
-    """The administrator, the allocator, the inventory, one node's agent, and people who look."""
+    """The administrator, the allocator, the inventory, one node's agent, and read-only people."""
     roles = (Role.ADMINISTRATOR, Role.ALLOCATOR, Role.INVENTORY, Role.NODE_AGENT, Role.CONSOLE)
     users = tuple(
         User(permissions_of(role, NODE if role is Role.NODE_AGENT else None), secrets.token_hex(8)) for role in roles
@@ -88,7 +88,7 @@ async def run(module: str, *words: str, environment: dict[str, str]) -> asyncio.
 
 
 async def said(process: asyncio.subprocess.Process, *sentences: str) -> str:
-    """What a process has said up to the first of these sentences, or its end; bounded."""
+    """The output of a process up to the first of these sentences, or its end; bounded."""
     text = ""
     assert process.stdout is not None
     async with asyncio.timeout(30):
@@ -141,7 +141,7 @@ async def test_a_service_works_with_its_password_and_not_without(guarded: Guarde
 async def test_a_service_with_anothers_user_ends_and_says_which_subject_it_was(
     guarded: Guarded, tmp_path: Path
 ) -> None:
-    """It would wait for ever otherwise; and of all reasons to end, this one must be seen apart."""
+    """It would wait without end otherwise; and of all exit codes, this one must be distinct."""
     async with guarded.bus(Role.ADMINISTRATOR) as bus:
         await bus.ensure_streams()
     environment = guarded.environment(Role.INVENTORY, SLUICE_DATA_DIR=str(tmp_path), SLUICE_LOG_FORMAT="json")
@@ -153,7 +153,7 @@ async def test_a_service_with_anothers_user_ends_and_says_which_subject_it_was(
 
 
 async def test_people_look_with_the_password_of_the_console(guarded: Guarded) -> None:
-    """Also at the history: a command that works on a desk and not in a cluster is of no use there."""
+    """Also at the history: a command must work in a cluster as on a desk."""
     async with guarded.bus(Role.ADMINISTRATOR) as bus:
         await bus.ensure_streams()
     environment = guarded.environment(Role.CONSOLE)
@@ -170,7 +170,7 @@ async def test_people_look_with_the_password_of_the_console(guarded: Guarded) ->
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """A Secret that was not mounted is one sentence, not a refusal by the broker."""
+    """A missing Secret is one sentence, not a refusal by the broker."""
     empty = tmp_path / "empty"
     empty.touch()
     with pytest.raises(CredentialError, match=r"nats_password_file: .* is empty"):

@@ -1,4 +1,4 @@
-"""The bus over TLS: who is let in, which broker is believed, what is never said in plain text, new files at work."""
+"""The bus over TLS: which clients are admitted, which broker is trusted, no plain text, and rotated files."""
 
 import asyncio
 import datetime as dt
@@ -35,7 +35,7 @@ from sluice.runtime.settings import CommonSettings
 
 NODE = NodeName("gpu-1.example")
 PATIENCE_S = 3.0
-"""For a broker that will not let us in: it has answered many times by then."""
+"""For a broker that refuses us: it has answered many times by then."""
 PASSWORD = "marked-bus-password-0123456789"
 
 
@@ -47,20 +47,20 @@ async def broker(tmp_path: Path) -> AsyncIterator[TlsBroker]:
 
 
 async def opened(settings: CommonSettings, user: str = "") -> Connection:
-    """A connection as a service makes it, for a bounded time."""
+    """A connection as a service opens it, for a bounded time."""
     who = credentials_from_settings(settings, user, look_s=0)
     return await Connection.open(settings.nats_url, name="test", credentials=who, within_s=PATIENCE_S)
 
 
 async def why_not(settings: CommonSettings) -> str:
-    """What is said when it fails."""
+    """The error when it fails."""
     with pytest.raises(BusError) as caught:
         await opened(settings)
     return str(caught.value)
 
 
 async def until(wanted: Callable[[], bool]) -> None:
-    """Wait until it is so; bounded."""
+    """Wait for a condition; bounded."""
     async with asyncio.timeout(15):
         while not wanted():  # noqa: ASYNC110 - a thread's or a server's doing
             await asyncio.sleep(0.02)
@@ -70,7 +70,7 @@ async def until(wanted: Callable[[], bool]) -> None:
 
 
 async def test_a_certificate_is_its_owner_and_has_the_rights_of_nobody_else(broker: TlsBroker) -> None:
-    """Services and an agent come in by certificates alone; one that writes for another node is stopped, by name."""
+    """Services and an agent connect by certificates alone; one that writes for another node is stopped, by name."""
     await broker.start()
     bus = await NatsBus.connect(
         broker.url, name="a", credentials=credentials_from_settings(broker.settings_of(Role.ADMINISTRATOR))
@@ -102,8 +102,8 @@ async def test_a_certificate_is_its_owner_and_has_the_rights_of_nobody_else(brok
             "authority",
             "the broker does not accept our certificate (nats_certificate_file): it does not know its author",
         ),
-        ("none", "the broker wants a certificate of us: set nats_certificate_file and nats_key_file"),
-        ("server's", "the broker does not accept our certificate (nats_certificate_file): it is not"),
+        ("none", "the broker requires a client certificate: set nats_certificate_file and nats_key_file"),
+        ("server's", "the broker does not accept our certificate (nats_certificate_file): it is"),
         ("name", "the server does not accept these credentials"),
     ],
 )
@@ -116,7 +116,7 @@ async def test_a_stranger_is_not_let_in_and_is_told_why(broker: TlsBroker, stran
         "authority": lambda: Authority(broker.folder / "foreign", "Sluice users").files("allocator", name),
         "none": lambda: None,
         "server's": lambda: broker.users.files("wrong-use", name, usages=(SERVER,)),
-        "name": lambda: broker.users.files("nobody", "nobody.bus.sluice.internal"),
+        "name": lambda: broker.users.files("stranger", "stranger.bus.sluice.internal"),
     }[stranger]()
     certificate, key = (None, None) if shown is None else (shown.certificate, shown.key)
     settings = msgspec.structs.replace(settings, nats_certificate_file=certificate, nats_key_file=key)
@@ -124,11 +124,11 @@ async def test_a_stranger_is_not_let_in_and_is_told_why(broker: TlsBroker, stran
 
 
 async def test_a_certificate_that_has_ended_is_not_shown_at_all(broker: TlsBroker) -> None:
-    """One sentence at the start, instead of a broker that says nothing useful."""
+    """One sentence at the start, instead of a broker's unhelpful error."""
     files = broker.users.files("ended", certificate_name(Role.ALLOCATOR), age_days=900)
     settings = broker.settings_of(Role.ALLOCATOR)
     settings = msgspec.structs.replace(settings, nats_certificate_file=files.certificate, nats_key_file=files.key)
-    with pytest.raises(CredentialError, match=r"nats_certificate_file: the certificate in .* has ended"):
+    with pytest.raises(CredentialError, match=r"nats_certificate_file: the certificate in .* has expired"):
         credentials_from_settings(settings)
 
 
@@ -139,13 +139,13 @@ async def test_a_certificate_that_has_ended_is_not_shown_at_all(broker: TlsBroke
     ("wrong", "why"),
     [
         ("authority", "the broker is not trusted: its certificate is of an authority that nats_ca_file does not hold"),
-        ("name", "the broker is not trusted: its certificate does not say the name in nats_url"),
-        ("ended", "the broker is not trusted: its certificate has ended"),
-        ("plain text", "the broker speaks plain text, and we were told to speak TLS (nats_ca_file)"),
+        ("name", "the broker is not trusted: its certificate is not for the name in nats_url"),
+        ("ended", "the broker is not trusted: its certificate has expired"),
+        ("plain text", "the broker speaks plain text, and TLS is configured (nats_ca_file)"),
     ],
 )
 async def test_a_broker_that_is_not_ours_is_not_believed(broker: TlsBroker, wrong: str, why: str) -> None:
-    """Whoever answers in its place would decide who has which slice."""
+    """An impostor would decide which pod has which slice."""
     if wrong == "authority":
         broker.shows(Authority(broker.folder / "foreign", "Sluice bus"), HOST)
     elif wrong == "name":
@@ -159,7 +159,7 @@ async def test_a_broker_that_is_not_ours_is_not_believed(broker: TlsBroker, wron
     with structlog.testing.capture_logs() as logged:
         said = await why_not(settings)
     assert said == f"no NATS server answers at {broker.url}: {why}"
-    # A service waits for ever; then this is all that a person sees, and it is said once.
+    # A service waits without end; then this logged once is all that a person sees.
     told = [line["why"] for line in logged if line["event"].startswith("the bus cannot be reached")]
     assert told.count(why) == 1
     with pytest.raises(BusError) as caught:
@@ -171,13 +171,13 @@ async def test_a_broker_that_is_not_ours_is_not_believed(broker: TlsBroker, wron
 
 
 async def test_a_broker_is_believed_as_soon_as_its_certificate_is_good_again(broker: TlsBroker) -> None:
-    """A service that was started while it was not would otherwise have to be started again, on every node."""
+    """A service started meanwhile would otherwise have to be restarted, on every node."""
     broker.shows(broker.bus, HOST, age_days=900)
     await broker.start()
     who = credentials_from_settings(broker.settings_of(Role.ALLOCATOR))
     with structlog.testing.capture_logs() as logged:
         opening = asyncio.ensure_future(Connection.open(broker.url, name="t", credentials=who, within_s=15))
-        await until(lambda: _count(logged, "the bus cannot be reached; it is tried again and again") == 1)
+        await until(lambda: _count(logged, "the bus cannot be reached; retrying") == 1)
         broker.shows(broker.bus, HOST)
         await _reload(broker)
         connection = await opening
@@ -187,7 +187,7 @@ async def test_a_broker_is_believed_as_soon_as_its_certificate_is_good_again(bro
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[tuple[int, list[bytes]]]:
-    """Somebody on the way who says that he speaks plain text: his port, and what he was told."""
+    """A man in the middle that claims to use plain text: its port, and what it received."""
     heard: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -210,7 +210,7 @@ async def listening() -> AsyncIterator[tuple[int, list[bytes]]]:
 
 @pytest.mark.parametrize("how", ["told to speak TLS", "beyond this machine"])
 async def test_a_password_is_never_said_in_plain_text_to_the_network(how, tmp_path, monkeypatch, broker) -> None:
-    """The client library sends it to whoever answers, if it is not stopped."""
+    """The client library sends it to any server, if not stopped."""
     file = tmp_path / "password"
     file.write_text(PASSWORD)
     settings = CommonSettings(nats_user="allocator", nats_password_file=file)
@@ -233,10 +233,10 @@ async def test_a_password_is_never_said_in_plain_text_to_the_network(how, tmp_pa
 async def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
     """Addresses are shown in logs, in `sluice doctor` and in the process list."""
     url = f"nats://allocator:{PASSWORD}@127.0.0.1:4222"
-    with pytest.raises(BusError, match="must hold no user and no password") as caught:
+    with pytest.raises(BusError, match="must not hold a user or a password") as caught:
         await Connection.open(url, name="test")
     assert PASSWORD not in str(caught.value)
-    with pytest.raises(BusError, match="must hold no user and no password"):
+    with pytest.raises(BusError, match="must not hold a user or a password"):
         async with open_history(url, name="test"):
             pass
 
@@ -245,7 +245,7 @@ async def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
 
 
 async def test_every_certificate_and_authority_is_changed_under_a_service_that_works(broker: TlsBroker) -> None:
-    """Short-lived ones, in the order of docs/security.md, until nothing of the old authorities is believed any more."""
+    """Short-lived ones, in the order of docs/security.md, until nothing of the old authorities is trusted."""
     await broker.start()
     assert broker.server is not None
     settings = broker.settings_of(Role.ADMINISTRATOR)
@@ -257,12 +257,12 @@ async def test_every_certificate_and_authority_is_changed_under_a_service_that_w
         new_users = Authority(broker.folder / "new-users", "Sluice users")
         both = broker.bus.pair.certificate + new_bus.pair.certificate
         with structlog.testing.capture_logs() as logged:
-            # 1. Both are believed everywhere. The service connects anew because of it.
+            # 1. Both are trusted everywhere. The service reconnects because of it.
             broker.believes(broker.users, new_users)
             await _reload(broker)
             settings.nats_ca_file.write_bytes(both)
             await until(lambda: _count(logged, "connected again") == 1)
-            # 2. Everybody shows certificates of the new ones.
+            # 2. Every process shows certificates of the new ones.
             broker.shows(new_bus, HOST, lasts=dt.timedelta(minutes=5))
             await _reload(broker)
             name = certificate_name(Role.ADMINISTRATOR)
@@ -270,14 +270,14 @@ async def test_every_certificate_and_authority_is_changed_under_a_service_that_w
             made = new_users.files(name, name, lasts=dt.timedelta(minutes=5))
             made.certificate.rename(settings.nats_certificate_file)
             await until(lambda: _count(logged, "read again") == 2)
-            assert _count(logged, "connected again") == 1  # its own certificate is no reason
+            assert _count(logged, "connected again") == 1  # its own certificate is no reason to reconnect
             # 3. The old ones are withdrawn.
             broker.believes(new_users)
             await _reload(broker)
             settings.nats_ca_file.write_bytes(new_bus.pair.certificate)
             await until(lambda: _count(logged, "connected again") == 2 and bus.connected)
         assert await bus.incarnation(Stream.BOOK)
-        # And what is of the old ones is refused on both sides.
+        # And certificates of the old ones are refused on both sides.
         old = broker.settings_of(Role.ADMINISTRATOR)
         assert "not trusted" in await why_not(old)
         old = msgspec.structs.replace(old, nats_ca_file=_written(broker, new_bus))
@@ -297,7 +297,7 @@ def _count(logged: list[structlog.typing.EventDict], event: str) -> int:
 
 
 async def _reload(broker: TlsBroker) -> None:
-    """Have the server read its files, and wait until it says so."""
+    """Have the server read its files, and wait until it confirms."""
     assert broker.server is not None
     assert broker.server.process is not None
     said = broker.server.log.read_text().count("Reloaded server configuration")
@@ -307,7 +307,7 @@ async def _reload(broker: TlsBroker) -> None:
 
 
 async def test_files_that_turn_bad_cut_nobody_off(broker: TlsBroker) -> None:
-    """Half of a rotation, or a slip of the hand."""
+    """Half of a rotation, or a typo."""
     await broker.start()
     settings = broker.settings_of(Role.ADMINISTRATOR)
     assert settings.nats_certificate_file is not None
@@ -329,14 +329,14 @@ async def test_files_that_turn_bad_cut_nobody_off(broker: TlsBroker) -> None:
             assert who.current() is first
             assert who.current() is first
         (line,) = [each for each in logged if each["log_level"] == "error"]
-        assert line["event"] == "the new files are no good; the old ones stay in use"
+        assert line["event"] == "the new files are invalid; the old ones stay in use"
         assert re.search(why, line["why"]), line
     connection = await Connection.open(broker.url, name="t", credentials=who, within_s=PATIENCE_S)
     await connection.close()
 
 
 async def test_a_new_password_is_used_when_the_broker_asks_for_it(tmp_path: Path) -> None:
-    """It is changed at the broker and in the file; the service is not started again."""
+    """It is changed at the broker and in the file; the service is not restarted."""
     file = tmp_path / "password"
     administrator = permissions_of(Role.ADMINISTRATOR)
     port = free_ports(1)[0]
@@ -367,6 +367,6 @@ async def _is_down(connection: Connection) -> None:
 
 
 def test_half_of_a_certificate_is_refused(tmp_path: Path) -> None:
-    """A service that silently comes without its certificate is refused by a broker that says nothing useful."""
+    """A broker refuses a service without its certificate, with an unhelpful error."""
     with pytest.raises(CredentialError, match="nats_key_file, nats_ca_file must be set too"):
         credentials_from_settings(CommonSettings(nats_certificate_file=tmp_path / "a.pem"))

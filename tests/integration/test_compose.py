@@ -40,7 +40,7 @@ class Composed:
     """The system of compose.yaml under a name of its own."""
 
     def __init__(self, pods: Path, images: dict[str, str]) -> None:
-        """Nothing is started yet."""
+        """Start with nothing running."""
         self.pods = pods
         nats, inventory, self.page = free_ports(3)
         names = {f"SLUICE_{name.upper().replace('-', '_')}_IMAGE": image for name, image in images.items()}
@@ -69,12 +69,12 @@ class Composed:
         assert done.returncode == 0, done.stderr
 
     def states(self) -> dict[str, str]:
-        """What a person is told of each pod."""
+        """The state of each pod as shown to people."""
         done = self.compose("run", "--rm", "--no-deps", "console", "pods", "--json")
         return {pod["name"]: pod["state"] for pod in json.loads(done.stdout)["pods"]} if done.returncode == 0 else {}
 
     def owners_on_the_page(self) -> set[str]:
-        """Whom the page shows on some GPU; nobody while it does not answer."""
+        """The owners on the page's GPUs; empty while it does not answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.page}/api/map", timeout=UP_S) as answer:
                 gpus = json.load(answer)["gpus"].values()
@@ -83,7 +83,7 @@ class Composed:
         return {slot["owner"] for gpu in gpus for slot in gpu["slots"]}
 
     def until(self, there: Callable[[dict[str, str]], bool]) -> None:
-        """Wait for what a person is told."""
+        """Wait for an output."""
         end = time.monotonic() + WAIT_S
         while not there(states := self.states()):
             if time.monotonic() > end:
@@ -114,7 +114,7 @@ def composed(tmp_path: Path) -> Iterator[Composed]:
 
 
 def test_a_manifest_in_the_folder_gets_its_slice_also_when_the_broker_dies(composed: Composed) -> None:
-    """Bound; still bound by what is on the broker's volume when it was killed; and gone when the file is gone."""
+    """Bound; still bound after the broker was killed, from its volume; and gone when the file is gone."""
     manifest = composed.pods / "pod.yaml"
     manifest.write_bytes((ROOT / "examples" / "02-by-profile.yaml").read_bytes())
     composed.until(

@@ -1,4 +1,4 @@
-"""The driver of pods' volumes as a real process, called as a kubelet calls it, mounting for real."""
+"""The CSI driver of pods' volumes as a real process, called as a kubelet calls it, with real mounts."""
 
 import asyncio
 import shutil
@@ -66,7 +66,7 @@ async def test_a_kubelet_learns_of_the_driver(node):
 
 
 async def test_a_refusing_kubelet_is_told_of_loudly(node):
-    """The kubelet says it once, here, and nowhere else."""
+    """The kubelet reports it once, here, and nowhere else."""
     await node.register(error="illegal version string")
     (line,) = [line for line in node.lines() if line["level"] == "error"]
     assert line["why"] == "illegal version string"
@@ -74,7 +74,7 @@ async def test_a_refusing_kubelet_is_told_of_loudly(node):
 
 
 async def test_a_volume_is_there_at_once_sealed_and_empty(node):
-    """A pod whose slice is not ready is not held by its volume, and nobody can pass the gate by making a directory."""
+    """A pod whose slice is not ready is not held by its volume; no pod can pass the gate by creating a directory."""
     await node.publish(UID)
     (options,) = node.mounts(node.target(UID))
     assert set(options) >= SEALED
@@ -86,7 +86,7 @@ async def test_a_volume_is_there_at_once_sealed_and_empty(node):
 
 @pytest.mark.parametrize("how", ["emptied", "mounted over"])
 async def test_a_volume_shows_its_pod_again_when_its_memory_disk_is_another(node, how):
-    """A pod whose volume shows a directory that is gone finds no ticket, however often it is made again."""
+    """A pod whose volume shows a lost directory finds no ticket, however often it is created again."""
     await node.publish(UID)
     await node.publish(OTHER)
     node.agent("make", TICKET, UID)
@@ -119,7 +119,7 @@ async def test_a_restarted_kubelet_asks_again_and_nothing_changes(node):
 
 
 async def test_a_ticket_appears_in_a_volume_that_is_already_there(node):
-    """A pod that was pinned before its slice was made anew starts as soon as it is."""
+    """A pod that was pinned before its slice was recreated starts as soon as it is ready."""
     await node.publish(UID)
     assert node.agent("make", TICKET, UID) == [TICKET]
     inside = node.start_container(UID, "main", TICKET)
@@ -132,7 +132,7 @@ async def test_a_ticket_appears_in_a_volume_that_is_already_there(node):
 
 
 async def test_a_volume_shows_only_its_own_pod(node):
-    """A tenant, an ephemeral container of his included, sees no other one's directories."""
+    """A tenant, ephemeral containers included, sees no other pod's directories."""
     node.agent("make", TICKET, UID)
     node.agent("make", LATER, OTHER)
     await node.publish(UID)
@@ -142,7 +142,7 @@ async def test_a_volume_shows_only_its_own_pod(node):
 
 
 async def test_a_container_loads_the_library_of_the_time_quota_from_its_home(node):
-    """A loader goes on without what it may not map, so nobody would be held to its time on any cluster."""
+    """A loader skips a library that it may not map, so no pod would be held to its time."""
     with daemon_home(node.folder) as home:
         (home / QUOTA).mkdir(mode=0o711)
         shutil.copyfile(_any_library(), home / QUOTA / QUOTA_LIBRARY)
@@ -192,7 +192,7 @@ async def test_a_container_with_a_share_reaches_its_daemon_through_the_volume(no
 
 
 async def test_a_daemon_that_is_started_again_is_found_in_the_same_volume(node):
-    """A daemon makes its pipe directory anew; its tenants must not be left with the old one."""
+    """A daemon recreates its pipe directory; its tenants must not keep the old one."""
     with daemon_home(node.folder) as home:
         node.agent("make", TICKET, UID, msgspec.json.encode([_sharing(home)]))
         await node.publish(UID)
@@ -242,7 +242,7 @@ async def test_a_pod_may_have_the_volume_twice(node):
 @pytest.mark.parametrize("name", [f"pod{UID}", f"kubepods-besteffort-pod{UID.replace('-', '_')}.slice"])
 @pytest.mark.parametrize("version", ["v1", "v2", "v2-only"])
 async def test_a_volume_is_given_up_only_when_no_process_of_the_pod_is_left(bare, version, name):
-    """A device is given to the next tenant while the last one computes on it: a kubelet asks for this too early."""
+    """The next tenant gets a device while the last one computes on it: a kubelet unpublishes too early."""
     process = bare.start_process(UID, version=version, name=name)
     bare.start()
     await bare.publish(UID)
@@ -286,7 +286,7 @@ async def test_a_driver_that_was_killed_comes_back_to_running_pods(node):
     with daemon_home(node.folder) as home:
         await node.publish(UID)
         node.stop(how=signal.SIGKILL)
-        assert node.registration.is_socket(), "nobody cleaned up"
+        assert node.registration.is_socket(), "stale sockets are left"
         mounts = node.all_mounts()
         node.start()
         await node.register()
@@ -301,7 +301,7 @@ async def test_a_driver_that_was_killed_comes_back_to_running_pods(node):
 
 
 async def test_a_clean_stop_leaves_volumes_and_no_sockets(node):
-    """The kubelet says that the driver is not there, instead of calling into nothing; pods run on."""
+    """The kubelet reports a missing driver, instead of calling into nothing; pods run on."""
     await node.publish(UID)
     assert node.stop() == 0
     assert not node.registration.exists()
@@ -310,7 +310,7 @@ async def test_a_clean_stop_leaves_volumes_and_no_sockets(node):
 
 
 async def test_a_stop_does_not_take_a_successors_sockets(bare):
-    """Two overlap while an agent is rolled out: the end of the old one must not silence the new one."""
+    """Two overlap while an agent is rolled out: the end of the old one must not remove the new one's."""
     bare.start()
     bare.start()
     assert bare.stop(0) == 0
@@ -320,7 +320,7 @@ async def test_a_stop_does_not_take_a_successors_sockets(bare):
 
 
 async def test_a_volume_that_somebody_opened_is_sealed_again(bare):
-    """A volume that can be written is no gate: the kubelet makes the directory that is not there."""
+    """A writable volume is no gate: the kubelet creates the missing directory."""
     bare.start()
     await bare.publish(UID)
     bare.run("mount", "-o", "remount,bind,rw", str(bare.target(UID)))
@@ -329,7 +329,7 @@ async def test_a_volume_that_somebody_opened_is_sealed_again(bare):
 
 
 async def test_after_a_reboot_no_old_ticket_lets_a_container_start(bare):
-    """The old ticket stands for a device that is gone; where pods_dir is no tmpfs it would still be there."""
+    """The old ticket stands for a lost device; it would survive where pods_dir is not a tmpfs."""
     with daemon_home(bare.folder) as home:
         number = bare.start()
         await bare.publish(UID)
@@ -359,7 +359,7 @@ async def test_only_the_unpublishing_comes_after_a_reboot(bare):
 
 
 async def test_shares_work_where_no_mount_is_shared(request):
-    """A driver on a node whose mounts are private shares the one that it needs."""
+    """On a node with private mounts a driver shares the mount that it needs."""
     node = KubeletNode(shared=False)
     request.addfinalizer(node.close)
     node.start()
@@ -389,7 +389,7 @@ async def test_a_path_that_leads_elsewhere_is_refused(node, path):
 
 @pytest.mark.parametrize("what", ["mount", "volume"])
 async def test_no_link_is_followed(node, what):
-    """Whoever could make a link would have root mount and remove at a place of his choice."""
+    """A link would have root mount and remove at a place of the attacker's choice."""
     elsewhere = node.folder / "elsewhere"
     (elsewhere / "mount").mkdir(parents=True)
     (elsewhere / "mount" / "kept").touch()
@@ -406,7 +406,7 @@ async def test_no_link_is_followed(node, what):
 
 
 def test_a_driver_that_cannot_serve_says_why_in_one_sentence(bare):
-    """Who sets up a node reads what is wrong with it."""
+    """The operator of a node reads what is wrong with it."""
     (bare.pods / "somebody's").mkdir()
     number = bare.start(wait=False)
     assert bare.drivers[number].wait(20) == 78

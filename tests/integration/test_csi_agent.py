@@ -108,7 +108,7 @@ async def test_a_pods_container_reaches_its_share_through_its_volume(node, tmp_p
 
 
 def test_volumes_are_served_before_anything_of_the_agent_and_their_end_is_clean(node):
-    """An agent that cannot start must not leave a socket behind that nobody answers on."""
+    """An agent that cannot start must not leave a dead socket behind."""
     if node.roles != ("all",):
         pytest.skip("for one process")
     (node.folder / "fleet.toml").write_text("nonsense")

@@ -1,5 +1,5 @@
 """
-The images that are deployed: each is built, holds one service and nothing else, and runs as nobody on a read-only root.
+The deployed images: each is built, holds one service and nothing else, and runs unprivileged on a read-only root.
 
 Without an engine and a base (`factories.images`) these tests skip.
 """
@@ -26,14 +26,14 @@ FORBIDDEN = {
     "node-agent": (*WATCHER_ONLY, "yaml", "cyclopts", "rich", "sluice_pod_watcher", "sluice_allocator"),
     "pod-watcher": ("pynvml", "cyclopts", "rich", "sluice_node_agent", "sluice_allocator", "sluice_inventory"),
 }
-"""Modules that are none of a service's business."""
+"""Modules that no service needs."""
 NEEDED = {
     "allocator": ("yaml", "nats", "grpc"),
     "inventory": ("nats", "grpc"),
     "node-agent": ("pynvml", "nats", "grpc"),
     "pod-watcher": (*WATCHER_ONLY, "yaml", "nats"),
 }
-"""Modules that a service imports only once it has something to do: a missing one would be found too late."""
+"""Modules that a service imports on first use: a missing one would show too late."""
 SOURCE = (
     "pyproject.toml",
     "README.md",
@@ -68,7 +68,7 @@ def run(name: str, *words: str, entry: str = "", **environment: str) -> subproce
 
 
 def test_an_image_holds_its_service_and_nobody_elses_libraries(image):
-    """What is not there needs no patch and cannot be misused; what is needed is there."""
+    """Missing libraries need no patch and cannot be misused; needed ones are present."""
     service, name = image
     program = (
         "import importlib.util, json, sys; "
@@ -82,7 +82,7 @@ def test_an_image_holds_its_service_and_nobody_elses_libraries(image):
 
 
 def test_every_module_of_a_service_can_be_imported(image):
-    """A role that nobody tried before it was deployed would end there for want of a library."""
+    """A role that was never tried before deployment would end there for a missing library."""
     service, name = image
     program = (
         "import importlib, pkgutil, sys\n"
@@ -106,7 +106,7 @@ def test_an_image_brings_no_tools_and_is_nobody(image):
 
 
 def test_a_service_starts_as_it_is_deployed(image):
-    """Its first sentence is about its settings: everything before that works without root and without a disk."""
+    """Its first message is about its settings: everything before that works without root and without a disk."""
     service, name = image
     done = run(name, SLUICE_LOG_FORMAT="json", SLUICE_LOG_LEVEL="wrong")
 
@@ -115,7 +115,7 @@ def test_a_service_starts_as_it_is_deployed(image):
 
 
 def test_an_image_says_which_version_it_is(image):
-    """Inside and outside: on its label, and when it is asked."""
+    """On its label, and with --version."""
     service, name = image
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     labels = json.loads(docker("image", "inspect", "--format", "{{json .Config.Labels}}", name).stdout)
@@ -130,10 +130,10 @@ def test_an_image_says_which_version_it_is(image):
 
 @pytest.mark.parametrize("image", ["pod-watcher"], indirect=True)
 def test_the_webhook_answers_from_its_image(image, tmp_path):
-    """With a mounted certificate, as nobody, on a read-only root: over TLS, and it is ready."""
+    """With a mounted certificate, unprivileged, on a read-only root: over TLS, and it is ready."""
     _, name = image
     certificates.make("sluice-webhook", folder=tmp_path)
-    for path in (tmp_path, *tmp_path.iterdir()):  # what is above it is of no matter in the container
+    for path in (tmp_path, *tmp_path.iterdir()):  # does not matter in the container
         path.chmod(0o755)
     own = f"sluice-test-webhook-{os.getpid()}"
     started = docker(
@@ -168,7 +168,7 @@ def test_the_webhook_answers_from_its_image(image, tmp_path):
 
 
 def test_the_same_source_gives_the_same_image(tmp_path):
-    """Without that nobody can check that an image is what its source says; also checked out elsewhere and later."""
+    """Anyone can check an image against its source; also checked out elsewhere and later."""
     found = []
     for number in range(2):
         root = tmp_path / str(number)

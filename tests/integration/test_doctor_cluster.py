@@ -1,7 +1,8 @@
 """
-`sluice doctor` on a cluster, with the real kubectl: what is shipped is applied, the webhook runs, its trust is tried.
+`sluice doctor` on a cluster, with the real kubectl: the shipped manifests are applied, the webhook runs, its trust is
+tried.
 
-Skips where there is no kubectl; what is made of each object is tested in tests/unit/console.
+Skips without kubectl; tests/unit/console has the checks of each object.
 """
 
 import asyncio
@@ -31,14 +32,14 @@ pytestmark = [
 
 
 class Desk:
-    """Where an administrator sits."""
+    """An administrator's workstation."""
 
     def __init__(self, folder: Path, kubeconfig: Path) -> None:
-        """With this kubeconfig, and nothing else of his own."""
+        """With this kubeconfig, and nothing else."""
         self._environment = {"HOME": str(folder), "PATH": os.environ["PATH"], "KUBECONFIG": str(kubeconfig)}
 
     async def run(self, *words: str, given: str = "") -> tuple[int | None, str, str]:
-        """A program, its exit code and what it said."""
+        """A program, its exit code and its output."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *words, env=self._environment, stdin=pipe, stdout=pipe, stderr=pipe
@@ -48,7 +49,7 @@ class Desk:
         return process.returncode, out.decode(), err.decode()
 
     async def kubectl(self, *words: str, given: Any = None) -> str:
-        """What kubectl says; it must do it."""
+        """Kubectl's output; it must succeed."""
         code, out, err = await self.run("kubectl", *words, given="" if given is None else json.dumps(given))
         assert code == 0, err
         return out
@@ -92,7 +93,7 @@ async def test_an_installation_is_looked_through_and_its_trust_is_tried(tmp_path
         settings = {"ROLE": "webhook", "KUBECONFIG": str(tmp_path / "config"), "WEBHOOK_ADDRESS": "127.0.0.1:0"}
         async with watcher(tmp_path / "webhook.log", **settings) as process:
             kube.route_service(*SERVICE, host="127.0.0.1", port=await process.port("webhook"))
-            await process.line("the API servers are told whom to trust")
+            await process.line("the caBundle is published")
             _, document = await desk.doctor()
             ((level, what),) = said(document, "admission")
             assert level == "ok", what

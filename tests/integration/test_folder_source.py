@@ -1,4 +1,7 @@
-"""The pod-watcher as it runs: a real folder, a real identities file, and a bus that somebody answers on."""
+"""
+The pod-watcher in production form: a real folder, a real identities file, and a bus with an allocator played by the
+test.
+"""
 
 import asyncio
 import os
@@ -64,7 +67,7 @@ HOSTS = HostsKnown(((NodeName("gpu-1"), HostFacts(cpu_cores=8, memory_mib=1024, 
 
 @dataclass
 class Site:
-    """A folder, a bus, and what is on it."""
+    """A folder, a bus, and its content."""
 
     broker: MemoryBroker
     pods: Path
@@ -79,7 +82,7 @@ class Site:
         hidden.replace(self.pods / f"{name}.yaml")
 
     def say(self, address: Address, message: AnyMessage) -> None:
-        """The allocator says something."""
+        """The allocator publishes something."""
         self.broker.values.publish(
             subject=address.subject,
             guard=None,
@@ -91,7 +94,7 @@ class Site:
         self.broker.changed()
 
     def requests(self) -> dict[str, AnyMessage]:
-        """The last word about each request."""
+        """The last message about each request."""
         entries = self.broker.values.snapshot(Stream.STATE, (), self.broker.clock.monotonic())
         found = {entry.subject: entry.message for entry in entries if entry.message is not None}
         return {
@@ -101,7 +104,7 @@ class Site:
         }
 
     def synced(self) -> SourceSynced | None:
-        """The source's last word."""
+        """The source's last sync marker."""
         return self.last("sluice.source.folder")
 
     def last(self, subject: str):
@@ -110,12 +113,12 @@ class Site:
         return entry.message if entry is not None else None
 
     def counted(self) -> int:
-        """How many pods the source says it has; -1 before it has said anything."""
+        """How many pods the source counts; -1 before its first marker."""
         synced = self.synced()
         return synced.count if synced is not None else -1
 
     async def until(self, wanted: Callable[[], object]) -> None:
-        """Wait until something is true of the bus."""
+        """Wait until a condition holds on the bus."""
         changed = asyncio.Event()
         self.broker.listen(changed)
         try:
@@ -135,7 +138,7 @@ def site(tmp_path) -> Site:
 
 
 class ToldFolder(ManifestFolder):
-    """A folder that says when it could not be listed."""
+    """A folder that records when it could not be listed."""
 
     unlistable: asyncio.Event
 
@@ -190,7 +193,7 @@ async def test_a_pod_comes_changes_and_goes_as_its_file_does(site):
 
 
 async def test_a_pod_keeps_its_id_over_a_restart_and_a_wiped_broker(site):
-    """What runs is known by this id."""
+    """A running pod is known by this id."""
     site.write("train")
     async with watching(site, "w1"):
         await site.until(site.requests)
@@ -248,7 +251,7 @@ def start(environ: dict[str, str]) -> subprocess.Popen[str]:
     [("pods", "cannot be listed: No such file"), ("fleet", "cannot be read"), ("fleet key", "memry_mib")],
 )
 def test_a_start_that_cannot_work_ends_with_one_sentence(tmp_path, missing, words):
-    """No traceback, the exit code of what a person must mend, at once."""
+    """No traceback, the exit code of a configuration error, at once."""
     pods, fleet = tmp_path / "pods", tmp_path / "fleet.toml"
     if missing != "pods":
         pods.mkdir()

@@ -1,4 +1,4 @@
-"""Agents that answer what no agent of ours would: their node is not used, and whoever asked goes on."""
+"""Agents with malicious answers: their node is not used, and the caller goes on."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,14 +21,14 @@ from sluice_inventory.core.events import Pull, PullFailed
 from sluice_inventory.shell.puller import Puller
 
 WORDS_MAX = 700
-"""What is said of a pull that failed is some hundred characters, whatever was answered."""
+"""The error of a failed pull is some hundred characters, whatever was answered."""
 LONG = "x" * 300_000
 NOT_OURS = b"\xff not ours"
 
 
 @asynccontextmanager
 async def agent(answer: bytes, details: str = "") -> AsyncIterator[str]:
-    """Something that answers every question to an agent with these bytes, or fails with these words."""
+    """An agent that answers every call with these bytes, or fails with this text."""
 
     async def said(_question: bytes, context: grpc.aio.ServicerContext) -> bytes:
         if details:
@@ -42,7 +42,7 @@ async def agent(answer: bytes, details: str = "") -> AsyncIterator[str]:
 
 
 async def why_not_pulled(answer: bytes, details: str = "") -> str:
-    """What comes of a pull of an agent that answers so."""
+    """The error of pulling such an agent."""
     puller = Puller(SystemClock(), timeout_s=2.0)
     try:
         async with agent(answer, details) as endpoint:
@@ -59,17 +59,17 @@ def of(found: NodeSnapshot) -> bytes:
 
 
 async def test_an_answer_that_is_no_message_is_a_failed_pull():
-    """The inventory would end, and end again after each start: no node would get anything."""
-    assert (await why_not_pulled(NOT_OURS)).endswith("its answer is no message of ours")
+    """The inventory would end, repeatedly: no node would get anything."""
+    assert (await why_not_pulled(NOT_OURS)).endswith("its answer is not a message of Sluice")
 
 
 async def test_who_asks_agents_for_a_person_is_told_of_an_answer_that_is_no_message(monkeypatch):
     """`sluice usage` and `sluice demo` would end with a traceback, for one node of many."""
     monkeypatch.setattr(agent_snapshots, "trusted", lambda: LOOPBACK)
     async with agent(NOT_OURS) as endpoint:
-        assert await ask_agents({NODE: endpoint}, LOOPBACK) == {NODE: "INTERNAL: its answer is no message of ours"}
-        with pytest.raises(BusError, match="its answer is no message of ours"):
-            await agent_snapshots.snapshots({NODE: endpoint})
+        assert await ask_agents({NODE: endpoint}, LOOPBACK) == {NODE: "INTERNAL: its answer is not a message of Sluice"}
+        with pytest.raises(BusError, match="its answer is not a message of Sluice"):
+            await agents.snapshots({NODE: endpoint})
 
 
 def _unknown_state() -> bytes:
@@ -91,18 +91,18 @@ def _unknown_state() -> bytes:
     ],
 )
 async def test_a_long_name_is_told_in_some_hundred_characters(answer):
-    """The word that its node is stale would be too large for the bus, and the inventory would end every 30 s."""
+    """The message that its node is stale would be too large for the bus, and the inventory would end every 30 s."""
     assert len(await why_not_pulled(answer)) <= WORDS_MAX
 
 
 async def test_a_long_refusal_is_told_in_some_hundred_characters():
-    """As above: what an agent says of its refusal is its own text, too."""
+    """As above: an agent chooses the text of its refusal, too."""
     assert len(await why_not_pulled(b"", details="y" * 4000)) <= WORDS_MAX
 
 
 @pytest.mark.parametrize("begin", ["", "127.0.0.1:1/", "gpu-1.example:", "unix:/"])
 async def test_a_long_endpoint_is_told_in_some_hundred_characters(begin):
-    """As above: agents say themselves where they are."""
+    """As above: agents choose their endpoint."""
     puller = Puller(SystemClock(), timeout_s=2.0)
     try:
         found = await puller.pull(Pull(NODE, begin + LONG))
@@ -114,6 +114,6 @@ async def test_a_long_endpoint_is_told_in_some_hundred_characters(begin):
 
 @pytest.mark.parametrize("count", [2**31 - 1, 1025, -1])
 async def test_an_absurd_count_is_a_failed_pull(count):
-    """It would be added to the counts of all nodes, and everybody be told nonsense of the whole fleet."""
+    """It would be added to all nodes' counts, and make every sum of the fleet wrong."""
     found = await why_not_pulled(of(snapshot(gpus=(gpu_report(creatable={"1g.5gb": count}),))))
     assert found.endswith(f"GPU-1 says that {count} instances of 1g.5gb fit on it")

@@ -1,4 +1,4 @@
-"""The inventory as it runs: real gRPC to fake agents and from real clients, on the memory bus."""
+"""The inventory in production form: real gRPC to fake agents and from real clients, on the memory bus."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ FAST = {
 
 
 class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
-    """Answers with what the test put there; `slow` never answers."""
+    """Answers with the test's snapshot; `slow` never answers."""
 
     def __init__(self, found: NodeSnapshot) -> None:
         """Serve a snapshot."""
@@ -72,12 +72,12 @@ class Site:
     """A bus with an inventory on it, and a client of that inventory."""
 
     def __init__(self, broker: MemoryBroker, client: InventoryServiceStub) -> None:
-        """Nothing is on the bus yet."""
+        """Start with an empty bus."""
         self.broker = broker
         self.client = client
 
     def say(self, message: NodeChanged) -> None:
-        """A node agent publishes its news."""
+        """A node agent publishes its announcement."""
         subject = subjects.node(message.node).subject
         self.broker.values.publish(
             subject=subject,
@@ -90,12 +90,12 @@ class Site:
         self.broker.changed()
 
     def said(self, node: NodeName) -> NodeInventory | None:
-        """What the inventory has put on the bus."""
+        """What the inventory has published."""
         entry = self.broker.values.last(subjects.inventory(node).subject, self.broker.clock.monotonic())
         return entry.message if entry is not None else None
 
     async def until_said(self, node: NodeName, wanted) -> NodeInventory:
-        """Wait for a word about a node that is as wanted."""
+        """Wait for a wanted message about a node."""
         changed = asyncio.Event()
         self.broker.listen(changed)
         try:
@@ -132,7 +132,7 @@ async def site(**settings) -> AsyncIterator[Site]:
 
 @asynccontextmanager
 async def fleet(place: Site, *found: NodeSnapshot) -> AsyncIterator[list[FakeAgent]]:
-    """Agents that serve these snapshots and have said so on the bus, and were pulled."""
+    """Agents that serve these snapshots, announced and pulled."""
     async with AsyncExitStack() as stack:
         agents = [FakeAgent(one) for one in found]
         for agent, one in zip(agents, found, strict=True):
@@ -144,7 +144,7 @@ async def fleet(place: Site, *found: NodeSnapshot) -> AsyncIterator[list[FakeAge
 
 
 def told_by(found: NodeSnapshot, endpoint: str) -> NodeChanged:
-    """The news that go with a snapshot."""
+    """The announcement that goes with a snapshot."""
     return news(found.generation, node=found.node, endpoint=endpoint, agent_run=found.agent_run)
 
 
@@ -195,7 +195,7 @@ async def test_the_gpus_of_the_fleet_can_be_listed():
         assert dict(found.gpus[1].creatable) == EMPTY_A100
         assert (found.totals.nodes, found.totals.gpus, found.totals.creatable_total) == (2, 3, 44)
         assert first.observed_at.endswith("+00:00")
-        some = await place.client.ListGpus(inventory_pb2.ListGpusRequest(nodes=["busy", "nobody"]))
+        some = await place.client.ListGpus(inventory_pb2.ListGpusRequest(nodes=["busy", "unknown"]))
         assert ([gpu.uuid for gpu in some.gpus], some.totals.nodes) == (["GPU-1", "GPU-2"], 1)
 
 
@@ -213,15 +213,15 @@ async def test_who_holds_what_can_be_asked_by_uuid():
 
 
 async def test_a_node_that_is_not_there_is_said_so():
-    """NOT_FOUND for a stranger; UNAVAILABLE with the reason for one that never answered."""
-    (nobody,) = free_ports(1)
+    """NOT_FOUND for an unknown node; UNAVAILABLE with the reason for one that never answered."""
+    (closed,) = free_ports(1)
     async with site() as place, fleet(place, snapshot()):
         found = await place.client.GetNode(inventory_pb2.GetNodeRequest(node="gpu-1.example.internal"))
         assert inventory_from_proto(found).snapshot == snapshot()
         with pytest.raises(grpc.aio.AioRpcError) as stranger:
-            await place.client.GetNode(inventory_pb2.GetNodeRequest(node="nobody"))
-        assert status(stranger.value) == (grpc.StatusCode.NOT_FOUND, "no node 'nobody' is known")
-        place.say(news(node=NodeName("dead"), endpoint=f"127.0.0.1:{nobody}"))
+            await place.client.GetNode(inventory_pb2.GetNodeRequest(node="unknown"))
+        assert status(stranger.value) == (grpc.StatusCode.NOT_FOUND, "no node 'unknown' is known")
+        place.say(news(node=NodeName("dead"), endpoint=f"127.0.0.1:{closed}"))
         details = ""
         async with asyncio.timeout(WAIT_S):
             while "UNAVAILABLE" not in details:
@@ -229,7 +229,7 @@ async def test_a_node_that_is_not_there_is_said_so():
                     await place.client.GetNode(inventory_pb2.GetNodeRequest(node="dead"))
                 code, details = status(dead.value)
         assert code is grpc.StatusCode.UNAVAILABLE
-        assert details.startswith(f"node 'dead' was never pulled: 127.0.0.1:{nobody}: UNAVAILABLE")
+        assert details.startswith(f"node 'dead' was never pulled: 127.0.0.1:{closed}: UNAVAILABLE")
 
 
 async def test_a_watcher_sees_what_is_and_what_comes():
@@ -262,14 +262,14 @@ async def test_a_watcher_of_one_node_hears_of_no_other():
 
 
 async def test_one_watcher_too_many_is_turned_away():
-    """The number of watchers has a limit, said with a status; one that leaves makes room."""
+    """The limit of watchers is reported by a status; one that leaves makes room."""
     async with site(watchers_max=1) as place:
         first = place.client.Watch(inventory_pb2.WatchRequest())
         async with asyncio.timeout(WAIT_S):
             assert (await anext(aiter(first))).caught_up
             with pytest.raises(grpc.aio.AioRpcError) as second:
                 await anext(aiter(place.client.Watch(inventory_pb2.WatchRequest())))
-            assert status(second.value) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch already")
+            assert status(second.value) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "the limit of watchers is reached")
             first.cancel()
             let_in = False
             while not let_in:
@@ -302,7 +302,7 @@ async def test_a_node_that_dies_becomes_stale_and_comes_back():
 
 
 async def test_a_slow_agent_holds_up_nobody_else():
-    """An agent that never answers costs its own node its freshness, and no other."""
+    """An agent that never answers makes only its own node stale."""
     async with site() as place, fleet(place, busy(), snapshot()) as (slow, agent):
         slow.slow = True
         stale = await place.until_said(NodeName("busy"), lambda said: said.stale)
@@ -313,7 +313,7 @@ async def test_a_slow_agent_holds_up_nobody_else():
 
 
 async def test_a_node_is_asked_by_its_name():
-    """One process may serve several nodes; and an answer for another one is never shown."""
+    """One process may serve several nodes; an answer for another one is never shown."""
     async with site() as place, fleet(place, snapshot()) as (agent,):
         assert set(agent.asked) == {"gpu-1.example.internal"}
         agent.answer = snapshot_to_proto(busy())
@@ -324,7 +324,7 @@ async def test_a_node_is_asked_by_its_name():
 
 
 async def test_a_wiped_bus_is_told_again():
-    """After the streams were lost the node is pulled anew, and what is said is what was found then."""
+    """After the streams were lost the node is pulled again, and the new snapshot is published."""
     async with site() as place, fleet(place, snapshot()) as (agent,):
         agent.answer = snapshot_to_proto(snapshot(2))
         wipe(place)
@@ -333,7 +333,7 @@ async def test_a_wiped_bus_is_told_again():
 
 
 async def test_a_watcher_that_cannot_keep_up_is_told_to_start_again():
-    """More nodes change at once than may wait for it: a status, not silence and not memory."""
+    """More nodes change at once than may be queued: a status, not silence and not memory."""
     async with site(watch_pending_max=1) as place, fleet(place, busy(), snapshot()):
         events = aiter(place.client.Watch(inventory_pb2.WatchRequest()))
         async with asyncio.timeout(WAIT_S):
@@ -344,7 +344,7 @@ async def test_a_watcher_that_cannot_keep_up_is_told_to_start_again():
                 await drained(events)
         assert status(slow.value) == (
             grpc.StatusCode.RESOURCE_EXHAUSTED,
-            "too many changes were not read: watch again",
+            "the watcher is too slow: watch again",
         )
 
 
@@ -355,7 +355,7 @@ async def drained(events: AsyncIterator[inventory_pb2.WatchResponse]) -> None:
 
 
 def wipe(place: Site) -> None:
-    """The broker loses its data and has its streams made anew."""
+    """The broker loses its data and has its streams recreated."""
     before = place.broker.values.incarnation(Stream.BOOK)
     place.broker.wipe()
     place.broker.values.ensure(place.broker.clock.monotonic())
@@ -378,7 +378,7 @@ async def pulled(puller: Puller, agent: FakeAgent) -> PullSucceeded | PullFailed
 
 
 async def test_a_huge_answer_cannot_break_the_bus(puller):
-    """What does not fit into a message on the bus is refused where it comes in, whatever its form makes it large."""
+    """An answer that does not fit into a bus message is refused on arrival, however it got large."""
     many = snapshot(gpus=tuple(gpu_report(uuid=GpuUuid(f"GPU-{number}")) for number in range(4000)))
     found = await pulled(puller, FakeAgent(many))
     assert isinstance(found, PullFailed)
@@ -397,16 +397,16 @@ async def test_an_answer_over_the_grpc_limit_is_a_failed_pull(puller, monkeypatc
 
 
 async def test_an_answer_of_a_later_version_is_a_failed_pull(puller):
-    """A slice in a state that is not known here is told, not guessed."""
+    """A slice in an unknown state is reported, not guessed."""
     agent = FakeAgent(snapshot())
     agent.answer.slices.add(booking=node_pb2.Booking(allocation="a_1"), state=99)
     found = await pulled(puller, agent)
     assert isinstance(found, PullFailed)
-    assert found.message.endswith("slice a_1 is in state 99, which is not known here")
+    assert found.message.endswith("slice a_1 is in state 99, which is unknown here")
 
 
 async def test_an_answer_that_nobody_on_the_bus_would_read_is_a_failed_pull(puller):
-    """Every reader would set it aside; said as a failed pull, it makes one node stale and names what is wrong."""
+    """Every reader would set it aside; as a failed pull, it makes one node stale and names the problem."""
     agent = FakeAgent(snapshot())
     agent.answer.gpus[0].instances.add(gi_id=1, profile="1g.5gb", start=-1, size=1)
     found = await pulled(puller, agent)
@@ -415,7 +415,7 @@ async def test_an_answer_that_nobody_on_the_bus_would_read_is_a_failed_pull(pull
 
 
 async def test_an_agent_without_the_method_is_a_failed_pull(puller):
-    """Something else listens at the agent's address."""
+    """Another server listens at the agent's address."""
     async with transport.serve(lambda _server: None) as endpoint:
         found = await puller.pull(Pull(snapshot().node, endpoint))
     assert isinstance(found, PullFailed)
@@ -424,7 +424,7 @@ async def test_an_agent_without_the_method_is_a_failed_pull(puller):
 
 @pytest.mark.parametrize("endpoint", ["", "no such host.invalid:1", "127.0.0.1:0", "unix:/nowhere/at/all", "::::"])
 async def test_an_endpoint_that_is_none_is_a_failed_pull(puller, endpoint):
-    """Whatever an agent writes into its news, the inventory goes on."""
+    """Whatever endpoint an agent announces, the inventory goes on."""
     async with asyncio.timeout(WAIT_S):
         assert isinstance(await puller.pull(Pull(snapshot().node, endpoint)), PullFailed)
 

@@ -32,7 +32,7 @@ class Agent(agent_pb2_grpc.AgentServiceServicer):
 
 
 def the_news(endpoint: str) -> Write:
-    """What the agent of the node says on the bus."""
+    """The announcement of the node's agent."""
     address = subjects.node(snapshot().node)
     return Write(
         operation=OperationId("agent-1"),
@@ -59,7 +59,7 @@ async def until_pulled(bus: NatsBus) -> NodeInventory:
 
 
 async def test_a_started_inventory_pulls_serves_and_stops_when_told(tmp_path):
-    """News on the bus lead to a pull and a word on the bus; gRPC answers; SIGTERM ends it with code 0."""
+    """An announcement leads to a pull and a message on the bus; gRPC answers; SIGTERM ends it with code 0."""
     (port,) = free_ports(1)
     settings = {"SLUICE_INVENTORY_GRPC_ADDRESS": f"127.0.0.1:{port}", "SLUICE_DATA_DIR": str(tmp_path)}
     others = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}

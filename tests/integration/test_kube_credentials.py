@@ -1,4 +1,4 @@
-"""Credentials for the API server are changed under a pod-watcher that works: certificates, authorities, tokens."""
+"""Credentials for the API server are rotated under a running pod-watcher: certificates, authorities, tokens."""
 
 import asyncio
 import gc
@@ -25,10 +25,10 @@ SECRET = "marked-token-0123456789"
 
 
 class ApiServer:
-    """Wants a client certificate, and says whose it was, and the token. A test changes what it shows and believes."""
+    """Requires a client certificate, and records its name and the token. A test changes what it shows and trusts."""
 
     def __init__(self, folder: Path) -> None:
-        """It is started by `listen`."""
+        """Started by `listen`."""
         self.folder = folder
         self.servers, self.users = Authority(folder / "servers", "servers"), Authority(folder / "users", "users")
         self.port = 0
@@ -37,7 +37,7 @@ class ApiServer:
         self._runner: web.AppRunner | None = None
 
     async def listen(self) -> None:
-        """With the certificates of its authorities as they are; anew, where it listens already."""
+        """With its authorities' current certificates; restarts if it listens already."""
         app = web.Application()
         app.router.add_get("/who", self._who)
         app.router.add_get("/slow", self._slow)
@@ -88,7 +88,7 @@ users: [{{name: u, user: {{client-certificate: {made.certificate}, client-key: {
 
 @pytest_asyncio.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
-    """A server that listens; credentials are looked at before each call."""
+    """A server that listens; credentials are checked before each call."""
     monkeypatch.setattr(credentials, "RELOAD_S", 0.0)
     made = ApiServer(tmp_path)
     await made.listen()
@@ -105,7 +105,7 @@ async def api(server: ApiServer) -> AsyncIterator[KubeApi]:
 
 
 async def test_a_new_certificate_and_a_new_token_are_used_by_the_next_call(server: ApiServer, api: KubeApi) -> None:
-    """Nobody restarts the pod-watcher when its certificate is renewed; a watch that is open goes on."""
+    """A renewed certificate must not need a restart of the pod-watcher; an open watch goes on."""
     assert await api.call("GET", "/who") == b'["first.example", "Bearer first"]'
     slow = asyncio.ensure_future(api.call("GET", "/slow"))
     async with asyncio.timeout(10):
@@ -117,7 +117,7 @@ async def test_a_new_certificate_and_a_new_token_are_used_by_the_next_call(serve
 
 
 async def test_an_authority_that_is_withdrawn_is_believed_no_more(server: ApiServer, api: KubeApi) -> None:
-    """Both sides change to new authorities; what is of the old ones is refused."""
+    """Both sides change to new authorities; certificates of the old ones are refused."""
     await api.call("GET", "/who")
     old = server.servers, server.users
     server.servers = Authority(server.folder / "new-servers", "servers")
@@ -145,7 +145,7 @@ async def cancelled(api: KubeApi, *, when: asyncio.Event) -> None:
 async def test_a_call_that_is_cancelled_while_credentials_are_read_loses_none_of_them(
     server: ApiServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease is lost in that moment, and found again: an ended certificate would be shown until the next restart."""
+    """The lease is lost and regained in that moment: an expired certificate would be shown until the next restart."""
     assert await api.call("GET", "/who") == b'["first.example", "Bearer first"]'
     reading, load = asyncio.Event(), credentials.load
 
@@ -163,7 +163,7 @@ async def test_a_call_that_is_cancelled_while_credentials_are_read_loses_none_of
 async def test_a_call_that_is_cancelled_behind_new_credentials_leaves_no_connection_of_the_old_ones(
     server: ApiServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each would hold a socket, and show who we were, as long as the process lives."""
+    """Each would hold a socket, and our identity, as long as the process lives."""
     await api.call("GET", "/who")
     held = api._credentials
     old, calls, last, signature = held.session, itertools.count(1), asyncio.Event(), held._signature
@@ -195,14 +195,14 @@ SPOILERS: dict[str, Callable[[ApiServer], Any]] = {
 async def test_credentials_that_turn_bad_cut_nobody_off_and_are_not_told(
     server: ApiServer, api: KubeApi, how: str
 ) -> None:
-    """Half of a rotation must not end the watch; and the log is read by more people than the file."""
+    """Half of a rotation must not end the watch; and the log has more readers than the file."""
     await api.call("GET", "/who")
     SPOILERS[how](server)
     with structlog.testing.capture_logs() as logged:
         for _ in range(2):
             assert await api.call("GET", "/who") == b'["first.example", "Bearer first"]'
     (line,) = [each for each in logged if each["log_level"] == "error"]
-    assert line["event"] == "the new credentials are no good; the old ones stay in use"
+    assert line["event"] == "the new credentials are invalid; the old ones stay in use"
     assert SECRET not in str(logged)
     with pytest.raises(ServiceError) as caught:
         await KubeApi.connect(server.folder / "kubeconfig")
@@ -212,7 +212,7 @@ async def test_credentials_that_turn_bad_cut_nobody_off_and_are_not_told(
 async def test_a_program_for_credentials_that_hangs_is_ended_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pod-watcher would wait for it for ever, and serve nobody without a word."""
+    """The pod-watcher would wait for it without end, and silently serve nothing."""
     monkeypatch.setattr(credentials, "EXEC_S", 0.5)
     started = tmp_path / "pid"
     path = tmp_path / "kubeconfig"
@@ -232,12 +232,12 @@ users:
       args: [-c, "echo $$ > {started}; exec sleep 60"]
 """
     )
-    with pytest.raises(ServiceError, match=f"{path} names for credentials .exec. has not answered for 0.5 s"):
+    with pytest.raises(ServiceError, match=f"{path} did not answer within 0.5 s"):
         await credentials.load(path)
     pid = int(started.read_text())
 
     async def ended() -> bool:
-        # The loop takes the end of its child itself: were it waited for here, the loop might never hear of it.
+        # The loop reaps its child itself: if we waited for it here, the loop might never notice its end.
         transports = [each for each in gc.get_objects() if issubclass(type(each), BaseSubprocessTransport)]
         return not psutil.pid_exists(pid) and all(each.is_closing() for each in transports if each.get_pid() == pid)
 

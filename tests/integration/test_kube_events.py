@@ -1,4 +1,4 @@
-"""What the pod-watcher writes for people arrives at an API server, whatever is in it."""
+"""The pod-watcher's Events arrive at an API server, whatever text is in them."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from sluice_pod_watcher.shell.kube.pod_writer import PodWriter
 @pytest.mark.parametrize("word", ["no room ", "配额已用完 ", "Übergröße ", "🚫"])
 @pytest.mark.parametrize("characters", [10, 256, 900, 920])
 async def test_an_event_in_any_script_is_written(tmp_path: Path, word: str, characters: int) -> None:
-    """Another webhook's refusal in Chinese: who asks `kubectl describe` why the pod waits would find nothing."""
+    """Another webhook's refusal in Chinese: `kubectl describe` would not show why the pod waits."""
     note = (word * characters)[:characters]
     said = WriteEvent(RequestId("u-1"), "default", "train", "train.1", "Warning", "SliceNotUsable", note)
     with FakeKube() as kube:

@@ -1,4 +1,4 @@
-"""One reflector against an API server in trouble: in the end everything is known, and no trouble is made worse."""
+"""One reflector against an API server in trouble: it recovers the full state, and makes no trouble worse."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ LONGEST_S = 30.0 * 1.2
 
 
 class Hasty(SystemClock):
-    """Remembers how long a wait should be, and waits less."""
+    """Records requested sleeps, and sleeps less."""
 
     def __init__(self) -> None:
         self.pauses: list[float] = []
@@ -38,7 +38,7 @@ class Hasty(SystemClock):
 
 
 class Watching:
-    """A reflector, and what a reader who believes it knows."""
+    """A reflector, and the state of a reader that follows it."""
 
     def __init__(self, kube: FakeKube, api: KubeApi) -> None:
         self.kube, self.clock = kube, Hasty()
@@ -50,7 +50,7 @@ class Watching:
         self.task: asyncio.Task[None] | None = None
 
     async def take(self, event: Event) -> None:
-        """As a core takes it in."""
+        """Take in events as a core does."""
         self.events.append(event)
         self.on_event(event)
         match event:
@@ -87,7 +87,7 @@ class Watching:
         raise AssertionError(f"never: {what}; known {self.known}, pauses {self.clock.pauses}")
 
     async def until_known(self) -> None:
-        """Wait until it knows what the server has."""
+        """Wait until its state equals the server's."""
         has = lambda: {  # noqa: E731
             each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in self.kube.all("pods")
         }
@@ -107,14 +107,14 @@ def kube() -> Iterator[FakeKube]:
 
 @pytest.fixture
 async def cluster(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Somebody who makes pods."""
+    """A client that creates pods."""
     async with Cluster(kube.kubeconfig(tmp_path / "admin"), kube).opened() as opened:
         yield opened
 
 
 @pytest.fixture
 async def seen(kube: FakeKube, cluster: Cluster, tmp_path: Path) -> AsyncIterator[Watching]:
-    """Three pods are there; the reflector is started by the test, and stopped in the end."""
+    """Three pods exist; the test starts the reflector, which is stopped at the end."""
     await make(cluster, "a", "b", "c")
     api = await KubeApi.connect(kube.kubeconfig(tmp_path / "config"))
     made = Watching(kube, api)
@@ -127,7 +127,7 @@ async def seen(kube: FakeKube, cluster: Cluster, tmp_path: Path) -> AsyncIterato
 
 
 async def make(cluster: Cluster, *names: str) -> None:
-    """Pods are created; once more where the server has broken this connection too."""
+    """Create pods; once more where the server has broken this connection too."""
     for name in names:
         for attempt in range(20):
             try:
@@ -143,7 +143,7 @@ async def make(cluster: Cluster, *names: str) -> None:
 async def test_a_listing_whose_pages_expire_ends_all_the_same(
     seen: Watching, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large cluster on a slow day would never be listed: each try would find its next page too old."""
+    """A large cluster on a slow day would never be listed: each try would find its continue token expired."""
     monkeypatch.setattr(module, "PAGE", 1)
     seen.on_event = lambda event: kube.faults.expire_pages() if isinstance(event, PodSeen) else None
     seen.start()
@@ -178,7 +178,7 @@ async def test_a_watch_that_is_too_old_lists_anew_after_a_pause(
 
 
 async def test_a_restored_backup_is_noticed_at_once_and_told(seen: Watching, kube: FakeKube, cluster: Cluster) -> None:
-    """Its versions are smaller: a watch from before is silent for ever, and every object looks older than it is."""
+    """Its versions are smaller: an older watch stays silent, and every object looks older than it is."""
     seen.start()
     await seen.until_known()
     backup = kube.faults.backup()
@@ -198,7 +198,7 @@ async def test_a_restored_backup_is_noticed_at_once_and_told(seen: Watching, kub
 async def test_a_server_that_is_busy_says_when_to_come_again(
     seen: Watching, kube: FakeKube, cluster: Cluster, verb: str
 ) -> None:
-    """Who comes earlier keeps it busy."""
+    """An earlier retry keeps the server busy."""
     kube.faults.fail(1, code=429, verb=verb, path="pods", retry_after_s=7)
     seen.start()
     await seen.until_watching()
@@ -226,7 +226,7 @@ async def test_a_rotated_token_is_read_anew(seen: Watching, kube: FakeKube, tmp_
 async def test_an_expired_token_that_nobody_renews_is_tried_slowly(
     seen: Watching, kube: FakeKube, cluster: Cluster
 ) -> None:
-    """Every try is a line in somebody's audit log."""
+    """Every try is a line in an audit log."""
     kube.call(lambda: kube.access.revoke(kube.admin_token))
     with capture_logs() as logs:
         seen.start()
@@ -239,14 +239,14 @@ async def test_without_the_right_to_watch_it_says_so_and_keeps_asking_slowly(
     kube: FakeKube, cluster: Cluster, tmp_path: Path
 ) -> None:
     """A missing ClusterRole would be a silent pod-watcher, or one that hammers the API server."""
-    token = kube.service_account_token("default", "nobody")
-    api = await KubeApi.connect(kube.kubeconfig(tmp_path / "nobody", token=token))
+    token = kube.service_account_token("default", "powerless")
+    api = await KubeApi.connect(kube.kubeconfig(tmp_path / "powerless", token=token))
     seen = Watching(kube, api)
     with capture_logs() as logs:
         seen.start()
         await seen.until(lambda: len(seen.clock.pauses) >= 12, "some tries")
     refused = [each for each in logs if each["log_level"] == "warning"]
-    assert refused[0]["event"] == "may not be listed and watched"
+    assert refused[0]["event"] == "listing and watching is not allowed; check the RBAC rules"
     assert 'cannot list resource "pods"' in refused[0]["why"]
     assert seen.clock.pauses[-1] >= 15.0
     assert max(seen.clock.pauses) <= LONGEST_S
@@ -273,13 +273,13 @@ async def test_watches_that_end_at_once_are_not_asked_for_at_once(seen: Watching
 
 
 async def test_a_resync_that_fails_does_not_end_the_watch(seen: Watching, kube: FakeKube, cluster: Cluster) -> None:
-    """An API server that cannot list just now can still tell of every change."""
+    """An API server that cannot list just now can still report every change."""
     seen.reflector.resync_s = 0.3
     with capture_logs() as logs:
         seen.start()
         await seen.until_known()
         kube.faults.fail(1, code=500, verb="list", path="pods")
-        failed = lambda: any(each["event"].startswith("cannot be listed anew") for each in logs)  # noqa: E731
+        failed = lambda: any(each["event"].startswith("the resync failed") for each in logs)  # noqa: E731
         await seen.until(failed, "a listing that fails")
     await seen.until_watching()
     await make(cluster, "d")
@@ -290,7 +290,7 @@ async def test_a_resync_that_fails_does_not_end_the_watch(seen: Watching, kube: 
 async def test_a_slow_server_is_given_up_and_asked_again(
     seen: Watching, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A listing without an answer would be waited for, for ever."""
+    """The reflector would wait for an unanswered listing without end."""
     monkeypatch.setattr(module, "LIST_S", 0.05)
     kube.faults.slow(0.5)
     seen.start()
@@ -303,7 +303,7 @@ async def test_a_slow_server_is_given_up_and_asked_again(
 async def test_a_connection_that_is_dead_without_a_word_is_found_out(
     seen: Watching, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A router that forgot it would make every pod wait, and nobody would see an error."""
+    """With a router that forgot it every pod would wait, without an error."""
     monkeypatch.setattr(module, "SILENT_S", 0.2)
     seen.start()
     await seen.until_known()
@@ -317,7 +317,7 @@ async def test_a_connection_that_is_dead_without_a_word_is_found_out(
 async def test_an_api_server_that_stays_away_is_told_once_with_what_follows(
     seen: Watching, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose pods are not seen is told so in log and metrics, and when it is over; not at each of 25 tries."""
+    """The owner of unseen pods finds it in log and metrics, and its end; not at each of 25 tries."""
     monkeypatch.setattr(module, "OUTAGE_S", 0.05)
     failed = lambda: metrics.value(KUBE_REQUESTS, "GET", "503")  # noqa: E731
     before, troubles = failed(), metrics.value(KUBE_TROUBLES, "pods")
@@ -327,9 +327,9 @@ async def test_an_api_server_that_stays_away_is_told_once_with_what_follows(
         await seen.until_known()
     told = [line for line in lines if "API server" in line["event"]]
     assert [(line["log_level"], line["event"].partition(":")[0]) for line in told] == [
-        ("error", "nothing comes from the API server"),
-        ("warning", "it comes from the API server again"),
+        ("error", "the API server does not answer"),
+        ("warning", "the API server answers again"),
     ]
-    assert "goes on by itself" in told[0]["remedy"]
+    assert "resumes by itself" in told[0]["remedy"]
     assert failed() - before == 25
     assert metrics.value(KUBE_TROUBLES, "pods") - troubles == 25

@@ -1,4 +1,4 @@
-"""The cluster's pod-watcher against an API server over real HTTPS; the allocator is played by the test."""
+"""The cluster's pod-watcher against an API server over real HTTPS; the test plays the allocator."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def asking(name: str) -> dict[str, Any]:
-    """A pod as admission leaves it."""
+    """A pod after admission."""
     env = [
         {"name": var, "valueFrom": {"fieldRef": {"fieldPath": granted_field_path("main", key)}}}
         for var, key in ENV_ALWAYS
@@ -113,14 +113,14 @@ class Scene:
         return self.holds
 
     async def kill(self) -> None:
-        """The pod-watcher is no more."""
+        """Kill the pod-watcher."""
         assert self._watcher is not None
         self._watcher.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._watcher
 
     async def allocate(self) -> None:
-        """Answer every request, for ever."""
+        """Answer every request, without end."""
         async for batch in self.bus.read(Stream.STATE, ("sluice.>",)):
             for event in batch:
                 if not isinstance(event, Observed):
@@ -150,7 +150,7 @@ class Scene:
         await self.say(subjects.binding(RequestId(uid)), word)
 
     async def say(self, address: subjects.Address, message: AnyMessage) -> None:
-        """Write over what is there."""
+        """Overwrite a subject."""
         stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
         last = await self.bus.last(stream, address.subject)
         write = Write(
@@ -172,7 +172,7 @@ class Scene:
         return [each.body["metadata"]["uid"] for each in made]
 
     async def reconnect(self) -> None:
-        """The test's own connections broke too; afterwards it has new ones."""
+        """The test's own connections broke too; replace them."""
         for _ in range(20):
             with contextlib.suppress(aiohttp.ClientError):
                 await self.cluster.get(self.path)
@@ -181,11 +181,11 @@ class Scene:
         raise AssertionError("the API server does not come back")
 
     def word(self, uid: str) -> AnyMessage | None:
-        """The last word about a request."""
+        """The last message about a request."""
         return self.words.get(f"sluice.request.{uid}")
 
     def running(self) -> dict[str, dict[str, Any]]:
-        """The pods that run, by name."""
+        """The running pods, by name."""
         return {
             each["metadata"]["name"]: each
             for each in self.kube.all("pods", self.namespace)
@@ -213,7 +213,7 @@ def kube() -> Iterator[FakeKube]:
 
 @pytest.fixture
 async def scene(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Scene]:
-    """Everything runs; stopped in the end."""
+    """Everything runs; stopped at the end."""
     cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
     async with cluster.opened() as opened:
         made = Scene(kube, opened, await opened.namespace())
@@ -235,7 +235,7 @@ async def test_pods_get_their_slices_in_one_write_each_and_give_them_back(scene:
     """From `kubectl apply` to a running pod on its slice, and back."""
     await scene.kill()
     scene.resync_s = 300.0  # a listing in between may miss how a pod ended
-    scene.tell_after_s = 300.0  # on a machine that is busy a moment may be long
+    scene.tell_after_s = 300.0  # a moment may be long on a busy machine
     await scene.watch()
     names = [f"p{number}" for number in range(40)]
     uids = await scene.create(*names)
@@ -257,7 +257,7 @@ async def test_pods_get_their_slices_in_one_write_each_and_give_them_back(scene:
 
 
 async def test_a_troubled_api_server_costs_no_pod_its_slice(scene: Scene) -> None:
-    """Cut and restarted watches, skipped and repeated events, 5xx: everything is found again by itself."""
+    """Cut and restarted watches, skipped and repeated events, 5xx: it recovers by itself."""
     await scene.create("a1", "a2")
     await scene.until(lambda: len(scene.running()) == 2, "the first two run")
     scene.kube.faults.cut_watches()
@@ -282,7 +282,7 @@ async def test_a_troubled_api_server_costs_no_pod_its_slice(scene: Scene) -> Non
 
 
 async def test_a_restored_backup_of_the_api_server_is_caught_up_with(scene: Scene) -> None:
-    """Pods that are gated again would stay so: every object looks older than what is known of it."""
+    """Pods that are gated again would stay so: every object looks older than its known state."""
     scene.resync_s = 300.0  # it must not need the next listing
     await scene.kill()
     await scene.watch()
@@ -324,7 +324,7 @@ async def test_a_killed_watcher_loses_and_doubles_nothing(scene: Scene) -> None:
 
 
 async def test_a_label_that_somebody_removes_ends_nothing(scene: Scene) -> None:
-    """Living training would lose its slice."""
+    """A running training job would lose its slice."""
     lost, gone = await scene.create("lost", "gone")
     await scene.until(lambda: len(scene.running()) == 2, "both run")
     await scene.cluster.patch(f"{scene.path}/lost", {"metadata": {"labels": {"sluice.dev/managed": None}}}, MERGE)
@@ -336,18 +336,18 @@ async def test_a_label_that_somebody_removes_ends_nothing(scene: Scene) -> None:
 
 
 async def test_new_devices_reach_the_pod_after_a_reboot(scene: Scene) -> None:
-    """Its container would wait for ever."""
+    """Its container would wait without end."""
     (uid,) = await scene.create("train")
     await scene.until(lambda: "train" in scene.running(), "it runs")
     await scene.give(uid, 2)
     key = "main.granted.sluice.dev/visible-devices"
     told = lambda: scene.kube.get("pods", scene.namespace, "train")["metadata"]["annotations"][key]  # noqa: E731
-    await scene.until(lambda: told() == f"MIG-{uid}-2", "it is told")
+    await scene.until(lambda: told() == f"MIG-{uid}-2", "the new device")
     assert writes(scene.kube) == 2
 
 
 async def test_a_waiting_pod_shows_why_and_an_ordered_eviction_is_done(scene: Scene) -> None:
-    """`kubectl describe pod` would show nothing; preemption would wait for ever."""
+    """`kubectl describe pod` would show nothing; preemption would wait without end."""
     scene.gives = False
     (uid,) = await scene.create("train")
     await scene.until(lambda: scene.word(uid) is not None, "it asks")
@@ -384,7 +384,7 @@ async def test_nodes_are_said_with_the_room_that_others_leave(scene: Scene) -> N
 
 
 async def test_the_fleet_is_shown_to_kubectl(scene: Scene) -> None:
-    """People who live in kubectl would not see it."""
+    """Kubectl users would not see it."""
     definition = yaml.safe_load((ROOT / "deploy/kubernetes/base/crd-gpus.yaml").read_text())
     made = await scene.cluster.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
     assert made.code == 201, made
@@ -457,7 +457,7 @@ async def test_one_of_two_watchers_works_and_the_other_takes_over(scene: Scene) 
 
 
 async def test_a_watcher_whose_lease_has_run_out_writes_to_no_pod(scene: Scene) -> None:
-    """One that stood still would let a pod go with a slice for which its successor has asked anew."""
+    """A paused watcher would start a pod with a slice for which its successor has published a new request."""
     scene.holds = False
     await scene.create("train")
     await scene.until(lambda: scene.asked_whether_it_holds >= 2, "it wants to bind, and wants to again")

@@ -1,4 +1,4 @@
-"""MPS homes that cannot be made, and that end: a clear word, and no process or directory left behind."""
+"""MPS daemons that cannot start, and that end: a clear error, and no process or directory left behind."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def test_a_directory_that_cannot_be_made_is_said(place: Place) -> None:
 
 
 def test_a_path_too_long_for_a_socket_is_refused_before_anything_is_made(place: Place) -> None:
-    """The real daemon only says that it cannot find itself."""
+    """The real daemon only reports that it cannot find itself."""
     root = place.path / ("x" * 90)
     said = refusal_of(lambda: MpsDaemons(root, place.control, place.processes).start(start_order()))
     assert "may have 107; set mps_dir to a path that is" in said
@@ -57,12 +57,12 @@ def test_a_path_too_long_for_a_socket_is_refused_before_anything_is_made(place: 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", ".."])
 def test_a_home_never_leaves_its_root(place: Place, name: str) -> None:
-    """A name that is a path could remove anything."""
+    """A name with a path could remove anything."""
     assert "is no home's name" in refusal_of(lambda: place.daemons.stop(stop_order(HomeId(name))))
 
 
 def test_a_server_that_cannot_start_is_said_with_its_own_words(place: Place) -> None:
-    """As on a device that does not exist: the daemon itself starts all the same."""
+    """As on a missing device: the daemon itself starts all the same."""
     place.switch("server_fails")
     said = refusal_of(lambda: place.daemons.start(start_order()))
     assert "its server for uid 1000 ended at its start" in said
@@ -73,7 +73,7 @@ def test_a_server_that_cannot_start_is_said_with_its_own_words(place: Place) -> 
 
 @AS_ROOT
 def test_a_closed_parent_directory_is_named_when_a_server_fails(place: Place) -> None:
-    """The server runs as the tenant and comes to its daemon by the full path; the real one fails without a reason."""
+    """The server runs as the tenant and opens its daemon by the full path; the real one fails without a reason."""
     place.switch("server_fails")
     place.path.chmod(0o700)
     assert f"uid 1000 cannot pass {place.path} (mode 700)" in refusal_of(lambda: place.daemons.start(start_order()))
@@ -91,7 +91,7 @@ def test_a_server_that_is_never_ready_is_given_up(place: Place) -> None:
 
 
 def test_nothing_of_a_home_is_left(place: Place) -> None:
-    """A daemon that leaks holds the device against everybody who comes after (defects 3 and 7)."""
+    """A leaked daemon holds the device against all later tenants (defects 3 and 7)."""
     running = place.daemons.start(start_order())
     place.daemons.stop(stop_order(H1, *running))
     assert place.left() == []
@@ -123,7 +123,7 @@ def test_a_daemon_that_does_not_quit_is_killed(place: Place, how: str) -> None:
 
 
 def test_the_server_of_a_dead_daemon_is_ended(place: Place) -> None:
-    """It would hold the device, and nobody would know it."""
+    """It would hold the device, unnoticed."""
     pid, started_at = place.daemons.start(start_order())
     os.kill(pid, signal.SIGKILL)
     until(lambda: place.processes.started_at(pid) == 0, "the daemon dies")
@@ -133,7 +133,7 @@ def test_the_server_of_a_dead_daemon_is_ended(place: Place) -> None:
 
 
 def test_nobody_elses_process_is_killed(place: Place) -> None:
-    """Not one that got the daemon's pid, not one that is only called so, not a tenant's that plays the server."""
+    """Not one that reuses the daemon's pid, not one with the same name, not a tenant's that poses as the server."""
     place.daemons.start(start_order())
     other = place.path / "o"
     foreign = MpsDaemons(other, place.control, place.processes)

@@ -1,4 +1,4 @@
-"""An agent that has no descriptor left: a daemon that cannot be looked at is neither dead nor ended, and stays."""
+"""An agent without free file descriptors: a daemon that cannot be checked counts as alive, and stays."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -16,14 +16,14 @@ from sluice_node_agent.device.mps.termination import HomeTermination
 from sluice_node_agent.device.processes import Processes
 
 LOOKED_AT = pytest.mark.parametrize("file", ["comm", "stat", "cgroup", "environ", "cmdline", "home.json"])
-"""What a process of /proc, or a home, is looked at by: each is opened, and each opening may be the one that fails."""
+"""Files that are opened to check a process of /proc or a shared device; each opening may be the one that fails."""
 
 
 class _OfTheNode(PodProcesses):
     """Reads the cgroup of a process, but finds no pod in it wherever these tests run."""
 
     def owner_of(self, pid: int) -> str:
-        """Nobody's."""
+        """No owner."""
         Processes.owner_of(self, pid)
         return ""
 
@@ -39,7 +39,7 @@ def place() -> Iterator[Place]:
 
 @pytest.fixture
 def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """From now on no file of this name can be opened, for want of a descriptor."""
+    """From now on no file of this name can be opened, for lack of a descriptor."""
 
     def begin(name: str) -> None:
         real = Path.open
@@ -60,7 +60,7 @@ def _is_untouched(place: Place, pid: int, monkeypatch: pytest.MonkeyPatch) -> bo
 
 
 def test_a_daemon_that_cannot_be_looked_at_is_not_dead(place: Place) -> None:
-    """All pods of a home would lose their slices because the agent had 1024 files open."""
+    """All pods of a shared device would lose their slices because the agent had 1024 files open."""
     running = place.daemons.start(start_order())
     with no_descriptor_left():
         said = refusal_of(lambda: place.seen(running))
@@ -72,7 +72,7 @@ def test_a_daemon_that_cannot_be_looked_at_is_not_dead(place: Place) -> None:
 def test_a_daemon_that_cannot_be_looked_at_is_not_started_anew(
     place: Place, refuse: Callable[[str], None], file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent that comes back would kill the daemon under its tenants."""
+    """A restarted agent would kill the daemon under its tenants."""
     running = place.daemons.start(start_order())
     refuse(file)
     assert "Too many open files" in refusal_of(lambda: place.daemons.start(start_order()))
@@ -84,7 +84,7 @@ def test_a_daemon_that_cannot_be_looked_at_is_not_started_anew(
 def test_a_daemon_that_cannot_be_looked_at_has_not_ended(
     place: Place, refuse: Callable[[str], None], file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its directory would be removed under it, and it would keep its GPU for ever: nobody knows it any more."""
+    """Its directory would be removed under it, and it would keep its GPU, forgotten."""
     running = place.daemons.start(start_order())
     refuse(file)
     assert "Too many open files" in refusal_of(lambda: place.daemons.stop(stop_order()))
@@ -110,7 +110,7 @@ def test_a_home_that_cannot_be_looked_at_is_not_missing(
 def test_who_cannot_be_looked_at_has_not_ended(
     place: Place, refuse: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon that does not end at all would be told as ended."""
+    """A daemon that never ends would be reported as ended."""
     pid, started_at = place.daemons.start(start_order())
     process = MpsProcess(pid, started_at, is_server=False)
     refuse("stat")

@@ -1,4 +1,4 @@
-"""MPS homes on simulated hardware: their processes are on the device while they live, and not longer."""
+"""MPS daemons on simulated hardware: their processes are on the device exactly while they live."""
 
 import os
 import signal
@@ -10,7 +10,6 @@ from factories.gpus.mps import H1, H2, LIMITS, TENANT, Place, mps_place, refusal
 
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_node_agent.core.instructions import StartMps
-from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 from sluice_node_agent.simulated.mps_program import HARDWARE_VARIABLE
 
@@ -41,8 +40,8 @@ def hardware(place: Place) -> HardwareFile:
 
 
 def test_a_home_inside_a_mig_instance_is_on_its_device(place: Place, hardware: HardwareFile) -> None:
-    """What runs in an instance must keep it from being destroyed, and must vanish when the home does."""
-    backend = SimulatedBackend(hardware)
+    """A process in an instance must keep it from being destroyed, and must vanish with its daemon."""
+    backend = SimulatedGpus(hardware)
     gpu = backend.read()[0].uuid
     gi_id = backend.create_gpu_instance(gpu, 19, 0, 1)
     device = backend.create_compute_instance(gpu, gi_id)
@@ -67,15 +66,15 @@ def test_a_home_inside_a_mig_instance_is_on_its_device(place: Place, hardware: H
 
 
 def test_no_home_on_a_device_that_is_not_there(place: Place, hardware: HardwareFile) -> None:
-    """A MIG UUID of before a reboot names nothing."""
+    """A MIG UUID from before a reboot names nothing."""
     gpu = hardware.read().gpus[0].uuid
     said = refusal_of(lambda: place.daemons.start(StartMps(1, H1, gpu, "MIG-gone", "team-a", TENANT, LIMITS)))
     assert "Invalid CUDA_VISIBLE_DEVICES" in said
 
 
 def test_homes_that_come_and_go_at_once_keep_the_hardware_whole(place: Place, hardware: HardwareFile) -> None:
-    """Daemons and the agent write the same file: a lost update is a process that nobody sees."""
-    backend = SimulatedBackend(hardware)
+    """Daemons and the agent write the same file: a lost update is an invisible process."""
+    backend = SimulatedGpus(hardware)
     gpu = backend.read()[1].uuid
     deadline = time.monotonic() + 60
     for home in (H1, H2):

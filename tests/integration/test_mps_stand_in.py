@@ -1,4 +1,4 @@
-"""The stand-in for nvidia-cuda-mps-control: as strict as the real one was seen and is documented to be."""
+"""The stand-in for nvidia-cuda-mps-control: as strict as the real one, as observed and documented."""
 
 import json
 import os
@@ -53,7 +53,7 @@ class Bench:
         return done.returncode, done.stdout, done.stderr
 
     def ask(self, *commands: str) -> str:
-        """What commands print; all of them must be understood or told so, with exit status 0."""
+        """The output of commands; unknown ones are reported, with exit status 0."""
         status, out, err = self.run(lines="".join(f"{command}\n" for command in commands))
         assert (status, err) == (0, "")
         return out
@@ -87,7 +87,7 @@ def bench() -> Iterator[Bench]:
 
 
 def test_without_a_daemon_it_says_so_as_the_real_one_does(bench: Bench) -> None:
-    """Scripts tell by it whether MPS runs."""
+    """Scripts use it to detect whether MPS runs."""
     gone = (1, "", "Cannot find MPS control daemon process\n")
     assert bench.run(lines="get_server_list\n") == gone
     pid = bench.daemon()
@@ -107,7 +107,7 @@ def test_there_is_one_daemon_per_pipe_directory(bench: Bench) -> None:
 
 
 def test_the_daemon_outlives_who_started_it_and_holds_nothing_of_his(bench: Bench) -> None:
-    """Whoever reads its caller's output would wait as long as the daemon lives."""
+    """A reader of the caller's output would wait as long as the daemon lives."""
     reader, writer = os.pipe()
     try:
         started = subprocess.run([bench.control, "-d"], env=bench.environment, stdout=writer, stderr=writer, check=True)
@@ -115,7 +115,7 @@ def test_the_daemon_outlives_who_started_it_and_holds_nothing_of_his(bench: Benc
     finally:
         os.close(writer)
     with os.fdopen(reader, "rb") as out:
-        assert out.read() == b""  # its end: nobody else has the pipe open
+        assert out.read() == b""  # its end: no other process has the pipe open
     pid = int((bench.pipe / "nvidia-cuda-mps-control.pid").read_text())
     daemon = psutil.Process(pid)
     assert os.getsid(pid) != os.getsid(0)
@@ -124,7 +124,7 @@ def test_the_daemon_outlives_who_started_it_and_holds_nothing_of_his(bench: Benc
 
 
 def test_wrong_values_and_commands_are_ignored_with_exit_status_0(bench: Bench) -> None:
-    """So does the real one: who does not read back what he set has no limit."""
+    """So does the real one: without reading the value back there is no limit."""
     bench.daemon()
     percentage = "set_default_active_thread_percentage"
     assert bench.ask(f"{percentage} 30", f"{percentage} 0", f"{percentage} 101", f"{percentage} x") == "30.0\n" * 4
@@ -140,7 +140,7 @@ def test_wrong_values_and_commands_are_ignored_with_exit_status_0(bench: Bench) 
 
 
 def test_defaults_are_for_the_next_server_only(bench: Bench) -> None:
-    """Who sets them too late sets nothing."""
+    """Set too late, they have no effect."""
     bench.daemon()
     bench.ask("set_default_active_thread_percentage 40")
     server = bench.server()
@@ -163,14 +163,14 @@ def test_a_server_is_a_process_that_dies_for_itself(bench: Bench) -> None:
 
 
 def test_a_second_server_is_not_started(bench: Bench) -> None:
-    """Seen of the real one: it says nothing, and keeps the one it has."""
+    """As observed: the real one prints nothing, and keeps the one it has."""
     bench.daemon()
     server = bench.server(uid=1000)
     assert bench.ask("start_server -uid 1000", "start_server -uid 2000", "get_server_list") == f"{server}\n"
 
 
 def test_one_user_is_served_at_a_time(bench: Bench) -> None:
-    """A client of another user waits until the server's clients are gone, and then has a server of his own."""
+    """A client of another user waits until the server's clients are gone, and then gets its own server."""
     bench.daemon()
     first = bench.client("--uid", "1000")
     served = first.hear()
@@ -189,7 +189,7 @@ def test_one_user_is_served_at_a_time(bench: Bench) -> None:
 
 
 def test_a_server_has_at_most_48_clients(bench: Bench) -> None:
-    """The limit of the hardware; more are refused, and a place that becomes free is given again."""
+    """The limit of the hardware; more are refused, and a freed place is reused."""
     bench.daemon()
     bench.server()
     contexts = [_context(bench) for _ in range(CLIENTS_MAX + 1)]
@@ -214,7 +214,7 @@ def _context(bench: Bench) -> socket.socket:
 
 
 def test_quit_waits_for_clients_unless_it_has_a_timeout(bench: Bench) -> None:
-    """An operator's plain `quit` takes no client's work away."""
+    """An operator's plain `quit` interrupts no client."""
     pid = bench.daemon()
     bench.server()
     client = bench.client()
@@ -255,13 +255,13 @@ def test_memory_is_given_back(bench: Bench) -> None:
 
 
 def test_a_directory_that_is_not_there_is_refused(bench: Bench) -> None:
-    """With the real one's words."""
+    """With the real one's error."""
     bench.environment["CUDA_MPS_PIPE_DIRECTORY"] = f"{bench.path}/none"
     assert bench.run("-d") == (1, "", f"Cannot access CUDA_MPS_PIPE_DIRECTORY={bench.path}/none\n")
 
 
 def test_a_path_that_no_socket_can_have_is_refused(bench: Bench) -> None:
-    """With the real one's words, which say nothing."""
+    """With the real one's error, which explains nothing."""
     long = bench.path / ("x" * 100)
     long.mkdir()
     bench.environment["CUDA_MPS_PIPE_DIRECTORY"] = str(long)

@@ -1,4 +1,4 @@
-"""Homes of shares with real MPS processes: started with their limits, for one tenant, and found again."""
+"""Shared devices with real MPS processes: started with their limits, for one tenant, and found again."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def place() -> Iterator[Place]:
 
 
 def test_tenants_of_a_home_get_no_more_than_was_ordered(place: Place) -> None:
-    """A limit that is not in force lets one tenant take the memory of all."""
+    """A missing limit lets one tenant take the memory of all."""
     place.daemons.start(start_order())
     client = place.client()
     assert client.hear() | {"server": 0} == {
@@ -91,12 +91,12 @@ def test_the_kernel_keeps_other_users_out_of_a_home(place: Place) -> None:
     written = subprocess.run(
         command, user=TENANT, group=TENANT, extra_groups=[], stderr=subprocess.DEVNULL, check=False
     )
-    assert written.returncode != 0, "a tenant who may write here could put a socket of his own in the daemon's place"
+    assert written.returncode != 0, "a tenant who may write here could replace the daemon's socket"
 
 
 @AS_ROOT
 def test_the_server_runs_as_the_tenants_user(place: Place) -> None:
-    """A server of root for a tenant of uid 1000 would be his way to root."""
+    """A root server for a tenant of uid 1000 would let it become root."""
     daemon, _ = place.daemons.start(start_order())
     users = {process.pid: process.uids().effective for process in place.left()}
     assert users.pop(daemon) == 0
@@ -106,7 +106,7 @@ def test_the_server_runs_as_the_tenants_user(place: Place) -> None:
 def test_a_daemon_gets_nothing_of_mps_from_the_agents_environment(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A limit or a device that an operator's shell had set would silently hold for all tenants."""
+    """A limit or a device set in an operator's shell would silently hold for all tenants."""
     for name in ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES", "SECRET"):
         monkeypatch.setenv(name, "7")
     pid, _ = place.reborn().start(start_order())
@@ -123,7 +123,7 @@ def test_a_daemon_gets_nothing_of_mps_from_the_agents_environment(
 
 
 def test_two_homes_at_once_do_not_mix(place: Place) -> None:
-    """A race of two starts must not give one home's daemon to the other (defects 1 and 2)."""
+    """A race of two starts must not swap their daemons (defects 1 and 2)."""
     started: dict[HomeId, tuple[int, int]] = {}
 
     def start(home: HomeId, device: str, share: int) -> None:
@@ -150,7 +150,7 @@ def test_two_homes_at_once_do_not_mix(place: Place) -> None:
 
 
 def test_tenants_are_served_on_when_the_agent_is_killed(place: Place) -> None:
-    """An agent that is upgraded must not end the daemons of running pods; the next one finds and adopts them."""
+    """An upgraded agent must not end the daemons of running pods; the next one finds and adopts them."""
     pid, started_at = map(int, _killed_agent(place).split())
     client = place.client()
     assert client.hear()["served"]
@@ -162,7 +162,7 @@ def test_tenants_are_served_on_when_the_agent_is_killed(place: Place) -> None:
 
 
 def _killed_agent(place: Place, runs: int = 1000) -> str:
-    """What an agent said that starts a home and is killed then, or before so many runs of the control binary."""
+    """Output of an agent that starts a shared device and is killed then or before n runs of the control binary."""
     script = f"""
 import os, signal, sys
 from pathlib import Path
@@ -219,7 +219,7 @@ def test_a_dead_daemon_is_not_taken_for_a_running_one(place: Place) -> None:
 
 
 def test_a_daemon_that_was_killed_is_started_again(place: Place) -> None:
-    """Else tenants wait for ever on a socket that nobody listens on, or two servers fight for the device."""
+    """Else tenants wait on a dead socket, or two servers fight for the device."""
     pid, started_at = place.daemons.start(start_order())
     client = place.client()
     assert client.hear()["served"]
@@ -237,7 +237,7 @@ def test_a_daemon_that_was_killed_is_started_again(place: Place) -> None:
 
 
 def test_a_home_whose_agent_died_before_its_daemon_started_is_known(place: Place) -> None:
-    """Who it is for is on disk first: the leftover has a name, and can be started or removed."""
+    """Its tenant is on disk first: the leftover has a name, and can be started or removed."""
     place.switch("start_fails")
     said = refusal_of(lambda: place.daemons.start(start_order()))
     assert "-d failed with exit status 1" in said
@@ -250,13 +250,13 @@ def test_a_home_whose_agent_died_before_its_daemon_started_is_known(place: Place
 
 
 def test_a_homes_name_is_not_used_for_another_tenant(place: Place) -> None:
-    """Else the second tenant is let in to the first one's daemon."""
+    """Else the second tenant reaches the first one's daemon."""
     place.daemons.start(start_order())
     assert "uid 1000 of namespace team-a" in refusal_of(lambda: place.daemons.start(start_order(uid=STRANGER)))
 
 
 def test_what_is_no_home_is_left_alone(place: Place) -> None:
-    """A directory that somebody else put there may be all he has."""
+    """A foreign directory there may be somebody's only copy."""
     place.daemons.start(start_order())
     (place.root / "backup").mkdir()
     (place.root / "notes.txt").write_text("mine")
@@ -284,7 +284,7 @@ def test_a_daemon_whose_server_died_gets_another_with_the_same_limits(place: Pla
 
 
 def release_535(place: Place) -> Path:
-    """Control of a release to which get_server_status is unknown, which it says: `Unknown command "..."`."""
+    """Control of a release without get_server_status, which it reports: `Unknown command "..."`."""
     old, real = place.path / "old" / "nvidia-cuda-mps-control", str(place.control)
     old.parent.mkdir()
     old.write_text(f"#!/bin/sh\n[ $# -gt 0 ] && exec {real} $*\nsed s/get_server_status/x/ | {real}\n")
@@ -294,8 +294,8 @@ def release_535(place: Place) -> Path:
 
 def test_a_daemon_whose_log_says_nothing_of_its_server_any_more_is_taken_over(place: Place) -> None:
     """
-    An agent on 535.261 that was started again when its daemon had run for an hour, and holds it for dead once, never
-    holds it for ready again: its log is cut now and then, and of a long one only the end is read.
+    An agent on 535.261, restarted when its daemon had run for an hour, that once takes it for dead would never take it
+    for ready again: its log is cut at times, and only the end of a long one is read.
     """
     old = release_535(place)
     running = MpsDaemons(place.root, old, place.processes, environment=place.environment).start(start_order())

@@ -1,4 +1,4 @@
-"""MPS daemons while they run: clients, faults, who waits, and limits that are changed."""
+"""Running MPS daemons: clients, faults, waiting users, and changed limits."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def place() -> Iterator[Place]:
 
 
 def test_clients_are_seen_with_their_pods(place: Place) -> None:
-    """Without them nobody knows whose process is still on the device."""
+    """Without them the owner of a process on the device is unknown."""
     running = place.daemons.start(start_order())
     assert place.seen(running) == MpsSeen(7, alive=True)
     client = place.client()
@@ -40,7 +40,7 @@ def test_clients_are_seen_with_their_pods(place: Place) -> None:
 
 
 def test_a_fault_is_seen_until_its_victims_are_gone(place: Place) -> None:
-    """A server in state FAULT takes nobody: new pods would fail without a reason."""
+    """A server in state FAULT admits no client: new pods would fail without a reason."""
     running = place.daemons.start(start_order())
     client = place.client()
     client.hear()
@@ -57,17 +57,17 @@ def test_a_fault_is_seen_until_its_victims_are_gone(place: Place) -> None:
 
 
 def test_a_user_who_waits_for_his_turn_is_seen(place: Place) -> None:
-    """He looks hung: one server serves one user, and the other waits until it is idle, without a word to anybody."""
+    """It looks hung: one server serves one user, and the other silently waits until it is idle."""
     running = place.daemons.start(start_order())
     place.client().hear()
     stranger = place.client(uid=STRANGER)
     assert until(lambda: place.seen(running).waiting, "the other user waits") == (STRANGER,)
     stranger.end()
-    until(lambda: not place.seen(running).waiting, "nobody waits any more")
+    until(lambda: not place.seen(running).waiting, "no user waits any more")
 
 
 def test_a_server_that_went_to_another_user_is_a_fault(place: Place) -> None:
-    """An idle server makes room for another user's: the home's own tenants are locked out from then on."""
+    """An idle server makes room for another user's: the device's own tenants are locked out from then on."""
     running = place.daemons.start(start_order())
     assert place.client(uid=STRANGER).hear()["served"]
     assert "is of uid 2000, not of uid 1000" in until(lambda: place.seen(running).fault, "the fault is seen")
@@ -83,7 +83,7 @@ def test_a_pid_that_became_another_process_is_not_the_daemon(place: Place) -> No
 
 
 def test_a_daemon_that_does_not_answer_is_refused_and_can_be_started_again(place: Place) -> None:
-    """It may only be slow; and if it never answers again, its home must be usable by another one."""
+    """It may only be slow; and if it never answers again, its device must be usable by another one."""
     pid, started_at = place.daemons.start(start_order())
     os.kill(pid, signal.SIGSTOP)
     place.daemons = place.hurried()
@@ -99,7 +99,7 @@ def test_a_daemon_that_does_not_answer_is_refused_and_can_be_started_again(place
 
 
 def test_questions_do_not_fill_the_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon logs each question; asked every few seconds, that is a full disk in some weeks."""
+    """The daemon logs each command; every few seconds, that fills a disk in some weeks."""
     running = place.daemons.start(start_order())
     log = place.root / H1 / "log" / "control.log"
     monkeypatch.setattr(control_log, "LOG_MAX_BYTES", 2000)
@@ -115,7 +115,7 @@ def test_questions_do_not_fill_the_disk(place: Place, monkeypatch: pytest.Monkey
 
 
 def test_new_limits_hold_for_clients_that_come_later(place: Place) -> None:
-    """A limit is fixed when a client starts: nobody loses memory that he holds."""
+    """A limit is fixed when a client starts: no client loses memory that it holds."""
     place.daemons.start(start_order())
     old = place.client()
     assert old.hear()["memory_mib"] == 1500
@@ -138,7 +138,7 @@ def test_limits_that_were_not_taken_are_refused(place: Place) -> None:
 
 
 def test_only_clients_that_were_named_are_let_go(place: Place) -> None:
-    """A neighbour in the same home must not notice that a pod was ended."""
+    """A neighbour on the same device must not notice that a pod was ended."""
     running = place.daemons.start(start_order())
     going, staying = place.client(), place.client()
     going.hear(), staying.hear()
@@ -152,7 +152,7 @@ def test_only_clients_that_were_named_are_let_go(place: Place) -> None:
 
 
 def test_a_client_is_let_go_once_whoever_asks_and_its_neighbours_stay_watched(place: Place) -> None:
-    """Named a second time, the daemon of 580.159 hears nobody any more until the process has ended."""
+    """Named a second time, the daemon of 580.159 answers no command until the process has ended."""
     running = place.daemons.start(start_order())
     going, staying = place.client(), place.client()
     going.hear(), staying.hear()
@@ -166,7 +166,7 @@ def test_a_client_is_let_go_once_whoever_asks_and_its_neighbours_stay_watched(pl
 
 
 def test_a_stopped_client_is_not_let_go_but_the_others_are_and_its_neighbours_stay_watched(place: Place) -> None:
-    """Told to let go of one that cannot answer, the daemon of 580.159 hears nobody any more until it has ended."""
+    """Asked to terminate a client that cannot answer, the daemon of 580.159 answers no command until it has ended."""
     running = place.daemons.start(start_order())
     stopped, going, staying = sorted((place.client(), place.client(), place.client()), key=lambda client: client.pid)
     for client in (stopped, going, staying):
@@ -176,7 +176,7 @@ def test_a_stopped_client_is_not_let_go_but_the_others_are_and_its_neighbours_st
     until(lambda: place.processes.is_stopped(stopped.pid), "it is stopped")
     order = TerminateMpsClients(4, H1, (stopped.pid, going.pid))
     said = refusal_of(lambda: place.daemons.terminate_clients(order))
-    assert said == f"home h1: process {stopped.pid} is stopped; no server lets go of it: continue or kill it"
+    assert said == f"home h1: process {stopped.pid} is stopped; no server can disconnect it: continue or kill it"
     assert going.hear()["error"] == "CUDA_ERROR_MPS_CLIENT_TERMINATED"
     assert place.seen(running).alive
     assert staying.allocate(10) == {"held_mib": 10}
@@ -187,7 +187,7 @@ def test_a_stopped_client_is_not_let_go_but_the_others_are_and_its_neighbours_st
 
 
 def test_a_process_that_has_the_number_of_one_that_was_let_go_is_let_go_too(place: Place) -> None:
-    """It would compute on in a slice that was taken back."""
+    """It would compute on in a revoked slice."""
     running = place.daemons.start(start_order())
     going = place.client()
     going.hear()

@@ -1,7 +1,7 @@
 """
-Every service with marked secrets in all that holds one, made to fail in each way: none is in what it says or writes.
+Every service with marked secrets in every place, made to fail in each way: none appears in its output or files.
 
-Passwords, keys and tokens are looked for whole and in the pieces in which a key is written.
+Passwords, keys and tokens are searched whole and in the pieces in which a key is written.
 """
 
 import asyncio
@@ -49,18 +49,18 @@ SERVICES = {
     "sluice_node_agent": Role.NODE_AGENT,
     "sluice_pod_watcher": Role.POD_WATCHER,
 }
-_TRIED_AGAIN = ("it is tried again and again",)
+_TRIED_AGAIN = ("the bus cannot be reached; retrying",)
 
 
 @dataclass
 class Rig:
-    """A folder with everybody's secrets."""
+    """A folder with every process's secrets."""
 
     folder: Path
     keys: dict[str, Path]
 
     def secrets(self) -> set[str]:
-        """Everything that nobody may see."""
+        """Everything that must stay secret."""
         found = {PASSWORD, WRONG, IN_URL, TOKEN, HEADER}
         for path in self.keys.values():
             key = path.read_text().partition("PRIVATE KEY-----")[2]
@@ -101,13 +101,13 @@ class Rig:
 
 @pytest_asyncio.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    """Files of every kind; in the end nothing that was written beside them holds a secret."""
+    """Files of every kind; at the end no file written beside them holds a secret."""
     authority = Authority(tmp_path / "rpc")
     names = {
         "sluice_allocator": dns_name(Caller.ALLOCATOR),
         "sluice_inventory": dns_name(Caller.INVENTORY),
         "sluice_node_agent": node_dns_name(NODE),
-        "sluice_pod_watcher": "nobody.example",
+        "sluice_pod_watcher": "unused.example",
         "sluice_console": dns_name(Caller.CONSOLE),
     }
     keys = {service: authority.files(service, name).certificate for service, name in names.items()}
@@ -124,7 +124,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 async def told(service: str, *words: str, environment: dict[str, str], until: tuple[str, ...] = ()) -> str:
     """
-    Run a process to its end, or until it has said one of `until`; then it is told to crash. Everything that it said.
+    Run a process to its end, or until it has printed one of `until`; then make it crash. Returns all output.
 
     Bounded. SIGABRT with a fault handler prints where every thread is.
     """
@@ -158,7 +158,7 @@ async def told(service: str, *words: str, environment: dict[str, str], until: tu
 
 
 def check(texts: list[str], rig: Rig, sentence: str) -> None:
-    """It failed as it should, and told no secret."""
+    """It failed as it should, and leaked no secret."""
     for text in texts:
         assert sentence in " ".join(text.split()), text
         assert not {secret for secret in rig.secrets() if secret in text}, text
@@ -166,7 +166,7 @@ def check(texts: list[str], rig: Rig, sentence: str) -> None:
 
 @pytest.mark.slow
 async def test_with_a_wrong_password(rig: Rig) -> None:
-    """The broker refuses, the service says why and ends."""
+    """The broker refuses, the service reports why and ends."""
     users = tuple(
         User(permissions_of(role, NODE if role is Role.NODE_AGENT else None), WRONG)
         for role in (Role.ADMINISTRATOR, *SERVICES.values(), Role.CONSOLE)
@@ -185,7 +185,7 @@ async def test_with_a_wrong_password(rig: Rig) -> None:
 
 @pytest.mark.slow
 async def test_with_a_broker_that_is_not_trusted_and_with_a_crash(rig: Rig) -> None:
-    """It is tried again and again, until the process is killed in the middle of it."""
+    """It is retried, until the process is killed in the middle of it."""
     async with tls_broker(rig.folder / "tls") as broker:
         broker.shows(Authority(rig.folder / "foreign", "Sluice bus"), "localhost")
         await broker.start()
@@ -219,7 +219,7 @@ async def test_with_a_secret_where_none_belongs(rig: Rig) -> None:
     texts = [told(each, environment=rig.environment(each, SLUICE_NATS_URL=url)) for each in SERVICES]
     environment = rig.environment("sluice_console", SLUICE_NATS_URL=url)
     texts.append(told("sluice_console", "doctor", "--no-cluster", environment=environment))
-    check(await asyncio.gather(*texts), rig, "must hold no user and no password")
+    check(await asyncio.gather(*texts), rig, "must not hold a user or a password")
 
 
 @pytest.mark.slow
@@ -233,6 +233,6 @@ async def test_with_a_secret_on_the_command_line_and_in_help(rig: Rig) -> None:
         told("sluice_console", "doctor", "--help", environment=environment),
         told("sluice_allocator", environment=traces),
     )
-    check([typed], rig, "must hold no user and no password")
+    check([typed], rig, "must not hold a user or a password")
     check([helped], rig, "--server")
-    check([traced], rig, "SLUICE_OTLP_ENDPOINT must hold no user and no password")
+    check([traced], rig, "SLUICE_OTLP_ENDPOINT must not hold a user or a password")

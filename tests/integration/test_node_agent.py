@@ -52,7 +52,7 @@ def _service(settings, run="run1"):
 
 
 async def test_agents_of_one_process_make_slices_and_answer_the_pull(settings):
-    """A user on either node gets a slice; the inventory sees what is there, and whose it is."""
+    """A user on either node gets a slice; the inventory sees the devices and their owners."""
     broker = MemoryBroker()
     desk = AgentDriver(broker.bus("desk"), settings.data_dir)
     async with running(_service(settings), broker):
@@ -115,7 +115,7 @@ async def test_a_tenant_that_runs_on_keeps_its_place_until_it_ends(settings, cap
 
 
 async def test_a_second_agent_and_wrong_settings_are_refused_in_one_sentence(settings):
-    """A mistake in starting an agent is told, and harms nothing."""
+    """A mistake in starting an agent is reported, and harms nothing."""
     broker = MemoryBroker()
     desk = AgentDriver(broker.bus("desk"), settings.data_dir)
     async with running(_service(settings), broker):
@@ -132,7 +132,7 @@ async def test_a_second_agent_and_wrong_settings_are_refused_in_one_sentence(set
 
 
 def test_the_hardware_command_refuses_in_words(settings, tmp_path, capsys):
-    """Nobody has to read a traceback to learn what is wrong."""
+    """An operator must not need a traceback to learn what is wrong."""
     assert change_hardware(["hardware", "--data", str(tmp_path), "n1", "show"]) == 1
     assert "no simulated node 'n1'" in capsys.readouterr().err
 
@@ -148,7 +148,7 @@ async def _start(settings, broker_url):
 
 
 async def test_a_killed_agent_goes_on_where_it_was_over_a_real_broker(settings, tmp_path):
-    """Kill -9 in the middle of making and unmaking loses no slice and leaves none behind."""
+    """Kill -9 while slices are created and destroyed loses none and leaves none behind."""
     async with Broker(tmp_path / "nats") as broker:
         bus = await NatsBus.connect(broker.url, name="desk")
         await bus.ensure_streams()

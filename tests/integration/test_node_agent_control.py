@@ -1,4 +1,4 @@
-"""What people on the node ask its agent over its socket, and what the agent tells of its health."""
+"""The agent's control socket for people on the node, and its health report."""
 
 import asyncio
 import os
@@ -48,9 +48,9 @@ def _service(folder, run="run1", **changes):
 
 RELEASED = (
     "slice a1 is gone, and its place is free",
-    "slice a1 is being tried again, and stays quarantined until nothing holds it",
+    "slice a1 is being retried, and stays quarantined until nothing holds it",
 )
-"""What an operator hears; the second also where that takes longer than he is kept waiting."""
+"""The operator's answer; the second also where that takes longer than the operator is kept waiting."""
 
 
 async def _release(folder, allocation, node=NODE, *, ignore_holders=False):
@@ -61,7 +61,10 @@ async def _release(folder, allocation, node=NODE, *, ignore_holders=False):
 
 
 async def _release_when_quarantined(folder, allocation):
-    """Whoever holds it. The try of before may still be under way, and there is nothing to release before it fails."""
+    """
+    Release it, whatever holds it. The previous try may still be under way, and there is nothing to release before it
+    fails.
+    """
     async with asyncio.timeout(60):
         while True:
             try:
@@ -100,8 +103,8 @@ async def _quarantine(desk, *, owner="", kind="compute"):
 
 
 async def test_a_quarantined_slice_is_released_over_the_socket(folder):
-    """An operator who ended the process that held a slice gets its place back at once, not at the next try."""
-    desk = AgentDriver((broker := MemoryBroker()).bus("desk"), folder)
+    """After ending the process that held a slice, an operator gets its place back at once, not at the next retry."""
+    desk = Desk((broker := MemoryBroker()).bus("desk"), folder)
     async with running(_service(folder, back_off_first_s=900.0, back_off_max_s=900.0, quarantine_after=1), broker):
         await _quarantine(desk)
         with desk.hardware(NODE).changing() as hardware:
@@ -112,8 +115,8 @@ async def test_a_quarantined_slice_is_released_over_the_socket(folder):
 
 
 async def test_holders_that_the_operator_vouches_for_do_not_hold(folder):
-    """A process that only looks like one of the tenant's does not keep the place for ever."""
-    desk = AgentDriver((broker := MemoryBroker()).bus("desk"), folder)
+    """A process that only looks like the tenant's does not keep the place."""
+    desk = Desk((broker := MemoryBroker()).bus("desk"), folder)
     async with running(_service(folder), broker):
         await _quarantine(desk, owner="pod-a1", kind="file")
         assert await _release(folder, "a1") == RELEASED[1]
@@ -123,8 +126,8 @@ async def test_holders_that_the_operator_vouches_for_do_not_hold(folder):
 
 
 async def test_what_cannot_be_released_is_refused_in_words(folder):
-    """A typing error releases nothing, and says what is wrong with it."""
-    desk = AgentDriver((broker := MemoryBroker()).bus("desk"), folder)
+    """A typo releases nothing, and the error says what is wrong."""
+    desk = Desk((broker := MemoryBroker()).bus("desk"), folder)
     wrong = (
         ("a9", NODE, grpc.StatusCode.NOT_FOUND, "has no slice 'a9'"),
         ("a1", "n2", grpc.StatusCode.NOT_FOUND, "this agent is of node n1, not of 'n2'"),
@@ -143,7 +146,7 @@ async def test_what_cannot_be_released_is_refused_in_words(folder):
 
 
 async def test_the_socket_is_for_its_owner_and_outlives_no_agent(folder):
-    """No tenant on the node can release or look; a socket that a killed agent left does not stop the next one."""
+    """No tenant on the node can release or look; a killed agent's socket does not stop the next one."""
     directory, path = agent_directory(folder, NODE), control_socket(folder, NODE)
     directory.mkdir(parents=True, mode=0o755)
     with socket.socket(socket.AF_UNIX) as left:
@@ -160,12 +163,12 @@ async def test_the_socket_is_for_its_owner_and_outlives_no_agent(folder):
             stub = agent_pb2_grpc.NodeControlServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await stub.ReleaseQuarantine(agent_pb2.ReleaseQuarantineRequest(node=NODE, allocation="a1"))
-        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED, "nobody on the network may order"
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED, "no network client may give orders"
     assert not path.exists()
 
 
 async def test_a_folder_too_deep_for_a_socket_costs_only_the_socket(folder, capsys):
-    """An agent in a deep folder serves its node, and says which command will not reach it."""
+    """An agent in a deep folder serves its node, and reports which command will not reach it."""
     deep = folder / ("d" * 100)
     deep.mkdir()
     (deep / "fleet.toml").write_text(FLEET)
@@ -181,7 +184,7 @@ async def test_a_folder_too_deep_for_a_socket_costs_only_the_socket(folder, caps
 
 
 async def test_health_says_everything_that_is_wrong_with_a_node(folder):
-    """A person, or a probe, reads why a node does not work, and which of its GPUs does not."""
+    """A person, or a probe, reads why a node does not work, and which of its GPUs."""
     broker = MemoryBroker()
     desk = AgentDriver(broker.bus("desk"), folder)
     address = f"unix:{control_socket(folder, NODE)}"
@@ -193,14 +196,14 @@ async def test_health_says_everything_that_is_wrong_with_a_node(folder):
         assert (await _until_health(address, lambda h: h.ready)).message == ""
         with desk.hardware(NODE).changing() as hardware:
             hardware.faults.gpu_lost = 0
-        # only the driver's own word can tell so soon: GPUs are not read for a thousand seconds
+        # only the driver's event can be this fast: GPUs are not read for a thousand seconds
         health = await _until_health(address, lambda h: "GPU 0" in h.message)
         assert health.ready, "the other GPU works"
         assert "is lost" in health.message
 
 
 async def test_a_lost_journal_is_told_to_people(folder):
-    """Who looks at a node reads that its journal was rebuilt from what was found."""
+    """The node's health says that its journal was rebuilt from what was found."""
     broker = MemoryBroker()
     desk = AgentDriver(broker.bus("desk"), folder)
     async with running(_service(folder), broker):

@@ -72,7 +72,7 @@ async def _start(folder, machine, broker, **variables):
 
 
 async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, tmp_path):
-    """On real interfaces a slice is made as booked, survives a killed agent untouched, and leaves nothing behind."""
+    """On real interfaces a slice is created as booked, survives a killed agent untouched, and leaves nothing behind."""
     async with Broker(tmp_path / "nats") as broker:
         bus = await NatsBus.connect(broker.url, name="desk")
         await bus.ensure_streams()
@@ -123,7 +123,7 @@ async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, 
 
 
 async def test_a_gpu_whose_memory_is_not_told_is_given_whole(folder, library, tmp_path):
-    """A GB10 has the machine's memory: its driver tells none, and there is nothing wrong with it."""
+    """A GB10 shares the machine's memory: its driver reports none, and that is no fault."""
     machine = NvmlMachine(library, folder / "gb10", state=folder / "gb10.state")
     uuid = machine.add_plain_gpu("NVIDIA GB10", memory_mib=0, multiprocessors=48)
     async with Broker(tmp_path / "nats") as broker:
@@ -146,7 +146,7 @@ async def test_a_gpu_whose_memory_is_not_told_is_given_whole(folder, library, tm
 
 
 async def test_an_xid_makes_a_gpu_unhealthy_at_once_and_says_why(folder, machine, tmp_path):
-    """Nobody is put on a GPU that the driver has given up, and people read which error it was."""
+    """No pod gets a GPU that the driver has given up, and people read which error it was."""
     async with Broker(tmp_path / "nats") as broker:
         bus = await NatsBus.connect(broker.url, name="desk")
         await bus.ensure_streams()
@@ -177,7 +177,7 @@ async def test_an_xid_makes_a_gpu_unhealthy_at_once_and_says_why(folder, machine
     ],
 )
 async def test_a_driver_that_cannot_be_used_ends_the_agent_in_one_sentence(folder, machine, wrong, sentence):
-    """Who starts an agent where it cannot work reads why, once, and gets no traceback."""
+    """The operator of an agent that cannot work reads why, once, without a traceback."""
     for fault, code in wrong.items():
         machine.fault(fault, code)
     process = await start_agent(folder, **machine.environment(), SLUICE_NODE_AGENT_NODES=NODE)

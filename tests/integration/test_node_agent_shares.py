@@ -41,7 +41,7 @@ class Machine:
     """A data folder, a broker, and the agent that runs now."""
 
     def __init__(self, folder, broker, bus):
-        """Nothing runs yet."""
+        """Start with nothing running."""
         self.folder = folder
         self.broker = broker
         self.desk = AgentDriver(bus, folder)
@@ -50,7 +50,7 @@ class Machine:
         self.endpoint = ""
 
     async def start(self, **variables):
-        """Start the agent, and open the node for it."""
+        """Start the agent, and adopt the node for it."""
         self.process = await start_agent(
             self.folder,
             SLUICE_NATS_URL=self.broker.url,
@@ -69,7 +69,7 @@ class Machine:
         await self.start()
 
     async def snapshot(self):
-        """What the inventory would get."""
+        """The snapshot that the inventory would pull."""
         return await pull(self.endpoint, NODE)
 
     async def daemons(self):
@@ -78,17 +78,17 @@ class Machine:
         return {(gpu.index, daemon.start): daemon for gpu in snapshot.gpus for daemon in gpu.daemons}
 
     async def control_daemons(self):
-        """Pid and start time of every daemon that the agent reports: each runs."""
+        """Pid and start time of every reported daemon: each runs."""
         pids = [daemon.pid for daemon in (await self.daemons()).values()]
         return {(pid, psutil.Process(pid).create_time()) for pid in pids}
 
     def homes(self):
-        """The directories of homes."""
+        """The directories of shared devices."""
         root = self.folder / "mps" / NODE
         return sorted(path.name for path in root.iterdir()) if root.is_dir() else []
 
     async def until_empty(self):
-        """Wait until no daemon, home or instance is left."""
+        """Wait until no daemon, shared device or instance is left."""
         async with asyncio.timeout(15):
             while True:
                 if not (daemons_below(self.folder) or self.homes() or self.desk.instances(NODE)):
@@ -98,7 +98,7 @@ class Machine:
 
 @pytest.fixture
 async def machine(tmp_path):
-    """A machine, cleaned up in the end."""
+    """A machine, cleaned up at the end."""
     with short_folder() as folder:
         (folder / "fleet.toml").write_text(FLEET)
         async with Broker(tmp_path / "nats") as broker:
@@ -156,7 +156,7 @@ async def test_two_tenants_share_one_daemon_and_the_last_one_ends_it(machine):
 
 
 async def test_a_whole_gpu_is_shared_under_a_compute_mode_that_nobody_escapes(machine):
-    """A fractional share of a GPU without MIG is bounded by its daemon; the GPU is as before when it is free again."""
+    """A fractional share of a GPU without MIG is bounded by its daemon; afterwards the GPU is as before."""
     await machine.start()
     desk = machine.desk
     (gpu,) = (gpu for gpu in (await machine.snapshot()).gpus if gpu.index == 8)
@@ -244,7 +244,7 @@ async def test_a_simulated_reboot_ends_daemons_and_makes_shares_again(machine):
 
 
 async def test_a_node_whose_mps_is_off_says_so_and_hands_out_no_share(machine):
-    """The allocator learns that a node takes no shares; one ordered all the same fails in words."""
+    """The allocator learns that a node takes no shares; one ordered all the same fails with a reason."""
     await machine.start(SLUICE_NODE_AGENT_MPS_CONTROL="off")
     assert (await machine.snapshot()).modes == ("exclusive",)
     await machine.desk.grant(NODE, "a1", MIG_HOME, share=_share())
@@ -256,7 +256,7 @@ async def test_a_node_whose_mps_is_off_says_so_and_hands_out_no_share(machine):
 
 
 async def test_mps_that_was_switched_off_still_ends_the_daemons_that_run(machine):
-    """An operator who takes MPS away leaves those who share in peace, and no daemon for ever."""
+    """An operator who disables MPS does not disturb current tenants, and no daemon stays."""
     await machine.start()
     booking = await machine.desk.grant(NODE, "a1", MIG_HOME, share=_share())
     word = await machine.desk.ready(NODE, "a1")
@@ -271,7 +271,7 @@ async def test_mps_that_was_switched_off_still_ends_the_daemons_that_run(machine
 
 
 async def test_the_time_of_a_share_is_served_and_served_again_after_the_agent_was_killed(machine):
-    """A fractional pod has no tokens; or none after a restart; or one beside the quota is not told."""
+    """A fractional pod would have no tokens, or none after a restart, or use more than its quota unnoticed."""
     library = machine.folder / "libsluice-quota.so"
     library.write_bytes(b"any")
     settings = {"SLUICE_NODE_AGENT_QUOTA_LIBRARY": library}

@@ -43,7 +43,7 @@ def data():
 
 @pytest.fixture
 async def desk(data):
-    """An agent at work in this process, and who orders it about. What is in use is not tried again by itself."""
+    """A working agent in this process, and its operator. Slices in use are not retried by themselves."""
     settings = NodeAgentSettings(
         data_dir=data, fleet_file=data / "fleet.toml", tick_s=0.05, back_off_first_s=300.0, quarantine_after=1,
         back_off_max_s=600.0,
@@ -86,7 +86,7 @@ async def shown(data) -> dict:
 
 
 def start_process(data, capsys, device: str, owner: str) -> str:
-    """A process on a device, behind the agent's back; its pid."""
+    """A process on a device, unknown to the agent; its pid."""
     assert change_hardware(["hardware", "--data", str(data), NODE, "start-process", device, "--owner", owner]) == 0
     return capsys.readouterr().out.split()[-1]
 
@@ -103,7 +103,7 @@ async def quarantined(desk, name: str, owner: str, capsys) -> str:
 
 
 async def test_show_says_whose_each_instance_is(desk):
-    """Before anything is destroyed by hand, a person looks here."""
+    """A person looks here before destroying anything by hand."""
     await desk.grant(NODE, "a1", (0, "3g.20gb", 4, 4))
     word = await desk.ready(NODE, "a1")
     by_hand = ["hardware", "--data", str(desk.data_dir), NODE, "create", "1", "1g.5gb", "0"]
@@ -119,7 +119,7 @@ async def test_show_says_whose_each_instance_is(desk):
 
 
 async def test_show_names_homes_of_shares_and_their_daemons(desk):
-    """Who shares which device, and which process serves them."""
+    """Which tenants share which device, and which process serves them."""
     share = Share(mode="mps", uid=os.getuid(), memory_mib=1000)
     await desk.grant(NODE, "s1", (0, "1g.5gb", 0, 1), namespace="team", share=share)
     await desk.ready(NODE, "s1")
@@ -159,7 +159,7 @@ async def test_what_cannot_be_released_is_told_in_one_sentence(desk):
 
 
 async def test_a_check_beside_a_running_agent_disturbs_nothing(desk):
-    """It takes no lock: the agent would else be refused at its next start."""
+    """It takes no lock: otherwise the agent would be refused at its next start."""
     await desk.grant(NODE, "a1", (0, "3g.20gb", 4, 4))
     await desk.ready(NODE, "a1")
     before = desk.instances(NODE)
@@ -171,7 +171,7 @@ async def test_a_check_beside_a_running_agent_disturbs_nothing(desk):
 
 
 async def test_a_killed_agents_node_is_shown_from_journal_and_devices(data, tmp_path):
-    """When the agent does not come up, the journal is what is left; its socket is still there and deceives nobody."""
+    """When the agent does not come up, the journal is left; its stale socket misleads no command."""
     async with Broker(tmp_path / "nats") as broker:
         bus = await NatsBus.connect(broker.url, name="desk")
         await bus.ensure_streams()

@@ -1,4 +1,4 @@
-"""A node that goes for good, with the real services: told by its Node object, and by an operator (PROTOCOL §6)."""
+"""A node removed for good, with the real services: by its Node object, and by an operator (PROTOCOL §6)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -39,18 +39,18 @@ def system(server: Cluster, tmp_path) -> Iterator[ClusterSystem]:
 
 
 def pod_on(name: str, node: str) -> dict[str, Any]:
-    """A pod that wants all of a GPU of one node."""
+    """A pod that needs a whole GPU of one node."""
     made = user_pod(name, annotations={"sluice.dev/profile": "7g.40gb"})
     return made | {"spec": made["spec"] | {"nodeSelector": {"kubernetes.io/hostname": node}}}
 
 
 def closed_with_node(scene: Scene) -> list[str]:
-    """Allocations that were closed without a word of an agent."""
-    return [message.allocation for _, message in scene.live.fleet_state.of("ledger", Closed) if message.removed]
+    """Allocations that were closed without an agent's status."""
+    return [message.allocation for _, message in scene.live.world.of("ledger", Closed) if message.removed]
 
 
 async def test_a_deleted_node_gives_up_what_it_held_and_takes_it_back_when_it_returns(system, server) -> None:
-    """Its grants would be booked for ever; or its GPUs given twice, if nobody asked its agent first when it is back."""
+    """Its grants would stay booked; or its GPUs be granted twice, if its agent were not read first when it returns."""
     async with scene_on(system, server) as scene:
         for name, node in (("lost", GONE), ("kept", STAYS)):
             await scene.apply(pod_on(name, node))
@@ -83,7 +83,7 @@ async def test_a_deleted_node_gives_up_what_it_held_and_takes_it_back_when_it_re
 
 
 async def test_an_operator_removes_a_node_whose_agent_is_gone_and_no_other(system, server) -> None:
-    """A name that was mistyped must cost nobody his slice."""
+    """A mistyped name must cost no pod its slice."""
     async with scene_on(system, server) as scene:
         await scene.apply(pod_on("lost", GONE))
         await scene.started(1)

@@ -1,4 +1,4 @@
-"""The commands of docs/operations.md, typed as they stand there with the real kubectl at an API server."""
+"""The commands of docs/operations.md, run verbatim with the real kubectl at an API server."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def _namespace(name: str) -> dict[str, object]:
 
 
 def test_every_command_on_the_page_does_what_it_says(tmp_path: Path) -> None:
-    """A person in trouble types them as they stand."""
+    """A person in trouble copies them as they are."""
     assert len(commands()) >= 15
     with FakeKube() as kube:
         environment = {

@@ -1,4 +1,4 @@
-"""The kubectl commands of README.md and docs/migration.md, typed as they stand there with the real kubectl."""
+"""The kubectl commands of README.md and docs/migration.md, run verbatim with the real kubectl."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from fake_kube.server import FakeKube
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README.md": 4, "docs/migration.md": 12}
-"""With how many commands there are at least."""
+"""With the least number of commands on each."""
 OVERLAY = "deploy/kubernetes/overlays/"
 _BLOCK = re.compile(r"^( *)```\w*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 _MENTION = re.compile(r"`(kubectl [^`\n]+)`")
@@ -26,7 +26,7 @@ pytestmark = [
 
 
 def commands(page: str) -> list[str]:
-    """Every line of a code block that calls kubectl, and what stands whole in a sentence, in the order of the page."""
+    """Every line of a code block that calls kubectl, and every inline command, in the order of the page."""
     text = (ROOT / page).read_text(encoding="utf-8")
     found = [
         (block.start(), line.partition(" #")[0].strip())
@@ -40,7 +40,7 @@ def commands(page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_does_what_it_says(page: str, tmp_path: Path) -> None:
-    """A person who moves a cluster types them as they stand."""
+    """A person who moves a cluster copies them as they are."""
     typed = commands(page)
     assert len(typed) >= PAGES[page]
     with FakeKube() as kube:
@@ -54,7 +54,7 @@ def test_every_command_does_what_it_says(page: str, tmp_path: Path) -> None:
             # the fake has no OpenAPI to validate against
             line = line.replace("kubectl apply", "kubectl apply --validate=false")
             if line.startswith("kubectl create namespace"):
-                # nor does it take protobuf, in which kubectl says this one
+                # nor does it support protobuf, which kubectl uses here
                 line += " --dry-run=client --output json | kubectl create --validate=false --filename -"
             done = subprocess.run(
                 ["sh", "-ec", line],

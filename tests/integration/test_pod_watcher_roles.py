@@ -1,8 +1,8 @@
 """
 The pod-watcher's roles in a cluster, as processes: a real broker, and an API server that calls the webhook over TLS.
 
-What becomes of a pod afterwards is told elsewhere; here it is that the parts are put together rightly, that replicas do
-not get in each other's way, and what a person sees when something is missing.
+Other tests follow a pod further; these check that the parts are assembled correctly, that replicas do not interfere,
+and what a person sees when something is missing.
 """
 
 import asyncio
@@ -63,12 +63,12 @@ class Site:
             yield process
 
     async def routed(self, process: WatcherProcess) -> None:
-        """The API server comes to this process, which has told it whom to trust."""
+        """Route the API server's calls to this process, whose authority it trusts."""
         self.kube.route_service(*SERVICE, host="127.0.0.1", port=await process.port("webhook"))
-        await process.line("the API servers are told whom to trust")
+        await process.line("the caBundle is published")
 
     async def requests(self, count: int) -> dict[str, AllocationRequested]:
-        """What the bus says that pods ask for, by UID, once there are `count`."""
+        """Requests on the bus by pod UID, once there are `count`."""
         found: dict[str, AllocationRequested] = {}
         reading = self.bus.read(Stream.STATE, ("sluice.request.>",))
         async with asyncio.timeout(WAIT_S), contextlib.aclosing(reading):
@@ -81,17 +81,17 @@ class Site:
         return found
 
     async def holder(self) -> str:
-        """The run that holds the watch's lease; empty when nobody does."""
+        """The run that holds the watch's lease; empty without one."""
         found = await self.bus.last(Stream.STATE, subjects.lease("pod-watcher").subject)
         return found.message.owner if found is not None else ""
 
     async def run_of_source(self) -> str:
-        """Whose word it is that everything was listed."""
+        """The run that published the source's sync marker."""
         found = await self.bus.last(Stream.STATE, subjects.source(SourceName("cluster")).subject)
         return found.message.run if found is not None else ""
 
     def bundle(self) -> set[str]:
-        """What the API server trusts, of every webhook."""
+        """The API server's trusted authorities, of every webhook."""
         hooks = self.kube.get(CONFIGURATION, "", "sluice")["webhooks"]
         return {base64.b64decode(hook["clientConfig"].get("caBundle", "")).decode() for hook in hooks}
 
@@ -103,7 +103,7 @@ class Site:
 
 @pytest_asyncio.fixture
 async def site(tmp_path):
-    """Nothing of Sluice runs yet."""
+    """No process of Sluice runs yet."""
     with FakeKube() as kube:
         kube.nodes.add("n1", cpu="64", memory="512Gi")
         cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
@@ -124,7 +124,7 @@ async def probe(port: int, path: str = "/readyz") -> tuple[int, str]:
 
 
 async def until(look, answer):
-    """Until `look` gives this answer; bounded."""
+    """Until `look` returns this; bounded."""
     deadline = time.monotonic() + WAIT_S
     while (found := await look()) != answer:
         assert time.monotonic() < deadline, f"never {answer}, but {found}"
@@ -132,7 +132,7 @@ async def until(look, answer):
 
 
 async def shown(port: int, bundle: str) -> bytes:
-    """The certificate that a caller who trusts `bundle` is shown by the webhook."""
+    """The webhook's certificate as a caller that trusts `bundle` sees it."""
     trust = ssl.create_default_context(cadata=bundle)
     async with asyncio.timeout(WAIT_S):
         _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust, server_hostname=NAME)
@@ -171,8 +171,8 @@ async def test_one_process_gates_a_pod_asks_for_it_and_stops_when_told(site):
 
 async def test_pods_are_judged_while_the_bus_is_away(site):
     """An outage of the bus must not stop the creation of pods; a person sees that it is away."""
-    (nobody,) = free_ports(1)
-    async with site.watcher("all", SLUICE_NATS_URL=f"nats://127.0.0.1:{nobody}") as process:
+    (closed,) = free_ports(1)
+    async with site.watcher("all", SLUICE_NATS_URL=f"nats://127.0.0.1:{closed}") as process:
         await site.routed(process)
         assert (await created(site))["spec"]["schedulingGates"] == [{"name": "sluice.dev/slice"}]
         await process.line("the bus cannot be reached", level="warning")
@@ -207,7 +207,7 @@ async def test_two_webhooks_that_begin_at_once_show_one_certificate(site):
     """The API server would trust only one of them, and every other pod be refused."""
     async with site.watcher("webhook") as one, site.watcher("webhook") as other:
         for process in (one, other):
-            await process.line("the API servers are told whom to trust")
+            await process.line("the caBundle is published")
         (bundle,) = site.bundle()
         assert len(site.kept()) == 1
         ports = [await process.port("webhook") for process in (one, other)]
@@ -218,12 +218,12 @@ async def test_two_webhooks_that_begin_at_once_show_one_certificate(site):
 
 
 async def test_a_mounted_certificate_needs_no_api_server(site, tmp_path):
-    """As cert-manager mounts it; the caBundle is then not ours to write."""
+    """As cert-manager mounts it; then the caBundle is not ours to write."""
     mounted = tmp_path / "mounted"
     mounted.mkdir()
     files = certificates.make("cert-manager", folder=mounted, names=(NAME,))
     async with site.watcher("webhook", KUBECONFIG="", CERTIFICATE_DIR=str(mounted)) as process:
-        await process.line("shows a new certificate")
+        await process.line("serves a new certificate")
         port = await process.port("webhook")
         assert await shown(port, files.authority.read_text()) == ssl.PEM_cert_to_DER_cert(files.certificate.read_text())
         assert await process.stop() == 0
@@ -231,9 +231,9 @@ async def test_a_mounted_certificate_needs_no_api_server(site, tmp_path):
 
 
 async def test_a_missing_secret_is_told_by_log_and_probe(site):
-    """Who applied half of the manifests sees which half is missing."""
+    """With half of the manifests applied, an operator sees which half is missing."""
     async with site.watcher("webhook", TLS_SECRET="other") as process:
-        line = await process.line("the certificate could not be refreshed")
+        line = await process.line("the certificate cannot be refreshed; retrying")
         assert line["why"] == (
             "the Secret sluice-system/other keeps the webhook's certificates: it comes with the manifests, and may be "
             'empty: secrets "other" not found (404)'
@@ -245,7 +245,7 @@ async def test_a_missing_secret_is_told_by_log_and_probe(site):
 
 @pytest.mark.slow
 async def test_of_two_watches_one_works_and_the_other_takes_over(site):
-    """Without it a killed process would leave every new pod waiting until somebody starts another."""
+    """Otherwise a killed process leaves every new pod waiting until somebody starts another."""
     async with site.watcher("webhook") as webhook, site.watcher("watch") as first:
         await site.routed(webhook)
         await first.line("works")
@@ -264,12 +264,12 @@ async def test_of_two_watches_one_works_and_the_other_takes_over(site):
 
 
 async def test_a_watch_without_rights_says_which_it_lacks(site):
-    """Else pods wait, and nobody sees why."""
-    token = site.kube.service_account_token("sluice-system", "nobody")
-    kubeconfig = site.kube.kubeconfig(site.folder / "nobody", token=token)
+    """Else pods wait without a visible reason."""
+    token = site.kube.service_account_token("sluice-system", "powerless")
+    kubeconfig = site.kube.kubeconfig(site.folder / "powerless", token=token)
     async with site.watcher("watch", KUBECONFIG=str(kubeconfig)) as process:
         port = await process.port("health")
-        said = "it watches, and has not listed yet: nodes, others, pods (the log says why the API server refuses)"
+        said = "it is active, but has not listed yet: nodes, others, pods (see the log for the errors)"
         await until(lambda: probe(port), (503, said))
         await until(lambda: _says(process, 'cannot list resource \\"pods\\"'), answer=True)
         assert process.code is None, process.text
@@ -288,7 +288,7 @@ async def test_the_watch_that_works_says_the_limits_of_its_file_and_says_them_ag
     async def said() -> int | None:
         try:
             found = await site.bus.last(Stream.BOOK, subjects.quota("lab").subject)
-        except TimeoutError:  # the streams are being made anew
+        except TimeoutError:  # the streams are being recreated
             return None
         return found.message.total.gpus if found is not None and isinstance(found.message, QuotaSet) else None
 
@@ -336,10 +336,10 @@ async def test_a_watch_goes_on_when_the_bus_comes_back(site):
         await server.kill()
         await until(lambda: probe(port), (503, "the bus does not answer, or has no streams"))
         await created(site)
-        await process.line("stands by: the lease has run out")
+        await process.line("on standby: the lease expired")
         await server.start()
         assert len(await site.requests(2)) == 2
-        await until(has_another, answer=True)  # its operations begin at one again, so they need another name
+        await until(has_another, answer=True)  # its operations restart at one, so they need another name
         await until(lambda: probe(port), (200, "ok"))
         assert await process.stop() == 0, process.text
 
@@ -357,7 +357,7 @@ async def test_a_watch_goes_on_when_the_bus_comes_back(site):
     ids=["no kubeconfig", "not in a pod", "not its address"],
 )
 async def test_a_start_that_cannot_work_ends_with_one_sentence(tmp_path, settings, sentence):
-    """Who starts it knows what to mend, without a traceback."""
+    """The operator knows what to fix, without a traceback."""
     async with watcher(tmp_path / "log", **({"ROLE": "webhook"} | settings)) as process:
         assert await process.ended() == 78
         assert sentence in process.text

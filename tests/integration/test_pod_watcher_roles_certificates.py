@@ -1,4 +1,4 @@
-"""The webhook's certificates at the API server: kept in a Secret, told in the webhook configuration."""
+"""The webhook's certificates at the API server: kept in a Secret, published in the webhook configuration."""
 
 import base64
 
@@ -27,14 +27,14 @@ class Site:
         self.publisher = ConfiguredBundle(api, "sluice")
 
     def bundles(self) -> list[str]:
-        """What the API server would trust, by webhook."""
+        """The API server's trusted authorities, by webhook."""
         hooks = self.kube.get(CONFIGURATION, "", "sluice")["webhooks"]
         return [base64.b64decode(hook["clientConfig"].get("caBundle", "")).decode() for hook in hooks]
 
 
 @pytest_asyncio.fixture
 async def site(tmp_path):
-    """As it was just applied."""
+    """As just applied."""
     with FakeKube() as kube:
         cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
         await install(cluster)
@@ -56,7 +56,7 @@ async def test_a_secret_that_was_just_applied_is_an_empty_store(site):
 
 
 async def test_what_is_saved_is_read_again_by_every_replica(site):
-    """A certificate that only one replica knows is trusted by chance."""
+    """A certificate that only one replica has is trusted by chance."""
     kept = await site.store.load()
     assert await site.store.save('{"key": "\u00fc"}', replaces=kept.version)
     found = await SecretStore(site.api, NAMESPACE, SECRET).load()
@@ -65,7 +65,7 @@ async def test_what_is_saved_is_read_again_by_every_replica(site):
 
 
 async def test_of_two_that_renew_at_once_one_wins(site):
-    """The loser must show the winner's certificate: the API server is told of that one."""
+    """The loser must show the winner's certificate: the API server trusts that one."""
     kept = await site.store.load()
     assert await site.store.save("one", replaces=kept.version)
     assert not await site.store.save("other", replaces=kept.version)
@@ -80,7 +80,7 @@ async def test_a_secret_that_is_not_there_is_told_and_never_made(site):
     assert not await missing.save("x", replaces=None)
     with pytest.raises(StoreUnavailableError, match="cannot be written"):
         await missing.save("x", replaces="1")
-    assert site.kube.count(verb="create", path="secrets", user="kubernetes-admin") == 1  # the one that was applied
+    assert site.kube.count(verb="create", path="secrets", user="kubernetes-admin") == 1  # the applied one
 
 
 async def test_an_api_server_that_is_away_is_an_outage_and_no_empty_store(site):
@@ -109,7 +109,7 @@ async def test_every_webhook_is_told_and_nothing_is_written_twice(site):
 
 
 async def test_a_bundle_that_somebody_overwrites_is_put_right(site):
-    """A manifest that is applied anew, by a tool that writes all fields, would stop the creation of pods for good."""
+    """Applying a manifest again, with a tool that writes all fields, would stop the creation of pods for good."""
     await site.publisher.publish("CA 1")
     patch = [{"op": "replace", "path": "/webhooks/2/clientConfig/caBundle", "value": base64.b64encode(b"x").decode()}]
     assert (await site.cluster.patch(f"{HOOKS}/sluice", patch)).code == 200
@@ -118,7 +118,7 @@ async def test_a_bundle_that_somebody_overwrites_is_put_right(site):
 
 
 async def test_a_configuration_that_is_not_there_is_told(site):
-    """Who has only half of the manifests applied sees which half is missing."""
+    """With half of the manifests applied, an operator sees which half is missing."""
     with pytest.raises(NotPublishedError, match=r"MutatingWebhookConfiguration other .* comes with the manifests"):
         await ConfiguredBundle(site.api, "other").publish("CA")
     assert (await site.cluster.patch(f"{HOOKS}/sluice", [{"op": "remove", "path": "/webhooks"}])).code == 200
@@ -127,11 +127,11 @@ async def test_a_configuration_that_is_not_there_is_told(site):
 
 
 async def test_a_right_that_is_missing_is_told_in_the_servers_words(site, tmp_path):
-    """The sentence names the account, the verb and the object: what is to be mended."""
-    token = site.kube.service_account_token(NAMESPACE, "nobody")
-    api = await KubeApi.connect(site.kube.kubeconfig(tmp_path / "nobody", token=token))
+    """The sentence names the account, the verb and the object to fix."""
+    token = site.kube.service_account_token(NAMESPACE, "powerless")
+    api = await KubeApi.connect(site.kube.kubeconfig(tmp_path / "powerless", token=token))
     try:
-        with pytest.raises(StoreUnavailableError, match='"system:serviceaccount:sluice-system:nobody" cannot get'):
+        with pytest.raises(StoreUnavailableError, match='"system:serviceaccount:sluice-system:powerless" cannot get'):
             await SecretStore(api, NAMESPACE, SECRET).load()
         with pytest.raises(NotPublishedError, match="cannot get resource"):
             await ConfiguredBundle(api, "sluice").publish("CA")

@@ -1,4 +1,4 @@
-"""A cluster of brokers that has lost most of its servers: connected, and nothing is written. It is said what it is."""
+"""A cluster of brokers without a quorum: connected, and no write succeeds. Log, metrics and doctor name the cause."""
 
 import asyncio
 import json
@@ -25,15 +25,15 @@ from sluice_console.shell.operate import streams
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 LOST_QUORUM_S, ELECTION_S, ROUNDS = 10.0, 9.0, 4
 """
-Of nats-server (raft.go): a leader steps down when it has heard of no majority for so long, and a round of an election
-takes 4 to 9 s. On a busy machine a round may come to nothing.
+Of nats-server (raft.go): a leader steps down after so long without a majority, and a round of an election takes 4 to 9
+s. On a busy machine a round may fail.
 """
 WITHIN_S = LOST_QUORUM_S + 2 * ROUNDS * ELECTION_S
 """The servers elect a leader of the cluster first, and then one of each stream."""
 
 
 def write(number: int, expected: int) -> Write:
-    """A word that a service would say."""
+    """A message as a service would publish."""
     address = subjects.lease("allocator")
     return Write(
         operation=OperationId(f"r-{number}"),
@@ -48,18 +48,18 @@ def write(number: int, expected: int) -> Write:
 
 
 async def is_replicated(connection: Connection) -> bool:
-    """Whether every server has all of each stream: killed as they get a new one, two of three may elect no leader."""
+    """Whether every server has all of each stream: two of three that are killed before that may elect no leader."""
     found = [await connection.ask(f"STREAM.INFO.{stream.name}") for stream in Stream]
     return all(replica["current"] for each in found for replica in each["cluster"]["replicas"])
 
 
 def silent_s() -> float:
-    """What a scraper would see."""
+    """The value that a scraper would see."""
     return sum(metrics.PROCESS.samples().get(SILENT, {}).values())
 
 
 async def findings(url: str, capsys) -> list[dict[str, str]]:
-    """What the doctor says."""
+    """The doctor's findings."""
     capsys.readouterr()
     await doctor(
         DoctorOptions(server=url, bus=True, inventory="", kubeconfig=None, in_cluster=False, cluster=False), form="json"
@@ -68,7 +68,7 @@ async def findings(url: str, capsys) -> list[dict[str, str]]:
 
 
 async def test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor(tmp_path: Path, monkeypatch, capsys):
-    """Two of three servers are killed: whoever is called at night is told to bring them back, not to look elsewhere."""
+    """Two of three servers are killed: the operator on call learns to bring them back, not to look elsewhere."""
     monkeypatch.setattr(broker_liveness, "REPORT_AFTER_S", 0.5)
     with capture_logs() as lines:
         async with Broker(tmp_path, size=3) as broker:
@@ -107,11 +107,11 @@ async def test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor(tmp_pa
             finally:
                 await bus.close()
                 for server in broker.servers:
-                    await server.kill()  # told to stop, those that are left would wait for the others
+                    await server.kill()  # asked to stop, the rest would wait for the others
 
 
 async def test_streams_that_too_few_servers_can_declare_are_refused_in_a_sentence(tmp_path: Path, monkeypatch):
-    """Whoever sets a cluster up would see a traceback, and look for the error in Sluice."""
+    """An operator who sets up a cluster would see a traceback, and look for the error in Sluice."""
     monkeypatch.setattr(streams, "WITHIN_S", 2.0)
     async with Broker(tmp_path, size=3) as broker:
         for server in broker.servers[1:]:
@@ -120,4 +120,4 @@ async def test_streams_that_too_few_servers_can_declare_are_refused_in_a_sentenc
             with pytest.raises(BusError, match="two of three"):
                 await streams.ensure(broker.servers[0].url)
         finally:
-            await broker.servers[0].kill()  # told to stop, it would wait for the others
+            await broker.servers[0].kill()  # asked to stop, it would wait for the others

@@ -1,7 +1,7 @@
 """
-Inventory, agent, allocator and console as processes, with the certificates that a deployment makes for them.
+Inventory, agent, allocator and console as processes, with the certificates that a deployment creates.
 
-Each speaks with whom it should; who is not the agent of a node is not believed to be, and a person is told why.
+Each connects to its intended peers; an impostor of a node's agent is not trusted, and a person reads why.
 """
 
 import asyncio
@@ -60,14 +60,14 @@ class Rig:
     ports: dict[str, int]
 
     def files(self, who: str) -> Files:
-        """What the deployment's program made: of a service, or of a node."""
+        """The deployment's files for a service or a node."""
         folder = self.folder / "made" / who
         if (folder / "identity.pem").exists():  # one file for both, as a node has it
             return Files(folder / "identity.pem", folder / "identity.pem", folder / "ca.crt")
         return Files(folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
 
     def security(self, who: str) -> TransportSecurity:
-        """Of the test itself, as somebody."""
+        """Of the test itself, in some role."""
         files = self.files(who)
         return TransportSecurity(TlsIdentity(files.certificate, files.key, files.authority))
 
@@ -84,7 +84,7 @@ class Rig:
 
     @asynccontextmanager
     async def runs(self, service: str, certificates: Files | None, **more: str) -> AsyncIterator[Callable[[], str]]:
-        """A service's process for the time of the `async with`. Gives what it has logged."""
+        """A service's process for the time of the `async with`. Gives its log."""
         log = self.folder / f"{service}.log"
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
@@ -103,7 +103,7 @@ class Rig:
             await asyncio.wait_for(process.wait(), 15)
 
     async def ended(self, service: str, certificates: Files | None, *words: str, **more: str) -> tuple[int, str]:
-        """Run a process that ends by itself; its exit code and what it said, as one line."""
+        """Run a process that ends by itself; its exit code and its output, as one line."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -117,7 +117,7 @@ class Rig:
         return process.returncode or 0, " ".join(text.decode().split())  # a terminal's width breaks lines
 
     async def inventory(self, wanted: Callable[[NodeInventory], bool]) -> NodeInventory:
-        """What the bus says of the node, once it is so; bounded."""
+        """The published inventory of the node, once the condition holds; bounded."""
         async with asyncio.timeout(WAIT_S):
             while True:
                 entry = await self.bus.last(Stream.STATE, subjects.inventory(NODE).subject)
@@ -126,7 +126,7 @@ class Rig:
                 await asyncio.sleep(0.05)
 
     async def ready(self, service: str) -> None:
-        """As a kubelet asks, until it is told so; bounded."""
+        """Probe as a kubelet does, until it is ready; bounded."""
         async with asyncio.timeout(WAIT_S), transport.channel(f"127.0.0.1:{self.ports[service]}") as channel:
             while True:
                 try:
@@ -138,7 +138,7 @@ class Rig:
                 await asyncio.sleep(0.05)
 
     async def says_it_is_at(self, node: NodeName, endpoint: str) -> None:
-        """Say on the bus that a node's agent is there: as who has stolen its password can."""
+        """Announce a node's agent on the bus, as with a stolen password."""
         address = subjects.node(node)
         entry = await self.bus.last(Stream.STATE, address.subject)
         expected = 0 if entry is None else entry.sequence
@@ -157,7 +157,7 @@ class Rig:
 
 @pytest_asyncio.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    """A broker, and everybody's certificates as `credentials.py` makes them."""
+    """A broker, and all certificates from `credentials.py`."""
     objects = credentials.manifests([NODE, OTHER], {}, dt.datetime.now(dt.UTC))
     made = credentials.read_kept(json.dumps({"kind": "List", "items": objects}))
     for caller in Caller:
@@ -187,7 +187,7 @@ class _Impostor(agent_pb2_grpc.AgentServiceServicer):
         self.asked = 0
 
     async def GetInventory(self, request, context):  # noqa: N802 - the method's name in the contract
-        """Nobody should come this far."""
+        """No caller should come this far."""
         self.asked += 1
         return node_pb2.NodeSnapshot(node=request.node)
 
@@ -198,7 +198,7 @@ class _Impostor(agent_pb2_grpc.AgentServiceServicer):
 
 @pytest.mark.slow
 async def test_everybody_speaks_with_whom_he_should_and_with_nobody_else(rig: Rig) -> None:
-    """Pulls, questions of people, probes; an impostor, a stranger's authority, a person without a right."""
+    """Pulls, people's calls, probes; an impostor, a foreign authority, a person without a right."""
     fleet, pod = rig.folder / "fleet.toml", rig.folder / "pod.yaml"
     fleet.write_text(FLEET)
     pod.write_text(POD)
@@ -232,7 +232,7 @@ async def test_everybody_speaks_with_whom_he_should_and_with_nobody_else(rig: Ri
             code, text = await rig.ended("console", rig.files("inventory"), "simulate", "-f", str(pod))
             assert (code, "the certificate of this caller says inventory.sluice.internal" in text) == (1, True)
             code, text = await rig.ended("console", None, "simulate", "-f", str(pod))
-            assert (code, "we speak plain text; does it want TLS?" in text) == (1, True)
+            assert (code, "does it require TLS?" in text) == (1, True)
         await _impostors(rig, logged, serving)
 
 
@@ -243,14 +243,14 @@ async def _asks(rig: Rig, serving: str) -> None:
         listed = await InventoryServiceStub(channel).ListGpus(inventory_pb2.ListGpusRequest())
     assert listed.totals.creatable_total == 19
     async with transport.channel(serving, security=rig.security("allocator"), server_name=name) as channel:
-        # Its certificate is a server's: it is not even let in with it.
+        # Its certificate is a server's: the TLS handshake already fails.
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await InventoryServiceStub(channel).ListGpus(inventory_pb2.ListGpusRequest())
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def _page_asks(rig: Rig, pod: Path) -> None:
-    """The page: it is told what slices are used for, and whoever has its certificate is told nothing else."""
+    """The page: it can read what slices are used for, and its certificate gives access to nothing else."""
     news = await rig.bus.last(Stream.STATE, subjects.node(NODE).subject)
     assert news is not None
     assert isinstance(news.message, NodeChanged)
@@ -267,11 +267,11 @@ async def _page_asks(rig: Rig, pod: Path) -> None:
 
 
 async def _impostors(rig: Rig, logged: Callable[[], str], serving: str) -> None:
-    """Somebody answers for a node with another node's certificate; somebody else has an authority of his own."""
+    """An impostor answers for a node with another node's certificate; another has its own authority."""
     impostor = _Impostor()
     foreign = Authority(rig.folder / "foreign").files("node", node_dns_name(OTHER))
     for shown, why in (
-        (rig.security(NODE), f"the server is not trusted: its certificate does not say {node_dns_name(OTHER)}"),
+        (rig.security(NODE), f"the server is not trusted: its certificate is not for {node_dns_name(OTHER)}"),
         (
             TransportSecurity(TlsIdentity(foreign.certificate, foreign.key, foreign.authority)),
             "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold",
@@ -279,7 +279,7 @@ async def _impostors(rig: Rig, logged: Callable[[], str], serving: str) -> None:
     ):
         async with transport.serve(impostor.register, security=shown) as address:
             await rig.says_it_is_at(OTHER, address)
-            # What a person sees who asks for the node, and what the log says, once.
+            # The answer for a person who asks for the node, and the log line, once.
             sentence = f"node {OTHER!r} was never pulled: {address}: {why}"
             async with asyncio.timeout(WAIT_S):
                 while await _health_of(OTHER, rig, serving) != sentence:  # noqa: ASYNC110 - another process
@@ -317,8 +317,8 @@ async def test_who_cannot_be_who_he_should_be_does_not_start(rig: Rig) -> None:
     for (code, text), sentence in zip(
         outcomes,
         (
-            f"must say {node_dns_name(NODE)}, and says {node_dns_name(OTHER)}",
-            f"grpc_certificate_file: the certificate in {ended.certificate} has ended; it must be made anew",
+            f"must be for {node_dns_name(NODE)}, and is for {node_dns_name(OTHER)}",
+            f"grpc_certificate_file: the certificate in {ended.certificate} has expired; renew it",
             f"gRPC at {open_port['SLUICE_INVENTORY_GRPC_ADDRESS']} would be plain text beyond this machine",
         ),
         strict=True,

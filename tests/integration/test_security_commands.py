@@ -1,4 +1,4 @@
-"""`sluice security`: what it makes lets a real broker and gRPC work, lets nobody else in, and changes under them."""
+"""`sluice security`: a real broker and gRPC work with its files, nothing else gets access, and files can be rotated."""
 
 import asyncio
 import datetime as dt
@@ -42,10 +42,10 @@ def settings_of(folder: Path, service: str) -> CommonSettings:
 
 
 class Rig:
-    """An installation in a folder, and its broker, started from the configuration that was made."""
+    """An installation in a folder, and its broker, started from the generated configuration."""
 
     def __init__(self, root: Path) -> None:
-        """Nothing is made yet."""
+        """Start empty."""
         self.root = root
         self.port = free_ports(1)[0]
         self.where = InstallationOptions(f"127.0.0.1:{self.port}")
@@ -61,14 +61,14 @@ class Rig:
         self.server = NatsServer(Plan("sluice", root / "broker", self.port))
 
     async def connection(self, member: str, service: str) -> Connection:
-        """As a service makes it."""
+        """As a service connects."""
         settings = settings_of(self.root / member, service)
         user = permissions_of(Role.NODE_AGENT, NodeName(member.partition("/")[2])).user if "/" in member else ""
         who = credentials_from_settings(settings, user, look_s=0)
         return await Connection.open(settings.nats_url, name=service, credentials=who, within_s=5)
 
     async def reload(self) -> None:
-        """Have the broker read its files, and wait until it says so; bounded."""
+        """Have the broker read its files, and wait until it confirms; bounded."""
         assert self.server.process is not None
         said = self._reloads()
         self.server.process.send_signal(signal.SIGHUP)
@@ -108,7 +108,7 @@ async def test_everybody_comes_in_with_what_was_made_and_with_nothing_more(rig: 
 
 
 async def test_nodes_are_added_and_forgotten_while_others_work(rig: Rig) -> None:
-    """Whoever is connected stays so; who is forgotten is cut off at once, and let in no more."""
+    """Existing connections stay; a forgotten node is cut off at once, and refused from then on."""
     old = await rig.connection(f"nodes/{NODE}", "node-agent")
     allocator = await rig.connection("allocator", "allocator")
     before = (rig.root / "allocator" / "bus.pem").read_bytes()
@@ -138,10 +138,10 @@ async def _ended(connection: Connection) -> None:
 
 
 class _Agent(agent_pb2_grpc.AgentServiceServicer):
-    """An agent that has nothing to say."""
+    """An agent with an empty answer."""
 
     async def GetInventory(self, request, context):  # noqa: N802 - the method's name in the contract
-        """Say whose it is."""
+        """Name its node."""
         return node_pb2.NodeSnapshot(node=request.node)
 
     def register(self, server) -> None:
@@ -150,12 +150,12 @@ class _Agent(agent_pb2_grpc.AgentServiceServicer):
 
 
 def trust(folder: Path) -> TransportSecurity:
-    """As a service trusts, looking at its files each time."""
+    """A service's trust, which checks its files each time."""
     return TransportSecurity(TlsIdentity(folder / "rpc.pem", folder / "rpc.pem", folder / "rpc-ca.crt", look_s=0))
 
 
 async def test_all_authorities_are_changed_in_three_steps_under_services_that_work(rig: Rig) -> None:
-    """Nobody is cut off meanwhile, over the bus or gRPC; afterwards what is of the old ones is good for nothing."""
+    """No connection is cut meanwhile, on the bus or gRPC; afterwards certificates of the old ones are useless."""
     shutil.copytree(rig.root / "allocator", rig.root / "stolen")
     inventory = rig.root / "inventory"
     allocator = await rig.connection("allocator", "allocator")
@@ -184,7 +184,7 @@ async def test_all_authorities_are_changed_in_three_steps_under_services_that_wo
 
 
 def test_nothing_is_readable_by_others_and_nothing_is_overwritten(tmp_path: Path, capsys) -> None:
-    """A key that others may read is not secret; an authority that is overwritten cuts everybody off."""
+    """A readable key is not secret; an overwritten authority cuts every process off."""
     root = tmp_path / "made"
     before = os.umask(0)  # the most careless one
     try:
@@ -204,12 +204,12 @@ def test_nothing_is_readable_by_others_and_nothing_is_overwritten(tmp_path: Path
     assert (root / "authorities" / "bus.key").read_bytes() != old
     assert not (root / "nodes").exists()
     (root / "authorities" / "bus.key").chmod(0o640)
-    with pytest.raises(CredentialsError, match=r"bus\.key may be read by others than its owner: chmod 600"):
+    with pytest.raises(CredentialsError, match=r"bus\.key is readable by other users: chmod 600"):
         typed.renew_command(root)
 
 
 def test_certificates_are_renewed_when_they_are_due(tmp_path: Path) -> None:
-    """Neither too late, nor all of them at each call: each renewal is a file to bring somewhere."""
+    """Neither too late, nor all of them at each call: each renewal is a file to distribute."""
     now = dt.datetime.now(dt.UTC)
     folder = KeyFolder(tmp_path / "made")
     Installation(folder, now).create(["localhost"], [NODE], InstallationOptions(), given=None, force=False)
@@ -226,7 +226,7 @@ def test_certificates_are_renewed_when_they_are_due(tmp_path: Path) -> None:
 
 
 def test_ones_own_authority_signs_everything(tmp_path: Path) -> None:
-    """And one that cannot is refused before anything is made."""
+    """And one that cannot is refused before anything is created."""
     own, other = Authority(tmp_path / "own", "ours").pair, Authority(tmp_path / "other", "other").pair
     now = dt.datetime.now(dt.UTC)
     installation = Installation(KeyFolder(tmp_path / "made"), now)
@@ -248,7 +248,7 @@ def test_ones_own_authority_signs_everything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("node", ["gpu_1", "a b", 'x", permissions: "', "..", "a..b", "x" * 64])
 def test_a_name_that_no_node_has_is_refused(tmp_path: Path, node: str) -> None:
-    """It would be a folder's name, and end up in the broker's configuration."""
+    """It would become a folder's name, and part of the broker's configuration."""
     with pytest.raises(CredentialsError, match="--node: "):
         typed.init_command(tmp_path / "made", host=("localhost",), node=(node,))
     assert not (tmp_path / "made").exists()
@@ -258,7 +258,7 @@ SAID = {"listen": "0.0.0.0:4333", "at": "/etc/sluice"}
 
 
 def test_a_node_that_comes_later_gets_settings_that_work(tmp_path: Path) -> None:
-    """Its agent would look for the broker at a port, and for its files in a folder, where there are none."""
+    """Its agent would look for the broker at a wrong port, and for its files in a missing folder."""
     root = tmp_path / "made"
     typed.init_command(root, host=("broker.example",), node=(NODE,), **SAID)
     typed.add_node_command(root, LATER)
@@ -274,7 +274,7 @@ def test_a_node_that_comes_later_gets_settings_that_work(tmp_path: Path) -> None
 
 
 def test_settings_that_were_made_wrongly_are_mended_by_saying_them_again(tmp_path: Path) -> None:
-    """Who said --listen or --at was told that it was done, and the agent kept the old ones; others keep theirs."""
+    """Running it again with --listen or --at reported success, and the agent kept the old ones; others keep theirs."""
     root = tmp_path / "made"
     typed.init_command(root, host=("broker.example",), node=(NODE, LATER), **SAID)
     mine, others = (root / "nodes" / node / "sluice.env" for node in (NODE, LATER))
@@ -294,7 +294,7 @@ def test_settings_that_were_made_wrongly_are_mended_by_saying_them_again(tmp_pat
 
 @pytest.mark.parametrize("at", ["", "/srv/broker"])
 def test_where_files_lie_is_known_in_a_folder_that_was_moved(tmp_path: Path, at: str) -> None:
-    """The authorities are kept elsewhere than they were made: a later node would be sent to the broker's files."""
+    """The authorities are kept elsewhere than they were created: a later node would be sent to the broker's files."""
     typed.init_command(tmp_path / "made", host=("broker.example",), at=at)
     moved = (tmp_path / "made").rename(tmp_path / "moved")
     typed.add_node_command(moved, NODE)
@@ -303,7 +303,7 @@ def test_where_files_lie_is_known_in_a_folder_that_was_moved(tmp_path: Path, at:
 
 
 def test_what_the_broker_is_told_by_hand_is_not_guessed(tmp_path: Path) -> None:
-    """A configuration of one's own says it otherwise: then a person is asked for both, before anything is made."""
+    """A hand-written configuration differs: then a person is asked for both, before anything is created."""
     root = tmp_path / "made"
     typed.init_command(root, host=("broker.example",), **SAID)
     (root / "broker" / "nats-server.conf").write_text("port: 4333\n")
@@ -333,7 +333,7 @@ def test_what_the_broker_is_told_by_hand_is_not_guessed(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_typed_wrongly_costs_nobody_his_credentials(tmp_path: Path, wrong: dict, why: str) -> None:
-    """With --force everything there was removed first: all authorities were lost to a slip of the hand."""
+    """With --force everything was removed first: a typo lost all authorities."""
     root = tmp_path / "made"
     typed.init_command(root, host=("localhost", "::1", "my_broker"), node=(NODE,), listen="[::]:4222")
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""A service that was stopped, or got no time, goes on reading where it was: the broker was not silent, it was."""
+"""A service that was paused or starved continues its reading: the broker was not silent, the service was."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ def _lines(log: Path) -> list[str]:
 
 
 async def told(log: Path, line: str) -> list[str]:
-    """What the reader has printed, once this line is there."""
+    """The reader's output, once it contains this line."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             lines = _lines(log)
@@ -34,13 +34,13 @@ async def told(log: Path, line: str) -> list[str]:
 
 
 async def test_a_reader_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Every service of a node that swaps would read everything anew, again and again, just when it has no time."""
+    """Every service of a swapping node would reread everything repeatedly, just when it has no time."""
     async with Broker(tmp_path / "nats") as broker:
         bus = await NatsBus.connect(broker.url, name="writer")
         await ensured(bus)
         first = await say(bus, place("a"), 0, word(place("a"), "a"))
         log = tmp_path / "reader.log"
-        path = str(Path(book_reader.__file__).parent.parent)
+        path = str(Path(book_reader.__file__).parents[2])
         command = (sys.executable, "-m", book_reader.__name__, broker.url)
         reader = Process("reader", command, own_environment() | {"PYTHONPATH": path}, log)
         reader.start()
@@ -59,4 +59,4 @@ async def test_a_reader_that_was_stopped_goes_on_where_it_was(tmp_path: Path) ->
     readings = [line for line in lines if line.startswith(("Reading", "Observed"))]
     seen = [f"Observed {sequence}" for sequence in (first, second, third)]
     assert readings == ["ReadingStarted", seen[0], "ReadingCaughtUp", *seen[1:]]
-    assert not any("reads anew" in line for line in lines)
+    assert not any("reading restarts" in line for line in lines)

@@ -1,4 +1,4 @@
-"""What slices are used for, from the device to the one who asks: a real agent process's parts, real gRPC."""
+"""Usage of slices, from the device to the client: a real agent process's parts, real gRPC."""
 
 import asyncio
 import json
@@ -28,13 +28,13 @@ WITHIN_S = 15.0
 
 @pytest.fixture
 def settings(tmp_path):
-    """One node that is looked at all the time."""
+    """One node that is measured all the time."""
     (tmp_path / "fleet.toml").write_text(FLEET)
     return NodeAgentSettings(data_dir=tmp_path, fleet_file=tmp_path / "fleet.toml", tick_s=0.05, usage_every_s=0.2)
 
 
 async def _usage(endpoint, holds):
-    """The node's answer, once it says what is waited for."""
+    """The node's answer, once it contains what is waited for."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             (answer,) = (await ask_agents({N1: endpoint}, LOOPBACK)).values()
@@ -44,7 +44,7 @@ async def _usage(endpoint, holds):
 
 
 async def test_who_asks_is_told_what_a_slice_is_used_for(settings, capsys):
-    """Its owner would be believed whatever he says, and a slice that stands idle would be found by nobody."""
+    """Any claim of its owner would have to be trusted, and an idle slice would go unnoticed."""
     broker = MemoryBroker()
     desk = AgentDriver(broker.bus("desk"), settings.data_dir)
     async with running(Service("node-agent", RunId("run1"), settings, SystemClock(), RequestTraces()), broker):
@@ -72,7 +72,7 @@ async def test_who_asks_is_told_what_a_slice_is_used_for(settings, capsys):
 
 
 async def _shown_on_the_page(news, booking, device) -> None:
-    """Who chooses a pod on the page is told what it does, by the agent that its node's news name."""
+    """A pod chosen on the page shows its usage, from the agent that its node announced."""
     request = booking.request
     async with page() as here:
         here.hear(

@@ -1,4 +1,4 @@
-"""The page in a real browser, on a fleet that the test makes up: what a person sees, hears, clicks and types."""
+"""The page in a real browser, on a made-up fleet: what a person sees, hears, clicks and types."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -47,7 +47,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def opened(browser: Browser) -> AsyncIterator[Callable[..., Awaitable[Tab]]]:
-    """Opens tabs; in the end none of them may have complained of anything."""
+    """Opens tabs; at the end none of them may have reported an error."""
     complaints: list[str] = []
 
     async def open_tab(url: str, **options: object) -> Tab:
@@ -62,7 +62,7 @@ async def opened(browser: Browser) -> AsyncIterator[Callable[..., Awaitable[Tab]
     yield open_tab
     for context in browser.contexts:
         await context.close()
-    # A server that has ended before its tabs were closed is no complaint of the page.
+    # A server that has ended before its tabs were closed is no error of the page.
     assert not [text for text in complaints if "net::ERR_" not in text]
 
 
@@ -72,7 +72,7 @@ async def text(tab: Tab, selector: str) -> str:
 
 
 async def picture(tab: Tab, name: str) -> None:
-    """Keep what is seen."""
+    """Keep a screenshot."""
     await tab.screenshot(path=PICTURES / f"{name}.png", animations="disabled")
 
 
@@ -82,7 +82,7 @@ async def until(tab: Tab, condition: str) -> None:
 
 
 async def test_a_person_sees_the_fleet_follows_it_and_asks_about_it(opened):
-    """The map is live: what is given shows, whose it is, why others wait, and how it came so."""
+    """The map is live: it shows grants and their owners, why other pods wait, and how it came so."""
     async with page(ask=_half_busy) as here:
         tab = await opened(here.url)
         await until(tab, "() => document.querySelector('#nothing').innerText.startsWith('No GPU is known yet')")
@@ -134,7 +134,7 @@ async def test_a_person_sees_the_fleet_follows_it_and_asks_about_it(opened):
 
 
 async def test_on_a_phone_what_is_chosen_is_in_sight(opened):
-    """Below a map of a thousand nodes nobody finds it, and who is called at night has a phone."""
+    """Below a map of a thousand nodes it would not be found, and an operator on call has a phone."""
     async with page() as here:
         here.hear({subject: word for number in range(9) for subject, word in node_values(number, 4).items()})
         tab = await opened(here.url, color_scheme="dark")
@@ -173,7 +173,7 @@ async def _half_busy(node: str, _endpoint: str) -> NodeUsage:
 
 
 async def test_a_name_that_is_a_script_stays_a_name(opened):
-    """Whoever may make pods must not run anything in the browser of whoever runs the fleet."""
+    """A user who may create pods must not run scripts in an operator's browser."""
     evil = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script>"
     values = node_values(0, 1)
     for subject, message in list(values.items()):
@@ -199,7 +199,7 @@ def _renamed(message, name):
 
 
 async def test_the_map_can_be_used_by_keys_alone(opened):
-    """Not everybody has a mouse, and those who have are slower with it."""
+    """Some people have no mouse, and keys are faster."""
     async with page() as here:
         here.hear({subject: word for number in range(3) for subject, word in node_values(number, 4).items()})
         tab = await opened(here.url)
@@ -223,7 +223,7 @@ async def test_the_map_can_be_used_by_keys_alone(opened):
         assert await tab.evaluate(focused) == f"gpu/gpu-2/{uuid_of(2, 3)}"
         here.hear(turned(2, 4, turn=1))
         await until(tab, "() => document.querySelector('.node[data-node=gpu-2]').innerText.includes('53 % free')")
-        assert await tab.evaluate(focused) == f"gpu/gpu-2/{uuid_of(2, 3)}", "a change takes nobody's place away"
+        assert await tab.evaluate(focused) == f"gpu/gpu-2/{uuid_of(2, 3)}", "a change keeps the focus"
         await tab.keyboard.press("Enter")
         await until(tab, "() => document.querySelector('#detail h2')?.innerText === 'GPU 3 on gpu-2'")
         await tab.keyboard.press("Escape")
@@ -231,13 +231,13 @@ async def test_the_map_can_be_used_by_keys_alone(opened):
 
 
 async def test_a_gap_or_a_lost_server_leads_to_a_whole_picture(opened):
-    """A page that missed something must not show a fleet that never was, nor stay behind for ever."""
+    """A page that missed something must not show a fleet that never was, nor stay behind."""
     async with page() as here:
         here.hear(node_values(0, 1))
         tab = await opened(here.url)
         await until(tab, "() => document.querySelectorAll('.gpu').length === 1")
         here.board.heard(*next(iter(waiting_values(1).items())))
-        here.board.step(10)  # and nobody is told: the next change comes after a gap
+        here.board.step(10)  # without a notice: the next change comes after a gap
         here.hear(node_values(1, 1))
         await until(tab, "() => document.querySelectorAll('.gpu').length === 2")
         await until(tab, "() => document.querySelectorAll('#requests button').length === 1")
@@ -250,7 +250,7 @@ async def test_a_gap_or_a_lost_server_leads_to_a_whole_picture(opened):
 
 
 async def test_a_thousand_nodes_cost_the_document_what_is_in_sight(opened):
-    """8,000 GPUs as elements would make every browser stand still."""
+    """8,000 GPUs as elements would freeze every browser."""
     async with page() as here:
         values = node_values(0, 8)
         here.hear(values)
@@ -287,7 +287,7 @@ async def test_light_and_dark_follow_the_system_until_somebody_chooses(opened):
 
 
 async def test_the_filter_dims_what_is_on_screen_and_room_means_that_something_fits(opened):
-    """Who looks for one GPU among those in sight saw all alike; who looks for a free one found full ones."""
+    """Looking for one GPU, all in sight looked alike; looking for free ones, full ones showed."""
     async with page() as here:
         here.hear(node_values(0, 9) | _full(1))
         tab = await opened(here.url)
@@ -309,13 +309,13 @@ async def test_the_filter_dims_what_is_on_screen_and_room_means_that_something_f
 
 
 async def dimmed(tab: Tab, *indexes: int) -> None:
-    """Wait until of the GPUs in sight just these are dimmed."""
+    """Wait until exactly these of the GPUs in sight are dimmed."""
     found = "[...document.querySelectorAll('.gpu.dimmed .index')].map((index) => index.innerText).join(' ')"
     await until(tab, f"() => {found} === '{' '.join(map(str, indexes))}'")
 
 
 def _full(number: int) -> dict[str, AnyMessage]:
-    """A node whose one GPU has seven 1g.5gb: a memory slice is left, and nothing can be made of it."""
+    """A node whose one GPU has seven 1g.5gb: a memory slice is left, and nothing fits on it."""
     values = node_values(number, 1)
     subject = next(subject for subject, message in values.items() if isinstance(message, NodeInventory))
     inventory = values[subject]

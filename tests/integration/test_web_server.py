@@ -1,4 +1,4 @@
-"""The page's server over HTTP: what it answers, whom it does not, and what one who watches can cost."""
+"""The page's server over HTTP: what it answers, whom it refuses, and what one watcher can cost."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from sluice_console.core.web.board import Board
 from sluice_console.shell.cli_options import EXIT_USAGE
 from sluice_console.shell.errors import CommandError
 from sluice_console.shell.web import hub as hub_module
-from sluice_console.shell.web import server, stream
+from sluice_console.shell.web import stream
 from sluice_console.shell.web.hub import Hub
 from sluice_console.shell.web.listen_address import host_and_port, listen, url_of
 from sluice_console.shell.web.sidecar import take
@@ -21,7 +21,7 @@ GPU = f"gpu/gpu-0/{uuid_of(0, 0)}"
 
 
 async def test_the_page_and_its_files_are_whole_and_keep_others_out():
-    """Everything a browser needs comes from here, and nothing that is written in a pod's name can become a script."""
+    """A browser loads everything from here, and no pod's name can become a script."""
     async with page() as here:
         status, headers, body = await here.ask("/")
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -63,7 +63,7 @@ async def test_the_page_and_its_files_are_whole_and_keep_others_out():
     ],
 )
 async def test_what_may_not_or_cannot_be_answered_is_said_in_a_sentence(path, method, headers, status):
-    """Bad input gets a clear error, with the same guarding headers as everything else."""
+    """Bad input gets a clear error, with the same security headers as everything else."""
     async with page() as here:
         found, answered, body = await here.ask(path, method, **headers)
         assert found == status
@@ -80,7 +80,7 @@ async def test_a_name_that_was_given_is_answered():
 
 
 async def test_the_map_is_told_whole_by_node_and_in_backendais_form():
-    """Programs ask for the same as people see."""
+    """Programs get what people see."""
     async with page() as here:
         here.hear(node_values(0, 2) | node_values(1, 1, stale=True))
         _, headers, body = await here.ask("/api/map")
@@ -99,7 +99,7 @@ async def test_the_map_is_told_whole_by_node_and_in_backendais_form():
 
 
 async def test_a_slice_tells_its_pod_and_its_story_and_a_history_that_is_away_is_said():
-    """Whoever clicks on a slice wants to know whose it is and how it came there."""
+    """A click on a slice shows its pod and its story."""
     async with page() as here:
         here.hear(node_values(0, 1))
         _, _, body = await here.ask("/api/requests/r0-0-0")
@@ -117,7 +117,7 @@ async def test_a_slice_tells_its_pod_and_its_story_and_a_history_that_is_away_is
 
 
 async def test_who_watches_gets_the_picture_and_then_only_what_changes():
-    """The page is live, and costs what happens."""
+    """The page is live, and costs only the changes."""
     async with page() as here:
         here.hear(node_values(0, 2) | node_values(1, 1))
         async with watching(here.host, here.port) as one:
@@ -155,7 +155,7 @@ async def test_a_large_picture_comes_in_parts_that_make_one_whole(monkeypatch):
 
 
 async def test_who_does_not_take_what_waits_for_him_is_dropped_and_nobody_else_is(monkeypatch):
-    """One laptop that sleeps must not fill the server's memory, nor hold up the others."""
+    """One sleeping laptop must not fill the server's memory, nor hold up the others."""
     monkeypatch.setattr(hub_module, "WAITING_BYTES_MAX", 20_000)
     board = Board()
     hub = Hub(board)
@@ -171,7 +171,7 @@ async def test_who_does_not_take_what_waits_for_him_is_dropped_and_nobody_else_i
 
 
 async def test_an_answer_that_nobody_takes_is_given_up(monkeypatch):
-    """A connection that is there and reads nothing would hold a browser's place for ever."""
+    """A connection that is open and reads nothing would hold a browser's place."""
     monkeypatch.setattr(stream, "TAKE_WITHIN_S", 0.05)
     hub = Hub(Board())
     never = asyncio.Event()
@@ -186,7 +186,7 @@ async def test_an_answer_that_nobody_takes_is_given_up(monkeypatch):
 
 
 async def test_no_more_watch_than_may_and_who_goes_makes_room():
-    """A page that is opened a hundred times is told so; it tries again by itself."""
+    """A page that is opened a hundred times is refused; it retries by itself."""
     async with page(clients_max=1) as here:
         async with watching(here.host, here.port) as one:
             await one.until("picture")
@@ -200,12 +200,12 @@ async def test_no_more_watch_than_may_and_who_goes_makes_room():
 
 
 async def gone(here):
-    """Whether nobody watches."""
+    """Whether no watcher is left."""
     return len(here.hub) == 0
 
 
 async def test_a_quiet_stream_gives_a_sign_of_life(monkeypatch):
-    """A page must know that its server is there, and a proxy must not cut what is quiet."""
+    """A page must know that its server lives, and a proxy must not cut a quiet stream."""
     monkeypatch.setattr(stream, "SIGN_OF_LIFE_S", 0.05)
     async with page() as here, watching(here.host, here.port) as one:
         await one.until("picture")
@@ -213,7 +213,7 @@ async def test_a_quiet_stream_gives_a_sign_of_life(monkeypatch):
 
 
 async def test_a_server_that_ends_ends_its_streams():
-    """`sluice up` must not wait for browsers that are left open."""
+    """`sluice up` must not wait for open browsers."""
     async with page() as here:
         watcher = watching(here.host, here.port)
         one = await watcher.__aenter__()
@@ -223,8 +223,8 @@ async def test_a_server_that_ends_ends_its_streams():
 
 
 async def test_who_connects_and_says_nothing_is_put_out(monkeypatch):
-    """Open connections are a limited good."""
-    monkeypatch.setattr(server, "ASK_WITHIN_S", 0.1)
+    """Open connections are limited."""
+    monkeypatch.setattr(serving, "ASK_WITHIN_S", 0.1)
     async with page() as here:
         reader, writer = await asyncio.open_connection(here.host, here.port)
         writer.write(b"GET / HTTP/1.1\r\nHost: local")
@@ -235,8 +235,8 @@ async def test_who_connects_and_says_nothing_is_put_out(monkeypatch):
 
 
 async def test_who_begins_a_second_question_and_does_not_end_it_is_put_out(monkeypatch):
-    """So that nobody keeps everybody else out by connections that were good once."""
-    monkeypatch.setattr(server, "ASK_WITHIN_S", 0.3)
+    """Once-valid connections must not keep all others out."""
+    monkeypatch.setattr(serving, "ASK_WITHIN_S", 0.3)
     async with page() as here:
         reader, writer = await asyncio.open_connection(here.host, here.port)
         question = f"GET /healthz HTTP/1.1\r\nHost: localhost:{here.port}\r\n"
@@ -252,8 +252,8 @@ async def test_who_begins_a_second_question_and_does_not_end_it_is_put_out(monke
 
 
 async def test_more_connections_than_may_be_are_closed(monkeypatch):
-    """Nobody can use up the files that this process may open."""
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
+    """Clients cannot use up the files that this process may open."""
+    monkeypatch.setattr(serving, "CONNECTIONS_MAX", 2)
     async with page() as here:
         open_ones = [await asyncio.open_connection(here.host, here.port) for _ in range(2)]
         reader, third = await asyncio.open_connection(here.host, here.port)
@@ -266,14 +266,14 @@ async def test_more_connections_than_may_be_are_closed(monkeypatch):
 
 @pytest.mark.parametrize("address", ["", "localhost", "localhost:", ":80", "h:99999", "h:x", "::1:80", "[h:1]:80"])
 def test_an_address_that_is_none_is_named(address):
-    """Whoever mistypes it is told what would be right."""
+    """A mistyped address gets an error with the right form."""
     with pytest.raises(CommandError, match="must be HOST:PORT") as told:
         host_and_port(address)
     assert told.value.exit_code == EXIT_USAGE
 
 
 def test_an_address_that_is_taken_is_said_and_the_usual_one_gives_way():
-    """Two `sluice up` of one machine both have a page; one that was asked for by name must be that one."""
+    """Two `sluice up` of one machine both have a page; an explicitly given address is used or refused."""
     with listen("127.0.0.1:0") as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CommandError, match=f"127.0.0.1:{port}: Address already in use"):
@@ -287,7 +287,7 @@ def test_an_address_that_is_taken_is_said_and_the_usual_one_gives_way():
 
 
 def test_nobody_else_gets_the_pages_port_while_the_rest_starts():
-    """The broker got it once: the page's address answered in another protocol, and the page was nowhere."""
+    """The broker got it once: the page's address answered in another protocol."""
     first, second = take("127.0.0.1:0"), take("")
     try:
         for held in (first, second):

@@ -1,4 +1,4 @@
-"""Connections of the page's server whose other side takes its answer slowly, or never: over real sockets."""
+"""Connections of the page's server whose client reads its answer slowly, or never: over real sockets."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ ENDS_WITHIN_S = 20.0
 
 @dataclass
 class Asked:
-    """One who has asked, and the server's side of it."""
+    """A client with a request, and the server's side of it."""
 
     here: socket.socket
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -38,8 +38,8 @@ class Asked:
 
 @pytest.fixture
 def asking(monkeypatch) -> Callable:
-    """Asks a server with a short bound for the answer of `app`."""
-    monkeypatch.setattr(server, "TAKE_WITHIN_S", TAKE_WITHIN_S)
+    """Requests the answer of `app` from a server with a short bound."""
+    monkeypatch.setattr(serving, "TAKE_WITHIN_S", TAKE_WITHIN_S)
     monkeypatch.setattr(stream, "TAKE_WITHIN_S", TAKE_WITHIN_S)
 
     @asynccontextmanager
@@ -70,7 +70,7 @@ def asking(monkeypatch) -> Callable:
 
 
 async def test_who_never_reads_his_answer_is_put_out(asking):
-    """A few clients that ask for the map and do not read it kept their connections, and all the memory, for good."""
+    """A few clients that request the map and do not read it kept their connections and memory for good."""
     async with asking(Response(LARGE), Hub(Board())) as asked:
         async with asyncio.timeout(ENDS_WITHIN_S):
             await asked.ended.wait()
@@ -81,7 +81,7 @@ async def test_who_never_reads_his_answer_is_put_out(asking):
 
 
 async def test_who_never_reads_his_stream_is_put_out_with_his_connection(asking, monkeypatch):
-    """His place among those who watch was free again, and his connection stayed."""
+    """Its watcher's slot was free again, and its connection stayed."""
 
     async def always(_):
         return b"data: " + bytes(64 * 1024) + b"\n\n"
@@ -95,7 +95,7 @@ async def test_who_never_reads_his_stream_is_put_out_with_his_connection(asking,
 
 
 async def test_who_reads_slowly_gets_everything(asking):
-    """A page behind a thin line would never come whole: it takes many times the bound, and always takes some."""
+    """A page behind a thin line would never be complete: it takes many times the bound, with steady progress."""
     async with asking(Response(LARGE), Hub(Board())) as asked:
         came = 0
         async with asyncio.timeout(ENDS_WITHIN_S):

@@ -1,4 +1,4 @@
-"""The webhook as an API server meets it: real sockets, real TLS, good questions and bad ones."""
+"""The webhook as an API server meets it: real sockets, real TLS, valid and invalid requests."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ class Caller:
             return response.status, await response.text()
 
     def trust(self):
-        """A client's context: the same while the bundle is, for connections are kept by it."""
+        """A client's context: the same while the bundle is, because it holds the connections."""
         bundle = self.keeper.bundle
         return self._trust.setdefault(bundle, ssl.create_default_context(cadata=bundle))
 
@@ -92,7 +92,7 @@ async def test_a_pod_is_reviewed_over_tls():
 
 
 async def test_a_namespaces_mode_comes_by_the_path():
-    """A review does not hold the labels of its namespace; the API server chooses the path by them."""
+    """A review lacks the labels of its namespace; the API server chooses the path by them."""
     async with webhook() as caller:
         _, text = await caller.post("/mutate/mps")
         assert json.loads(text)["response"]["warnings"] == [
@@ -104,16 +104,16 @@ async def test_a_namespaces_mode_comes_by_the_path():
 @pytest.mark.parametrize(
     ("body", "status", "text"),
     [
-        (b"", 400, "the body is no JSON: Input data was truncated"),
-        (b"{", 400, "the body is no JSON: Input data was truncated"),
-        (b"\xff\xfe", 400, "the body is no JSON: JSON is malformed: invalid character (byte 0)"),
-        (b"[" * 100_000, 400, "the body is no JSON: "),
-        (b"{}", 400, "no AdmissionReview: Object missing required field `apiVersion`"),
+        (b"", 400, "the body is not JSON: Input data was truncated"),
+        (b"{", 400, "the body is not JSON: Input data was truncated"),
+        (b"\xff\xfe", 400, "the body is not JSON: JSON is malformed: invalid character (byte 0)"),
+        (b"[" * 100_000, 400, "the body is not JSON: "),
+        (b"{}", 400, "not an AdmissionReview: Object missing required field `apiVersion`"),
         (b" " * 200_000, 413, "Maximum request body size 150000 exceeded"),
     ],
 )
 async def test_a_bad_request_is_answered_in_a_sentence(body, status, text):
-    """Whoever sets the webhook up reads why; nobody reads our insides; the next pod is served."""
+    """The operator reads why; no internals leak; the next pod is served."""
     async with webhook(body_bytes_max=150_000) as caller:
         found = await caller.post(body=body)
         assert found[0] == status
@@ -123,7 +123,7 @@ async def test_a_bad_request_is_answered_in_a_sentence(body, status, text):
 
 
 async def test_a_wrong_path_or_method_is_answered_in_words():
-    """A slip in the webhook's configuration must show itself."""
+    """A mistake in the webhook's configuration must be visible."""
     async with webhook() as caller:
         assert (await caller.get("/mutate"))[0] == 405
         assert (await caller.get("/nothing")) == (404, "404: Not Found")
@@ -132,14 +132,14 @@ async def test_a_wrong_path_or_method_is_answered_in_words():
 
 
 async def test_a_defect_of_ours_is_told_without_its_insides(monkeypatch):
-    """A traceback holds other people's pods."""
+    """A traceback contains other people's pods."""
 
     def broken(_raw, _rules):
         raise RuntimeError("secret-of-another-pod")
 
     async with webhook() as caller:
         monkeypatch.setattr(handlers, "review_pod", broken)
-        assert await caller.post() == (500, "the webhook failed; its log says why")
+        assert await caller.post() == (500, "the webhook failed; see its log")
         monkeypatch.undo()
         assert (await caller.post())[0] == 200
 
@@ -158,7 +158,7 @@ async def test_a_body_that_never_ends_is_given_up():
 
 
 async def test_a_caller_that_breaks_off_is_no_defect_of_ours():
-    """An API server that is restarted: each review on its way was an error with a traceback, as if we had failed."""
+    """An API server restarted: each review in flight was an error with a traceback, as if we had failed."""
     with structlog.testing.capture_logs() as logged:
         async with webhook() as caller:
             reader, writer = await asyncio.open_connection("127.0.0.1", caller.port, ssl=caller.trust())
@@ -167,12 +167,12 @@ async def test_a_caller_that_breaks_off_is_no_defect_of_ours():
                 assert (await reader.readline()).split()[1] == b"100", "it begins to read"
             writer.transport.abort()
             async with asyncio.timeout(BOUND_S):
-                while not [line for line in logged if "request" in line["event"]]:  # noqa: ASYNC110 - logs wake nobody
+                while not [line for line in logged if "request" in line["event"]]:  # noqa: ASYNC110 - logs have no event
                     await asyncio.sleep(0.01)
             await end(writer)
     (line,) = [line for line in logged if "request" in line["event"]]
     assert (line["log_level"], line["event"], line["status"]) == ("warning", "refused a request", 400)
-    assert line["why"] == "the caller broke off before its request was whole"
+    assert line["why"] == "the caller disconnected before its request was complete"
 
 
 async def test_a_connection_that_says_nothing_is_closed():
@@ -188,7 +188,7 @@ async def test_a_connection_that_says_nothing_is_closed():
 
 
 async def test_a_connection_too_many_is_closed_and_the_others_go_on():
-    """A flood must not take the service with it."""
+    """A flood must not take the service down."""
     async with webhook(connections_max=1) as caller:
         assert (await caller.post())[0] == 200  # its connection is kept
         reader, writer = await asyncio.open_connection("127.0.0.1", caller.port, ssl=caller.trust())
@@ -212,7 +212,7 @@ async def test_many_reviews_at_once_are_all_answered():
 
 
 async def test_only_who_knows_the_authority_and_the_name_is_served_in_trust():
-    """A client that does not verify could be given pods by anybody."""
+    """A client that does not verify could get pods from anyone."""
     async with webhook() as caller, webhook() as other:
         foreign = ssl.create_default_context(cadata=other.keeper.bundle)
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -222,7 +222,7 @@ async def test_only_who_knows_the_authority_and_the_name_is_served_in_trust():
 
 
 async def test_a_new_certificate_does_not_cut_open_connections():
-    """API servers keep their connections for hours; a cut one is a pod that fails to be created."""
+    """API servers keep their connections for hours; a cut one is a pod that is not created."""
     certificates = RotatingCertificates(
         MemoryStore(),
         ("127.0.0.1",),

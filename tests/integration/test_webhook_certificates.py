@@ -1,4 +1,4 @@
-"""A webhook's certificate over its years: made, shared, published before it is shown, renewed in time, never lost."""
+"""A webhook's certificate over its years: created, shared, published first, renewed in time, never lost."""
 
 import asyncio
 import ssl
@@ -22,7 +22,7 @@ RULES = CertificateConfig()
 
 
 class Wall:
-    """A wall clock that stands where the test puts it. TLS itself looks at the machine's: handshakes are done now."""
+    """A wall clock set by the test. TLS itself uses the machine's: handshakes happen now."""
 
     def __init__(self, now=START):
         """Begin at a time."""
@@ -46,16 +46,16 @@ class Wall:
 
 
 class Cluster:
-    """What the API servers were told to trust, and whether they can be told now."""
+    """The authorities that the API servers trust, and whether they can be updated now."""
 
     def __init__(self):
-        """Nothing yet."""
+        """Start empty."""
         self.bundle = ""
         self.told = 0
         self.fails = False
 
     async def publish(self, bundle_pem):
-        """Take it, or fail."""
+        """Accept it, or fail."""
         if self.fails:
             raise NotPublishedError("the API server does not answer")
         self.told += 1
@@ -68,7 +68,7 @@ class Failing(MemoryStore):
     fails = False
 
     async def load(self):
-        """What is there, or a failure."""
+        """The stored state, or a failure."""
         if self.fails:
             raise StoreUnavailableError("the Secret cannot be read")
         return await super().load()
@@ -81,7 +81,7 @@ def keeper_of(store, cluster, wall, names=(NAME,)):
 
 
 def presented(context, bundle, name=NAME):
-    """The certificate that a client sees which trusts `bundle` strictly and wants `name`. Raises SSLError."""
+    """The certificate that a client sees which trusts `bundle` strictly and expects `name`. Raises SSLError."""
     client = ssl.create_default_context(cadata=bundle)
     client.verify_flags |= ssl.VERIFY_X509_STRICT
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -97,7 +97,7 @@ def presented(context, bundle, name=NAME):
 
 
 async def test_a_fresh_certificate_is_taken_by_a_strict_client_for_its_names_only():
-    """API servers verify; a certificate with a slip in it is a cluster that creates no pod."""
+    """API servers verify; with a faulty certificate a cluster creates no pod."""
     cluster, wall = Cluster(), Wall(datetime.now(UTC))
     keeper, context = keeper_of(MemoryStore(), cluster, wall, (NAME, "127.0.0.1"))
     await keeper.refresh()
@@ -109,7 +109,7 @@ async def test_a_fresh_certificate_is_taken_by_a_strict_client_for_its_names_onl
 
 
 async def test_replicas_show_certificates_that_one_bundle_covers():
-    """Both are behind one Service, and the API server knows one caBundle."""
+    """Both are behind one Service, and the API server has one caBundle."""
     store, cluster, wall = MemoryStore(), Cluster(), Wall(datetime.now(UTC))
     replicas = [keeper_of(store, cluster, wall) for _ in range(5)]
     await asyncio.gather(*(keeper.refresh() for keeper, _ in replicas))
@@ -117,7 +117,7 @@ async def test_replicas_show_certificates_that_one_bundle_covers():
 
 
 async def test_over_a_year_no_hour_passes_without_a_trusted_certificate():
-    """What is shown must be in what the cluster trusts, and must not have ended, at each hour and for each replica."""
+    """The shown certificate must be trusted by the cluster and not expired, at each hour and for each replica."""
     store, cluster, wall = MemoryStore(), Cluster(), Wall()
     replicas = [keeper_of(store, cluster, wall)[0] for _ in range(2)]
     seen = set()
@@ -137,13 +137,13 @@ async def test_over_a_year_no_hour_passes_without_a_trusted_certificate():
 
 
 def generation_of(kept, shown):
-    """Which of the generations in a store is shown."""
+    """Which generation in a store is shown."""
     found = msgspec.json.decode(kept.text, type=Generations).generations
     return next(each for each in found if each.certificate_pem.encode() == shown.certificate_pem)
 
 
 async def test_an_outage_of_store_or_cluster_leaves_the_certificate_in_use():
-    """A renewal that fails today is tried for a month before it hurts."""
+    """A failed renewal is retried for a month before it hurts."""
     store, cluster, wall = Failing(), Cluster(), Wall()
     keeper, _ = keeper_of(store, cluster, wall)
     await keeper.refresh()
@@ -154,14 +154,14 @@ async def test_an_outage_of_store_or_cluster_leaves_the_certificate_in_use():
     assert keeper._shown is before
     assert keeper.why_not_ready() == ""
     wall.now += timedelta(days=11)
-    assert keeper.why_not_ready() == "the certificate has ended: the Secret cannot be read"
+    assert keeper.why_not_ready() == "the certificate has expired: the Secret cannot be read"
     store.fails = False
     await keeper.refresh()
     assert keeper.why_not_ready() == ""
 
 
 async def test_a_certificate_whose_authority_nobody_was_told_is_not_shown_yet():
-    """Else every pod creation fails until somebody tells them."""
+    """Else every pod creation fails until its authority is published."""
     store, cluster, wall = MemoryStore(), Cluster(), Wall()
     keeper, _ = keeper_of(store, cluster, wall)
     await keeper.refresh()
@@ -180,7 +180,7 @@ async def test_a_certificate_whose_authority_nobody_was_told_is_not_shown_yet():
 
 
 async def test_a_new_certificate_waits_until_every_api_server_had_time_to_learn_its_authority():
-    """Several API servers learn a new caBundle one after the other."""
+    """Several API servers load a new caBundle one after the other."""
     cluster, wall = Cluster(), Wall()
     keeper, _ = keeper_of(MemoryStore(), cluster, wall)
     await keeper.refresh()
@@ -197,7 +197,7 @@ async def test_a_new_certificate_waits_until_every_api_server_had_time_to_learn_
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(days=70), timedelta(days=400)])
 async def test_a_clock_that_was_ahead_leaves_no_certificate_that_nobody_takes_yet(ahead):
-    """A node booted with a wrong clock, and then it was set right: no GPU pod could be created until that day."""
+    """A node booted with a wrong clock that was then corrected: no GPU pod could be created until that day."""
     store, cluster, wall, wrong = MemoryStore(), Cluster(), Wall(datetime.now(UTC)), Wall()
     wrong.now = wall.now + ahead
     await keeper_of(store, cluster, wrong)[0].refresh()
@@ -210,7 +210,7 @@ async def test_a_clock_that_was_ahead_leaves_no_certificate_that_nobody_takes_ye
 
 @pytest.mark.parametrize("ahead", [timedelta(days=70), timedelta(days=400)])
 async def test_two_replicas_with_different_clocks_do_not_make_certificates_without_end(ahead):
-    """Each would find the other's wrong every minute, and have the API servers told of new authorities."""
+    """Each would reject the other's every minute, and publish new authorities to the API servers."""
     store, cluster, right, wrong = MemoryStore(), Cluster(), Wall(), Wall(START + ahead)
     replicas = [keeper_of(store, cluster, right)[0], keeper_of(store, cluster, wrong)[0]]
     seen = set()
@@ -229,11 +229,11 @@ async def test_it_is_not_ready_until_the_cluster_knows_whom_to_trust():
     keeper, _ = keeper_of(MemoryStore(), cluster, wall)
     assert keeper.why_not_ready() == "there is no certificate yet: not asked for"
     await keeper.refresh()
-    assert keeper.why_not_ready() == ("nobody was told of the certificate's authority: the API server does not answer")
+    assert keeper.why_not_ready() == ("the certificate's authority is not published: the API server does not answer")
 
 
 async def test_who_watches_sees_that_nobody_can_ask_it_and_when_its_certificate_ends():
-    """It is logged once that a renewal fails; a month later no GPU pod could be created, and nobody had been called."""
+    """A failed renewal is logged once; a month later no GPU pod could be created, without an alert."""
     store, cluster, wall = Failing(), Cluster(), Wall()
     cluster.fails = True
     keeper, _ = keeper_of(store, cluster, wall)
@@ -269,11 +269,11 @@ async def test_rounds_come_often_while_it_is_not_ready_and_then_each_minute():
     with pytest.raises(asyncio.CancelledError):
         await keeper.run()
     assert set(wall.slept) == {REFRESH_S}
-    assert cluster.told == 1000  # each round, for somebody may overwrite the caBundle
+    assert cluster.told == 1000  # each round, because the caBundle may be overwritten
 
 
 async def test_an_empty_store_is_filled_and_a_damaged_one_is_told_of():
-    """A Secret is shipped empty; a person must mend what no program understands."""
+    """A Secret is shipped empty; a person must fix unreadable content."""
     wall = Wall()
     store = MemoryStore()
     assert await store.save("", replaces=None)
@@ -285,12 +285,12 @@ async def test_an_empty_store_is_filled_and_a_damaged_one_is_told_of():
     again, _ = keeper_of(store, Cluster(), wall)
     await again.refresh()
     assert again.why_not_ready().startswith(
-        "there is no certificate yet: what is kept of certificates is damaged; empty it, and new ones are made ("
+        "there is no certificate yet: the stored certificates are damaged; empty the Secret, and new ones are made ("
     )
 
 
 async def test_other_names_make_a_new_certificate_at_once():
-    """A Service that was renamed must be reachable under its new name."""
+    """A renamed Service must be reachable under its new name."""
     store, cluster, wall = MemoryStore(), Cluster(), Wall(datetime.now(UTC))
     keeper, _ = keeper_of(store, cluster, wall)
     await keeper.refresh()
@@ -300,7 +300,7 @@ async def test_other_names_make_a_new_certificate_at_once():
 
 
 def test_rules_that_would_leave_a_gap_are_refused():
-    """A certificate that ends before its successor is shown is an outage with a date."""
+    """A certificate that expires before its successor is shown is an outage with a date."""
     with pytest.raises(ValueError, match="each must be less than the next"):
         CertificateConfig(overlap=timedelta(days=31))
     with pytest.raises(ValueError, match="at least one name"):
@@ -327,7 +327,7 @@ async def test_a_store_lets_only_one_of_two_writers_win():
 
 
 async def test_a_mounted_certificate_is_shown_and_followed(tmp_path):
-    """cert-manager renews the files; a webhook that reads them once serves an ended certificate."""
+    """cert-manager renews the files; a webhook that reads them once serves an expired certificate."""
     cluster, wall, context = Cluster(), Wall(datetime.now(UTC)), new_context()
     keeper = CertificateRotator(context, MountedCertificates(tmp_path), cluster, wall)
     await keeper.refresh()

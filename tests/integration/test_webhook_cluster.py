@@ -1,7 +1,7 @@
 """
-The webhook behind an API server: what `kubectl` shows of pods that pass and of pods that do not.
+The webhook behind an API server: what `kubectl` shows of accepted and refused pods.
 
-The API server is the fake, which calls webhooks over TLS and judges their patches as a real one was seen to do.
+The API server is the fake, which calls webhooks over TLS and checks their patches as a real one does.
 """
 
 import secrets
@@ -46,7 +46,7 @@ def body_of(*, annotations=None, resources=None, **spec):
     ],
 )
 async def test_an_unmodified_pod_is_stored_gated_and_ready_to_be_told_its_slice(kube, body):
-    """The API server must find nothing wrong with what the webhook makes of it."""
+    """The API server must accept the webhook's patch."""
     reply = await created(kube, body)
     assert reply.code == 201, reply
     found = reply.body
@@ -162,7 +162,7 @@ OWN_WORDS = {
 @pytest.mark.parametrize("words", OWN_WORDS)
 @pytest.mark.parametrize("limit", RANGES)
 async def test_a_default_of_a_limit_range_contradicts_no_ask(kube, limit, words):
-    """Every pod of the namespace with words of its own was refused, or would get a whole GPU beside its slice."""
+    """Every pod of the namespace with a request of its own was refused, or would get a whole GPU beside its slice."""
     name = f"ranged-{secrets.token_hex(4)}"
     await kube.post("/api/v1/namespaces", {"metadata": {"name": name}})
     spec = {"limits": [{"type": "Container", **RANGES[limit]}]}
@@ -181,7 +181,7 @@ async def test_a_default_of_a_limit_range_contradicts_no_ask(kube, limit, words)
 
 
 async def test_a_pod_that_asks_for_nothing_asks_for_what_its_namespace_gives_it(kube):
-    """That is what such a LimitRange is for."""
+    """That is the purpose of such a LimitRange."""
     await kube.post("/api/v1/namespaces", {"metadata": {"name": "giving"}})
     spec = {"limits": [{"type": "Container", "default": {"nvidia.com/mig-1g.5gb": "1"}}]}
     await kube.post("/api/v1/namespaces/giving/limitranges", {"metadata": {"name": "l"}, "spec": spec})
@@ -209,7 +209,7 @@ async def test_an_image_that_asks_for_all_gpus_sees_none_in_a_pod_that_asks_for_
 
 
 async def test_a_notebook_profile_with_zero_gpus_beside_an_instance_gets_the_instance(kube):
-    """JupyterHub writes both, and a LimitRange writes the zero for everybody."""
+    """JupyterHub writes both, and a LimitRange writes the zero for every container."""
     both = {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "1"}
     reply = await created(kube, body_of(resources={"limits": both, "requests": both}))
     assert reply.code == 201, reply

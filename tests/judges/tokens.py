@@ -70,7 +70,7 @@ class TokenJudge:
             if type(each).__name__ == "Send":
                 self._on_send(each, now)
             elif type(each).__name__ == "Disconnect":
-                self._on_left(each, now)
+                self._on_connectionclosed(each, now)
         self._fits(now)
         self._limits(now)
         self._idles(now)
@@ -93,10 +93,10 @@ class TokenJudge:
             self.lines[number].ask = None
         self.people.pop(event.tenant, None)
 
-    def _on_arrived(self, event: Any, _: int) -> None:
+    def _on_connectionopened(self, event: Any, _: int) -> None:
         self.lines[event.connection] = Line(event.tenant)
 
-    def _on_left(self, event: Any, now: int) -> None:
+    def _on_connectionclosed(self, event: Any, now: int) -> None:
         line = self.lines.pop(event.connection, None)
         if line is not None:
             self._end(line, now)
@@ -105,7 +105,7 @@ class TokenJudge:
     def _on_timerdue(self, event: Any, now: int) -> None:
         pass
 
-    def _on_said(self, event: Any, now: int) -> None:
+    def _on_messagereceived(self, event: Any, now: int) -> None:
         line = self.lines.get(event.connection)
         if line is None:
             return

@@ -204,7 +204,7 @@ async def test_a_pod_that_will_not_end_keeps_its_slice_until_it_has(at) -> None:
         await scene.apply(user_pod("next", annotations=whole_node))
         await scene.apply(user_pod("last", annotations=whole_node))
         await scene.until(lambda: _is_bound_or_waits(scene, ("next", "last")), "one to start where the other ended")
-        granted = [booking.name for word, booking in scene.live.world.bookings() if isinstance(word, Grant)]
+        granted = [booking.name for word, booking in scene.live.fleet_state.bookings() if isinstance(word, Grant)]
         assert "first" in granted
         assert await scene.is_on_its_slice(slow)
         fake.nodes.let_go(scene.namespace, "first")
@@ -233,7 +233,7 @@ async def test_a_lost_node_gives_nothing_away_until_its_agent_is_back(at) -> Non
             for number in range(4):
                 await scene.apply(user_pod(f"new-{number}", annotations={"sluice.dev/profile": "7g.40gb"}))
             await scene.until(lambda: _waits(scene, 2), "the new pods to wait or to run elsewhere")
-            booked = [booking for _, booking in scene.live.world.bookings()]
+            booked = [booking for _, booking in scene.live.fleet_state.bookings()]
             places = [(device.gpu, device.start) for booking in booked for device in booking.devices]
             assert len(set(places)) == len(places), "a place was given while its last tenant may be there"
             assert any(booking.name == "old" for booking in booked)
@@ -253,7 +253,7 @@ async def _waits(scene: Scene, most: int) -> bool:
 
 
 def _is_free_of(scene: Scene, name: str) -> bool:
-    return all(booking.name != name for _, booking in scene.live.world.bookings())
+    return all(booking.name != name for _, booking in scene.live.fleet_state.bookings())
 
 
 async def test_a_pod_that_fits_nowhere_says_so_and_leaves_nothing(at) -> None:

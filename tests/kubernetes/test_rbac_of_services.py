@@ -389,7 +389,7 @@ async def test_the_services_live_a_whole_pod_life_with_the_rights_they_have(site
     """Nothing is refused to them, by the API server or the broker; and they have no right that they do not use."""
     async with site.process("webhook", "webhook") as webhook:
         site.kube.route_service(*SERVICE, host="127.0.0.1", port=await webhook.port("webhook"))
-        await webhook.line("the API servers are told whom to trust")
+        await webhook.line("the caBundle is published")
         async with site.process("watch", "pod-watcher", NODE_REMOVED_AFTER_S="1") as watch:
             await _live(site)
             said = watch.text + webhook.text

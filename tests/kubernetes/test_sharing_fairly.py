@@ -89,7 +89,7 @@ async def _is_told(scene: Scene, name: str, words: str) -> bool:
 
 def _why_evicted(scene: Scene, name: str) -> list[str]:
     """Events are for people: they are written beside the eviction, not before it."""
-    return [note for note in _notes(scene, name) if note.startswith("evicts the pod")]
+    return [note for note in _notes(scene, name) if note.startswith("evicting the pod")]
 
 
 def _asks(scene: Scene) -> list[str]:
@@ -155,7 +155,7 @@ async def test_nobody_of_a_job_asks_before_kueue_has_let_it_in(at, reader: Reade
         for name in names:
             await scene.apply(member(name, "queued", 2, schedulingGates=[{"name": KUEUE}]))
         said = await reader.is_told(scene, "worker-0", KUEUE)
-        assert said.note == f"it asks for its slice when others have opened their gate: {KUEUE}"
+        assert said.note == f"it waits for other scheduling gates before it requests a slice: {KUEUE}"
         assert _asks(scene) == []
         await _let_in(scene, "worker-0")
         await scene.until(lambda: "1 of 2 pods of group queued have asked" in _answer(scene, "worker-0"), "one to ask")
@@ -196,16 +196,16 @@ async def test_a_budget_holds_up_an_eviction_and_then_lets_it_pass(at, reader: R
         node = said.note.partition("its place on ")[2].partition(" ")[0]
         held_up = " (cannot be evicted: Cannot evict pod as it would violate the pod's disruption budget.)"
         assert said.note.replace(held_up, "") == (  # the budget may have held it up before the first words came
-            f"its place on {node} is booked and waits for {scene.namespace}/{victim} to be evicted for it. "
-            "It starts when those who still have the place have left it. [PlaceBeingFreed]"
+            f"its place on {node} is reserved and waits for {scene.namespace}/{victim} to be evicted for it. "
+            "It starts when the pods that still hold the place have left it. [PlaceBeingFreed]"
         )
         await scene.until(lambda: _is_told(scene, "service", victim + held_up), "the service to be told of the budget")
-        blocked = "cannot evict the pod now, and tries again: Cannot evict pod as it would violate the pod's disruption"
+        blocked = "cannot evict the pod now, retrying: Cannot evict pod as it would violate the pod's disruption"
         await scene.until(lambda: any(blocked in each for each in _notes(scene, victim)), "the budget to hold it up")
         await scene.until(lambda: _why_evicted(scene, victim), "an Event that says why")
         seen = await reader.sees(scene, victim)
         (evicting,) = seen.notes("Evicting")
-        assert evicting == f"evicts the pod: its place is needed for {scene.namespace}/service"
+        assert evicting == f"evicting the pod: its place is needed for {scene.namespace}/service"
         assert len(await scene.pods()) == GPUS + 1, "nobody has gone"
 
         assert (await scene.cluster.delete(f"{budget}/batch")).code == 200
@@ -281,7 +281,7 @@ async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(at, reader
         sluice(scene, "drain", node, "--yes", "--why", "new fans")
         await scene.until(lambda: _all_but(scene, name), "the pod to be evicted and made anew")
         notes = await scene.until(lambda: _why_evicted(scene, name), "an Event that says why")
-        assert notes == [f"evicts the pod: {node} is drained (new fans)"]
+        assert notes == [f"evicting the pod: {node} is drained (new fans)"]
         ((_, moved),) = (await scene.started(1)).items()
         assert moved["spec"]["nodeName"] != node
         shown = await scene.until(lambda: _nodes_once_idle(scene, node), f"{node} to be shown as idle")

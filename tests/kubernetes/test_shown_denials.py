@@ -118,7 +118,7 @@ DENIALS = {
     "our volume": Denial(
         403,
         with_volume(name="sluice-slice", emptyDir={}),
-        "spec.volumes = 'sluice-slice': this name is of the volume that Sluice adds (allowed: another name)",
+        "spec.volumes = 'sluice-slice': this name belongs to the volume that Sluice adds (allowed: another name)",
     ),
     "our mount": Denial(
         403,
@@ -140,24 +140,24 @@ DENIALS = {
     "our label": Denial(
         403,
         pod(labels={"sluice.dev/managed": "true"}),
-        "metadata.labels[sluice.dev/managed] = 'true': Sluice sets this label on the pods that it serves " + LEAVE_OUT,
+        "metadata.labels[sluice.dev/managed] = 'true': Sluice sets this label on its pods " + LEAVE_OUT,
     ),
     "our gate": Denial(
         403,
         pod(schedulingGates=[{"name": "sluice.dev/slice"}]),
-        "spec.schedulingGates = 'sluice.dev/slice': Sluice sets its gate itself; one set by hand might never be opened "
+        "spec.schedulingGates = 'sluice.dev/slice': Sluice sets its gate itself; one set by hand may never be opened "
         + LEAVE_OUT,
     ),
     "a grant": Denial(
         403,
         pod(annotations={"main.granted.sluice.dev/visible-devices": "all"}),
-        "metadata.annotations[main.granted.sluice.dev/visible-devices] = 'all': Sluice writes what it grants, later "
+        "metadata.annotations[main.granted.sluice.dev/visible-devices] = 'all': Sluice writes this with a grant "
         + LEAVE_OUT,
     ),
     "a node": Denial(
         403,
         pod(container(resources=GPU), nodeName="gpu-1"),
-        "spec.nodeName = 'gpu-1': a pod that is on a node already cannot wait for a slice "
+        "spec.nodeName = 'gpu-1': a pod that is already on a node cannot wait for a slice "
         "(allowed: nodeSelector or node affinity)",
     ),
     "the host's processes": Denial(
@@ -186,7 +186,7 @@ DENIALS = {
     "a request beside another limit": Denial(
         422,
         pod(container(resources={"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "2"}})),
-        REQUEST + "differs from its limit '2' (allowed: request and limit alike, or the limit alone)",
+        REQUEST + "differs from its limit '2' (allowed: equal request and limit, or the limit alone)",
     ),
     "InvalidValue": Denial(
         422,
@@ -213,8 +213,8 @@ DENIALS = {
         422,
         pod(container(resources=gpu(gpu="1", gpumem="8000")), init=[container("prep", resources=GPU)]),
         "nvidia.com/gpu = '1 x a whole GPU, exclusive': the init container 'prep' uses the devices of a container that "
-        "asks for the same, and none does "
-        "(allowed: the same ask and runAsUser as another container of the pod, or none)",
+        "with the same request, and there is none "
+        "(allowed: the same request and runAsUser as another container of the pod, or none)",
     ),
     "UnknownContainer": Denial(
         422,
@@ -237,7 +237,7 @@ DENIALS = {
     "two at once": Denial(
         403,
         pod(container(resources=GPU), hostPID=True, nodeName="gpu-1"),
-        "spec.nodeName = 'gpu-1': a pod that is on a node already cannot wait for a slice (allowed: nodeSelector or "
+        "spec.nodeName = 'gpu-1': a pod that is already on a node cannot wait for a slice (allowed: nodeSelector or "
         "node affinity); spec.hostPID = 'true': a GPU pod that sees the processes of its node can reach the slices of "
         "others through them " + NOT_PRIVILEGED,
     ),
@@ -253,7 +253,7 @@ WARNINGS = {
     ),
     "fastpod": (
         pod(annotations={"sluice.dev/mode": "fastpod", "sluice.dev/sm-partition": "20"}),
-        "sluice.dev/mode = 'fastpod': fastpod is now called fractional, and means the same",
+        "sluice.dev/mode = 'fastpod': fastpod is now called fractional; use that name",
     ),
 }
 

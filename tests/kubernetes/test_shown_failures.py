@@ -135,14 +135,14 @@ def of_two(uid: RequestId) -> tuple[str, ...]:
     return advice(slice_, booking(uid, shared), time_quota=False)
 
 
-ONCE_MORE = "If it must not wait, delete the pod and create it anew: it gets another slice."
-CAN_NEVER = "This pod can never start: delete it, and create it anew with that mended."
+ONCE_MORE = "If it cannot wait, delete the pod and create it again: it gets another slice."
+CAN_NEVER = "This pod can never start: delete it, and create it again with that fixed."
 REMOVED = "slice lost: gpu-1 was removed: its Node object was deleted"
 LOST = (
     "its slice was lost (gpu-1 was removed: its Node object was deleted), and it gets no other: "
-    "delete the pod, and create it anew."
+    "delete the pod, and create it again."
 )
-BOUND = Said("Normal", "SliceBound", f"has its slice on gpu-1: main: {MIG}")
+BOUND = Said("Normal", "SliceBound", f"bound to its slice on gpu-1: main: {MIG}")
 SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
     "good": (None, (BOUND,)),
     "waited": ("True", (Said("Normal", "WaitsForSlice", "all is full"), BOUND)),
@@ -152,7 +152,7 @@ SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
             Said(
                 "Normal",
                 "OtherGates",
-                "it asks for its slice when others have opened their gate: kueue.x-k8s.io/admission",
+                "it waits for other scheduling gates before it requests a slice: kueue.x-k8s.io/admission",
             ),
         ),
     ),
@@ -162,8 +162,7 @@ SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
             Said(
                 "Warning",
                 "SliceNotUsable",
-                "the pod cannot be given its slice: the ticket of 'main' is no name that can be mounted (a-z, 0-9 and "
-                "'-')",
+                "the pod cannot be given its slice: the ticket of 'main' cannot be mounted: only a-z, 0-9 and '-')",
             ),
         ),
     ),
@@ -175,8 +174,8 @@ SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
             Said(
                 "Warning",
                 "SliceDegraded",
-                "its slice on gpu-1 is out of order: its GPU 0 is unhealthy (Xid 79: the GPU has fallen off the bus). "
-                f"It keeps it. {ONCE_MORE}",
+                "its slice on gpu-1 is unhealthy: its GPU 0 is unhealthy (Xid 79: the GPU has fallen off the bus). "
+                f"The pod keeps it. {ONCE_MORE}",
             ),
         ),
     ),
@@ -187,8 +186,8 @@ SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
             Said(
                 "Warning",
                 "SliceDegraded",
-                "its slice on gpu-1 is out of order: its MPS daemon died, and is being started again. "
-                f"It keeps it. {ONCE_MORE}",
+                "its slice on gpu-1 is unhealthy: its MPS daemon died, and is being started again. "
+                f"The pod keeps it. {ONCE_MORE}",
             ),
         ),
     ),
@@ -200,14 +199,14 @@ SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
                 "SliceWarning",
                 "container 'main' has several MIG devices; one CUDA process uses only the first; "
                 "QuotaNotEnforced: container 'other' asks for 30 % to 80 % of the time, and nothing on its node "
-                "enforces that: it may use its SMs all the time, and they are promised to nobody else",
+                "enforces that: it may use its SMs all the time, and they are reserved for it",
             ),
-            Said("Normal", "SliceBound", "has its slice on gpu-1: main: MIG-1,MIG-2"),
+            Said("Normal", "SliceBound", "bound to its slice on gpu-1: main: MIG-1,MIG-2"),
         ),
     ),
     "rebooted": (
         None,
-        (BOUND, Said("Normal", "SliceMadeAnew", "its slice on gpu-1 was made anew: main: MIG-77")),
+        (BOUND, Said("Normal", "SliceMadeAnew", "its slice on gpu-1 was created again: main: MIG-77")),
     ),
     "unreadable": (
         "False",
@@ -327,13 +326,13 @@ async def test_a_person_sees_why_a_pod_was_evicted(tmp_path):
         await stage.until_told("kept", "EvictionBlocked")
         await stage.until_told("lost", "Evicting")
         why = "preempted by ns/urgent, which has a higher priority"
-        assert Said("Warning", "Evicting", f"evicts the pod: {why}") in stage.told("preempted")
+        assert Said("Warning", "Evicting", f"evicting the pod: {why}") in stage.told("preempted")
         blocked = "Cannot evict pod as it would violate the pod's disruption budget."
-        assert Said(
-            "Warning", "EvictionBlocked", f"cannot evict the pod now, and tries again: {blocked}"
-        ) in stage.told("kept")
+        assert Said("Warning", "EvictionBlocked", f"cannot evict the pod now, retrying: {blocked}") in stage.told(
+            "kept"
+        )
         lost = "its slice was lost: gpu-1 was removed: its Node object was deleted"
-        assert Said("Warning", "Evicting", f"evicts the pod: {lost}") in stage.told("lost")
+        assert Said("Warning", "Evicting", f"evicting the pod: {lost}") in stage.told("lost")
 
 
 async def test_a_person_sees_that_the_api_server_refuses_what_tells_the_pod_its_slice(tmp_path):
@@ -344,8 +343,8 @@ async def test_a_person_sees_that_the_api_server_refuses_what_tells_the_pod_its_
         await stage.bind(uids["train"])
         await stage.until_told("train", "SliceNotUsable")
         (note,) = [each.note for each in stage.told("train") if each.reason == "SliceNotUsable"]
-        assert note.startswith("the pod is not told its slice, for the API server refuses it (422: ")
-        assert note.endswith("); it is tried again")
+        assert note.startswith("the pod cannot be bound to its slice: the API server refuses the patch (422: ")
+        assert note.endswith("); retrying")
 
 
 async def test_a_person_sees_why_a_pod_does_not_start(tmp_path):
@@ -361,9 +360,9 @@ async def test_a_person_sees_why_a_pod_does_not_start(tmp_path):
         described = await stage.described()
         why = "0/1 nodes are available: 1 node(s) didn't satisfy plugin(s) [NodeAffinity]."
         assert described["nowhere"].notes("NotStarted") == [
-            f"the scheduler has not placed it on gpu-9 in 1 s: {why} {ONCE_MORE}"
+            f"the scheduler did not place it on gpu-9 within 1 s: {why} {ONCE_MORE}"
         ]
-        assert described["no-ticket"].notes("NotStarted") == [f"no container has started on gpu-1 in 2 s. {ONCE_MORE}"]
+        assert described["no-ticket"].notes("NotStarted") == [f"no container started on gpu-1 within 2 s. {ONCE_MORE}"]
 
 
 # -- what lasts -----------------------------------------------------------------------------------------------------

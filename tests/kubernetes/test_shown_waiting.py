@@ -165,7 +165,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.NODE_STALE: (
         lambda: unusable(WaitReason.NODE_STALE),
         (
-            f"2 x {A100}: their node has not answered lately. "
+            f"2 x {A100}: the agent of their node does not answer. "
             "It starts when the node's agent answers again, or elsewhere when there is room. [NodeStale]"
         ),
     ),
@@ -308,7 +308,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.GPU_MEMORY_UNKNOWN: (
         lambda: Shop(node("gpu-1", 1, model="gb10", mig=False)).ask(mps(4096)),
         (
-            f"the driver does not tell the memory of GB10, so it can be had whole only. {HELPS_NEVER} "
+            f"the driver does not report the memory of GB10, so it can only be granted whole. {HELPS_NEVER} "
             "The driver does not tell how much memory such a GPU has: ask for a whole one (sluice.dev/gpus), or for "
             "another model. [NoNodeCanFit]"
         ),
@@ -373,7 +373,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.GPU_TIME_USED_UP: (
         lambda: taken(fractional(100, **HALF_THE_TIME), fractional(100, **HALF_THE_TIME), mig=False, time_quota=True),
         (
-            f"1 x {A100}: not enough of their time left. "
+            f"1 x {A100}: not enough of their compute time left. "
             "It starts when a pod on such a GPU ends; a smaller quota-request may fit now. "
             "[GpuTimeUsedUp, elsewhere CardComputeUnitsExhausted]"
         ),
@@ -381,7 +381,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.GPU_TENANTS_USED_UP: (
         lambda: taken(mps(1000), mps(1000), mig=False, mps_clients_max=1),
         (
-            f"1 x {A100}: shared by as many pods as MPS serves. It starts when a pod on such a GPU ends. "
+            f"1 x {A100}: already shared by as many pods as MPS serves. It starts when a pod on such a GPU ends. "
             "[GpuTenantsUsedUp, elsewhere CardTimeSlicingExhausted]"
         ),
     ),
@@ -396,7 +396,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.GPU_AVOIDED: (
         avoided,
         (
-            f"1 x {A100}: this pod's slice failed there a moment ago. "
+            f"1 x {A100}: this pod's slice failed there recently. "
             "It is tried there again by itself, after longer each time. [GpuAvoided]"
         ),
     ),
@@ -407,7 +407,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.TOO_FEW_GPUS_ON_NODE: (
         spread_over_nodes,
         (
-            "2 nodes: none has all the GPUs asked for free. "
+            "2 nodes: not enough of the requested GPUs are free there. "
             "It starts when one node has all of them free; asking for fewer helps. "
             "[TooFewGpusOnNode, elsewhere AllocatedCardsInsufficientRequest]"
         ),
@@ -415,7 +415,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.NODE_PODS_AT_LIMIT: (
         at_its_limit_of_pods,
         (
-            f"2 x {A100}: as many pods with slices on their node as its operator allows. "
+            f"2 x {A100}: their node has as many pods with slices as its operator allows. "
             "It starts when a pod with a slice on such a node ends, or when its operator raises the limit. "
             "[NodePodsAtLimit]"
         ),
@@ -465,14 +465,14 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.PLACE_BEING_FREED: (
         whose_place_is_being_freed,
         (
-            "its place on gpu-1 is booked and waits for default/batch to be evicted for it. "
-            "It starts when those who still have the place have left it. [PlaceBeingFreed]"
+            "its place on gpu-1 is reserved and waits for default/batch to be evicted for it. "
+            "It starts when the pods that still hold the place have left it. [PlaceBeingFreed]"
         ),
     ),
     WaitReason.PLACE_PROMISED: (
         behind_somebody_who_was_promised_the_place,
         (
-            f"1 x {A100}: no free place of that size; 1 x {A100}: promised to others whose turn is before. "
+            f"1 x {A100}: no free place of that size; 1 x {A100}: reserved for pods ahead in the queue. "
             "It starts when a pod with a slice there ends; a smaller slice may start sooner. "
             "[GpuLayoutFull, elsewhere CardMigTopologyInfeasible]"
         ),
@@ -482,7 +482,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
         (
             "2 requests wait already, as many as may; this one is looked at in its turn when others have a place or "
             "are withdrawn (1 in all stand outside; the limit is the allocator's waiting_max). "
-            "It gets its turn when others that wait have left; nothing has to be done. [QueueFull]"
+            "It gets its turn when other waiting pods have left the queue; nothing has to be done. [QueueFull]"
         ),
     ),
 }
@@ -553,7 +553,7 @@ async def test_a_person_sees_that_nobody_answers(tmp_path):
     async with staged(tmp_path, replace(RULES, unanswered_after_s=0.5)) as stage:
         await stage.create("train")
         await stage.until_told("train", "NotYetLookedAt")
-        note = "it has asked for its slice, and no allocator has answered. If this lasts, the allocator may be down."
+        note = "it requested a slice, and no allocator has answered. If this lasts, check that the allocator runs."
         assert (await stage.described())["train"].events == (Said("Warning", "NotYetLookedAt", note),)
 
 

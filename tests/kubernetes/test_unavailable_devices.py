@@ -127,7 +127,7 @@ async def test_a_pod_waits_for_nodes_that_kubernetes_keeps_it_from_and_starts_on
 
 def all_told(scene: Scene, key: str) -> bool:
     """Whether the bus says of every node that it has this taint."""
-    hosts = dict(scene.live.world.of("host", HostFacts))
+    hosts = dict(scene.live.fleet_state.of("host", HostFacts))
     return all(any(taint.key == key for taint in hosts[(node,)].taints) for node in scene.system.nodes)
 
 
@@ -140,4 +140,4 @@ async def test_a_pod_for_a_model_whose_pool_is_at_zero_is_served_when_a_node_of_
         system.join(LATE, "a30-24gb")
         pod = (await scene.started(1))["late"]
         assert pod["spec"]["nodeName"] == LATE
-        assert not any(isinstance(message, Refused) for _, message in scene.live.world.of("binding", Refused))
+        assert not any(isinstance(message, Refused) for _, message in scene.live.fleet_state.of("binding", Refused))

@@ -1,9 +1,9 @@
 """
-Every control of the threat table in docs/security.md, with what shows that it holds and a way to take it away.
+Every control of the threat table in docs/security.md, with a proof that it holds and a way to remove it.
 
-`shows` raises an AssertionError where a deed that the control is against succeeds. `without` is the same world with the
-control gone: whoever removes it for real gets the same error. A control that cannot be shown to be missed proves
-nothing, so each is tried both ways (`test_controls.py`).
+`shows` raises an AssertionError where the attack succeeds. `without` is the same world with the control removed:
+removing it for real gives the same error. A control that cannot be missed proves nothing, so each is tried both ways
+(`test_controls.py`).
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One control. `name` is how the table calls it."""
+    """One control. `name` is its name in the table."""
 
     name: str
     shows: Callable[[], None]

@@ -1,4 +1,4 @@
-"""Controls against what a tenant writes: into his pod, his annotations, his manifests, and what he mounts."""
+"""Controls against what a tenant writes: into a pod, its annotations, a manifest, and what it mounts."""
 
 import os
 import tempfile
@@ -60,7 +60,7 @@ def _privileged() -> None:
 
 
 def _forged_grant() -> None:
-    _denied(pod(annotations={**ASKS, "main.granted.sluice.dev/visible-devices": "all"}), "a grant of his own")
+    _denied(pod(annotations={**ASKS, "main.granted.sluice.dev/visible-devices": "all"}), "a grant of its own")
 
 
 def _gate_by_hand() -> None:
@@ -69,7 +69,7 @@ def _gate_by_hand() -> None:
 
 def _annotation() -> None:
     found = parse_pod({"sluice.dev/command": "rm -rf /"}, (ContainerRequest("main"),), limits=RequestLimits())
-    assert isinstance(found, Refusal), "a key that nobody knows was read"
+    assert isinstance(found, Refusal), "an unknown key was read"
     assert found.reason is RefusalReason.UNKNOWN_KEY
 
 
@@ -87,7 +87,7 @@ def _path_of_a_volume() -> None:
 
 
 def _fail_closed() -> None:
-    """As it is shipped, and read by nobody's code of ours."""
+    """The shipped configuration, which no code of ours reads."""
     documents = [*yaml.safe_load_all(_admission("webhook.yaml"))]
     documents += yaml.safe_load_all(_admission("policy-no-side-door.yaml"))
     hooks = [hook for each in documents for hook in each.get("webhooks", ())]

@@ -1,4 +1,4 @@
-"""Controls between our own services, and against who poses as one: on the bus, over gRPC, on a node, in a cluster."""
+"""Controls between our own services, and against impostors: on the bus, over gRPC, on a node, in a cluster."""
 
 import re
 from dataclasses import replace
@@ -129,7 +129,7 @@ def _shipped(name: str) -> str:
 
 
 def _changed(old: str, new: str):
-    """The world in which a manifest says something else."""
+    """The world with a changed manifest."""
 
     def read(name: str) -> str:
         text = (KUBERNETES / "base" / name).read_text()
@@ -160,7 +160,7 @@ def _no_wildcards() -> None:
 def _closed_network() -> None:
     policies = [each for each in yaml.safe_load_all(_shipped("network-policies.yaml")) if each]
     closed = {each["metadata"]["namespace"] for each in policies if each["spec"]["podSelector"] == {}}
-    assert closed == {"sluice-system", "sluice-nodes"}, "whoever is in the cluster may connect"
+    assert closed == {"sluice-system", "sluice-nodes"}, "every pod in the cluster may connect"
 
 
 def _pins() -> None:
@@ -176,7 +176,7 @@ def _lock(path: Path) -> str:
 
 
 def _another_site() -> None:
-    """A page of somebody else, under a name that was made to point here, asks for the map."""
+    """A foreign page, under a name that resolves to this machine, requests the map."""
     asked = denied(method="GET", path="/api/map", headers={"host": "evil.example"}, hosts=(), is_data=True)
     assert asked is not None, "a name that points here reads the map"
     assert denied(method="POST", path="/", headers={"host": "localhost"}, hosts=(), is_data=False) is not None
@@ -225,7 +225,7 @@ CONTROLS = (
         patched("sluice_node_agent.shell.journal.lines.zlib.crc32", lambda *_: 7),
     ),
     Control(
-        "known container escapes are reported",
+        "known ways out of containers are reported",
         _toolkit,
         patched("sluice_node_agent.preflight.environment.TOOLKIT_FLOORS", ()),
     ),

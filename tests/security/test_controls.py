@@ -1,4 +1,4 @@
-"""Every control of the threat table holds, and would be missed: docs/security.md says no more than is tried here."""
+"""Every control of the threat table holds, and would be missed: docs/security.md claims only what is tried here."""
 
 import ast
 import re
@@ -15,13 +15,13 @@ _NAMED = re.compile(r"`(tests/[\w/.-]+\.py)(?:::(\w+))?`")
 
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_control_holds(name):
-    """The deed that it is against is refused."""
+    """The attack that it is against is refused."""
     CONTROLS[name].shows()
 
 
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_control_that_is_removed_is_missed(name):
-    """Else somebody could remove it, and every test would go on passing."""
+    """Else it could be removed, and every test would still pass."""
     with CONTROLS[name].without(), pytest.raises(AssertionError):
         CONTROLS[name].shows()
 
@@ -41,7 +41,7 @@ def test_every_control_is_in_the_table_and_the_table_has_no_other():
 
 
 def test_every_test_that_the_page_names_is_there():
-    """A test that was renamed proves nothing to who reads the page."""
+    """A renamed test proves nothing to a reader of the page."""
     found = _NAMED.findall(PAGE.read_text())
     assert found
     for file, test in found:
@@ -52,5 +52,5 @@ def test_every_test_that_the_page_names_is_there():
 
 
 def test_every_row_names_a_test():
-    """Beside the control's own: one that tries it where it works."""
+    """Besides the control's own: one that tries it in place."""
     assert all(_NAMED.search(row[2]) for row in rows())

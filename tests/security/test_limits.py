@@ -1,4 +1,4 @@
-"""Whoever sends much, slowly or without end costs a service what its limits say, and the others go on being served."""
+"""A client that sends much, slowly or without end costs a service its limit at most, and others are still served."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ READY = b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 class Waiting:
-    """A service that answers when it is told to, and says how many it is answering."""
+    """A service that answers on command, and counts the calls it is answering."""
 
     def __init__(self):
         self.release = asyncio.Event()
@@ -51,12 +51,12 @@ class Waiting:
 async def until(look):
     """Wait for a condition, with a bound."""
     async with asyncio.timeout(BOUND_S):
-        while not look():  # noqa: ASYNC110 - nobody tells when a call has begun
+        while not look():  # noqa: ASYNC110 - no event when a call begins
             await asyncio.sleep(0.005)
 
 
 async def hung_up_on(reader):
-    """Whether the other side closes the connection, within the bound; what it said before is no matter."""
+    """Whether the other side closes the connection, within the bound; what it sent before does not matter."""
     async with asyncio.timeout(BOUND_S):
         with contextlib.suppress(ConnectionError):
             while await reader.read(65536):
@@ -68,7 +68,7 @@ async def hung_up_on(reader):
 
 
 async def test_a_flood_of_calls_is_refused_and_ends():
-    """Answers that are waited for hold memory; the call too many is told so at once, and the next one is served."""
+    """Pending answers hold memory; the call too many is refused at once, and the next one is served."""
     service = Waiting()
     limits = transport.CallLimits(calls_max=2)
     async with (
@@ -86,7 +86,7 @@ async def test_a_flood_of_calls_is_refused_and_ends():
 
 
 async def test_one_connection_cannot_have_all_calls():
-    """What is over its streams waits at the caller or is refused, so that another caller's call is answered."""
+    """Calls beyond its streams wait at the caller or are refused, so that another caller's call is answered."""
     service = Waiting()
     service.release.set()
     limits = transport.CallLimits(streams_max=3)
@@ -95,7 +95,7 @@ async def test_one_connection_cannot_have_all_calls():
         transport.channel(address, deadline_s=BOUND_S) as greedy,
         grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as modest,  # its own
     ):
-        assert await greedy.unary_unary("/Waiting/Wait")(b"x") == b"x"  # from now on it knows what it may have
+        assert await greedy.unary_unary("/Waiting/Wait")(b"x") == b"x"  # from now on it knows its limit
         service.release.clear()
         held = [asyncio.ensure_future(greedy.unary_unary("/Waiting/Wait")(b"x")) for _ in range(10)]
         await until(lambda: service.begun == 4)
@@ -123,7 +123,7 @@ async def test_a_connection_that_never_says_what_it_wants_is_closed(said):
 
 
 async def test_a_probe_cannot_be_as_large_as_a_snapshot():
-    """The port for probes has no certificates: whoever reaches it must not fill the memory."""
+    """The port for probes has no certificates: an open port must not let callers fill the memory."""
     (port,) = free_ports(1)
     async with (
         transport.serve_health(f"127.0.0.1:{port}", Health(SystemClock())),
@@ -163,7 +163,7 @@ async def _asked(port):
 
 @pytest.mark.parametrize("said", [b"", b"GET /readyz HTTP/1.1\r\nX: "], ids=["nothing", "half a request"])
 async def test_slow_probes_are_hung_up_on_and_leave_room(probed, said):
-    """A kubelet that cannot ask takes the pod for dead."""
+    """A kubelet that cannot probe takes the pod for dead."""
     slow = [await asyncio.open_connection("127.0.0.1", probed) for _ in range(4)]
     for _, writer in slow:
         writer.write(said)
@@ -202,7 +202,7 @@ def test_a_message_over_the_limit_is_not_even_parsed():
 
 
 def test_a_journal_that_fills_the_disk_is_set_aside_and_not_read(tmp_path, monkeypatch):
-    """An agent that reads it whole is killed for its memory, again and again."""
+    """An agent that reads it whole is killed for its memory, repeatedly."""
     Journal(tmp_path, "n1").close()
     monkeypatch.setattr(journal, "BYTES_MAX", 1000)
     with (tmp_path / "journal").open("ab") as file:
@@ -215,7 +215,7 @@ def test_a_journal_that_fills_the_disk_is_set_aside_and_not_read(tmp_path, monke
 
 @pytest.mark.parametrize("endless", ["yes 12345", "while :; do echo 7; done", "head -c 200000 /dev/zero | tr '\\0' 1"])
 def test_a_daemon_that_answers_without_end_fills_no_disk(tmp_path: Path, monkeypatch, endless):
-    """It is ended, its children find nobody who reads them, and what it said counts for nothing."""
+    """It is ended, its children lose their reader, and its output counts for nothing."""
     monkeypatch.setattr(mps_control, "ANSWER_MAX_BYTES", 100_000)
     control = tmp_path / "control"
     control.write_text(f"#!/bin/sh\n{endless}\n")
@@ -226,8 +226,8 @@ def test_a_daemon_that_answers_without_end_fills_no_disk(tmp_path: Path, monkeyp
     assert [path.name for path in tmp_path.iterdir()] == ["control"]
 
 
-def test_what_a_daemons_program_leaves_behind_delays_nobody(tmp_path: Path):
-    """A child that holds the output open is not waited for: the answer is there."""
+def test_what_a_daemons_program_leaves_behind_delays_nothing(tmp_path: Path):
+    """A child that holds the output open is not waited for: the answer is complete."""
     control = tmp_path / "control"
     control.write_text(
         "#!/bin/sh\ncat >/dev/null\nsleep 60 &\necho $! >left\necho 17\n".replace(">left", f">{tmp_path / 'left'}")

@@ -1,4 +1,4 @@
-"""Nobody on the network reaches a service that nobody opened to it: every listener, and where it listens."""
+"""Every listener of every service, and its address: none is open to the network by default."""
 
 import ast
 import ipaddress
@@ -36,7 +36,7 @@ LISTENERS = {
     ("pod-watcher", "watch_health_address"),
     ("pod-watcher", "webhook_address"),
 }
-"""Every setting that says where somebody listens. The control sockets are files in a folder of their owner's."""
+"""Every setting with a listening address. The control sockets are files in a folder of their owner's."""
 OPENERS = {
     "services/console/sluice_console/shell/web/listen_address.py": "--listen of `sluice web`, --web of `sluice up`",
     "libs/sluice/runtime/addresses.py": "what listens everywhere, for those below that were told to",
@@ -52,19 +52,19 @@ _OPENING = {"add_insecure_port", "add_secure_port", "create_server", "create_uni
 
 
 def settings_of(service: str, **variables: str) -> object:
-    """The settings of a service that is told only what it must be."""
+    """A service's settings with only the required ones set."""
     needed = {"SLUICE_NODE_AGENT_NODES": "gpu-1", "SLUICE_POD_WATCHER_ROLE": "watch"}
     return load(SETTINGS[service], service=service, environ={**needed, **variables})
 
 
 def is_local(address: str) -> bool:
-    """Whether nobody but this machine reaches an address (`host:port`; empty is nowhere)."""
+    """Whether only this machine reaches an address (`host:port`; empty is nowhere)."""
     host = address.rpartition(":")[0].strip("[]")
     return not address or host == "localhost" or (host != "" and ipaddress.ip_address(host).is_loopback)
 
 
 def test_every_listener_is_known():
-    """One that is not in the list is tried by nobody."""
+    """A listener that is missing from the list is never tested."""
     found = {
         (service, name)
         for service, cls in SETTINGS.items()
@@ -76,22 +76,22 @@ def test_every_listener_is_known():
 
 @pytest.mark.parametrize(("service", "name"), sorted(LISTENERS))
 def test_a_listener_is_on_the_loopback_unless_somebody_says_otherwise(service, name):
-    """What is installed and started without a word about addresses is nobody's but this machine's."""
+    """An installation without addresses is reachable from its own machine only."""
     assert is_local(getattr(settings_of(service), name))
     variable = f"SLUICE_{service.replace('-', '_').upper()}_{name.upper()}"
     assert getattr(settings_of(service, **{variable: "192.0.2.1:9999"}), name) == "192.0.2.1:9999"
 
 
 def test_the_page_is_this_machines_unless_somebody_says_otherwise():
-    """Who reaches it sees whose pods are where."""
+    """The page shows whose pods are where."""
     assert is_local(signature(web_command).parameters["listen"].default)
     usual = take("")
     usual.release()
     assert is_local(usual.address)
 
 
-def test_nobody_else_opens_a_listener():
-    """A port that is opened beside the settings is closed to no firewall."""
+def test_no_other_module_opens_a_listener():
+    """No firewall knows of a port that is opened beside the settings."""
     found = set()
     for path in [*ROOT.glob("libs/**/*.py"), *ROOT.glob("services/**/*.py")]:
         calls = (each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.Call))

@@ -1,4 +1,4 @@
-"""What is secret or decides is its owner's alone: what we write, and what we are given."""
+"""Secrets and files that decide belong to their owner alone: those we write, and those we are given."""
 
 import os
 import stat
@@ -19,14 +19,14 @@ def modes(folder):
 
 @pytest.fixture(autouse=True)
 def careless():
-    """Whoever starts it lets everybody read what is written."""
+    """A umask that lets everyone read what is written."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
 def test_a_journal_is_its_agents_alone(tmp_path):
-    """Who can write in it decides what is given away twice."""
+    """Write access to it could grant a place twice."""
     journal = Journal(tmp_path / "n1", "n1")
     journal.close()
     assert stat.S_IMODE((tmp_path / "n1").stat().st_mode) == 0o700
@@ -34,7 +34,7 @@ def test_a_journal_is_its_agents_alone(tmp_path):
 
 
 def test_identities_are_the_pod_watchers_alone(tmp_path):
-    """Who can write in them withdraws other people's pods."""
+    """Write access to it could withdraw other people's pods."""
     with IdentityFile(tmp_path) as file:
         file.save(())
     assert modes(tmp_path) == {0o600}
@@ -53,7 +53,7 @@ def test_a_secret_that_others_can_read_is_told(tmp_path, mode, told):
 
 
 def test_a_service_that_reads_its_password_says_so(tmp_path):
-    """In its own log, where its operator looks."""
+    """In its own log, where its operator reads."""
     from sluice.runtime.nats.credential_files import credentials_from_settings  # noqa: PLC0415
 
     secret = tmp_path / "password"

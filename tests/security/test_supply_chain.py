@@ -1,4 +1,4 @@
-"""What is installed is what was pinned, and the list of it leaves nothing out."""
+"""Only pinned packages are installed, and their list is complete."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ def bill(**versions: str) -> dict:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda path: path.name)
 def test_every_package_has_one_version_and_known_files(path):
-    """An index that is taken over could hand out anything under a name."""
+    """A compromised index could serve anything under a name."""
     text = path.read_text()
     blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", text)[1:]
     assert len(blocks) == len(sbom_check.pinned(text)) > 10
@@ -27,12 +27,12 @@ def test_every_package_has_one_version_and_known_files(path):
 
 
 def test_a_bill_of_what_is_pinned_is_fine():
-    """Names are compared as indexes do; what is installed beside the pins (pip) is no matter."""
+    """Names are compared as indexes do; packages beside the pins (pip) do not matter."""
     assert sbom_check.problems(bill(aiohttp="3.1", Ruamel_YAML="0.18", pip="1"), PINS, HERE) == []
 
 
 def test_a_bill_that_leaves_a_package_out_is_none():
-    """Who looks there for a faulty package is told that it is not here."""
+    """A search for a faulty package would miss it."""
     wrong = sbom_check.problems(bill(aiohttp="3.1"), PINS, HERE)
     assert wrong == ["ruamel-yaml 0.18 is pinned and installed, and not listed"]
 
@@ -49,6 +49,6 @@ def test_something_else_is_no_bill():
 
 
 def test_tools_that_look_at_packages_are_not_among_them():
-    """They have some fifty packages of their own, which nobody who runs Sluice needs."""
+    """They have some fifty packages of their own, which Sluice does not need."""
     ours = sbom_check.pinned((ROOT / "requirements" / "dev.txt").read_text())
     assert not {"cyclonedx-bom", "pip-audit"} & set(ours)

@@ -24,7 +24,7 @@ ROUNDS_MAX = 6
 until every record was struck."""
 OF_STARTING = ("NodeRecord",)
 """What a life writes when it begins; `kills_while_starting` strikes there."""
-DAEMON_INTENDED = "HomeRecord making made+gi+ci daemon"
+DAEMON_INTENDED = "SharedDeviceRecord making made+gi+ci daemon"
 MOMENTS = 40
 MOMENT_S = 0.005
 LOST_S = 0.3

@@ -1,1 +1,1 @@
-"""What crosses a process border, and the rules of writing it. Pure: no I/O, no clock, no randomness."""
+"""Messages that cross a process border, and the rules for writing them. Pure: no I/O, no clock, no randomness."""

@@ -15,37 +15,38 @@ from sluice.mig.profile_name import ProfileName, ProfileNameError
 ALL = "all"
 CAPABILITIES = ("compute", "compat32", "display", "graphics", "ngx", "utility", "video")
 USUAL = ("compute", "utility")
-"""What a container has that says nothing: the runtime's own default for such an image."""
+"""The default of a container that names none: the NVIDIA runtime's own default for such an image."""
 _OF_ATTRIBUTES = {"gfx": ("graphics", "display"), "me": ("video",)}
 """
-A `+gfx` instance can draw and a `+me` one has the media engines (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/,
-"GPU Instance Profiles"): whoever asks for one wants to use that.
+A `+gfx` instance can draw and a `+me` one has the media engines
+(https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "GPU Instance Profiles"): a request for one implies their
+use.
 """
 
 
 class UnknownCapabilityError(ValueError):
-    """A word that is no capability. Carries the `word`."""
+    """An unknown capability. Carries the `word`."""
 
     def __init__(self, word: str) -> None:
-        """Say which."""
+        """Report the unknown word."""
         super().__init__(f"{word[:80]!r} is not a driver capability")
         self.word = word
 
 
 class NotAllowedError(ValueError):
-    """A capability that this cluster does not give. Carries the `word`."""
+    """A capability that this cluster does not allow. Carries the `word`."""
 
     def __init__(self, word: str) -> None:
-        """Say which."""
+        """Report the capability."""
         super().__init__(f"{word!r} is not allowed here")
         self.word = word
 
 
 def chosen(text: str, allowed: Sequence[str] = CAPABILITIES) -> str:
     """
-    A list separated by commas as NVIDIA_DRIVER_CAPABILITIES takes it, each once; empty when nothing is named.
+    Parse a comma-separated list as in NVIDIA_DRIVER_CAPABILITIES, each once; empty when nothing is named.
 
-    `all` is all that are allowed, as for the runtime. Raises UnknownCapabilityError, NotAllowedError.
+    `all` means all allowed ones, as for the runtime. Raises UnknownCapabilityError, NotAllowedError.
     """
     words = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for word in words:
@@ -60,7 +61,7 @@ def chosen(text: str, allowed: Sequence[str] = CAPABILITIES) -> str:
 
 
 def why_no_capabilities(allowed: Sequence[str]) -> str:
-    """Why a cluster cannot allow these and no others, in a sentence; empty when it can."""
+    """Why a cluster cannot allow exactly these, in a sentence; empty when it can."""
     wrong = next((word for word in allowed if word not in CAPABILITIES), "")
     if wrong:
         return f"driver_capabilities holds {wrong!r}: some of {', '.join(CAPABILITIES)}"
@@ -69,12 +70,12 @@ def why_no_capabilities(allowed: Sequence[str]) -> str:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two lists name the same, in whatever order."""
+    """Whether two lists name the same capabilities, in any order."""
     return set(one.split(",")) == set(other.split(","))
 
 
 def implied(profiles: Iterable[str | None], allowed: Sequence[str] = CAPABILITIES) -> str:
-    """What a container has that names nothing, by the profiles of its devices (None: a whole GPU)."""
+    """Capabilities of a container that names none, by the profiles of its devices (None: a whole GPU)."""
     more = [word for profile in profiles for word in _of_profile(profile) if word in allowed]
     return ",".join(dict.fromkeys((*USUAL, *more)))
 

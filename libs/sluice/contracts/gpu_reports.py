@@ -1,7 +1,7 @@
 """
-Between what `sluice.mig` knows and what crosses a process border: a GPU's report to a model, and back.
+Convert a GPU's report to a model of `sluice.mig`, and back.
 
-A live GPU's report always wins over the catalog, so most models of a real fleet are made here. Pure.
+A live GPU's report always wins over the catalog, so most models of a real fleet come from here. Pure.
 """
 
 import hashlib
@@ -16,15 +16,15 @@ def model_from_report(report: GpuReport) -> GpuModel:
     """
     The model that a live GPU describes. Equal facts give equal models, whichever GPU reports them.
 
-    The key is the catalog's when the report says exactly what the catalog says; else it carries a digest of the facts,
-    so that two drivers that size profiles differently are never taken for one model. A GPU without MIG gives a model
-    without profiles. Placements that lie outside any GPU (no size, a negative start) are left out.
+    The key is the catalog's when the report equals the catalog's facts; else it contains a digest of the facts, so that
+    two drivers that size profiles differently never count as one model. A GPU without MIG gives a model without
+    profiles. Placements outside any GPU (no size, a negative start) are left out.
     """
     sizes = (report.memory_mib, report.multiprocessors, report.memory_slices, report.compute_slices)
     return model_of_facts(report.model, sizes, report.profiles)
 
 
-@lru_cache(maxsize=256)  # each GPU of a node is shown again and again; of more models than that there are none
+@lru_cache(maxsize=256)  # more models than any fleet has; each report is converted many times
 def model_of_facts(name: str, sizes: tuple[int, int, int, int], reported: tuple[ProfileReport, ...]) -> GpuModel:
     """As `model_from_report`; `sizes` are MiB, SMs, memory slices and compute slices."""
     memory_mib, multiprocessors, memory_slices, compute_slices = sizes
@@ -56,9 +56,9 @@ def model_of_facts(name: str, sizes: tuple[int, int, int, int], reported: tuple[
     )
 
 
-@lru_cache(maxsize=256)  # of more models than that no process simulates GPUs; each of them is read again and again
+@lru_cache(maxsize=256)  # more models than any simulation has
 def profile_reports(model: GpuModel) -> tuple[ProfileReport, ...]:
-    """What a GPU of this model reports of its profiles."""
+    """The profiles that a GPU of this model reports."""
     return tuple(
         ProfileReport(
             name=profile.name,
@@ -93,6 +93,6 @@ def _profile(report: ProfileReport) -> Profile:
 
 
 def _facts(model: GpuModel) -> tuple[object, ...]:
-    """What makes two models one: everything but names and the enum, which a report does not carry."""
+    """What identifies a model: everything but names and the NVML enum, which a report lacks."""
     sizes = (model.memory_mib, model.multiprocessors, model.memory_slices, model.compute_slices)
     return sizes, profile_reports(model)

@@ -1,8 +1,8 @@
 """
-Names of things, each with its own type so that a node name is never passed where a request id belongs.
+Types of ids, so that a node name is never passed where a request id belongs.
 
-Ids of requests and allocations become tokens of NATS subjects, so this module also says what a token may hold. Whoever
-decodes a message holds it to that: a name that fits into no subject would end the reader that answers it.
+Ids of requests and allocations become tokens of NATS subjects, so this module also defines valid tokens. Decoders check
+ids against it: an id that fits no subject would crash the reader that answers it.
 """
 
 import re
@@ -21,36 +21,36 @@ GpuUuid = NewType("GpuUuid", str)
 RequestId = NewType("RequestId", Annotated[str, _NAME])
 """The pod's UID (cluster), the UID kept for a manifest (folder), or random (`sluice run`)."""
 AllocationId = NewType("AllocationId", Annotated[str, _NAME])
-"""`<request>_<run of the deciding process>_<n>`: never used twice, so a word about one is never about another."""
+"""`<request>_<run of the deciding process>_<n>`: never used twice, so messages about two allocations never mix."""
 HomeId = NewType("HomeId", str)
-"""One making of one home of shares on a node: names its MPS daemon's directories, and is never used twice."""
+"""One instantiation of a shared device on a node: names its MPS daemon's directories, never used twice."""
 SourceName = NewType("SourceName", Annotated[str, _NAME_OR_NONE])
-"""Who asks: one pod-watcher, one manifest folder, one `sluice run`."""
+"""A source of requests: one pod-watcher, one manifest folder, one `sluice run`."""
 RunId = NewType("RunId", str)
-"""One life of one process. A restarted process has another."""
+"""One run of one process. A restarted process has another."""
 OperationId = NewType("OperationId", str)
 """One guarded write, the same over all its attempts (PROTOCOL W3 compares these)."""
 Incarnation = NewType("Incarnation", str)
 """One life of the broker's data: the first sequence of the BOOK stream. A wiped broker begins another."""
 
 _DIGITS_MAX = 18
-"""Of the number of a write: more than any process makes."""
+"""Digits of a write's number: more than any process needs."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,253}")
 
 
 def operation_id(run: RunId, number: int) -> OperationId:
-    """The id of the `number`th write of one process: later ones have higher numbers."""
+    """The id of the `number`-th write of one process; later ones have higher numbers."""
     return OperationId(f"{run}-{number}")
 
 
 def operation_parts(operation: OperationId) -> tuple[RunId, int]:
-    """Which process wrote, and the number of that write; -1 where `operation` names none."""
+    """The process that wrote, and the number of that write; -1 where `operation` has none."""
     run, _, number = operation.rpartition("-")
     return RunId(run), int(number) if number.isascii() and number.isdecimal() and len(number) <= _DIGITS_MAX else -1
 
 
 def is_token(text: str) -> bool:
-    """Whether `text` can stand as one token of a subject: letters, digits, `-` and `_`, at most 253 of them."""
+    """Whether `text` is a valid subject token: letters, digits, `-` and `_`, at most 253 of them."""
     return _TOKEN.fullmatch(text) is not None
 
 
@@ -60,5 +60,5 @@ def allocation_id(request: RequestId, run: RunId, number: int) -> AllocationId:
 
 
 def request_named(allocation: AllocationId) -> RequestId:
-    """The request that an allocation's id names. A run's id has no `_` of its own."""
+    """The request in an allocation's id. A run's id contains no `_`."""
     return RequestId(allocation.rsplit("_", 2)[0])

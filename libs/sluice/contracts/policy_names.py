@@ -1,7 +1,7 @@
 """
-The names by which a person says how to choose among nodes and among GPUs.
+Names of node and GPU policies, and how they combine.
 
-Only the names and how they may be put together; what each one does is the allocator's business.
+What each one does is in the allocator.
 """
 
 import difflib
@@ -9,13 +9,13 @@ import difflib
 from sluice.contracts.reasons import shorten
 
 BOTH_LEVELS = ("first-fit", "compact-first", "low-load-first", "node-compact-gpu-low-load")
-"""Said of nodes or of GPUs alone, these hold for both."""
+"""Set for nodes or for GPUs alone, these apply to both."""
 NODE_POLICIES = ("fragmentation", "binpack", "spread", *BOTH_LEVELS)
 """How to choose among nodes."""
 GPU_POLICIES = (*NODE_POLICIES, "topology-aware", "mutex", "numa")
 """How to choose among the GPUs of a node."""
 CHAINABLE = ("binpack", "spread", "numa", "mutex", "topology-aware")
-"""GPU policies that may be put in a row: `numa,binpack`, `mutex,spread`. Each at most once."""
+"""GPU policies that may be chained: `numa,binpack`, `mutex,spread`. Each at most once."""
 
 
 def links_of(gpu_policy: str) -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def links_of(gpu_policy: str) -> tuple[str, ...]:
 
 
 def invalid_node_policy_reason(node_policy: str) -> str | None:
-    """Why this is no way to choose among nodes; None when it is one. Empty is one: the pool's own."""
+    """Why this is not a node policy; None when it is one. Empty is valid: the pool's own."""
     if not node_policy or node_policy in NODE_POLICIES:
         return None
     if node_policy in GPU_POLICIES:
@@ -33,7 +33,7 @@ def invalid_node_policy_reason(node_policy: str) -> str | None:
 
 
 def invalid_gpu_policy_reason(gpu_policy: str) -> str | None:
-    """Why this is no way to choose among GPUs, alone or in a chain; None when it is one. Empty is one: the pool's."""
+    """Why this is not a GPU policy or a chain of them; None when it is. Empty is valid: the pool's own."""
     links = links_of(gpu_policy)
     for link in links:
         if link not in GPU_POLICIES:
@@ -42,10 +42,10 @@ def invalid_gpu_policy_reason(gpu_policy: str) -> str | None:
         return None
     alone = next((link for link in links if link not in CHAINABLE), None)
     if alone is not None:
-        return f"{alone} stands alone; a chain is made of {', '.join(CHAINABLE)}"
+        return f"{alone} cannot be chained; a chain is made of {', '.join(CHAINABLE)}"
     twice = next((link for link in links if links.count(link) > 1), None)
     if twice is not None:
-        return f"{twice} is said twice"
+        return f"{twice} is listed twice"
     if "binpack" in links and "spread" in links:
         return "binpack and spread are opposites; one of them"
     return None

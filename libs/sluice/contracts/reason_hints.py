@@ -1,8 +1,8 @@
 """
-What would help a request that waits, for each reason: one sentence that a person can act on.
+For each reason to wait, one sentence on what would help.
 
-Whoever shows a reason to people shows this beside it. Nothing is decided here, and nothing is known of one request:
-its numbers are in the message (`Pending`).
+Shown beside the reason wherever people see it. The sentences are general; the numbers of one request are in its message
+(`Pending`).
 """
 
 from collections.abc import Sequence
@@ -89,15 +89,15 @@ HINTS = {
     ),
     WaitReason.GROUP_INCOMPLETE: "It starts when as many pods have asked as sluice.dev/group-size says.",
     WaitReason.GROUP_NOT_FIT: "It starts when all pods of the group fit at once; fewer or smaller ones may start now.",
-    WaitReason.PLACE_BEING_FREED: "It starts when those who still have the place have left it.",
-    WaitReason.PLACE_PROMISED: "It starts when pods whose turn is before have their places, or when others end.",
-    WaitReason.QUEUE_FULL: "It gets its turn when others that wait have left; nothing has to be done.",
+    WaitReason.PLACE_BEING_FREED: "It starts when the pods that still hold the place have left it.",
+    WaitReason.PLACE_PROMISED: "It starts when the pods ahead of it have their places, or when others end.",
+    WaitReason.QUEUE_FULL: "It gets its turn when other waiting pods have left the queue; nothing has to be done.",
 }
-"""For every reason. What starts a pod by itself comes before what its owner can do."""
+"""One per reason. What happens by itself comes before what the pod's owner can do."""
 
 
-LATER = "A newer version of Sluice says this word; its page of reasons has what would help."
-"""Of a reason that this version does not know yet."""
+LATER = "This reason is from a newer version of Sluice; see its page of reasons for what helps."
+"""For a reason that this version does not know yet."""
 
 _WHATEVER_IS_FREE = frozenset(
     {
@@ -110,14 +110,14 @@ _WHATEVER_IS_FREE = frozenset(
         WaitReason.GPU_NOT_IN_LAYOUT,
     }
 )
-"""Reasons whose remedy is right also where nothing can ever fit."""
+"""Reasons whose hint is right also where nothing can ever fit."""
 
 
 def hint_for(reasons: Sequence[ReasonCount]) -> str:
     """
     What would help with the first of `reasons`; empty when there are none.
 
-    That nothing can ever fit is followed by why (`explain` puts it so), and that is what can be mended.
+    "Nothing can ever fit" is followed by its cause (`explain` orders them so), and the cause has the hint.
     """
     if not reasons:
         return ""

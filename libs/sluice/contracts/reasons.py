@@ -1,9 +1,9 @@
 """
 Why a request is refused or waits, as data.
 
-A refusal is for what is wrong in itself, whatever there may be: syntax, contradictions, a name that no profile can
-have, more than the configured limits allow. Everything else waits, with reasons, also what nothing that is known now
-could serve: tomorrow's node may. The reason is one word for machines, the message one sentence for people.
+A refusal is for a request that is invalid on any fleet: syntax, contradictions, a profile name that cannot exist, more
+than the configured limits. Everything else waits with reasons, even if no known node could serve it: a node that joins
+later may. The reason is a code for machines, the message a sentence for people.
 """
 
 import re
@@ -14,10 +14,10 @@ import msgspec
 
 class _Reason(StrEnum):
     """
-    Reasons, to which a later version may add some.
+    Reason codes; a later version may add some.
 
-    A reader that does not know a reason still shows its word and passes on the sentence beside it: without this it
-    would set aside the whole answer, and people would be told nothing while versions are mixed.
+    A reader that does not know a code still shows it and passes on the sentence beside it. Otherwise it would set aside
+    the whole answer, and people would see no reason while versions are mixed.
     """
 
     @classmethod
@@ -51,7 +51,7 @@ class RefusalReason(_Reason):
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One clear refusal: which `field` holds which `value`, and what would be right (`allowed`).
+    One refusal: which `field` holds which `value`, and what is `allowed`.
 
     `field` is spelled as the person wrote it (an annotation key, a path in a manifest).
     """
@@ -70,7 +70,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitReason(_Reason):
-    """Why a request waits. Each also names the word that people already search for (`KNOWN_AS`)."""
+    """Why a request waits. Each also names the term that people search for (`KNOWN_AS`)."""
 
     NO_NODE_CAN_FIT = "NoNodeCanFit"
     NO_NODES = "NoNodes"
@@ -143,7 +143,7 @@ KNOWN_AS = {
     WaitReason.TOO_FEW_GPUS_ON_NODE: "AllocatedCardsInsufficientRequest",
     WaitReason.QUOTA_EXCEEDED: "ResourceQuotaNotFit",
 }
-"""The word that users of other schedulers of this field know for the same thing."""
+"""The term for the same reason in other schedulers."""
 
 
 class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,10 +154,10 @@ class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
     of: str
     """A GPU model, or `nodes`."""
     on: str = ""
-    """The node class, where the fleet has several."""
+    """The class of their nodes, where the fleet has several; empty for all."""
     known_as: str = ""
 
 
 def shorten(text: str, limit: int = 120) -> str:
-    """At most `limit` characters of an outside text, with its real length said when it is cut."""
+    """At most `limit` characters of an outside text, with its real length when it is cut."""
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"

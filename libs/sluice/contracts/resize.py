@@ -1,10 +1,8 @@
 """
-What a share counts while its size is being changed: one rule for whoever decides, whoever carries it out, and whoever
-shows it.
+What a share counts while it is resized: one rule for the allocator, the agent and everything that shows it.
 
-A share that is made smaller is had whole until its agent says that nothing of it is used any more; one that is made
-larger is booked before anybody may use it. So in between it counts as the larger of both, in every dimension
-(PROTOCOL §4). It knows no ledger and no homes; it only compares.
+A share being shrunk keeps its size until its agent confirms that nothing more is used; one being enlarged is booked
+before it may use more. Meanwhile it counts as the larger of both in every dimension (PROTOCOL §4).
 """
 
 from collections.abc import Sequence
@@ -27,7 +25,7 @@ Devices = tuple[DeviceGrant, ...]
 
 
 def same_places(one: Sequence[DeviceGrant], other: Sequence[DeviceGrant]) -> bool:
-    """Whether both are the same devices of the same tenant, however large the shares: places never move."""
+    """Whether both are the same devices of the same tenant, whatever the size of the shares: places never move."""
     return [_place(device) for device in one] == [_place(device) for device in other]
 
 
@@ -49,18 +47,18 @@ def min_sizes(one: Sequence[DeviceGrant], other: Sequence[DeviceGrant]) -> Devic
 
 def uses_more(one: Share, other: Share) -> bool:
     """
-    Whether processes that were told of one share may use more than those that are told of the other.
+    Whether processes configured for one share may use more than those configured for the other.
 
-    Of a device, that is: time quotas are counted at admission, and nothing of them stays with a process.
+    Concerns the device only: time quotas are counted at admission, and processes keep nothing of them.
     """
     return one.memory_mib > other.memory_mib or _width(one) > _width(other)
 
 
 def is_resize_done(grant: Grant, slice_: SliceMessage | None) -> bool:
     """
-    Whether an agent has said of a slice that nothing larger than granted is used any more.
+    Whether an agent has confirmed that a slice uses nothing larger than granted.
 
-    A slice that ails may have become as small before, and its place in the home may have been given to others since.
+    A degraded slice may have shrunk before, and its room on the shared device may belong to others since.
     """
     if not isinstance(slice_, (SliceReady, SliceFailed, SliceDegraded)):
         return False
@@ -68,7 +66,7 @@ def is_resize_done(grant: Grant, slice_: SliceMessage | None) -> bool:
 
 
 def counted_booking(entry: Grant | Revoke, slice_: SliceMessage | None) -> Booking:
-    """What an entry of the ledger counts: its booking, or more while an adjustment is not `is_resize_done`."""
+    """What a ledger entry counts: its booking, or more while a resize is not `is_resize_done`."""
     if isinstance(entry, Revoke) or not entry.counts or is_resize_done(entry, slice_):
         return entry.booking
     return replace(entry.booking, devices=entry.counts)
@@ -101,5 +99,5 @@ def _smaller(one: Share, other: Share) -> Share:
 
 
 def _width(share: Share) -> int:
-    """In percent of the GPU's SMs; a share without a bound may use every one, which is more than any bound."""
+    """In percent of the GPU's SMs; a share without a bound may use all, which is more than any bound."""
     return share.sm_partition or 101

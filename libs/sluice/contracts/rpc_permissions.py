@@ -1,12 +1,12 @@
 """
-Who may call which gRPC method: the names in certificates, and one table of rights.
+Which caller may use which gRPC method: the names in certificates, and one table of rights.
 
-A certificate says who its owner is by a DNS name in its subject alternative names: `inventory.sluice.internal` is the
+A certificate identifies its owner by a DNS name in its subject alternative names: `inventory.sluice.internal` is the
 inventory, `gpu-1.node.sluice.internal` the agent of node `gpu-1`. DNS names and not URIs, because a TLS client checks a
-server's DNS name by itself, inside the handshake (RFC 6125); a URI would have to be compared after the connection is
-made. `internal` is nobody's public domain (ICANN resolution 2024.07.29.06), and only our own authority is trusted.
+server's DNS name itself, inside the handshake (RFC 6125); a URI would have to be compared after connecting. `internal`
+is reserved for private use (ICANN resolution 2024.07.29.06), and only our own authority is trusted.
 
-Allow-lists only. It reads no certificate: the names come from whoever checked one.
+Allow-lists only. The caller passes the names of a verified certificate.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ _NODE_SUFFIX = f".node.{DOMAIN}"
 
 
 class Caller(StrEnum):
-    """Who has a certificate, agents aside: those have one for each node, and call nobody."""
+    """Owners of a certificate, except agents: those have one per node, and make no calls."""
 
     ALLOCATOR = "allocator"
     INVENTORY = "inventory"
@@ -29,11 +29,11 @@ class Caller(StrEnum):
     OPERATOR = "operator"
     """A person's own program."""
     WEB = "web"
-    """The page: whoever takes it over may look at what slices are used for, and no more."""
+    """The web page: an attacker who takes it over can read the usage of slices, and no more."""
 
 
 def dns_name(caller: Caller) -> str:
-    """The DNS name in this one's certificate."""
+    """The DNS name in this caller's certificate."""
     return f"{caller.value}.{DOMAIN}"
 
 
@@ -50,7 +50,7 @@ ALLOWED_CALLERS: Mapping[str, frozenset[Caller]] = MappingProxyType(
         "/sluice.v1.AgentService/GetInventory": _PEOPLE | {Caller.INVENTORY},
         "/sluice.v1.AgentService/GetHealth": _PEOPLE | {Caller.INVENTORY},
         "/sluice.v1.AgentService/GetUsage": _PEOPLE | {Caller.WEB},
-        # Only on the node itself, over a socket that its owner alone can open: nobody over the network.
+        # Only on the node itself, over a socket that only its owner can open; never over the network.
         "/sluice.v1.NodeControlService/ReleaseQuarantine": frozenset(),
         "/sluice.v1.InventoryService/ListGpus": _PEOPLE,
         "/sluice.v1.InventoryService/GetAllocationMap": _PEOPLE,
@@ -62,13 +62,13 @@ ALLOWED_CALLERS: Mapping[str, frozenset[Caller]] = MappingProxyType(
         "/grpc.health.v1.Health/Check": _EVERYONE,
     }
 )
-"""Who may call a method over TLS. What is not here nobody may."""
+"""The callers allowed per method over TLS. Methods that are not listed are denied."""
 
 _CALLERS = {dns_name(caller): caller for caller in Caller}
 
 
 def deny_reason(names: Iterable[str], method: str) -> str:
-    """Why the owner of a certificate with these DNS names may not call `method`, in a sentence; empty when he may."""
+    """Why the owner of a certificate with these DNS names may not call `method`, in a sentence; empty when allowed."""
     said = tuple(names)
     allowed = ALLOWED_CALLERS.get(method, frozenset())
     if allowed & {_CALLERS[name] for name in said if name in _CALLERS}:

@@ -1,8 +1,8 @@
 """
-What slices are used for, as an agent tells who asks it.
+Usage of slices, as an agent answers it.
 
-It is not on the bus: it changes with every look, nothing is decided from it, and whoever wants it asks the agent (ADR
-0041). Not to be taken for `sluice.contracts.quotas.usage`, which is what slices count against quotas.
+It is not on the bus: it changes with every measurement, nothing is decided from it, and clients ask the agent (ADR
+0041). Not to be confused with `sluice.contracts.quotas.usage`, which is what slices count against quotas.
 """
 
 import msgspec
@@ -12,7 +12,7 @@ from sluice.contracts.messages import Mode
 
 
 class SliceUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of one slice that is ready. None is what the driver does not tell, never zero."""
+    """One device of one ready slice. None is unknown to the driver, never zero."""
 
     allocation: AllocationId
     request: RequestId
@@ -26,25 +26,25 @@ class SliceUsage(msgspec.Struct, frozen=True, kw_only=True):
     """None for a whole GPU."""
     mode: Mode
     memory_mib: int
-    """That it may use."""
+    """The memory it may use."""
     memory_used_mib: int | None = None
     busy_percent: float | None = None
-    """Of the time in which a kernel of it ran."""
+    """Of the time in which one of its kernels ran."""
     sm_percent: float | None = None
     """Of the device's SMs that were busy, on average."""
     memory_busy_percent: float | None = None
     """Of the time (or of the bandwidth, with GPM) in which its memory was read or written."""
     processes: int = 0
     watched_s: float = 0.0
-    """For how long this agent has looked at it."""
+    """For how long this agent has watched it."""
     age_s: float | None = None
-    """Of these numbers; None when it was not looked at yet."""
+    """Of these numbers; None before the first measurement."""
     idle_s: float | None = None
-    """For how long nothing was seen of it; None when it is used, or nobody can tell."""
+    """For how long it has been idle; None when it is used, or when that is unknown."""
 
 
 class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """All slices of one node that are ready, and how often they are looked at (0: never)."""
+    """All ready slices of one node, and how often they are measured (0: never)."""
 
     node: NodeName
     every_s: float

@@ -1,9 +1,9 @@
 """
-What tickets are called: names that are never used twice, may stand in a pod's annotation, and tell whose they are.
+Names of tickets: never used twice, valid in a pod's annotation, and derived from their allocation.
 
-A kubelet mounts the directory that an annotation names, so a name is a-z, 0-9 and '-' only, and short. Allocations may
-hold more than that, and may begin alike, so a digest stands for them: after a loss of the journal a ticket must be
-found by its allocation, and never by another one's.
+A kubelet mounts the directory that an annotation names, so a name is short and of a-z, 0-9 and '-' only. Allocation ids
+allow more characters and may share a prefix, so a digest stands for them: after a lost journal a ticket must be found
+by its allocation, and never by another one's.
 """
 
 from functools import lru_cache
@@ -12,9 +12,9 @@ from hashlib import sha256
 from sluice.contracts.ids import AllocationId, RunId
 
 _REMEMBERED = 1024
-"""More than a node has slices: each step of a slice asks for the name that its ticket would have."""
+"""Cache size, more than a node has slices: each step of a slice computes its ticket's name."""
 _DIGITS = 24
-"""Hexadecimal, 96 bits: nobody can make two allocations that share them."""
+"""Hexadecimal, 96 bits: collisions cannot be constructed."""
 
 
 def ticket_name(allocation: AllocationId, run: RunId, number: int) -> str:
@@ -23,7 +23,7 @@ def ticket_name(allocation: AllocationId, run: RunId, number: int) -> str:
 
 
 def is_ticket_of(ticket: str, allocation: AllocationId) -> bool:
-    """Whether a ticket was made for this allocation, by whatever run."""
+    """Whether a ticket was made for this allocation, by any run."""
     return ticket.startswith(_begins(allocation))
 
 

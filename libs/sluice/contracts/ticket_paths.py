@@ -1,10 +1,10 @@
 """
-Which directory of its pod's volume a container mounts, and where it finds its MPS daemon in there.
+Which directory of its pod's volume a container mounts, and where it finds its MPS daemon there.
 
-The node agent makes these directories, and who annotates the pod names them: both must say the same. A kubelet binds
-the one directory that a container mounts, and nothing that is mounted below it (kubernetes/kubernetes,
+The node agent creates these directories and the pod-watcher annotates them on the pod; both use this module. A kubelet
+binds the one directory that a container mounts, and nothing mounted below it (kubernetes/kubernetes,
 pkg/volume/util/subpath/subpath_linux.go, doBindSubPath: option `bind`, not `rbind`). So a container with a share mounts
-a directory of its own, which is its daemon's home itself, and not one with a mount somewhere inside.
+its daemon's own directory, not one with a mount inside.
 """
 
 from hashlib import sha256
@@ -14,40 +14,40 @@ from sluice.contracts.kube.names import MOUNT_PATH
 from sluice.contracts.messages import ContainerDevices
 
 SHARE_PREFIX = "mps-"
-"""Begins the names of directories for containers with a share. No ticket's own name begins like this."""
+"""Prefix of directories for containers with a share. No ticket's name begins like this."""
 PIPE, LOG = "pipe", "log"
-"""In the directory of a container with a share: its daemon's sockets, and its daemon's logs."""
+"""In the directory of a container with a share: its daemon's sockets and logs."""
 QUOTA = "quota"
-"""Beside them, where the time is enforced: sockets of its scheduler, each under a name that nobody can guess."""
+"""Beside them, where time quotas are enforced: the scheduler's sockets, each under an unguessable name."""
 QUOTA_LIBRARY = "libsluice-quota.so"
-"""In there: the client library that is preloaded."""
+"""In there: the preloaded client library."""
 _SOCKET_DIGITS = 24
 """Hexadecimal, 96 bits. With the path in the container it is far below a socket's 107 bytes (unix(7))."""
 
 
 def ticket_of(ticket: str, container: ContainerDevices) -> str:
-    """The directory that `container` mounts of a slice with this ticket: the value of its granted ticket."""
+    """The directory of a slice with this ticket that `container` mounts: the value of its granted ticket."""
     return f"{SHARE_PREFIX}{ticket}-{container.container}" if container.mps_pipe_directory else ticket
 
 
 def pipe_directory_in(container: ContainerDevices) -> str:
-    """Where `container` itself sees its daemon's sockets: its granted pipe directory. Empty without a share."""
+    """Where `container` sees its daemon's sockets: its granted pipe directory. Empty without a share."""
     return f"{MOUNT_PATH}/{PIPE}" if container.mps_pipe_directory else ""
 
 
 def quota_socket_name(allocation: AllocationId, container: str) -> str:
-    """The file name of a container's socket: the same for as long as the allocation lives, whatever its tickets are."""
+    """The file name of a container's socket: constant while the allocation lives, whatever its tickets are."""
     return f"{sha256(f'{allocation}/{container}'.encode()).hexdigest()[:_SOCKET_DIGITS]}.sock"
 
 
 def quota_socket_in(container: ContainerDevices) -> str:
-    """Where `container` itself sees the socket of its time quota. Empty where nothing enforces one."""
+    """Where `container` sees the socket of its time quota. Empty where none is enforced."""
     name = container.quota_socket.rpartition("/")[2]
     return f"{MOUNT_PATH}/{QUOTA}/{name}" if name else ""
 
 
 def quota_library_in(container: ContainerDevices) -> str:
-    """Where `container` itself sees the client library. Empty where nothing enforces a time quota."""
+    """Where `container` sees the client library. Empty where no time quota is enforced."""
     return f"{MOUNT_PATH}/{QUOTA}/{QUOTA_LIBRARY}" if container.quota_socket else ""
 
 

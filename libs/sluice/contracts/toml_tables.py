@@ -1,7 +1,7 @@
 """
-Files that people write, as tables read strictly: every mistake names file, key, value and cure.
+Read TOML files that people write, strictly: every error names file, key, value and cure.
 
-Takes text or what a parser made of it, never a path; what the keys mean is the business of whoever reads the table.
+Takes text or parsed TOML, never a path; the caller knows what the keys mean.
 """
 
 import re
@@ -16,20 +16,20 @@ TOML_BYTES_MAX = 4 * 1024 * 1024
 """Of one document: a fleet of 20,000 nodes, each written out. Python's parser reads some MB a second."""
 PATH_PARTS_MAX = 32
 """
-Names that dots join in one key. Nothing of ours has more than four, and the parser keeps every beginning of a path: a
-key of 20,000 parts takes it 1.5 GiB.
+Parts of a dotted key. Ours have at most four, and the parser keeps every prefix of a path: a key of 20,000 parts takes
+it 1.5 GiB.
 """
 SHOWN_MAX = 300
-"""Characters of a key, and of a parser's complaint, that are told."""
+"""Characters of a key, and of a parser's error, that are shown."""
 _NAME = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _LONG_PATH = re.compile(rf"(?<![\w-]){_NAME}(?:[ \t]*+\.[ \t]*+{_NAME}){{{PATH_PARTS_MAX}}}")
 
 
 class TableError(ValueError):
-    """One mistake in a file: `origin`, the `field` at fault, its `value` as written, and what would be right."""
+    """One mistake in a file: `origin`, the `field` at fault, its `value` as written, and what is allowed."""
 
     def __init__(self, origin: str, at: str, value: object, message: str) -> None:
-        """Keep the parts, and say them in one sentence."""
+        """Keep the parts, and put them in one sentence."""
         self.origin = origin
         self.field = at
         self.value = shorten(toml_text_of(value))
@@ -39,7 +39,7 @@ class TableError(ValueError):
 
 
 def toml_text_of(value: object) -> str:
-    """A value as it stands in TOML, near enough for a person to find it."""
+    """A value as TOML shows it, near enough for a person to find it."""
     if value is None:
         return "(not given)"
     if isinstance(value, str):
@@ -48,14 +48,14 @@ def toml_text_of(value: object) -> str:
         return str(value).lower()
     try:
         return repr(value)
-    except ValueError:  # a number like 0xfff..., whose digits Python does not count out
+    except ValueError:  # a number like 0xfff..., which Python refuses to print
         return "(a number of thousands of digits)"
     except RecursionError:
         return "(nested too deeply)"
 
 
 def read_toml(text: str, *, origin: str, error: type[TableError] = TableError) -> "Table":
-    """The whole document as a table; `origin` is what errors call it, `error` what they are. Raises `error`."""
+    """The whole document as a table; errors name `origin` and are of type `error`. Raises `error`."""
     try:
         return Table(origin, "", parse_toml(text), error)
     except ValueError as wrong:
@@ -63,12 +63,12 @@ def read_toml(text: str, *, origin: str, error: type[TableError] = TableError) -
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """A TOML document, in bounded time and memory. Raises ValueError: what it is instead, as the end of a sentence."""
+    """A TOML document, in bounded time and memory. Raises ValueError whose text ends the sentence "it is ..."."""
     if len(text) > TOML_BYTES_MAX:
         raise ValueError(f"larger than {TOML_BYTES_MAX} bytes")
     if long_path := _LONG_PATH.search(text):
         line = text.count("\n", 0, long_path.start()) + 1
-        raise ValueError(f"not TOML of ours: dots join more than {PATH_PARTS_MAX} names in line {line}")
+        raise ValueError(f"not accepted: dots join more than {PATH_PARTS_MAX} names in line {line}")
     try:
         return tomllib.loads(text)
     except ValueError as wrong:  # TOMLDecodeError, and Python's own limit on the digits of a number
@@ -79,7 +79,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of a file, where it is, and typed ways to take its values or complain about them (by `error`)."""
+    """One table of a file, its path, and typed ways to take its values or reject them (with `error`)."""
 
     origin: str
     path: str
@@ -87,15 +87,15 @@ class Table:
     error: type[TableError] = TableError
 
     def at(self, key: str) -> str:
-        """Where a key of this table is in the file."""
+        """The path of a key of this table in the file."""
         return f"{self.path}.{key}" if self.path else key
 
     def called(self, path: str) -> "Table":
-        """The same table under a path that a person finds more easily."""
+        """The same table under a path that is easier to find."""
         return Table(self.origin, path, self.values, self.error)
 
     def wrong(self, key: str, message: str) -> TableError:
-        """The error that says what is wrong with the value of a key."""
+        """The error for the value of a key."""
         return self.error(self.origin, self.at(key), self.values.get(key), message)
 
     def only(self, known: tuple[str, ...]) -> None:
@@ -105,14 +105,14 @@ class Table:
                 raise self.wrong(key, f"unknown key; known here: {', '.join(known)}")
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A text that is not empty; `default` where the key is not given."""
+        """A non-empty text; `default` where the key is missing."""
         value = self.values.get(key, default)
         if not isinstance(value, str) or not value:
             raise self.wrong(key, "must be a text")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts that are not empty; () where the key is not given."""
+        """A list of non-empty texts; () where the key is missing."""
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
             raise self.wrong(key, "must be a list of texts")
@@ -140,14 +140,14 @@ class Table:
         return value
 
     def table(self, key: str) -> "Table":
-        """A table within this one; an empty one where the key is not given."""
+        """A table within this one; an empty one where the key is missing."""
         value = self.values.get(key, {})
         if not isinstance(value, dict):
             raise self.wrong(key, "must be a table")
         return Table(self.origin, self.at(key), value, self.error)
 
     def tables(self, key: str) -> list["Table"]:
-        """A list of tables, counted from 1 in what errors say; empty where the key is not given."""
+        """A list of tables, counted from 1 in errors; empty where the key is missing."""
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.wrong(key, "must be a list of tables")

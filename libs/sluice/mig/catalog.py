@@ -1,9 +1,8 @@
 """
-The GPU models that are known without asking a GPU. Serves the simulator, tests, documentation and refusals.
+GPU models known without asking a GPU, for the simulator, tests, documentation and refusals.
 
 A live GPU's own report always wins: sizes, and even profile names, depend on the driver. The facts and their public
-sources are in `catalog.toml`; this is the only module of the package that reads a file, and it reads only that one.
-Whether a part of a name means a model is `sluice.mig.model_names`'s business.
+sources are in `catalog.toml`, the only file that this package reads. `sluice.mig.model_names` matches parts of names.
 """
 
 import re
@@ -16,7 +15,7 @@ from sluice.mig.model import Engines, GpuModel, Placement, Profile
 
 _WORDS = re.compile(r"[a-z0-9]+")
 _BRANDS = ("nvidia", "tesla", "geforce")
-"""Words that some drivers put before a name, and others leave out."""
+"""Brand prefixes that some drivers leave out."""
 
 
 @lru_cache(maxsize=1)
@@ -28,23 +27,23 @@ def catalog() -> tuple[GpuModel, ...]:
 
 @lru_cache(maxsize=1)
 def mig_models() -> tuple[GpuModel, ...]:
-    """Every known model that can be cut into instances, in the order of the file."""
+    """Every known model with MIG, in the order of the file."""
     return tuple(model for model in catalog() if model.profiles)
 
 
 def find_model(name: str) -> GpuModel | None:
-    """The model known by this key, short name or (older) product name, with or without `NVIDIA `; or None."""
+    """The model with this key, short name or (older) product name, with or without `NVIDIA `; or None."""
     return next(iter(find_models(name)), None)
 
 
 def find_models(name: str) -> tuple[GpuModel, ...]:
-    """Every model that has this name, the one that it means first: early boards of a product have its name, too."""
+    """Every model with this name, the best match first: early boards of a product have its name, too."""
     return tuple(_by_name().get(normalized_name(name), ()))
 
 
 @lru_cache(maxsize=1)
 def _by_name() -> dict[str, dict[GpuModel, None]]:
-    """By every name; keys and products come before short names."""
+    """Models by every name; keys and products come before short names."""
     found: dict[str, dict[GpuModel, None]] = {}
     for names_of in (lambda model: (model.key, *model.product_names), lambda model: model.short_names):
         for model in catalog():
@@ -54,7 +53,7 @@ def _by_name() -> dict[str, dict[GpuModel, None]]:
 
 
 def normalized_name(name: str) -> str:
-    """A name as names are compared: small letters, blanks for whatever is neither letter nor digit, without brands."""
+    """A name for comparison: lower case, a blank for anything but letters and digits, without brands."""
     words = _WORDS.findall(name.casefold())
     while words and words[0] in _BRANDS:
         del words[0]

@@ -1,9 +1,9 @@
 """
-A layout that nobody may change, as a table: what can be had is what is there and nobody has.
+The transition table of a fixed layout: only existing instances that are free can be granted.
 
-It answers the same questions as the table of a model, so that whoever places need not know which of the two he asks. It
-must not rank across GPUs by anything but this: an instance that is there comes before one that would have to be made,
-for it can serve nothing else, and takes nothing from any larger request.
+It has the interface of a model's table, so placement treats both alike. Across GPUs it ranks one thing only: an
+existing instance comes before one that would have to be created, because it can serve nothing else and takes no room
+from larger requests.
 """
 
 from collections.abc import Iterable
@@ -18,14 +18,14 @@ class FixedLayoutTable(TransitionTable):
     """
     The states of one fixed layout of one model.
 
-    A state is the memory slices on which nothing can be had, as bits: those of instances that are taken, and those on
-    which there is no instance; and one bit more when anything at all is on the GPU, so that `empty` is the state of a
-    GPU on which nobody has anything, not even where an instance was. Spans of a layout do not overlap
-    (what overlaps could not be on one GPU); where a broken report says otherwise, either is taken with the other.
+    A state is a bit mask of the memory slices that cannot be granted: those of taken instances, and those without an
+    instance. One more bit is set when the GPU holds anything, so that `empty` means a GPU without a user, even outside
+    its instances. Spans of a layout do not overlap (overlapping instances could not exist on one GPU); where a broken
+    report says otherwise, taking one takes the other.
     """
 
     def __init__(self, model: GpuModel, layout: Layout) -> None:
-        """Of instances of profiles that the model has. Raises UnknownProfileError for any other."""
+        """For instances of profiles that the model has. Raises UnknownProfileError for any other."""
         super().__init__(model)
         self.layout = layout
         self._there = frozenset(layout)
@@ -38,11 +38,11 @@ class FixedLayoutTable(TransitionTable):
         self._in_use = 1 << model.memory_slices
 
     def has(self, profile: str) -> bool:
-        """Whether the layout has an instance of this profile, whoever has it."""
+        """Whether the layout has an instance of this profile, taken or free."""
         return any(instance.profile == profile for instance in self.layout)
 
     def state(self, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> State:
-        """The state when these are taken: each takes along whatever it overlaps, be it of the layout or not."""
+        """The state when these are taken: each takes along every instance it overlaps, of the layout or not."""
         taken = 0
         for mask in (*(instance.mask for instance in instances), *(span.mask for span in blocked)):
             taken |= mask
@@ -53,16 +53,16 @@ class FixedLayoutTable(TransitionTable):
         return State(state)
 
     def with_one_more(self, state: State, instance: Instance) -> State | None:
-        """The state when one more is taken; None when it is not there, or somebody has it."""
+        """The state when one more is taken; None when it does not exist or is taken already."""
         if instance not in self._there or state & instance.mask:
             return None
         return State(state | instance.mask | self._in_use)
 
     def release(self, state: State, instance: Instance) -> State:
         """
-        The state when `instance` is had by nobody any more. Raises ValueError when nobody had it.
+        The state after `instance` is released. Raises ValueError when it was not taken.
 
-        Exact where nothing is on the GPU but instances of the layout; else ask `state` anew.
+        Exact where the GPU holds only instances of the layout; else call `state` again.
         """
         if instance not in self._there or state & instance.mask != instance.mask:
             raise ValueError(f"{instance} is not taken in this layout")
@@ -70,7 +70,7 @@ class FixedLayoutTable(TransitionTable):
         return self.empty if after == self.empty else State(after | self._in_use)
 
     def _rank(self, state: State, profile_name: str) -> tuple[PlacementChoice, ...]:
-        """Where most of the layout is taken already, first; the highest start, first."""
+        """The fullest layout first, then the highest start."""
         free = self.free_slices(state)
         found = [
             PlacementChoice(each.start, each.size, State(state | each.mask | self._in_use), (0, free, 0, -each.start))

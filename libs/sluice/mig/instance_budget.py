@@ -1,9 +1,8 @@
 """
-What an instance uses up besides its span: compute slices, engines, and its profile's own maximum number.
+What an instance uses besides its span: compute slices, engines, and its profile's maximum number.
 
-One generic rule for every model: each of these is a count with a budget. On most models only one of them can ever bind
-(an engine, through `+me`); `scarce_budget_of` finds which, so that layouts that differ in nothing that matters count as
-one.
+One generic rule for every model: each of these is a count with a budget. On most models only one can ever bind (an
+engine, through `+me`); `scarce_budget_of` finds which, so that layouts with equal futures count as one.
 """
 
 from collections.abc import Sequence
@@ -16,9 +15,9 @@ from sluice.mig.model import GpuModel
 @dataclass(frozen=True, slots=True)
 class InstanceBudget:
     """
-    Counted things of one model. `budget[n]` is how much there is of the n-th, `use[profile][n]` what one takes.
+    Counted resources of one model. `budget[n]` is the total of the n-th, `use[profile][n]` what one instance takes.
 
-    `names[n]` says to a person what the n-th is.
+    `names[n]` names the n-th for people.
     """
 
     names: tuple[str, ...]
@@ -26,7 +25,7 @@ class InstanceBudget:
     use: dict[str, tuple[int, ...]]
 
     def only(self, kept: Sequence[int]) -> "InstanceBudget":
-        """The same with only the things at these positions."""
+        """The same with only the resources at these positions."""
         return InstanceBudget(
             tuple(self.names[at] for at in kept),
             tuple(self.budget[at] for at in kept),
@@ -36,7 +35,7 @@ class InstanceBudget:
 
 @lru_cache(maxsize=256)
 def budget_of(model: GpuModel) -> InstanceBudget:
-    """Everything that is counted on a model. The order is that in which `scarce_budget_of` would rather do without."""
+    """Every counted resource of a model. `scarce_budget_of` drops the first ones first."""
     profiles = model.profiles
     if not profiles:
         return InstanceBudget((), (), {})
@@ -56,9 +55,9 @@ def budget_of(model: GpuModel) -> InstanceBudget:
 @lru_cache(maxsize=256)
 def scarce_budget_of(model: GpuModel) -> InstanceBudget:
     """
-    Only the things that can forbid an instance whose span is free.
+    Only the resources that can forbid an instance whose span is free.
 
-    Whatever else is counted is never exceeded by a layout that keeps within these.
+    A layout within these never exceeds any of the others.
     """
     full = budget_of(model)
     kept = [at for at in range(len(full.budget)) if _most_used(model, full, at, ()) > full.budget[at]]
@@ -71,7 +70,7 @@ def scarce_budget_of(model: GpuModel) -> InstanceBudget:
 
 def _most_used(model: GpuModel, resources: InstanceBudget, at: int, limits: Sequence[int]) -> int:
     """
-    How much of the thing at `at` any layout can use that keeps within the budgets of `limits` only.
+    The most of resource `at` that any layout within the budgets of `limits` can use.
 
     Walks the memory slices from left to right. A layout is the sequence of its placements; of those that end at the
     same slice and have used the same of `limits`, only the one that used most of `at` matters.

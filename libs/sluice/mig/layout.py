@@ -1,10 +1,10 @@
 """
 Layouts: the instances on one GPU, whether they may exist together, and how many more of each profile fit.
 
-One rule for all models (NVIDIA MIG user guide; the counts are those of nvidia-smi -lgip): spans of memory slices must
-not overlap, and what is counted (compute slices, engines, a profile's maximum) must stay within the GPU's budget.
-Everything here is worked out from the instances each time, in order to be read and checked; for many decisions use
-`sluice.mig.transition_table`.
+One rule for all models (NVIDIA MIG user guide; the counts are those of nvidia-smi -lgip): spans of memory slices
+do not overlap, and counted resources (compute slices, engines, a profile's maximum) stay within the GPU's budget.
+Everything here is computed from the instances each time, for clarity; use `sluice.mig.transition_table` for many
+decisions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ def is_legal(model: GpuModel, instances: Iterable[Instance]) -> bool:
 
 
 def illegal_reason(model: GpuModel, instances: Sequence[Instance]) -> str | None:
-    """The first thing that forbids these instances together, in words; None when nothing does."""
+    """The first rule that forbids these instances together, in words; None when none does."""
     occupied = 0
     for instance in instances:
         profile = model.profile(instance.profile)
@@ -56,7 +56,7 @@ def illegal_reason(model: GpuModel, instances: Sequence[Instance]) -> str | None
 
 
 def fits(model: GpuModel, instances: Iterable[Instance], instance: Instance) -> bool:
-    """Whether `instance` can be made beside `instances`."""
+    """Whether `instance` can be created beside `instances`."""
     return is_legal(model, (*instances, instance))
 
 
@@ -64,8 +64,8 @@ def creatable(model: GpuModel, instances: Iterable[Instance], *, blocked: Iterab
     """
     Per profile, how many more instances of it alone fit now.
 
-    The sum over profiles is a sum of alternatives, never a capacity. Instances of profiles that the model does not
-    have, and `blocked` spans, occupy their slices and nothing else.
+    These are alternatives: their sum is never a capacity. Instances of unknown profiles, and `blocked` spans, only
+    occupy their slices.
     """
     present = tuple(instances)
     occupied = 0
@@ -86,7 +86,7 @@ def disjoint(placements: Iterable[Placement], occupied: int) -> int:
     """
     The most of these placements that are free at the same time, beside the `occupied` slices.
 
-    Taking the one that ends first is exact for spans on a line.
+    Greedy by earliest end, which is exact for spans on a line.
     """
     count = 0
     for placement in sorted(placements, key=lambda span: span.start + span.size):
@@ -97,7 +97,7 @@ def disjoint(placements: Iterable[Placement], occupied: int) -> int:
 
 
 def engines_used(model: GpuModel, instances: Iterable[Instance]) -> Engines:
-    """What these instances use of each engine. Instances of unknown profiles count for nothing."""
+    """What these instances use of each engine. Instances of unknown profiles use none."""
     total = Engines()
     for instance in instances:
         profile = model.profile(instance.profile)
@@ -107,7 +107,7 @@ def engines_used(model: GpuModel, instances: Iterable[Instance]) -> Engines:
 
 
 def _used(model: GpuModel, instances: Iterable[Instance]) -> list[int]:
-    """What is used of each counted thing, in the order of `budget_of`."""
+    """What is used of each counted resource, in the order of `budget_of`."""
     resources = budget_of(model)
     used = [0] * len(resources.budget)
     for instance in instances:

@@ -1,8 +1,8 @@
 """
-What a GPU model allows, as plain values: profiles, where each may start, and what each uses up.
+GPU models as plain values: profiles, where each may start, and what each uses.
 
-The words follow the hardware: a *memory slice* is the unit of placement (8 on most models, 12 on some), a *compute
-slice* is the `g` of a profile's name. The two are never mixed. This module knows no layouts and reads no files.
+Hardware terms: a *memory slice* is the unit of placement (8 on most models, 12 on some), a *compute slice* is the `g`
+of a profile's name. Never mix the two. Layouts are in `layout`, known models in `catalog`.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """How many media and copy engines an instance has, or a GPU has in all."""
+    """Media and copy engines of an instance, or of a whole GPU."""
 
     copy: int = 0
     decode: int = 0
@@ -40,7 +40,7 @@ class Engines:
         yield from (self.copy, self.decode, self.encode, self.jpeg, self.ofa)
 
     def __add__(self, other: "Engines") -> "Engines":
-        """Both together."""
+        """The sum of both."""
         return Engines(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
@@ -49,8 +49,8 @@ class Profile:
     """
     One kind of instance. `memory_mib` in MiB, `multiprocessors` in SMs.
 
-    `profile_id` is what NVML's create and list calls take; `nvml_enum` is what NVML's profile query takes, and None
-    where only a live GPU's report is known. They are different numbers, and neither follows from the other.
+    `profile_id` is for NVML's create and list calls; `nvml_enum` for NVML's profile query, and None when only a live
+    GPU's report is known. They are different, unrelated numbers.
     """
 
     name: str
@@ -74,8 +74,8 @@ class GpuModel:
     """
     One GPU model. Equal models are interchangeable; the hash is computed once, since models key caches.
 
-    `key` names these very facts: two models that differ in anything have different keys. The first of `product_names`
-    is the one that devices report; the others are known to mean the same.
+    `key` identifies these facts: models that differ in anything have different keys. The first of `product_names` is
+    the one that devices report; the others are synonyms.
     """
 
     key: str
@@ -86,7 +86,7 @@ class GpuModel:
     compute_slices: int
     profiles: tuple[Profile, ...]
     short_names: tuple[str, ...] = field(default=(), compare=False)
-    """What people call it beside its key."""
+    """Common names besides its key."""
     confidence: str = field(default="reported", compare=False)
     """`reported` by a device; in the catalog `high` (as devices were seen to report), or in part `inferred`."""
     _by_name: dict[str, Profile] = field(init=False, repr=False, compare=False)
@@ -94,7 +94,7 @@ class GpuModel:
     _largest: Profile | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Prepare what is asked for often."""
+        """Precompute hot values."""
         object.__setattr__(self, "_by_name", {profile.name: profile for profile in self.profiles})
         largest = max(self.profiles, key=lambda each: (each.compute_slices, each.memory_mib), default=None)
         object.__setattr__(self, "_largest", largest)
@@ -110,7 +110,7 @@ class GpuModel:
 
     @property
     def largest(self) -> Profile:
-        """The profile that is the whole GPU; of equals the first listed. Raises ValueError on a model without any."""
+        """The profile that is the whole GPU; the first of equals. Raises ValueError on a model without profiles."""
         if self._largest is None:
             raise ValueError(f"{self.key} has no MIG profiles")
         return self._largest
@@ -119,7 +119,7 @@ class GpuModel:
         """
         The part of the GPU's memory that an instance has, in whole percent: of its slices, not of its MiB.
 
-        Half of the slices is half of the memory to everybody, although two halves have some hundred MiB less than the
+        To people, half of the slices is half of the memory, although two halves have some hundred MiB less than the
         whole (3g.20gb of an A100: 20,096 of 40,320 MiB), or a little more on others.
         """
         return 100 * profile.memory_slices // max(1, self.largest.memory_slices)
@@ -127,10 +127,10 @@ class GpuModel:
     @property
     def engines(self) -> Engines:
         """
-        What the whole GPU has of each engine: the most that any one profile is given.
+        The engines of the whole GPU: the most that any one profile has.
 
-        That is what the largest profile reports on every model of the catalog. The maximum is taken so that a profile
-        that a live GPU lists can never be impossible on the empty GPU.
+        The largest profile has them on every model of the catalog. The maximum ensures that a profile of a live GPU is
+        never impossible on the empty GPU.
         """
         counts = [tuple(profile.engines) for profile in self.profiles]
         return Engines(*(max(column) for column in zip(*counts, strict=True)))

@@ -1,8 +1,8 @@
 """
 Match a written model name against the product name that a GPU reports, and suggest the likely name on a miss.
 
-One rule for fleet files, the filters of pods and the tables of pools: a name of the catalog means its model, wherever
-it is written. Independent of which GPUs exist.
+One rule for fleet files, pods' filters and pools' tables: a name of the catalog means its model everywhere. Independent
+of which GPUs exist.
 """
 
 from functools import lru_cache
@@ -12,16 +12,16 @@ from sluice.mig.catalog import catalog, find_models, normalized_name
 from sluice.mig.model import GpuModel
 
 _REMEMBERED_MAX = 4096
-"""Pairs of a product and a part of a name: far more than a fleet's models times what its pods write."""
+"""Cached pairs of a product and a part of a name: far more than a fleet has."""
 _SUGGESTED_MAX = 3
 _SUGGESTED_CHARACTERS_MAX = 40
 _ALIKE = str.maketrans("oilsbz", "011582")
-"""Letters that are taken for digits, and digits for letters."""
+"""Letters that are confused with digits, and digits with letters."""
 
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def is_named(product_name: str, part: str) -> bool:
-    """Whether `part` is a key or short name of the product's model, or stands in its name as whole words in a row."""
+    """Whether `part` is a key or short name of the product's model, or consecutive whole words of its name."""
     words = normalized_name(part)
     if not words:
         return False
@@ -32,9 +32,9 @@ def is_named(product_name: str, part: str) -> bool:
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def is_meant(product_name: str, part: str) -> bool:
     """
-    As `is_named`, but also by a part of a word, where that is no name of another model: L4 is no L40S, H20 no H200.
+    As `is_named`, but also by a part of a word, unless that names another model: L4 is not L40S, H20 not H200.
 
-    HAMi, whose annotation this serves as well, compares parts of words only.
+    HAMi, whose annotation this also serves, compares parts of words only.
     """
     if is_named(product_name, part):
         return True
@@ -44,12 +44,12 @@ def is_meant(product_name: str, part: str) -> bool:
 
 
 def is_known(part: str) -> bool:
-    """Whether `part` means any model of the catalog."""
+    """Whether `part` names any model of the catalog."""
     return any(is_meant(name, part) for name in _product_names())
 
 
 def product_name_of(model: GpuModel, name: str) -> str:
-    """The product name that `name` spells, however it is spelled; the model's first where it spells none."""
+    """The product name for `name`, in any spelling; the model's first when it names no product."""
     return next(
         (each for each in model.product_names if normalized_name(each) == normalized_name(name)), model.product_names[0]
     )
@@ -58,17 +58,17 @@ def product_name_of(model: GpuModel, name: str) -> str:
 @lru_cache(maxsize=1024)
 def suggestions(name: str, here: tuple[GpuModel, ...] = ()) -> tuple[str, ...]:
     """
-    The models that somebody may have meant by a name that means none: some keys, or nothing.
+    Models that an unknown name probably means: some keys, or none.
 
-    Those at the least edit distance, once letters that look like digits are the same; of equals those that are `here`
-    first, then those that begin alike.
+    Those at the least edit distance, counting letters that look like digits as equal; then those that are `here`, then
+    those with the longest common prefix.
     """
     models = dict.fromkeys((*here, *catalog()))
     words = set(normalized_name(name).split())
     alike = [model.key for model in models if words and words <= set(_words_of(model))]
     if not alike:
         said = "".join(normalized_name(name).split())[:_SUGGESTED_CHARACTERS_MAX].translate(_ALIKE)
-        far = {model: min(_far(said, each) for each in _spellings(model)) for model in models}
+        far = {model: min(_distance(said, each) for each in _spellings(model)) for model in models}
         least = min((distance for distance, _ in far.values()), default=0)
         near = [model for model in models if far[model][0] == least <= max(1, len(said) // 4)] if said else []
         alike = [model.key for model in sorted(near, key=lambda model: (model not in here, far[model][1]))]
@@ -77,14 +77,14 @@ def suggestions(name: str, here: tuple[GpuModel, ...] = ()) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _spellings(model: GpuModel) -> tuple[str, ...]:
-    """Words in a row of the names of a model, without blanks, as `_ALIKE` writes them."""
+    """Consecutive words of a model's names, without blanks, normalized by `_ALIKE`."""
     names = [normalized_name(each).split() for each in _names_of(model)]
     runs = ("".join(words[a:b]) for words in names for a in range(len(words)) for b in range(a + 1, len(words) + 1))
     return tuple(dict.fromkeys(run.translate(_ALIKE) for run in runs))
 
 
-def _far(one: str, other: str) -> tuple[int, int]:
-    """How many characters have to be changed, added or left out; and how few stand alike at the beginning, below 0."""
+def _distance(one: str, other: str) -> tuple[int, int]:
+    """The edit distance, and the length of the common prefix, negated."""
     row = list(range(len(other) + 1))
     for at, char in enumerate(one, 1):
         before, row[0] = row[0], at

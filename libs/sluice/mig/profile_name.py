@@ -1,8 +1,8 @@
 """
 The grammar of MIG profile names: `[<c>c.]<g>g.<memory>gb[<attributes>]`, for instance `1c.3g.20gb+me`.
 
-Source: NVIDIA MIG user guide, "GPU Instance Profiles" and "Compute Instance Profiles". A name alone does not say how
-much memory or how many SMs there are: that is the model's business (`1g.10gb` is three different things).
+Source: NVIDIA MIG user guide, "GPU Instance Profiles" and "Compute Instance Profiles". A name alone does not determine
+memory or SMs: those depend on the model (`1g.10gb` is three different things).
 """
 
 import re
@@ -15,14 +15,14 @@ _NAME = re.compile(
 )
 _ATTRIBUTES = re.compile(r"([+-])([^+-]+)")
 _NAMES_REMEMBERED = 1024
-"""Far more than all models together have; anything else that people write is read anew."""
+"""Cache size, far more than all models have; other texts are parsed each time."""
 
 
 class ProfileNameError(ValueError):
-    """A text that is no profile name. Carries the `text`."""
+    """A text that is not a profile name. Carries the `text`."""
 
     def __init__(self, text: str, why: str) -> None:
-        """Say `why` the `text` is none."""
+        """Report `why` the `text` is invalid."""
         super().__init__(f"{text[:80]!r} is no MIG profile name: {why}")
         self.text = text
 
@@ -30,10 +30,10 @@ class ProfileNameError(ValueError):
 @dataclass(frozen=True, slots=True, order=True)
 class ProfileName:
     """
-    A profile name taken apart.
+    A parsed profile name.
 
     `slices` is the GPU instance's compute slices (the `g`), `compute_slices` those of the compute instance in it (the
-    `c`; the same number when the name does not say). `memory_gb` is the rounded figure in the name, not a size.
+    `c`; the same number when the name has none). `memory_gb` is the rounded figure in the name, not a size.
     `attributes` keep their sign and order: `("+me",)`, `("-me",)`, `("+me.all",)`.
     """
 
@@ -45,7 +45,7 @@ class ProfileName:
     @classmethod
     @lru_cache(maxsize=_NAMES_REMEMBERED)
     def parse(cls, text: str) -> "ProfileName":
-        """Take a name apart. Raises ProfileNameError."""
+        """Parse a name. Raises ProfileNameError."""
         match = _NAME.fullmatch(text)
         if match is None:
             raise ProfileNameError(text, "expected for instance 3g.20gb, 1g.5gb+me or 1c.3g.20gb")
@@ -57,10 +57,10 @@ class ProfileName:
             sign + name for sign, names in _ATTRIBUTES.findall(match["attributes"]) for name in names.split(",")
         ]
         if len(set(attributes)) != len(attributes):
-            raise ProfileNameError(text, "an attribute is said twice")
+            raise ProfileNameError(text, "an attribute is listed twice")
         return cls(slices, int(match["gb"]), compute_slices, tuple(attributes))
 
     def __str__(self) -> str:
-        """The name in the form that NVIDIA's tools print: no `c` when it says nothing new."""
+        """The name as NVIDIA's tools print it: without a redundant `c`."""
         prefix = "" if self.compute_slices == self.slices else f"{self.compute_slices}c."
         return f"{prefix}{self.slices}g.{self.memory_gb}gb{''.join(self.attributes)}"

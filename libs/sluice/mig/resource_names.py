@@ -1,9 +1,9 @@
 """
-Read profile names as Kubernetes resources spell them: NVIDIA's plugin writes `.` for every `+`.
+Convert profile names to and from Kubernetes resource names, where NVIDIA's plugin writes `.` for every `+`.
 
 Source: NVIDIA/k8s-device-plugin (`nvidia.com/mig-<profile>`, `+` replaced by `.`) and NVIDIA/go-nvlib
-pkg/nvlib/device/mig_profile.go, whose attributes are `me`, `me.all` and `gfx`. A `.` may so be a `+` or a part of an
-attribute: a profile of the catalog is read as it was written; of other names only `.all` belongs to the word before.
+pkg/nvlib/device/mig_profile.go, whose attributes are `me`, `me.all` and `gfx`. So a `.` may be a `+` or a part of an
+attribute: catalog profiles are matched as written; in other names only `.all` belongs to the word before.
 """
 
 import re
@@ -18,12 +18,12 @@ _PLUS = re.compile(r"\.(?!all(?![a-z]))")
 
 
 def to_resource(name: str) -> str:
-    """The profile as it stands behind `nvidia.com/mig-`."""
+    """The profile as written after `nvidia.com/mig-`."""
     return name.replace("+", ".")
 
 
 def from_resource(text: str) -> ProfileName:
-    """The profile that stands behind `nvidia.com/mig-`. Raises ProfileNameError."""
+    """The profile named after `nvidia.com/mig-`. Raises ProfileNameError."""
     known = _known().get(text)
     if known is not None:
         return known

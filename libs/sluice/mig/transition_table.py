@@ -1,11 +1,11 @@
 """
-A model's layouts as a table of few states, so that a decision is a look-up and never a search.
+A model's layouts as a table of few states, so that a decision is a look-up, not a search.
 
-Two layouts are one state when the same memory slices are occupied and the same of each scarce resource is used:
-everything that can still happen depends on these alone. An A100 has 2319 layouts and 382 states. States and
-choices are worked out when they are first met and then remembered.
+Two layouts are one state when they occupy the same memory slices and use the same of each scarce resource: everything
+that can still be placed depends on these alone. An A100 has 2319 layouts and 382 states. States and choices are
+computed on first use and cached.
 
-The table ranks places within one GPU and across GPUs of one model; it knows no nodes and must not choose for whom.
+The table ranks places within one GPU and across GPUs of one model; nodes and requests are not its concern.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,18 +19,18 @@ from sluice.mig.model import GpuModel, Placement, Profile
 
 State = NewType("State", int)
 """
-One state of one model: the occupied slices in the low bits, above them what is used of each scarce resource.
+One state of one model: the occupied slices in the low bits, above them the use of each scarce resource.
 
-A plain number: hashable, ordered, and the same in every process. Only the table that made it can read it.
+A plain number: hashable, ordered, and the same in every process. Only its own table can interpret it.
 """
 
 Rank = tuple[int, int, int, int]
 """How good a place is, smaller is better; comparable across the states of all tables. See `TransitionTable`."""
 
 _WEIGHT_SUM = 1_000_000
-"""Weights are whole millionths, so that equal ranks are equal and never differ by a rounding error."""
+"""Weights are whole millionths, so that equal ranks are exactly equal."""
 _REMEMBERED_MAX = 100_000
-"""States remembered at most. No real model has a tenth of it; odd reports must not grow without end."""
+"""Cached states. Real models have less than a tenth; odd reports cannot grow the cache without bound."""
 
 
 _UNKNOWN = State(-1)
@@ -40,7 +40,7 @@ class UnknownProfileError(LookupError):
     """A profile that the model does not have. Carries `profile` and the `model` key."""
 
     def __init__(self, profile: str, model: str) -> None:
-        """Keep what was asked of which model."""
+        """Keep the profile and the model."""
         super().__init__(f"{model} has no profile {profile}")
         self.profile = profile
         self.model = model
@@ -58,32 +58,32 @@ class PlacementChoice:
 
 @dataclass(frozen=True, slots=True)
 class StateFacts:
-    """What a state still allows. `unusable` is in memory slices times millionths. For tables, not for who asks them."""
+    """What a state still allows. `unusable` is in memory slices times millionths. Internal to the table."""
 
     free_slices: int
     creatable: dict[str, int]
     lacking: dict[str, Literal["slices", "engines"]]
-    """For the profiles that do not fit: what keeps them out."""
+    """For the profiles that do not fit: what is missing."""
     places: int
     unusable: int
 
 
 class TransitionTable:
     """
-    What can be placed where, and what follows, for one model.
+    What can be placed where, and the resulting states, for one model.
 
-    A place's rank is, in this order: free memory slices on the GPU before (fill what is already used); growth of the
-    unusable slices, that is of the free slices left on the GPU whenever the next request does not fit there at all,
-    weighted by how often each profile is asked for; how many placements are lost; the highest start. (The second is
-    the fragmentation measure of "Beware of Fragmentation", USENIX ATC 2023.)
+    A place's rank is, in this order: free memory slices on the GPU before (fill used GPUs first); growth of the
+    unusable slices, that is of the free slices left on the GPU whenever the next request does not fit there, weighted
+    by how often each profile is requested; the number of placements lost; the highest start. (The second is the
+    fragmentation measure of "Beware of Fragmentation", USENIX ATC 2023.)
 
-    `weights` says how often each profile is asked for, on any scale; profiles not named are never asked for. Without
-    it all are asked for equally. Raises UnknownProfileError for a weight of a profile that the model does not have,
-    ValueError for a negative one.
+    `weights` gives how often each profile is requested, on any scale; missing profiles are never requested. Without it
+    all are requested equally. Raises UnknownProfileError for a weight of an unknown profile, ValueError for a negative
+    one.
     """
 
     def __init__(self, model: GpuModel, weights: Mapping[str, float] | None = None) -> None:
-        """Compile the model's geometry; states follow on demand."""
+        """Compile the model's geometry; states are added on demand."""
         self.model = model
         self.empty = State(0)
         self._slices_mask = (1 << model.memory_slices) - 1
@@ -106,10 +106,10 @@ class TransitionTable:
 
     def state(self, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> State:
         """
-        The state of a GPU with these instances, and with these spans out of use.
+        The state of a GPU with these instances, and with these spans blocked.
 
-        Takes anything, because hardware may hold anything: slices counted twice count once, resources used beyond the
-        budget count as all used, an instance of an unknown profile occupies its slices and nothing else.
+        Accepts anything, because hardware may report anything: slices counted twice count once, resources used beyond
+        the budget count as all used, an instance of an unknown profile only occupies its slices.
         """
         mask = 0
         used = [0] * len(self._shifts)
@@ -123,7 +123,7 @@ class TransitionTable:
         return State(mask & self._slices_mask | self._packed(within))
 
     def with_one_more(self, state: State, instance: Instance) -> State | None:
-        """The state with one more instance; None where it could not be made. Remembered, for it is asked often."""
+        """The state with one more instance; None where it does not fit. Cached."""
         key = (state, instance)
         after = self._after.get(key, _UNKNOWN)
         if after is _UNKNOWN:
@@ -136,7 +136,7 @@ class TransitionTable:
         return after
 
     def with_one_less(self, state: State, instance: Instance) -> State:
-        """As `release`, remembered."""
+        """As `release`, cached."""
         key = (state, instance)
         before = self._before.get(key)
         if before is None:
@@ -149,7 +149,7 @@ class TransitionTable:
         """
         The state after `instance` is gone. Raises ValueError when no such instance can be part of `state`.
 
-        Exact for states reached by choices; where spans are blocked or overlap, ask `state` anew instead.
+        Exact for states reached by choices; where spans are blocked or overlap, call `state` again instead.
         """
         use = self._resources.use.get(instance.profile)
         if use is None:
@@ -204,7 +204,7 @@ class TransitionTable:
     # -- counting -------------------------------------------------------------------------------------------------
 
     def creatable(self, state: State) -> dict[str, int]:
-        """Per profile, how many more instances of it alone fit now. Alternatives to one another."""
+        """Per profile, how many more instances of it alone fit now. These are alternatives."""
         return dict(self._facts_of(state).creatable)
 
     def count(self, state: State, profile_name: str) -> int:
@@ -219,14 +219,14 @@ class TransitionTable:
         return sum(self._facts_of(state).creatable.values())
 
     def free_slices(self, state: State) -> int:
-        """How many memory slices are not occupied."""
+        """How many memory slices are free."""
         return self.model.memory_slices - (state & self._slices_mask).bit_count()
 
     def why_not(self, state: State, profile_name: str) -> Literal["slices", "engines"] | None:
         """
-        What keeps one more instance of the profile out; None when it fits.
+        Why one more instance of the profile does not fit; None when it does.
 
-        `slices` when no placement is free, `engines` when one is but what it needs besides is used up.
+        `slices` when no placement is free, `engines` when one is but another resource is used up.
         """
         if self.count(state, profile_name):
             return None
@@ -259,7 +259,7 @@ class TransitionTable:
         return StateFacts(free, creatable, lacking, places, unusable)
 
     def _allowed(self, state: State, profile: Profile) -> int:
-        """How many more the scarce resources allow, whatever the slices say; at most the profile's own maximum."""
+        """How many more the scarce resources allow, whatever slices are free; at most the profile's own maximum."""
         needs = zip(self._resources.use[profile.name], self._used(state), self._resources.budget, strict=True)
         return min((profile.max_instances, *((budget - used) // one for one, used, budget in needs if one)))
 
@@ -278,5 +278,5 @@ def _whole_weights(model: GpuModel, weights: Mapping[str, float] | None) -> dict
 
 @lru_cache(maxsize=256)
 def table_of(model: GpuModel) -> TransitionTable:
-    """The table of a model with all profiles asked for equally; one per model, shared by all who ask."""
+    """The table of a model with equal weights; cached per model."""
     return TransitionTable(model)

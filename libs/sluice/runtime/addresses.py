@@ -1,20 +1,20 @@
 """
-HOST:PORT as people and manifests write it, and where a server listens for it. Opens nothing but a socket.
+Parse HOST:PORT addresses, and open the sockets that servers listen on.
 
-A manifest cannot know of which family the address of its pod will be, so it writes brackets around it, and around an
-IPv4 address they are taken off. A host that means every address means those of both families, as it does to gRPC and to
-the broker: where a cluster has IPv6 alone, nobody would reach what listens at 0.0.0.0 and nothing else.
+A manifest cannot know the family of its pod's address, so it always writes brackets; around an IPv4 address they are
+removed. A wildcard host means both families, as in gRPC and the broker: a server at 0.0.0.0 alone is unreachable in an
+IPv6-only cluster.
 """
 
 import socket
 from ipaddress import ip_address
 from typing import Any
 
-EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # whoever listens there was told to
+EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # a configured choice
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """The host (without brackets; it may be empty) and the port. Raises ValueError that says what would be right."""
+    """The host (without brackets; it may be empty) and the port. Raises ValueError that says what is allowed."""
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
@@ -40,14 +40,14 @@ def joined(host: str, port: int) -> str:
 
 
 def listening_at(host: str, port: int) -> dict[str, Any]:
-    """What servers of asyncio take to listen there (port 0: any free one). Raises OSError."""
+    """Sockets for an asyncio server there (port 0: any free one). Raises OSError."""
     if host not in EVERYWHERE:
         return {"host": host, "port": port}
     return {"sock": listening_everywhere(port)}
 
 
 def listening_everywhere(port: int, *, backlog: int | None = None) -> socket.socket:
-    """One socket at every address of this machine, of either family. Raises OSError."""
+    """One socket for all addresses of this machine, of both families. Raises OSError."""
     if socket.has_dualstack_ipv6():  # not where the kernel has no IPv6
         return socket.create_server(("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
     return socket.create_server(("", port), backlog=backlog)

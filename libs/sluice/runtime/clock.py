@@ -1,7 +1,7 @@
 """
-Time as a thing that is handed in, so that nothing else in the shells asks the machine for it.
+Time as a parameter, so that no other module of the shells reads the machine's clock.
 
-It decides nothing: cores get `now` as a float of seconds, people get UTC.
+Cores get `now` as a float of seconds, people get UTC.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a shell may know of time."""
+    """The time functions that a shell may use."""
 
     def monotonic(self) -> float:
-        """Seconds that only ever grow, from an arbitrary beginning: for waiting and for comparing in this process."""
+        """Monotonic seconds from an arbitrary start: to wait and to compare within this process."""
 
     def utc(self) -> datetime:
         """The wall clock, in UTC: for people. No decision uses it."""

@@ -1,9 +1,9 @@
 """
-Drives a core: feeds it what is read, answered and due, and carries out what it instructs.
+Runs a core: feeds it observations, results and ticks, and carries out its instructions.
 
-One task owns the core, so cores need no locks. Nothing here decides, retries a write or looks inside a message. An
-exception anywhere ends the runner (and with it the service, whose supervisor starts it anew): a core that has missed
-the answer to one of its instructions must not go on.
+One task owns the core, so cores need no locks. It never decides, retries a write or reads a message. An exception
+anywhere ends the runner and with it the service, which its supervisor restarts: a core that has missed the result of
+one of its instructions cannot continue.
 """
 
 import asyncio
@@ -56,9 +56,9 @@ from sluice.runtime.tracing.span_attributes import of_instruction
 SLICE_S = 0.02
 """How long the core may work before the event loop gets its turn: connections must answer pings meanwhile."""
 DRAIN_S = 2.0
-"""How long what is under way may take to end when the runner is cancelled."""
+"""How long running instructions may take to end when the runner is cancelled."""
 READ_LAST_MAX = 32
-"""Single reads without an answer at any moment."""
+"""Unanswered single reads at a time."""
 _ANSWERS = {WriteAccepted: "accepted", WriteRefused: "refused", WriteUnknown: "unknown"}
 
 E = TypeVar("E")
@@ -67,10 +67,10 @@ I_co = TypeVar("I_co", covariant=True)
 
 
 class Core(Protocol[E_contra, I_co]):
-    """A pure core: the one thing in a service that decides."""
+    """A pure core: the one part of a service that decides."""
 
     def handle(self, event: E_contra, now: float) -> Sequence[I_co]:
-        """Take in one event at `now` (monotonic, s) and say what to do."""
+        """Take in one event at `now` (monotonic, s) and return instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,35 +78,34 @@ class Executor(Generic[E]):
     """
     How one type of instruction is carried out.
 
-    `run` does it and returns the event that tells the core how it went (None when there is nothing to tell).
-    Instructions with equal `key` are carried out one after another, in order, across all types; without a key all at
-    once, up to `limit`. `request` names the request an instruction belongs to, for its trace. What is `quiet` is
-    logged at debug: steps rather than decisions.
+    `run` does it and returns the event with the result (None when there is none). Instructions with equal `key` run one
+    after another, in order, across all types; without a key all at once, up to `limit`. `request` names the request an
+    instruction belongs to, for its trace. `quiet` ones are logged at debug: steps rather than decisions.
     """
 
     run: Callable[[Any], Awaitable[E | None]]
     key: Callable[[Any], Hashable] | None = None
     request: Callable[[Any], str] | None = None
     within: Callable[[Any], str] | None = None
-    """Of what belongs to no request: the trace (a `traceparent`) of what caused it; empty for none."""
+    """For instructions without a request: the `traceparent` of their cause; empty for none."""
     at_once: Callable[[Any], Callable[[], E | None] | None] | None = None
     """
-    What carries out an instruction that waits for nothing now, or None where it has to wait and `run` does it. No task
-    is made for it: its answer is in the inbox at once, so that one core of many goes on without a turn of the others.
-    Not for executors with a key.
+    Carries out an instruction that need not wait, or returns None where it has to wait and `run` does it. It creates no
+    task: its result is in the inbox at once, so that one of many cores goes on without a turn of the others. Not for
+    executors with a key.
     """
     limit: int = 64
     quiet: bool = False
     slots: asyncio.Semaphore = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Make the slots that `limit` speaks of."""
+        """Create the slots for `limit`."""
         object.__setattr__(self, "slots", asyncio.Semaphore(self.limit))
 
 
-@dataclass(slots=True)  # not frozen: that takes three times as long to make, for every answer
+@dataclass(slots=True)  # not frozen: creation would take three times as long, for every answer
 class _Doing(Generic[E]):
-    """One instruction to be carried out: for which request, or because of which span."""
+    """One instruction to be carried out, with its request or causing span."""
 
     how: Executor[E]
     instruction: object
@@ -116,7 +115,7 @@ class _Doing(Generic[E]):
 
 @dataclass(slots=True)
 class _Answer:
-    """An event that answers an instruction, and the span in which that was carried out."""
+    """The result of an instruction, and the span in which it was carried out."""
 
     event: object
     cause: str
@@ -127,10 +126,9 @@ class CoreRunner(Generic[E]):
     Runs one core until cancelled.
 
     Reads the streams in `readings` (each with its filters; none means all of the stream) or the `ledger` of a node.
-    `execute` says how the core's own instructions are carried out: an `Executor`, or just its function.
-    `shows` says what the core knows, for who looks at this process's metrics. `phases` are told in its traces. `begins`
-    is awaited when a reading begins, before anything else of it is passed on; whoever gives it has to bound it.
-    `predict_read` says what the core will want to have read, by what it hears.
+    `execute` carries out the core's own instructions: an `Executor`, or just its function. `shows` exports the core's
+    state as metrics. `phases` name its phases in traces. `begins` is awaited when a reading begins, before anything
+    else of it is passed on; it must bound itself. `predict_read` guesses the core's next single reads from its events.
     """
 
     def __init__(
@@ -152,10 +150,10 @@ class CoreRunner(Generic[E]):
         begins: Callable[[ReadingStarted], Awaitable[None]] | None = None,
         predict_read: PredictRead | None = None,
     ) -> None:
-        """Nothing happens before `run`."""
+        """Nothing runs before `run`."""
         self._name = name
         self._kind = name.partition(" ")[0]
-        """What it is counted as: there are as many names as nodes."""
+        """The label in metrics: names as such would be as many as nodes."""
         self._core = core
         self._bus = bus
         self._clock = clock
@@ -176,17 +174,17 @@ class CoreRunner(Generic[E]):
         self._lanes: dict[Hashable, deque[_Doing[E]]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
         self._work: asyncio.TaskGroup | None = None
-        self._log = logs.get("core", core=name).bind()  # or it is bound anew for every line
+        self._log = logs.get("core", core=name).bind()  # bound once; binding per line is slow
         self._unread = len(self._readings) + (ledger is not None)
         """Readings that have not caught up for the first time."""
         self.turned_at = clock.monotonic()
-        """When the core last had its turn: at least every `tick_s`, unless something is very wrong."""
+        """When the core last ran: at least every `tick_s`, unless it hangs."""
 
     async def run(self) -> None:
         """
         Run until cancelled. Raises what an executor, the bus or the core raised (in an ExceptionGroup).
 
-        Cancelled, it stops reading and deciding at once and gives writes and executors that are under way `drain_s`.
+        When cancelled, it stops reading and deciding at once and gives running writes and executors `drain_s`.
         """
         with metrics.collecting_from(self._now), metrics.collecting_from(self._shows):
             try:
@@ -219,7 +217,7 @@ class CoreRunner(Generic[E]):
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything that is read was read to its end once."""
+        """Whether every reading was complete once."""
         return not self._unread
 
     async def offer(self, event: E) -> None:
@@ -232,8 +230,8 @@ class CoreRunner(Generic[E]):
         """
         Pass on what is read.
 
-        A batch is in the inbox before the next one is asked for: so `ReadingStarted` stands in front of every answer
-        that comes after the server was asked for that reading.
+        A batch is in the inbox before the next one is asked for: so `ReadingStarted` comes before every answer that
+        arrives after the server was asked for that reading.
         """
         caught_up = False
         try:
@@ -284,7 +282,7 @@ class CoreRunner(Generic[E]):
     # -- carrying out ---------------------------------------------------------------------------------------------
 
     def _request_of(self, instruction: object) -> str:
-        """Which request an instruction belongs to; empty for those that belong to none."""
+        """The request of an instruction; empty for none."""
         if isinstance(instruction, Write):
             return instruction.request
         how = self._execute.get(type(instruction))

@@ -1,4 +1,4 @@
-"""Errors that a person must mend. Their text is one sentence for that person; they end a service without traceback."""
+"""Errors that a person must fix. Their text is one sentence for that person; they end a service without traceback."""
 
 
 class ServiceError(Exception):

@@ -1,9 +1,9 @@
 """
-Keeps Python's collector of cycles away from what the core knows.
+Exempts the core's long-lived state from Python's cyclic garbage collector.
 
-A core of a large system holds millions of small objects without cycles; a full collection walks them all and would stop
-every decision for a second (docs/performance.md). What is old is therefore set aside at intervals: it is still freed
-when nobody refers to it any more, only cycles in it would stay, and young ones are collected first.
+The core of a large system holds millions of small objects without cycles; a full collection walks them all and would
+stop every decision for a second (docs/performance.md). So old objects are frozen at intervals: reference counting still
+frees them, only cycles among them leak, and young objects are collected first.
 """
 
 import gc
@@ -13,15 +13,15 @@ from sluice.runtime.clock import Clock
 FREEZE_EVERY_S = 10.0
 YOUNG_OBJECTS = 2_500
 """
-So many new objects make a collection of the youngest, some ms. Python's own 700 would run it every few decisions;
-with 20,000 each took 9 ms, and decisions were no quicker.
+New objects per collection of the youngest generation, which takes some ms. Python's own 700 would run it every few
+decisions; with 20,000 each took 9 ms, and decisions were no quicker.
 """
 YOUNG_COLLECTIONS = 1_000
-"""So many of them make one of what is older: never in practice, for that is set aside before."""
+"""Young collections per older one: in practice never, because old objects are frozen before."""
 
 
 async def freeze_periodically(clock: Clock) -> None:
-    """Collect young objects rarely, and set aside at intervals what has grown old; until cancelled."""
+    """Collect young objects rarely, and freeze old ones at intervals; until cancelled."""
     before = gc.get_threshold()
     collect_rarely()
     try:
@@ -34,11 +34,11 @@ async def freeze_periodically(clock: Clock) -> None:
 
 
 def collect_rarely() -> None:
-    """Look for cycles among young objects after YOUNG_OBJECTS of them, and among older ones not by their number."""
+    """Collect young objects after YOUNG_OBJECTS of them, and older ones not by their number."""
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, YOUNG_COLLECTIONS)
 
 
 def freeze_old_objects() -> None:
-    """Collect young cycles, and never look at anything else that is there now."""
+    """Collect young cycles, then exempt all present objects."""
     gc.collect(1)
     gc.freeze()

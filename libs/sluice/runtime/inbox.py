@@ -1,8 +1,8 @@
 """
-The one queue in front of a core: in order of arrival, bounded, and never in the way of a tick.
+The queue in front of a core: in order of arrival, bounded, and ticks pass it.
 
-Order is a matter of safety, not of taste: `ReadingStarted` explains every answer that arrived before it, so an answer
-may not overtake it, however long the batch in front of it is (`sluice.runtime.bus.Bus.read`).
+Order is a matter of safety: `ReadingStarted` explains every answer that arrived before it, so an answer may not
+overtake it, however long the batch in front of it is (`sluice.runtime.bus.Bus.read`).
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from typing import Generic, TypeVar
 E = TypeVar("E")
 
 EVENTS_MAX = 20_000
-"""Events that wait before those who offer more have to wait. The last batch may go over it."""
+"""Queued events before producers must wait. The last batch may exceed it."""
 
 
 class Inbox(Generic[E]):
-    """Events on their way to one core, and the tick that is due. For tasks of one event loop."""
+    """Events for one core, and the tick that is due. For tasks of one event loop."""
 
     def __init__(self, tick: E, *, events_max: int = EVENTS_MAX) -> None:
-        """Start empty. `tick` is the event that stands for passing time."""
+        """Start empty. `tick` is the event for passing time."""
         self._tick = tick
         self._tick_due = False
         self._events: deque[E] = deque()
@@ -40,12 +40,12 @@ class Inbox(Generic[E]):
         self.add(events)
 
     def add(self, events: Iterable[E]) -> None:
-        """Add without waiting: for answers, whose number the asked questions limit."""
+        """Add without waiting: for results, bounded by the number of instructions."""
         self._events.extend(events)
         self._something.set()
 
     def tick(self) -> None:
-        """Time has passed. Several unheard ticks are one."""
+        """Time has passed. Several pending ticks are one."""
         self._tick_due = True
         self._something.set()
 
@@ -54,7 +54,7 @@ class Inbox(Generic[E]):
         await self._something.wait()
 
     def take(self) -> E | None:
-        """The next event: the tick when it is due, else the oldest. None when there is nothing."""
+        """The next event: the tick when it is due, else the oldest. None when empty."""
         if self._tick_due:
             self._tick_due = False
             return self._tick
@@ -64,7 +64,7 @@ class Inbox(Generic[E]):
         return None
 
     async def admit_waiting(self) -> None:
-        """Wake those who wait for room, when there is some. Gives the event loop its turn."""
+        """Wake producers when there is room. Gives the event loop its turn."""
         if len(self._events) < self._events_max:
             async with self._room:
                 self._room.notify_all()

@@ -1,8 +1,8 @@
 """
-Who of several candidates works in a role: a hint that saves double work, never the lock (PROTOCOL §9).
+Leader election for a role: a hint that saves double work, never the lock (PROTOCOL §9).
 
-One subject, compare-and-set and a TTL. While the broker keeps what it acknowledged there are never two holders; when
-it does not, everything else must still be right, because every decision is guarded by itself.
+One subject, compare-and-set and a TTL. While the broker keeps what it acknowledged there are never two holders; when it
+loses some, everything must still be right, because every decision is guarded by itself.
 """
 
 import asyncio
@@ -26,16 +26,18 @@ RENEWALS = 3
 """Renewals within one TTL."""
 TRUSTED_PART = 0.6
 """
-The part of the TTL for which a holder trusts its lease, by its own monotonic clock from before it asked.
+The part of the TTL for which a holder trusts its lease, by its own monotonic clock from before the request.
 
 Under 1 - 1/RENEWALS: where a killed server forgets the last renewal, the one before it still covers this.
 """
 ABANDONED_TTLS = 2
-"""What stands unchanged for so many TTLs is nobody's lease: a holder renews it, and the server lets one end."""
+"""A lease unchanged for so many TTLs has no holder: a holder renews it, and the server lets one expire."""
 RETRY_S = 0.1
-"""The pause after a look that the broker did not answer: work goes on as soon as it is back, not a renewal later."""
+"""The pause after an unanswered read: work resumes as soon as the broker is back, not a renewal later."""
 RELEASE_WITHIN_S = 1.0
-"""Giving it back saves the others a TTL; a broker that is silent must not cost a service its time to end in order."""
+"""
+Time limit of a release. A release saves the others a TTL; a silent broker must not use up a service's time to stop.
+"""
 _NO_OWNER = RunId("")
 
 
@@ -43,8 +45,8 @@ class Lease:
     """
     One candidate for one role.
 
-    Run `keep` in a task; ask `held` before working. `epoch` grows with every taking and renewing, over all candidates.
-    While it holds, the bus says that it answers at `endpoint` (if it does).
+    Run `keep` in a task; check `held` before working. `epoch` grows with every acquisition and renewal, over all
+    candidates. The lease carries the holder's `endpoint`, if it has one.
     """
 
     def __init__(
@@ -63,17 +65,17 @@ class Lease:
         """The sequence of our lease; None when it must be read first."""
         self._until = float("-inf")
         self._stands = (OperationId(""), 0.0)
-        """The write that keeps us from the lease, and when it was seen first."""
+        """The write that holds the lease instead of us, and when it was first seen."""
         self._log = logs.get("lease", role=role)
         self.epoch = 0
 
     @property
     def held(self) -> bool:
-        """Whether we are the one who works, at this moment."""
+        """Whether we hold the lease at this moment."""
         return self._clock.monotonic() < self._until
 
     async def keep(self) -> None:
-        """Take the lease when it is free and renew it, until cancelled. Raises BusError."""
+        """Acquire the lease when it is free and renew it, until cancelled. Raises BusError."""
         with metrics.collecting_from(lambda: (Sample(LEASE_HELD, self.held, (self._role,)),)):
             before = self.held
             while True:
@@ -85,7 +87,7 @@ class Lease:
                 await self._clock.sleep(self._ttl_s / RENEWALS if answered else RETRY_S)
 
     async def step(self) -> bool:
-        """Look once, and take or renew when it is ours to do so; whether the broker answered. Raises BusError."""
+        """Read once, and acquire or renew when possible; returns whether the broker answered. Raises BusError."""
         expected = self._expected
         if expected is None:
             try:
@@ -104,12 +106,12 @@ class Lease:
                 self._expected = None
                 self._until = float("-inf")
             case WriteUnknown():
-                self._expected = None  # what we held, we hold until it ends; whether it was renewed, a read will tell
+                self._expected = None  # a held lease lasts until it expires; a read will show whether it was renewed
                 return False
         return True
 
     async def release(self) -> None:
-        """Let another take it at once instead of after the TTL, if the broker answers soon. Raises BusError."""
+        """Let another candidate take over now, not after the TTL, if the broker answers soon. Raises BusError."""
         self._until = float("-inf")
         if self._expected is not None:
             expected, self._expected = self._expected, None
@@ -121,7 +123,7 @@ class Lease:
         if isinstance(found.message, LeaseHeld) and found.message.owner in {self._run, _NO_OWNER}:
             return True
         now = self._clock.monotonic()
-        if self._stands[0] != found.operation:  # by no number of STATE: those are given out again
+        if self._stands[0] != found.operation:  # not by a sequence of STATE: those are reused
             self._stands = (found.operation, now)
         return now - self._stands[1] > ABANDONED_TTLS * self._ttl_s
 

@@ -1,8 +1,8 @@
 """
-Logs: one JSON object per line on stderr (text on a terminal), each with service, run, and trace when there is one.
+Logs: one JSON object per line on stderr (text on a terminal), with service, run, and trace if any.
 
-Records of the standard library's logging (the NATS and gRPC clients use it) come out the same way. A log line must
-never stop a service: when nobody reads stderr any more, lines are lost and work goes on.
+Records of the standard library's logging (the NATS and gRPC clients use it) come out the same way. A log line never
+stops a service: without a reader of stderr, lines are lost and work goes on.
 """
 
 import logging
@@ -14,7 +14,7 @@ import msgspec
 from sluice.runtime.optional_imports import without
 from sluice.runtime.tracing import request_traces
 
-with without("rich", "better_exceptions", "colorama", "twisted"):  # painters of tracebacks, and another's event loop
+with without("rich", "better_exceptions", "colorama", "twisted"):  # traceback formatters, and trio's event loop
     import structlog
     from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
@@ -29,7 +29,7 @@ def configure(*, service: str, run: str, level: str = "info", form: str = "auto"
     """
     out = sys.stderr if stream is None else stream
     text = form == "text" or (form == "auto" and out.isatty())
-    # A painted traceback shows what variables held, which may be a password.
+    # A rich traceback shows the values of variables, which may be a password.
     plain = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
     renderer = plain if text else structlog.processors.JSONRenderer(_json)
     fixed = {"service": service, "run": run}
@@ -54,21 +54,21 @@ def configure(*, service: str, run: str, level: str = "info", form: str = "auto"
     )
     root = logging.getLogger()
     root.handlers = [_IntoStructlog()]
-    root.setLevel(max(LEVELS[level], logging.INFO))  # the libraries' debug lines are about their own insides
+    root.setLevel(max(LEVELS[level], logging.INFO))  # debug lines of libraries are about their internals
 
 
 def get(name: str, **fields: Any) -> FilteringBoundLogger:
-    """A logger that says its `name` (and `fields`) in every line."""
+    """A logger that adds its `name` (and `fields`) to every line."""
     return cast("FilteringBoundLogger", structlog.get_logger(part=name, **fields))
 
 
 class _IntoStructlog(logging.Handler):
-    """Hands records of the standard library to structlog."""
+    """Passes records of the standard library to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             get(record.name).log(record.levelno, record.getMessage(), exc_info=record.exc_info or None)
-        except (TypeError, ValueError):  # a record whose arguments do not fit its text
+        except (TypeError, ValueError):  # a record whose arguments do not match its format
             self.handleError(record)
 
 
@@ -94,6 +94,6 @@ class _Unfailing:
 def _json(event: EventDict, **_kwargs: Any) -> str:
     try:
         return msgspec.json.encode(event, enc_hook=str).decode()
-    except (TypeError, ValueError):  # something inside that JSON cannot say: an object, a name that is no text
+    except (TypeError, ValueError):  # a value that JSON cannot hold: an object, a name that is not text
         plain = {key: str(value).encode("utf-8", "backslashreplace").decode() for key, value in event.items()}
         return msgspec.json.encode(plain).decode()

@@ -1,11 +1,11 @@
 """
-Looks at a last value while it is not asked for yet, so that nobody waits for it when it is.
+Reads last values before the core asks for them, to save a pod the wait.
 
-Who writes by a direct reading (`ReadLast`) has to look before it writes a subject for the first time, and asks when it
-has something to say: by then a pod waits for the answer. What it is going to say is foreseen by what it hears.
+A writer with direct reading (`ReadLast`) must read a subject before its first write there, and asks when it has
+something to publish: by then a pod waits. Its next subjects are predicted from the entries it observes.
 
-A look that was begun early is taken once, by the first question for that subject, and never after a new reading has
-begun. It is as if its answer had come late: nobody else writes there, or the guard of the write that follows refuses.
+A prefetched value is used once, by the first request for that subject, and never after a new reading has begun. It is
+as if its answer had come late: no other process writes there, or the guard of the following write refuses.
 """
 
 import asyncio
@@ -15,25 +15,27 @@ from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, Readin
 from sluice.runtime.bus import Bus, Reading
 
 READS_MAX = 1_000
-"""Looks that nobody has taken. What is foreseen beyond that is looked at when it is asked for."""
+"""Prefetched values not used yet. Beyond that, values are read when requested."""
 
 PredictRead = Callable[[Entry], ReadLast | None]
-"""Says what is going to be asked for, for the first time, by a core that hears this entry."""
+"""Predicts the subjects that a core will request for the first time after observing this entry."""
 
 
 class Prefetch:
-    """The looks of one core."""
+    """The prefetched reads of one core."""
 
     def __init__(self, bus: Bus, predict_read: PredictRead | None) -> None:
-        """Without `predict_read` everything is looked at when it is asked for."""
+        """Without `predict_read` everything is read on request."""
         self._bus = bus
         self._predict_read = predict_read
         self._live = False
-        """What is heard is said now. A reading's beginning tells of what was, and most of that has been said of."""
+        """
+        Whether observed entries are new. The start of a reading shows past entries, most of them answered already.
+        """
         self._looks: dict[str, asyncio.Task[Entry | None]] = {}
 
     def hear(self, batch: Iterable[Reading]) -> None:
-        """Begin to look for what is foreseen; before the core is given the batch."""
+        """Start to read the predicted subjects; called before the core gets the batch."""
         if self._predict_read is None:
             return
         for event in batch:
@@ -57,8 +59,8 @@ class Prefetch:
         return await (self._bus.last(wanted.stream, wanted.subject) if look is None else look)
 
     def forget(self) -> None:
-        """What was looked for so far is of no use any more."""
+        """Drop what was prefetched so far."""
         for look in self._looks.values():
             if not look.cancel() and not look.cancelled():
-                look.exception()  # nobody is going to ask for it
+                look.exception()  # will not be requested
         self._looks.clear()

@@ -1,8 +1,8 @@
 """
-Retries with an end, for calls that a shell makes; and pauses that grow, for what must be tried for ever.
+Bounded retries for a shell's calls, and growing pauses for what is tried without end.
 
-The only importer of the retry library. Nothing on the bus is retried here: writes without an answer are settled by
-the outbox (`sluice.contracts.outbox`), with the same guard.
+The only importer of the retry library. Nothing on the bus is retried here: the outbox settles unanswered writes
+(`sluice.contracts.outbox`), with the same guard.
 """
 
 import random
@@ -29,7 +29,7 @@ def _count(details: RetryDetails) -> None:
     metrics.count(RETRIES, details.name, type(details.caused_by).__name__)
 
 
-# Left alone, the library would import prometheus-client at the first retry, and count where nobody looks.
+# By default the library imports prometheus-client at the first retry, and counts where no page shows it.
 set_on_retry_hooks((StructlogOnRetryHook, _count))
 
 
@@ -44,7 +44,7 @@ def bounded(
     """
     Decorate an async function: after an error of `on` it is called again, at most `attempts` times in all.
 
-    Pauses double from `wait_initial_s` to `wait_max_s`, with jitter. The last error is raised as it came.
+    Pauses double from `wait_initial_s` to `wait_max_s`, with jitter. The last error is raised unchanged.
     """
     return stamina.retry(
         on=on,
@@ -99,5 +99,5 @@ class Backoff:
         return pause_s * self._rng.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """It worked: the next failure begins with the first pause again."""
+        """After a success: the next failure begins with the first pause again."""
         self._pause_s = self._initial_s

@@ -1,7 +1,7 @@
 """
 The life of one service process: logging, traces, signals, an orderly end within a bounded time, an exit code.
 
-It knows no service. What a service is made of is put together in its `__main__`:
+Each service is assembled in its `__main__`:
 
     async def main(service: Service[AllocatorSettings]) -> None: ...
 
@@ -40,25 +40,25 @@ DRAIN_S = 5.0
 EXIT_FAILED = 1
 EXIT_CONFIG = 78
 """
-A person must mend something first (EX_CONFIG of sysexits.h): a setting, a missing library, a folder that may not be
-read. A code of its own, so that a supervisor can tell what another start may heal from what it cannot.
+A person must fix something first (EX_CONFIG of sysexits.h): a setting, a missing library, an unreadable folder. A
+separate code lets a supervisor tell what a restart may heal from what it cannot.
 """
 EXIT_DENIED = 77
 """
-The broker denied a subject (EX_NOPERM of sysexits.h): a code of its own, so that whoever counts how services end (a
-kubelet does, and says it as the exit code of the last state) counts these apart. The process itself is gone.
+The broker denied a subject (EX_NOPERM of sysexits.h). A separate code lets these be counted after the process is gone,
+for instance from the exit code of the last state in a kubelet's status.
 """
 
 S = TypeVar("S", bound=CommonSettings)
 
 
 KNOWN = (BusError, ServiceError)
-"""Errors that are told in their own sentence, without a traceback."""
+"""Errors shown in their own sentence, without a traceback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service(Generic[S]):
-    """What a service's main function is given."""
+    """The context of a service's main function."""
 
     name: str
     run: RunId
@@ -77,13 +77,12 @@ def run(
 ) -> int:
     """
     Run `main` until it returns, fails, or SIGTERM or SIGINT comes. Returns the exit code: 0, EXIT_FAILED after a
-    failure, EXIT_CONFIG after one that a person must mend, EXIT_DENIED when the broker denied a subject.
+    failure, EXIT_CONFIG after one that a person must fix, EXIT_DENIED when the broker denied a subject.
 
-    `words` is the command line: `--version` alone is answered, anything else is refused (code 2), for a service that
-    starts although it was told something it does not know is not what was asked for.
-    `settings` may be a function that loads them, so that its SettingsError is told like any other. After a signal
-    `main` is cancelled and has `drain_s` to end, after its own end what it has left behind has; then, or at a second
-    signal, the process ends at once (code 1).
+    `words` is the command line: `--version` alone is answered, anything else is refused (code 2), because a service
+    must not ignore an argument that it does not know. `settings` may be a function that loads them, so that its
+    SettingsError is reported like any other. After a signal `main` is cancelled and has `drain_s` to end, and its
+    remaining tasks and threads as long again; then, or at a second signal, the process ends at once (code 1).
     """
     if words:
         return _answer(words, name)
@@ -125,7 +124,7 @@ def _answer(words: Sequence[str], name: str) -> int:
 async def _until_signal(
     main: Callable[[Service[S]], Awaitable[None]], service: Service[S], watchdog: threading.Timer
 ) -> int:
-    """The exit code. What failed is told at once: what it has left behind may take the time that is left."""
+    """The exit code. A failure is reported at once: the remaining tasks may take the rest of the time."""
     loop = asyncio.get_running_loop()
     log = logs.get("service")
     stopping: asyncio.Future[None] = loop.create_future()
@@ -140,7 +139,7 @@ async def _until_signal(
         loop.add_signal_handler(number, stop, number)
     task = asyncio.ensure_future(_shown(main, service))
     await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
-    watchdog.start()  # also of one that failed: the loop waits for its threads and tasks, perhaps for ever
+    watchdog.start()  # also of a failed one: the loop waits for its threads and tasks, perhaps without end
     if not task.done():
         task.cancel()
         await asyncio.wait((task,))
@@ -155,7 +154,7 @@ async def _until_signal(
 
 
 def _code_after(leaves: Sequence[BaseException]) -> int:
-    """How a process ends that failed by these errors."""
+    """The exit code after these errors."""
     if any(isinstance(leaf, DeniedError) for leaf in leaves):
         return EXIT_DENIED
     return EXIT_CONFIG if all(isinstance(leaf, ServiceError) for leaf in leaves) else EXIT_FAILED
@@ -173,7 +172,7 @@ async def _shown(main: Callable[[Service[S]], Awaitable[None]], service: Service
 
 
 def _others_alive() -> bool:
-    """Whether a thread is left that the interpreter would wait for, perhaps for ever: then the watchdog stays."""
+    """Whether the interpreter would wait for another thread, perhaps without end: then the watchdog stays."""
     return any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate())
 
 

@@ -1,8 +1,8 @@
 """
 Settings of a service: one TOML file and the environment, read once, into one frozen object.
 
-The environment wins over the file. A key that nobody knows, or a value of the wrong type, ends the start with a
-sentence that names it: a setting that is silently ignored is worse than none. No other module reads the environment.
+The environment wins over the file. An unknown key or a value of the wrong type fails the start with a sentence
+that names it: no setting is silently ignored. No other module reads the environment.
 
 The file holds common fields at its top level and each service's own fields in a table of its name, so that one file
 can serve all services of a machine:
@@ -36,28 +36,28 @@ PREFIX = "SLUICE_"
 CONFIG = "SLUICE_CONFIG"
 """Names the settings file when the caller gives none."""
 FILE_BYTES_MAX = 256 * 1024
-"""A larger settings file is not read; all settings of all services fill a few KiB."""
+"""A larger settings file is refused; all settings of all services fill a few KiB."""
 TICK_MAX_S = 10.0
 """
-Of every service's `tick_s`. An idle core has its turn at each tick, and who had none for three times as long is taken
-for stuck and started again (`sluice.runtime.grpc.health`).
+Upper bound of every service's `tick_s`. An idle core runs at each tick, and one that has not run for three times as
+long counts as stuck and is restarted (`sluice.runtime.grpc.health`).
 """
 NAME_MAX = 100
-"""Characters of a name that is compared with those of settings; none is as long."""
+"""Characters of a name that is compared with setting names; none is as long."""
 
-# Kubernetes puts an address of every Service of the namespace into each container's environment, in the form of its
-# name: a Service `sluice-inventory` would otherwise be an unknown setting of the inventory
+# Kubernetes puts an address of every Service of the namespace into each container's environment, under the Service's
+# name: `sluice-inventory` would otherwise be an unknown setting of the inventory
 # (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
 _SERVICE_LINK = re.compile(r".+_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://[^/]+:\d+")
 
 
 class SettingsError(ServiceError):
-    """A setting that is unknown, missing or wrong. The text is one sentence for the person who starts the service."""
+    """An unknown, missing or invalid setting. The text is one sentence for the person who starts the service."""
 
 
 class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What every service may be told. A service's own settings extend this."""
+    """Settings common to all services. A service's own settings extend this."""
 
     nats_url: str = "nats://127.0.0.1:4222"
     """The broker, `nats://` or `tls://`, without user or password: logs show it."""
@@ -66,7 +66,7 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     nats_password_file: Path | None = None
     """File with that user's password. Read again when it changes."""
     nats_ca_file: Path | None = None
-    """CA certificates (PEM) for the broker's. If set, the connection must be TLS."""
+    """Certificates (PEM) of the authorities that sign the broker's. With it the connection must be TLS."""
     nats_certificate_file: Path | None = None
     """Client certificate (PEM) for the bus. Read again when it changes."""
     nats_key_file: Path | None = None
@@ -78,13 +78,13 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_key_file: Path | None = None
     """Its key (PEM); may be the same file."""
     grpc_ca_file: Path | None = None
-    """CA certificates (PEM) for gRPC peers."""
+    """Certificates (PEM) of the authorities that sign the certificates of its gRPC peers."""
     grpc_plain_text: bool = False
-    """Allow gRPC without certificates beyond the loopback."""
+    """Allow gRPC without certificates beyond the loopback, on a network that is otherwise protected."""
     history_mib: Annotated[int, msgspec.Meta(ge=HISTORY_MIB_MIN)] = HISTORY_BYTES_MAX // MIB
-    """Size of HISTORY on the broker's disk in MiB, where streams are declared (docs/sizing.md)."""
+    """Size limit of HISTORY on the broker's disk, for the service that declares the streams (docs/sizing.md)."""
     data_dir: Path = Path("/var/lib/sluice")
-    """State that survives a restart, such as the agent's journal."""
+    """Where a service keeps data across restarts."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe level logged."""
     log_format: Literal["auto", "json", "text"] = "auto"
@@ -92,19 +92,19 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     otlp_endpoint: str = ""
     """OTLP/HTTP base URL for traces; empty sends none. Headers: `OTEL_EXPORTER_OTLP_HEADERS`."""
     metrics_address: str = ""
-    """`host:port` of the Prometheus metrics, plain HTTP; empty serves none."""
+    """Where metrics are served for Prometheus (HOST:PORT), over plain HTTP; empty serves none."""
 
 
 def holds_credentials(url: str) -> bool:
     """Whether an address holds a user or a password, as in nats://user:password@host."""
-    return "@" in url  # anywhere: a password may hold what ends an address
+    return "@" in url  # anywhere: a password may contain the characters that end an address
 
 
 _SHOWN = {
-    "nats_url": "say them by nats_user and nats_password_file",
+    "nats_url": "set nats_user and nats_password_file",
     "otlp_endpoint": "OTEL_EXPORTER_OTLP_HEADERS may hold a header for it",
 }
-"""Addresses, and how to say there who one is."""
+"""Address settings, with the right way to give credentials for each."""
 
 S = TypeVar("S", bound=CommonSettings)
 
@@ -125,10 +125,10 @@ def load(cls: type[S], *, service: str, config: Path | str | None = None, enviro
     for name, field in fields.items():
         if name not in values and field.required:
             raise SettingsError(f"{_variable(service, name, common)} is not set, and has no default")
-    for name, instead in _SHOWN.items():  # addresses are shown in logs and in sentences: what is secret has files
+    for name, instead in _SHOWN.items():  # addresses are shown in logs and messages: secrets belong in files
         if holds_credentials(str(values.get(name, ""))):
             variable = _variable(service, name, common)
-            raise SettingsError(f"{variable} must hold no user and no password, for it is shown; {instead}")
+            raise SettingsError(f"{variable} must not hold a user or a password, because it is shown; {instead}")
     try:
         return cls(**values)
     except (ValueError, TypeError) as error:  # a rule over several fields, checked by the class itself
@@ -155,7 +155,7 @@ def _from_file(
             if key == service:
                 values |= _from_table(raw, f"{path}: [{service}]", fields, common)
         elif key in fields:
-            raise SettingsError(f"{path}: {key} belongs into the table [{service}]")
+            raise SettingsError(f"{path}: {key} belongs in the table [{service}]")
         else:
             near = _nearest(key, [*sorted(common), *SERVICES])
             raise SettingsError(f"{path}: there is no setting {shorten(key)}{near}")
@@ -240,7 +240,7 @@ def _choices(wanted: Any) -> tuple[Any, ...]:
 
 def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: bool) -> Any:
     try:
-        return _sound(msgspec.convert(raw, field.type, strict=strict, dec_hook=_decode))
+        return _comparable(msgspec.convert(raw, field.type, strict=strict, dec_hook=_decode))
     except (msgspec.ValidationError, ValueError) as error:
         hidden = re.search(r"secret|token|password|credential", field.name) or holds_credentials(str(raw))
         shown = "" if hidden else f" is {shorten(repr(raw) if isinstance(raw, str) else toml_text_of(raw), SHOWN_MAX)}"
@@ -251,8 +251,8 @@ def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: 
         raise SettingsError(f"{where}{shown}: {shorten(str(error).replace('`', ''), SHOWN_MAX)}{right}") from error
 
 
-def _sound(value: Any) -> Any:
-    """A value that can be compared: of what is no number no rule would be broken, and none hold."""
+def _comparable(value: Any) -> Any:
+    """A comparable number: comparisons with NaN would neither break nor satisfy a rule."""
     if isinstance(value, float) and math.isnan(value):
         raise ValueError("Expected a number")
     return value
@@ -260,7 +260,7 @@ def _sound(value: Any) -> Any:
 
 def _decode(wanted: type, raw: Any) -> Any:
     if wanted is Path and raw == "":
-        raise ValueError("Expected a path")  # it would be the folder in which the service happens to be started
+        raise ValueError("Expected a path")  # it would be the current folder of the service
     if wanted is Path and isinstance(raw, str):
         return Path(raw)
     raise ValueError(f"Expected {wanted.__name__}, got {type(raw).__name__}")

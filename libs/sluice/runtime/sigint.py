@@ -1,21 +1,21 @@
 """
 Let Ctrl-C end a process without a traceback while it imports its modules. Import this module first.
 
-Python's own handler raises KeyboardInterrupt in the middle of whatever is imported, where nothing can catch it. The
-signal's default ends the process as the shell expects it (exit code 130). Services leave it so until their event loop
-takes the signal; commands, which have something to put in order, call `restore`. It imports nothing that takes time.
+Python's own handler raises KeyboardInterrupt in the middle of an import, where nothing can catch it. The signal's
+default action ends the process as the shell expects it (exit code 130). Services keep it until their event loop handles
+the signal; commands that must clean up call `restore`. Its own imports are fast.
 """
 
 import signal
 import sys
 
 _defaulted = "asyncio" not in sys.modules and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-"""Not where who started us wants the signal to be ignored, nor in a process that began long ago, as a test's."""
+"""Not where the parent process ignores the signal, nor in a process that has long been running, as a test's."""
 if _defaulted:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def restore() -> None:
-    """From now on Ctrl-C is a KeyboardInterrupt again, for somebody catches it."""
+    """From now on Ctrl-C is a KeyboardInterrupt again."""
     if _defaulted:
         signal.signal(signal.SIGINT, signal.default_int_handler)

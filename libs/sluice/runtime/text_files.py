@@ -1,7 +1,7 @@
 """
-Reads texts that people put in files: bounded in every case, and where a service watches them out of regular files only.
+Reads text files of people: always bounded, and only regular files where a service watches them.
 
-What is wrong with a file comes as an exception with a sentence's end, so that whoever names the file says it once.
+An error's text is the end of a sentence, so that the caller can name the file once.
 """
 
 import errno
@@ -11,18 +11,19 @@ from pathlib import Path
 
 
 class NotTextError(Exception):
-    """There is no text to be had from a file. Its text says why, as the end of a sentence."""
+    """A file is not readable as text. Its text says why, as the end of a sentence."""
 
 
 class TooLargeError(NotTextError):
-    """There is more of it than is read."""
+    """The file is larger than the limit."""
 
 
 def read_named_text(path: Path, bytes_max: int) -> str:
     """
-    The whole text of what was named by hand, which may be a pipe. A mark of the byte order is left out.
+    The whole text of a file or pipe that a person named. A byte order mark is removed.
 
-    Raises OSError, whose `strerror` says what is wrong: also for more than `bytes_max` (EFBIG) and no UTF-8 (EILSEQ).
+    Raises OSError, whose `strerror` says what is wrong: also for more than `bytes_max` (EFBIG) and invalid UTF-8
+    (EILSEQ).
     """
     with path.open("rb") as file:
         data = file.read(bytes_max + 1)
@@ -35,7 +36,7 @@ def read_named_text(path: Path, bytes_max: int) -> str:
 
 
 def open_to_read(path: Path | str) -> int:
-    """A descriptor of a file. It does not wait: a named pipe must not hold up everything else. Raises OSError."""
+    """A descriptor of a file. It does not block: a named pipe must not hold up everything else. Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 

@@ -1,4 +1,4 @@
-"""Which version of Sluice this process runs, as it was installed. For people: nothing may be decided from it."""
+"""The installed version of Sluice. For people: nothing may be decided from it."""
 
 import functools
 
@@ -7,7 +7,7 @@ DISTRIBUTION = "sluice-gpu"
 
 @functools.cache
 def sluice_version() -> str:
-    """The version, or empty where Sluice runs from a folder without having been installed."""
+    """The version, or empty where Sluice runs from a folder without being installed."""
     import importlib.metadata  # noqa: PLC0415 - slow to load, and most processes never say their version
 
     try:

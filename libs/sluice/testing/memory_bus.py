@@ -1,8 +1,8 @@
 """
-The bus without a server: for tests of services and for anything that lives in one process.
+The bus without a server: for tests of services and for anything within one process.
 
-It stands on `StreamModel`, the same model that the simulator uses, and passes the same conformance suite as the NATS
-bus. It must promise nothing that NATS does not.
+It uses `StreamModel`, as the simulator does, and passes the same conformance suite as the NATS bus. It must promise
+nothing beyond NATS.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.stream_model import PublishAccepted, PublishRefused, StoredValue, StreamMissing, StreamModel
 
 BATCH_MAX = 5_000
-"""Entries in one batch, as many as the NATS bus asks for at once."""
+"""Entries in one batch, as many as the NATS bus requests at once."""
 POLL_S = 0.01
-"""How often a reader looks whether the stream it waits for is there."""
+"""How often a reader checks for its missing stream."""
 
 
 class MemoryBroker:
-    """What several buses share: the streams, and who is told when they change."""
+    """The streams that several buses share, and the listeners for changes."""
 
     def __init__(self, clock: Clock | None = None, *, streams: bool = True) -> None:
-        """Begin empty; without `streams` nothing can be written until `ensure_streams`."""
+        """Start empty; without `streams` nothing can be written until `ensure_streams`."""
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.values = StreamModel(self.clock.monotonic())
         if not streams:
@@ -50,18 +50,18 @@ class MemoryBroker:
         return MemoryBus(self, name=name, traces=traces)
 
     def wipe(self) -> None:
-        """Lose everything, streams included. Readers wait until they are made again."""
+        """Lose everything, streams included. Readers wait until they are recreated."""
         self.values.wipe()
         self.changed()
 
     def lose_latest(self, stream: Stream, count: int) -> int:
-        """Lose the latest acknowledged writes of a stream, as a killed server may where it does not sync."""
+        """Lose the latest acknowledged writes of a stream, as a killed server may without sync."""
         taken = self.values.lose_latest(stream, count)
         self.changed()
         return taken
 
     def put_undecodable(self, subject: str) -> None:
-        """Store bytes that are no message of ours, unguarded."""
+        """Store bytes that are not a message of ours, unguarded."""
         now = self.clock.monotonic()
         self.values.publish(subject=subject, guard=None, expected=0, operation=OperationId(""), message=None, now=now)
         self.changed()
@@ -76,15 +76,15 @@ class MemoryBroker:
         self._listeners[listener] = None
 
     def unlisten(self, listener: asyncio.Event) -> None:
-        """Stop telling an event."""
+        """Stop setting an event."""
         self._listeners.pop(listener, None)
 
 
 class MemoryBus:
     """
-    A `sluice.runtime.bus.Bus` over a MemoryBroker, with switches for what goes wrong.
+    A `sluice.runtime.bus.Bus` over a MemoryBroker, with switches for faults.
 
-    `lose_answers`: as many next writes land and report unknown. `lose_writes`: as many do not land and report unknown.
+    `lose_answers`: so many next writes land and report unknown. `lose_writes`: so many do not land and report unknown.
     `connected`: while False nothing gets through. `denied`: writes to these subjects raise BusError.
     """
 
@@ -110,7 +110,7 @@ class MemoryBus:
     def connected(self, connected: bool) -> None:
         if connected and not self._connected:
             for stream in self._restarts:
-                self._restarts[stream] += 1  # what was missed meanwhile can be known only by reading anew
+                self._restarts[stream] += 1  # only a new reading shows what was missed meanwhile
         self._connected = connected
         self._broker.changed()
 
@@ -150,7 +150,7 @@ class MemoryBus:
                 return WriteUnknown(write.operation)
 
     async def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncGenerator[list[Reading]]:
-        """All last values under `filters`, then the live tail; anew after a wipe or a lost connection."""
+        """All last values under `filters`, then the live tail; restarted after a wipe or a lost connection."""
         while True:
             async with aclosing(self._reading(stream, filters, None)) as reading:
                 async for batch in reading:
@@ -164,7 +164,7 @@ class MemoryBus:
                     yield batch
 
     def read_again(self, stream: Stream) -> None:
-        """Start every reader of `stream` on this connection anew."""
+        """Restart every reader of `stream` on this connection."""
         self._restarts[stream] += 1
         self._broker.changed()
 
@@ -175,7 +175,7 @@ class MemoryBus:
         return self._broker.values.last(subject, self._broker.clock.monotonic())
 
     async def incarnation(self, stream: Stream) -> Incarnation:
-        """Which life of the data this is. Raises TimeoutError when there is no such stream."""
+        """The incarnation of the data. Raises TimeoutError when there is no such stream."""
         await asyncio.sleep(0)
         self._need(stream)
         incarnation = self._broker.values.incarnation(stream)
@@ -183,20 +183,20 @@ class MemoryBus:
         return incarnation
 
     async def ensure_streams(self, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
-        """Make the streams that are missing. Nothing is on a disk."""
+        """Create missing streams. Nothing is on a disk."""
         del history_bytes
         self._broker.values.ensure(self._broker.clock.monotonic())
         self._broker.changed()
 
     async def ensure_agent(self, node: NodeName) -> None:
-        """Make the durable of a node's agent. Raises TimeoutError when there is no stream for it."""
+        """Create the durable of a node's agent. Raises TimeoutError when there is no stream for it."""
         self._need(Stream.BOOK)
         self._broker.values.ensure_agent(node)
         self._broker.changed()
 
     @property
     def unread_s(self) -> float:
-        """For how long already a stream that is to be read here cannot be; 0 while readings go on."""
+        """For how long a stream to be read here has been unreadable; 0 while readings go on."""
         now = self._broker.clock.monotonic()
         return max((now - since for since in self._waiting.values()), default=0.0)
 
@@ -214,7 +214,7 @@ class MemoryBus:
     async def _reading(
         self, stream: Stream, filters: tuple[str, ...], agent: NodeName | None
     ) -> AsyncGenerator[list[Reading]]:
-        """One reading, from its start until it has to start anew."""
+        """One reading, from its start until it has to restart."""
         values = self._broker.values
         news = asyncio.Event()
         self._broker.listen(news)
@@ -258,7 +258,7 @@ class MemoryBus:
 
 
 def _is_ours(value: StoredValue) -> bool:
-    """What lies at a subject that is none of ours is nothing's value."""
+    """A foreign subject has no value of ours."""
     try:
         parse(value.entry.subject)
     except SubjectError:

@@ -1,9 +1,9 @@
 """
-What the broker's streams do, as a synchronous model: the ground under the memory bus and under the simulator.
+A synchronous model of the broker's streams: the base of the memory bus and of the simulator.
 
-It knows no clock, no connection and no fault: time comes in as `now`, and whoever wants an answer lost, a write late or
-a reader restarted does that outside. It must behave as the conformance suite finds nats-server to behave, its traps
-included: a guard that does not cover the written subject is accepted and checks nothing of that subject.
+It has no clock, connection or faults: time comes in as `now`, and callers lose answers, delay writes or restart readers
+outside. It behaves as the conformance suite observes nats-server, its traps included: a guard that does not cover the
+written subject is accepted and does not protect that subject.
 """
 
 import heapq
@@ -21,11 +21,11 @@ from sluice.contracts.ids import Incarnation, NodeName, OperationId
 from sluice.contracts.messages import AnyMessage
 
 FIRST_SEQUENCE = 1_700_000_000_000
-"""The first sequence of a stream that was made at now = 0: streams begin at their creation time in unix ms."""
+"""The first sequence of a stream created at now = 0: streams begin at their creation time in unix ms."""
 HISTORY_MAX = 10_000
-"""Words that HISTORY holds; the oldest go first. A real one goes by age."""
+"""Messages that HISTORY holds; the oldest go first. A real one drops by age."""
 FILTERS_REMEMBERED = 256
-"""More than there are kinds of readers: each asks of every value whether it is under its filters."""
+"""More than there are kinds of readers: each matches every value against its filters."""
 UNDO_MAX = 256
 """Writes that `lose_latest` can take back."""
 
@@ -37,20 +37,20 @@ class PublishAccepted(msgspec.Struct, frozen=True):
 
 
 class PublishRefused(msgspec.Struct, frozen=True):
-    """The guard did not hold: `last` is the highest sequence that remains under it, 0 when nothing does."""
+    """The guard did not hold: `last` is the highest sequence under it, 0 when it is empty."""
 
     last: int
 
 
 class StreamMissing(msgspec.Struct, frozen=True):
-    """There is no such stream: nobody answers."""
+    """There is no such stream, so no answer."""
 
 
 PublishOutcome = PublishAccepted | PublishRefused | StreamMissing
 
 
 class StoredValue(msgspec.Struct, frozen=True):
-    """One stored value: the entry, which request it is about, and the headers it came with."""
+    """One stored value: the entry, the request it is about, and its headers."""
 
     entry: Entry
     request: str = ""
@@ -62,7 +62,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether a subject is under a NATS filter: `*` stands for one token, a last `>` for one or more."""
+    """Whether a subject matches a NATS filter: `*` stands for one token, a last `>` for one or more."""
     wanted, tokens = pattern.split("."), subject.split(".")
     for at, part in enumerate(wanted):
         if part == ">":
@@ -74,7 +74,7 @@ def matches(pattern: str, subject: str) -> bool:
 
 @lru_cache(maxsize=FILTERS_REMEMBERED)
 def _prefixes(filters: tuple[str, ...]) -> tuple[str, ...] | None:
-    """How all subjects under these begin, and no others; None where a beginning does not tell."""
+    """Prefixes that exactly the subjects under these have; None where prefixes do not suffice."""
     if all(pattern.endswith(".>") and "*" not in pattern for pattern in filters):
         return tuple(pattern[:-1] for pattern in filters)
     return None
@@ -92,10 +92,10 @@ def is_under(filters: tuple[str, ...], subject: str) -> bool:
 
 class Cursor:
     """
-    A reader's place in one stream: first everything there is, then what is new, in the order of the stream.
+    A reader's position in one stream: first all values, then new ones, in the order of the stream.
 
     A value that is overwritten before it was read is skipped, as on the server. Once the stream was wiped, or lost its
-    latest writes, the cursor is `lost`: it reads nothing more and the reading must start anew.
+    latest writes, the cursor is `lost`: it reads nothing more and the reading must restart.
     """
 
     def __init__(self, streams: "StreamModel", stream: Stream, filters: tuple[str, ...]) -> None:
@@ -108,7 +108,7 @@ class Cursor:
 
     @property
     def lost(self) -> bool:
-        """Whether this place is in a life of the stream that has ended."""
+        """Whether this position is in an ended life of the stream."""
         return self._life is None or self._streams.life(self._stream) != self._life
 
     def read(self, now: float, limit: int | None = None) -> list[StoredValue]:
@@ -130,11 +130,11 @@ class StreamModel:
     """
     BOOK, STATE and HISTORY. `now` (seconds, any beginning) must never go back between calls.
 
-    Subjects choose their stream by their noun; every accepted write (but a lease's) is also in HISTORY, under `hist.`.
+    A subject's kind determines its stream; every accepted write (except a lease's) is also in HISTORY, under `hist.`.
     """
 
     def __init__(self, now: float = 0.0) -> None:
-        """Begin with all streams, empty."""
+        """Start with all streams, empty."""
         self._books: dict[Stream, _LastValueStream] = {}
         self._history = _HistoryStream()
         self._agents: dict[NodeName, None] = {}
@@ -146,9 +146,9 @@ class StreamModel:
 
     def ensure(self, now: float, clock_off_s: float = 0.0) -> None:
         """
-        Make the streams that are missing, with sequences that begin at the time of making.
+        Create missing streams, with sequences that begin at the creation time.
 
-        `clock_off_s` is how wrong the clock of whoever makes them is: they may begin before those of an earlier life.
+        `clock_off_s` is the error of the creator's clock: sequences may begin before those of an earlier life.
         """
         for stream in (Stream.BOOK, Stream.STATE):
             if stream not in self._books:
@@ -159,20 +159,20 @@ class StreamModel:
         self._first_next += 1
 
     def ensure_agent(self, node: NodeName) -> None:
-        """Make the durable by which a node's agent reads its ledger."""
+        """Create the durable by which a node's agent reads its ledger."""
         if Stream.BOOK in self._books:
             self._agents[node] = None
 
     def has_agent(self, node: NodeName) -> bool:
-        """Whether a node's agent has a durable to read by."""
+        """Whether a node's agent has a durable."""
         return node in self._agents
 
     def has(self, stream: Stream) -> bool:
-        """Whether a stream is there."""
+        """Whether a stream exists."""
         return stream is Stream.HISTORY or stream in self._books
 
     def wipe(self, *, but: Stream | None = None) -> None:
-        """Lose everything, `but` for one stream: values, streams and durables, until `ensure` makes them anew."""
+        """Lose everything, `but` for one stream: values, streams and durables, until `ensure` recreates them."""
         self._books = {stream: book for stream, book in self._books.items() if stream is but}
         if but is not Stream.BOOK:
             self._agents.clear()
@@ -180,8 +180,8 @@ class StreamModel:
 
     def lose_latest(self, stream: Stream, count: int) -> int:
         """
-        Take back the latest `count` writes, as a killed server may where it does not sync: what they overwrote is
-        back, and their sequences will be given again. Returns how many were taken back (at most UNDO_MAX).
+        Take back the latest `count` writes, as a killed server may without sync: overwritten values return, and their
+        sequences are reused. Returns how many were taken back (at most UNDO_MAX).
         """
         book = self._books[stream]
         taken = book.undo(count)
@@ -205,10 +205,10 @@ class StreamModel:
         headers: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
         """
-        Store one value if the highest remaining sequence under `guard` is `expected` (0: nothing there).
+        Store one value if the highest sequence under `guard` is `expected` (0: empty).
 
-        `guard` is a subject, or a prefix that ends with `.>`; None writes unguarded, as no service does. A `message`
-        of None stands for bytes that cannot be decoded.
+        `guard` is a subject, or a prefix that ends with `.>`; None writes unguarded, as no service does. A `message` of
+        None stands for undecodable bytes.
         """
         kind = subject.split(".", 2)[1]
         book = self._books.get(stream_of(kind))
@@ -237,7 +237,7 @@ class StreamModel:
         return value.entry if value is not None else None
 
     def highest(self, guard: str, now: float) -> int:
-        """The highest remaining sequence under a guard: what a write must expect."""
+        """The highest sequence under a guard: what a write must expect."""
         book = self._books.get(stream_of(guard.split(".", 2)[1]))
         if book is None:
             return 0
@@ -249,11 +249,11 @@ class StreamModel:
         return [value.entry for value in self.values_after(stream, 0, now) if is_under(filters, value.entry.subject)]
 
     def cursor(self, stream: Stream, filters: tuple[str, ...] = ()) -> Cursor:
-        """A place to read from. It is lost at once when there is no such stream."""
+        """A position to read from. It is lost at once when there is no such stream."""
         return Cursor(self, stream, filters)
 
     def incarnation(self, stream: Stream) -> Incarnation | None:
-        """Which life of the data this is: the stream's first sequence. None when there is no stream."""
+        """The incarnation of the data: the stream's first sequence. None when there is no stream."""
         if stream is Stream.HISTORY:
             return Incarnation(str(self._history.life))
         book = self._books.get(stream)
@@ -262,14 +262,14 @@ class StreamModel:
     # -- for Cursor -----------------------------------------------------------------------------------------------
 
     def life(self, stream: Stream) -> int | None:
-        """A number that changes whenever places in the stream stop being valid; None without a stream."""
+        """A number that changes whenever positions in the stream become invalid; None without a stream."""
         if stream is Stream.HISTORY:
             return self._history.life
         book = self._books.get(stream)
         return book.life if book is not None else None
 
     def values_after(self, stream: Stream, sequence: int, now: float) -> list[StoredValue]:
-        """What is stored beyond a sequence, in the order of the stream."""
+        """Values stored beyond a sequence, in the order of the stream."""
         if stream is Stream.HISTORY:
             return self._history.after(sequence)
         book = self._books.get(stream)
@@ -280,7 +280,7 @@ class StreamModel:
 
 
 class _LastValueStream:
-    """One last-value stream. `values` is in the order of sequences, for a new value moves its subject to the end."""
+    """One last-value stream. `values` is in the order of sequences: a new value moves its subject to the end."""
 
     def __init__(self, first_sequence: int, life: int) -> None:
         self.first_sequence = first_sequence
@@ -304,7 +304,7 @@ class _LastValueStream:
         while self._expiring and self._expiring[0][0] <= now:
             at, sequence, subject = heapq.heappop(self._expiring)
             value = self.values.get(subject)
-            # Both: what was taken back has left its time here, and its sequence is another's now.
+            # Both: a write taken back has left its time here, and its sequence now belongs to another.
             if value is not None and (value.entry.sequence, value.expires_at) == (sequence, at):
                 self._remove(subject)
 
@@ -366,13 +366,13 @@ class _LastValueStream:
 
 
 class _HistoryStream:
-    """What was said, in order, each word under a sequence of its own."""
+    """All messages in order, each under a sequence of its own."""
 
     def __init__(self, life: int = 1) -> None:
         self.life = life
         self._sequence = 0
         self._said: deque[StoredValue] = deque(maxlen=HISTORY_MAX)
-        """As they were written: words get their place in HISTORY when somebody reads it."""
+        """As written: messages get their place in HISTORY when it is read."""
 
     def append(self, value: StoredValue) -> None:
         self._sequence += 1

@@ -160,7 +160,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A table from its pairs. Raises ValueError when a key is said twice: the parser would keep the last."""
     twice = _said_twice(key for key, _ in pairs)
     if twice is not None:
-        raise ValueError(f"{twice} is said twice in one table")
+        raise ValueError(f"{twice} is twice in one table")
     return dict(pairs)
 
 
@@ -168,7 +168,7 @@ class _OnceLoader(yaml.SafeLoader):
     """
     The safe loader, which makes plain values only, without two things that it would take.
 
-    A key that is said twice in one table, and aliases: a few lines of them are a document of any size.
+    A key that is twice in one table, and aliases: a few lines of them are a document of any size.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -179,7 +179,7 @@ class _OnceLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
         twice = _said_twice(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice} is said twice in one table", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"{twice} is twice in one table", node.start_mark)
         return super().construct_mapping(node, deep)
 
 

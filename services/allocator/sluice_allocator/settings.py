@@ -69,26 +69,30 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
         if self.closing_ttl_s < 1 or self.lease_ttl_s < 1:
             raise ValueError("closing_ttl_s and lease_ttl_s are whole seconds, at least 1")
         if self.group_patience_s <= 0:
-            raise ValueError("group_patience_s is more than 0")
+            raise ValueError("group_patience_s must be more than 0")
         if not 0 < self.eviction_patience_s <= self.eviction_gone_s:
-            raise ValueError("eviction_patience_s is more than 0, eviction_gone_s at least as much")
+            raise ValueError("eviction_patience_s must be more than 0, and eviction_gone_s at least as much")
         if self.orphan_grace_s < 0 or not 0 < self.tick_s <= TICK_MAX_S:
-            raise ValueError(f"orphan_grace_s is at least 0, tick_s more than 0 and at most {TICK_MAX_S:g}")
+            raise ValueError(f"orphan_grace_s must be at least 0, tick_s more than 0 and at most {TICK_MAX_S:g}")
         if self.removed_grace_s < 1:
-            raise ValueError(f"removed_grace_s = {self.removed_grace_s:g}: at least 1, and 30 where nodes may live")
+            raise ValueError(
+                f"removed_grace_s = {self.removed_grace_s:g}: must be at least 1, and 30 where nodes may still run"
+            )
 
         if self.promise_after_s < 0 or not 0 <= self.promises_percent <= 100:
-            raise ValueError("promise_after_s is at least 0, promises_percent from 0 to 100")
+            raise ValueError("promise_after_s must be at least 0, and promises_percent from 0 to 100")
         if self.move_cooldown_s < 0 or self.moves_per_minute < 0 or self.defragment_arrivals < 1:
-            raise ValueError("move_cooldown_s and moves_per_minute are at least 0, defragment_arrivals at least 1")
+            raise ValueError(
+                "move_cooldown_s and moves_per_minute must be at least 0, and defragment_arrivals at least 1"
+            )
         if self.waiting_max < 1:
-            raise ValueError(f"waiting_max = {self.waiting_max}: at least 1")
+            raise ValueError(f"waiting_max = {self.waiting_max}: must be at least 1")
 
     def _refuse_nodes_for_nobody(self) -> None:
         if not 1 <= self.max_gpus_per_node <= 64:
             raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: from 1 to 64")
         if self.pods_per_node_max is not None and self.pods_per_node_max < 1:
-            raise ValueError(f"pods_per_node_max = {self.pods_per_node_max}: at least 1, or unset for no limit")
+            raise ValueError(f"pods_per_node_max = {self.pods_per_node_max}: must be at least 1, or unset for no limit")
 
     def rules(self, placing: PlacingRules) -> Rules:
         """The part that the core takes, with what the files about places say."""

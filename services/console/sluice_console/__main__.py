@@ -35,7 +35,7 @@ from sluice_console.shell.errors import CommandError
 
 app = App(
     name="sluice",
-    help="Slices of GPUs on demand. `sluice demo` shows it; `sluice up` runs it on this machine.",
+    help="GPU slices on demand. `sluice demo` shows it; `sluice up` runs it on this machine.",
     version=sluice_version,
 )
 inspect.add_to(app)
@@ -50,21 +50,21 @@ def up_command(
     *,
     fleet: Annotated[
         Path | None,
-        Parameter(help="The simulated nodes, a TOML file (examples/fleet.toml); without it, this machine's own GPUs."),
+        Parameter(help="TOML file of simulated nodes (examples/fleet.toml); by default this machine's own GPUs."),
     ] = None,
     pods: Annotated[Path, Parameter(help="The folder of Pod manifests to watch.")],
-    data: Annotated[Path | None, Parameter(help="Where to keep everything; temporary when not given.")] = None,
+    data: Annotated[Path | None, Parameter(help="Data directory; a temporary one by default.")] = None,
     processes: Annotated[
         int | None,
-        Parameter(help="At most so many processes for all node agents; otherwise one per core, and 8 at most."),
+        Parameter(help="Maximum of processes for all node agents; by default one per core, at most 8."),
     ] = None,
-    allocators: Annotated[int, Parameter(help="How many allocators; one works, the others stand by.")] = 1,
-    closing_ttl_s: Annotated[int | None, Parameter(help="How long closing words stay on the bus.")] = None,
+    allocators: Annotated[int, Parameter(help="Number of allocators; one is active, the others stand by.")] = 1,
+    closing_ttl_s: Annotated[int | None, Parameter(help="How long final messages stay on the bus, in seconds.")] = None,
     limits: Annotated[
-        Path | None, Parameter(help="Quotas, and nodes not to use: a TOML file (docs/quotas.md), read again on change.")
+        Path | None, Parameter(help="TOML file of quotas and cordoned nodes (docs/quotas.md); read again on change.")
     ] = None,
     web: Annotated[
-        str, Parameter(help="Where the web page is served, HOST:PORT; `off` serves none.", show_default=False)
+        str, Parameter(help="Address of the web page, HOST:PORT; `off` serves none.", show_default=False)
     ] = "",
 ) -> int:
     """Run everything on this machine: broker, services, GPUs (simulated by --fleet), web page. Until Ctrl-C."""
@@ -102,10 +102,10 @@ def web_command(
             help="NATS URL; otherwise SLUICE_NATS_URL, otherwise the running `sluice up`.",
         ),
     ] = None,
-    listen: Annotated[str, Parameter(help="Where to serve it, HOST:PORT; port 0 is any free one.")] = "127.0.0.1:0",
+    listen: Annotated[str, Parameter(help="Address to listen on, HOST:PORT; port 0 picks a free one.")] = "127.0.0.1:0",
     host: Annotated[
         tuple[str, ...],
-        Parameter(negative="", help="A name that leads here, besides localhost and addresses; repeatable."),
+        Parameter(negative="", help="Host name of this server, besides localhost and IP addresses; repeatable."),
     ] = (),
 ) -> int:
     """Serve the live map of the fleet as a web page (docs/web.md). Until Ctrl-C."""
@@ -124,7 +124,7 @@ def simulate_command(
             name=["--file", "-f"],
             negative="",
             allow_leading_hyphen=True,
-            help="Ask the live fleet about a manifest; - is standard input.",
+            help="Manifest to try on the live fleet; - is standard input.",
         ),
     ] = None,
     server: Server = None,
@@ -133,17 +133,17 @@ def simulate_command(
     admission: Annotated[
         Path | None, Parameter(help="With -f: the settings file of the cluster's pod-watcher (docs/admission.md).")
     ] = None,
-    fleet: Annotated[Path | None, Parameter(help="The nodes, a TOML file (docs/simulate.md).")] = None,
-    workload: Annotated[Path | None, Parameter(help="Arrivals and departures, one JSON object a line.")] = None,
-    out: Annotated[Path | None, Parameter(help="Where the answers go, one JSON object a line.")] = None,
+    fleet: Annotated[Path | None, Parameter(help="TOML file of the nodes (docs/simulate.md).")] = None,
+    workload: Annotated[Path | None, Parameter(help="Arrivals and departures, one JSON object per line.")] = None,
+    out: Annotated[Path | None, Parameter(help="Output file, one JSON object per line.")] = None,
     placement: Annotated[
-        Path | None, Parameter(help="Pools, weights and limits, a TOML file (docs/policies.md).")
+        Path | None, Parameter(help="TOML file of pools, weights and limits (docs/policies.md).")
     ] = None,
-    policy: Annotated[
-        str | None, Parameter(help="For pods that name none: binpack, or node=spread,gpu=numa,binpack.")
-    ] = None,
-    no_queue: Annotated[bool, Parameter(negative="", help="Refuse what does not fit at once.")] = False,
-    seed: Annotated[int, Parameter(help="Shuffle arrivals of equal time; 0 leaves them as written.")] = 0,
+    policy: Annotated[str | None, Parameter(help="Default policy: binpack, or node=spread,gpu=numa,binpack.")] = None,
+    no_queue: Annotated[
+        bool, Parameter(negative="", help="Refuse pods that do not fit now, instead of queueing them.")
+    ] = False,
+    seed: Annotated[int, Parameter(help="Shuffle arrivals of equal time; 0 keeps the file's order.")] = 0,
 ) -> int:
     """
     What would become of pods: of a manifest on the live fleet (-f), or of a workload on a fleet in a file.
@@ -179,16 +179,12 @@ def simulate_command(
 def doctor_command(
     *,
     server: Server = None,
-    inventory: Annotated[str, Parameter(help="Where the inventory answers (HOST:PORT), to ask it too.")] = "",
-    kubeconfig: Annotated[
-        Path | None, Parameter(help="Look at this cluster too; otherwise that of KUBECONFIG.")
-    ] = None,
-    in_cluster: Annotated[
-        bool, Parameter(negative="", help="DoctorOptions at the cluster that kubectl finds by itself.")
-    ] = False,
-    no_bus: Annotated[bool, Parameter(negative="", help="DoctorOptions at the cluster only.")] = False,
+    inventory: Annotated[str, Parameter(help="Address of the inventory (HOST:PORT), to check it too.")] = "",
+    kubeconfig: Annotated[Path | None, Parameter(help="Check this cluster too; by default that of KUBECONFIG.")] = None,
+    in_cluster: Annotated[bool, Parameter(negative="", help="Check the cluster that kubectl finds by itself.")] = False,
+    no_bus: Annotated[bool, Parameter(negative="", help="Check the cluster only.")] = False,
     no_cluster: Annotated[
-        bool, Parameter(negative="", help="DoctorOptions at the bus only, also when KUBECONFIG is set.")
+        bool, Parameter(negative="", help="Check the bus only, even when KUBECONFIG is set.")
     ] = False,
     json: AsJson = False,
     output: Documented = None,
@@ -196,7 +192,7 @@ def doctor_command(
     """
     Look whether everything is up and set up well; changes nothing.
 
-    0 nothing must be fixed, 1 something must, 2 something could not be looked at.
+    0 nothing must be fixed, 1 something must, 2 something could not be checked.
     """
     from sluice_console.shell.doctor.doctor import DoctorOptions, doctor
     from sluice_console.shell.web.listen_address import NotAnAddressError, host_and_port
@@ -218,9 +214,7 @@ def doctor_command(
         cluster=not no_cluster,
     )
     if no_bus and not look.at_cluster:
-        sys.stderr.write(
-            "sluice doctor: nothing to look at: give --kubeconfig or --in-cluster, or leave out --no-bus\n"
-        )
+        sys.stderr.write("sluice doctor: nothing to check: give --kubeconfig or --in-cluster, or leave out --no-bus\n")
         return EXIT_USAGE
     return run(doctor(look, form=form_of(output, json=json)))
 
@@ -229,12 +223,12 @@ def doctor_command(
 def adjust_command(
     pod: Annotated[str, Parameter(help="A request id, a pod name, namespace/name, or a manifest file.")],
     *,
-    container: Annotated[str, Parameter(help="Whose shares; needed when several containers have some.")] = "",
-    memory: Annotated[str | None, Parameter(help="8Gi, or MiB; of each of its shares.")] = None,
+    container: Annotated[str, Parameter(help="Container that has the shares; required when several have some.")] = "",
+    memory: Annotated[str | None, Parameter(help="Memory of each share: 8Gi, or MiB.")] = None,
     sm_partition: Annotated[str | None, Parameter(help="Percent of the GPU's SMs; fractional shares.")] = None,
-    quota_request: Annotated[str | None, Parameter(help="The sure part of time, 0.5; fractional shares.")] = None,
-    quota_limit: Annotated[str | None, Parameter(help="The allowed part of time; fractional shares.")] = None,
-    dry_run: Annotated[bool, Parameter(negative="", help="Say what it would come to, and book nothing.")] = False,
+    quota_request: Annotated[str | None, Parameter(help="Guaranteed fraction of time, 0.5; fractional shares.")] = None,
+    quota_limit: Annotated[str | None, Parameter(help="Maximum fraction of time; fractional shares.")] = None,
+    dry_run: Annotated[bool, Parameter(negative="", help="Show the outcome without applying it.")] = False,
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,

@@ -1,1 +1,1 @@
-"""Knows. Pulls what nodes have, counts it, serves it."""
+"""The inventory service: pulls what nodes have, counts it, serves it."""

@@ -1,4 +1,4 @@
-"""Puts the inventory together and runs it. `python -m sluice_inventory`, or `sluice-inventory`."""
+"""Assembles the inventory and runs it. `python -m sluice_inventory`, or `sluice-inventory`."""
 
 from sluice.runtime import sigint  # noqa: F401 - the first import, so that Ctrl-C ends the others quietly
 
@@ -13,7 +13,7 @@ from sluice_inventory.shell.app import serve
 
 
 def main() -> int:
-    """Run until told to stop. Returns the exit code."""
+    """Run until stopped. Returns the exit code."""
     return run(
         serve,
         lambda: load(InventorySettings, service="inventory", config=None, environ=os.environ),

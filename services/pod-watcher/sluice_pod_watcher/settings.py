@@ -121,7 +121,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         if self.closing_ttl_s < 1 or not 1 <= self.lease_ttl_s <= 300:
             raise ValueError("closing_ttl_s and lease_ttl_s are whole seconds, at least 1; lease_ttl_s at most 300")
         if not 0.1 <= self.relist_s <= 3600 or not 0 <= self.gone_grace_s <= 3600 or not 0.01 <= self.tick_s <= 1:
-            raise ValueError("relist_s is from 0.1 to 3600, gone_grace_s from 0 to 3600, tick_s from 0.01 to 1")
+            raise ValueError("relist_s must be from 0.1 to 3600, gone_grace_s from 0 to 3600, tick_s from 0.01 to 1")
         if not 1 <= self.resync_s <= 86_400:
             raise ValueError(f"resync_s = {self.resync_s:g}: from 1 to 86400")
         if self.node_removed_after_s < 1:
@@ -129,7 +129,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         if not 0.1 <= self.evict_retry_s <= 3600:
             raise ValueError(f"evict_retry_s = {self.evict_retry_s:g}: from 0.1 to 3600")
         if self.unscheduled_after_s < 0 or self.start_after_s < 0:
-            raise ValueError("unscheduled_after_s and start_after_s are at least 0; 0 waits for ever")
+            raise ValueError("unscheduled_after_s and start_after_s must be at least 0; 0 waits for ever")
 
     def _check_names(self) -> None:
         if self.source and not is_token(self.source):
@@ -147,7 +147,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         if self.role == "folder":
             if self.pods_dir is None:
                 raise ValueError(
-                    "SLUICE_POD_WATCHER_PODS_DIR is not set, and role = 'folder' reads the pods from that folder "
+                    "SLUICE_POD_WATCHER_PODS_DIR is not set: role = 'folder' reads the pods from that folder "
                     "(a cluster's pods: SLUICE_POD_WATCHER_ROLE=watch)"
                 )
             return
@@ -155,7 +155,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} is read in role = 'folder' alone; role = {self.role!r} is set")
         if self.role == "webhook" and self.limits_file is not None:
-            raise ValueError("limits_file is read by who follows pods; role = 'webhook' does not")
+            raise ValueError("limits_file does not apply to role = 'webhook' does not")
 
     def config(self) -> FolderConfig:
         """What the core of a folder takes."""

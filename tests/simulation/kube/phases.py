@@ -28,13 +28,13 @@ _NOT_OF_PODS = frozenset({"source", "host", "node", "inventory"})
 
 def of_cluster(core: Any, event: object, address: Address | None) -> Phase:
     """What an event is about for the core of a cluster, and the phase of that."""
-    desk = core._desk
+    context = core._context
     uid = _uid_of(event)
     if uid is None and address is not None and address.kind not in _NOT_OF_PODS:
         uid = address.key[0]
     if uid is None:
-        return "cluster: all", "works" if desk.ready else "reads"
-    return "cluster: pod", _phase_of(desk.requests.records.get(uid))
+        return "cluster: all", "works" if context.ready else "reads"
+    return "cluster: pod", _phase_of(context.pod_store.records.get(uid))
 
 
 def name_of(event: object) -> str:

@@ -157,7 +157,7 @@ def test_what_the_webhook_looks_for_is_what_is_applied(rendered: Rendering):
     services = [each["clientConfig"]["service"] for each in webhooks]
     assert {(each["namespace"], each["name"]) for each in services} == {(loaded.namespace, loaded.webhook_service)}
     exempt = {each["key"]: each for each in webhooks[0]["namespaceSelector"]["matchExpressions"]}
-    assert set(exempt["kubernetes.io/metadata.name"]["values"]) == loaded.admission_rules().exempt_namespaces
+    assert set(exempt["kubernetes.io/metadata.name"]["values"]) == loaded.admission_config().exempt_namespaces
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -12,8 +12,8 @@ from sluice_inventory.core.inventory import Inventory
 ASK = Pull(NODE, ENDPOINT)
 LATER = "2026-01-01T00:00:10+00:00"
 NEXT = Incarnation("2000")
-"""The life of the broker's data after a wipe."""
-ANEW = "the bus was recreated, and the node was not read since"
+"""The incarnation of the bus after a wipe."""
+RECREATED = "the bus was recreated, and the node was not read since"
 
 
 def pulled(bench: Bench) -> Bench:
@@ -34,8 +34,8 @@ def restarted(*found) -> Bench:
     return bench
 
 
-def test_a_restart_pulls_everybody_and_writes_only_what_changed():
-    """What an earlier run left is checked by a pull, and not written again when it still holds."""
+def test_a_restart_pulls_every_node_and_publishes_only_changes():
+    """A pull checks what an earlier run published; it is not written again when it still holds."""
     bench = restarted(news(), known())
     assert bench.caught_up() == [ASK]
     assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == []
@@ -46,7 +46,7 @@ def test_a_restart_pulls_everybody_and_writes_only_what_changed():
 
 
 def test_a_restart_does_not_leave_a_dead_node_looking_alive():
-    """What an earlier run said of a node that died since is marked stale."""
+    """A node that died meanwhile is marked stale."""
     bench = restarted(news(), known())
     assert bench.caught_up() == [ASK]
     assert bench.feed(PullFailed(NODE, "away")) == []
@@ -54,8 +54,8 @@ def test_a_restart_does_not_leave_a_dead_node_looking_alive():
     assert bench.at(30.0) == [ASK, bench.write(1, stale, expected=102)]
 
 
-def test_a_node_whose_news_were_lost_does_not_look_alive_for_ever():
-    """An inventory on the bus without news of its agent becomes stale: nobody can be asked."""
+def test_a_node_whose_announcement_was_lost_becomes_stale():
+    """A snapshot without an announcement of its agent becomes stale: there is no endpoint to pull."""
     bench = restarted(known())
     assert bench.caught_up() == []
     stale = known(stale_message="no usable answer for 30 s: no news of its agent")
@@ -73,29 +73,29 @@ def test_a_restart_does_not_make_a_stale_node_fresh_without_asking():
     ]
 
 
-def test_a_lost_word_is_said_again(bench):
-    """STATE may forget what it acknowledged: after a reading that lacks it, it is written again."""
+def test_a_lost_snapshot_is_published_again(bench):
+    """STATE may forget what it acknowledged: after a reading without the snapshot, it is written again."""
     pulled(bench)
     bench.start_reading()
     assert bench.hear(news()) == []
     assert bench.caught_up() == [bench.write(2, known(), expected=0)]
 
 
-def test_after_a_wiped_broker_nothing_old_is_said_and_everybody_is_asked(bench):
-    """What was pulled in another life of the broker may lack slices made since: it is pulled anew, then said."""
+def test_after_a_wipe_every_node_is_pulled_before_anything_is_published(bench):
+    """A snapshot of another incarnation may lack slices created since: the node is pulled again first."""
     pulled(bench)
     assert bench.start_reading(NEXT) == [ASK]
     assert bench.caught_up() == []
     shown = bench.core.view(NODE).inventory
-    assert (shown.stale, shown.stale_message) == (True, ANEW)
+    assert (shown.stale, shown.stale_message) == (True, RECREATED)
     assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [
         bench.write(2, known(observed_at=LATER, life=NEXT), expected=0)
     ]
     assert not bench.core.view(NODE).inventory.stale
 
 
-def test_an_answer_from_before_the_wipe_is_not_said_after_it(bench):
-    """A pull that was under way when the broker was wiped is thrown away and made again."""
+def test_an_answer_from_before_a_wipe_is_not_published_after_it(bench):
+    """A pull under way when the broker was wiped is discarded and repeated."""
     pulled(bench)
     assert bench.at(10.0) == [ASK]
     assert bench.start_reading(NEXT) == []
@@ -107,7 +107,7 @@ def test_an_answer_from_before_the_wipe_is_not_said_after_it(bench):
 
 
 def test_an_answer_from_before_a_removal_and_a_wipe_is_not_taken_for_a_later_one(bench):
-    """It was asked when the node was known before; what its agent has done since is not in it."""
+    """It was pulled before the removal and lacks what its agent has done since."""
     assert bench.hear(news()) == [ASK]
     assert bench.hear(NodeRemoved(node=NODE, cause="gone")) == []
     assert bench.start_reading(NEXT) == []
@@ -117,8 +117,8 @@ def test_an_answer_from_before_a_removal_and_a_wipe_is_not_taken_for_a_later_one
     assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [bench.write(1, known(observed_at=LATER, life=NEXT))]
 
 
-def test_a_word_of_before_the_wipe_that_lands_after_it_is_put_right(bench):
-    """It may lack slices made since: the node is asked although the word tells of all that its news do."""
+def test_a_snapshot_from_before_a_wipe_that_lands_after_it_is_corrected(bench):
+    """It may lack slices created since: the node is pulled although the snapshot matches its announcement."""
     bench.start_reading(NEXT)
     bench.caught_up()
     assert bench.hear_inventory(known()) == []
@@ -131,7 +131,7 @@ def test_a_word_of_before_the_wipe_that_lands_after_it_is_put_right(bench):
 
 
 def test_a_wiped_broker_gives_every_node_its_time_to_come_back(bench):
-    """The age of what was pulled before does not count: nobody is stale or forgotten at once."""
+    """The age of earlier snapshots does not count: no node is stale or forgotten at once."""
     pulled(bench)
     bench.now = 29.0
     assert bench.start_reading(NEXT) == [ASK]
@@ -144,7 +144,7 @@ def test_a_wiped_broker_gives_every_node_its_time_to_come_back(bench):
 
 
 def test_a_node_that_died_with_the_broker_is_forgotten(bench):
-    """Neither the new bus nor the node itself tells of it."""
+    """Neither the new bus nor the node itself shows it."""
     pulled(bench)
     assert bench.start_reading("2000") == [ASK]
     assert bench.caught_up() == []
@@ -153,15 +153,15 @@ def test_a_node_that_died_with_the_broker_is_forgotten(bench):
     assert bench.core.names() == []
 
 
-def test_a_word_without_an_answer_is_written_again_and_never_twice_differently(bench):
+def test_an_unanswered_write_is_retried_unchanged(bench):
     """Unknown: the same operation with the same guard."""
     assert bench.hear(news()) == [ASK]
     assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [bench.write(1, known())]
     assert bench.feed(WriteUnknown(OperationId(f"{RUN}-1"))) == [bench.write(1, known(), attempt=2)]
 
 
-def test_two_inventories_do_not_take_turns_in_writing_the_same(bench):
-    """The other's word of the same generation is left alone."""
+def test_two_inventories_do_not_overwrite_equal_snapshots(bench):
+    """The other's snapshot of the same generation is left alone."""
     assert bench.hear(news()) == [ASK]
     assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [bench.write(1, known())]
     assert bench.feed(WriteRefused(OperationId(f"{RUN}-1"), 102)) == []
@@ -169,15 +169,15 @@ def test_two_inventories_do_not_take_turns_in_writing_the_same(bench):
     assert bench.at(1.0) == []
 
 
-def test_another_inventorys_newer_word_is_not_overwritten(bench):
-    """A higher generation of the same run stands, whoever wrote it."""
+def test_another_inventorys_newer_snapshot_is_not_overwritten(bench):
+    """A higher generation of the same run stands, from any writer."""
     pulled(bench)
     assert bench.hear_inventory(known(7)) == []
     assert bench.core.view(NODE).inventory == known(7)
     assert bench.at(9.0) == []
 
 
-def test_another_inventorys_older_word_is_put_right(bench):
+def test_another_inventorys_older_snapshot_is_overwritten(bench):
     """A lower generation of the same run is overwritten."""
     pulled(bench)
     assert bench.hear(news(5)) == [ASK]
@@ -187,15 +187,15 @@ def test_another_inventorys_older_word_is_put_right(bench):
     assert bench.hear_inventory(known(4)) == [bench.write(3, known(5), expected=105)]
 
 
-def test_a_word_of_another_run_stands_only_when_its_agent_speaks(bench):
-    """Generations of two runs cannot be compared: the news say which run lives."""
+def test_a_snapshot_of_another_run_stands_only_when_that_run_is_announced(bench):
+    """Generations of two runs cannot be compared: the announcement shows which run lives."""
     pulled(bench)
     late = known(9, agent_run=RunId("agent-0"))
     assert bench.hear_inventory(late) == [bench.write(2, known(), expected=103)]
 
 
-def test_another_inventorys_word_of_the_new_run_stands(bench):
-    """The other was faster in pulling a restarted agent: ours of the old run gives way."""
+def test_another_inventorys_snapshot_of_the_new_run_stands(bench):
+    """The other was faster in pulling a restarted agent: our snapshot of the old run gives way."""
     pulled(bench)
     run = RunId("agent-2")
     assert bench.hear(news(1, agent_run=run)) == [ASK]
@@ -204,13 +204,13 @@ def test_another_inventorys_word_of_the_new_run_stands(bench):
 
 
 def test_a_node_that_one_inventory_reaches_is_not_stale(bench):
-    """The other's stale mark is put right by who can reach the node."""
+    """The inventory that reaches the node overwrites the other's stale mark."""
     pulled(bench)
     assert bench.hear_inventory(known(stale_message="away")) == [bench.write(2, known(), expected=103)]
 
 
 def test_a_node_that_only_the_other_inventory_reaches_stays_fresh(bench):
-    """Its fresh word counts as having heard of the node: no turns are taken at every tick."""
+    """Its fresh snapshot counts as an answer: the two do not overwrite each other at every tick."""
     pulled(bench)
     bench.now = 20.0
     assert bench.hear_inventory(known(2, observed_at=LATER)) == []
@@ -222,8 +222,8 @@ def test_a_node_that_only_the_other_inventory_reaches_stays_fresh(bench):
     assert bench.at(50.0) == [ASK, bench.write(2, stale, expected=103)]
 
 
-def test_an_own_older_word_read_again_undoes_nothing(bench):
-    """The stale mark is on its way; a reading that shows the word before it does not take it back."""
+def test_reading_an_own_older_snapshot_undoes_nothing(bench):
+    """The stale mark is in flight; a reading that shows the earlier snapshot does not undo it."""
     pulled(bench)
     assert bench.at(10.0) == [ASK]
     assert bench.feed(PullFailed(NODE, "away")) == []
@@ -243,7 +243,7 @@ def test_an_inventory_under_another_nodes_name_is_not_believed(bench):
     assert bench.core.names() == []
 
 
-def test_whoever_watches_hears_of_each_change_and_of_no_other(bench):
+def test_watchers_get_each_change_and_no_other(bench):
     """`changed` names the nodes that the last event has changed."""
     bench.hear(news())
     assert bench.core.changed == (NODE,)

@@ -60,7 +60,7 @@ def shared(report: SliceReport, *, devices: int = 1) -> SliceReport:
 
 
 def test_shares_of_one_instance_take_its_slices_once():
-    """Each tenant is a slot of its own with its share; nobody's share looks broken for want of an own instance."""
+    """Each tenant is a slot of its own with its share; none looks broken for lack of an own instance."""
     first, second = shared(booked("a", ("3g.20gb", 4, 4))), shared(booked("b", ("3g.20gb", 4, 4)), devices=2)
     found = use(first, second, instances=(instance("3g.20gb", 4, 4, "a"),))
     assert (found.slices_in_use, found.created) == (4, {"3g.20gb": 1})
@@ -73,7 +73,7 @@ def test_shares_of_one_instance_take_its_slices_once():
 
 
 def test_a_share_whose_instance_is_lost_is_told():
-    """Ready in the journal, and nothing on the device."""
+    """Ready in the journal, and missing on the device."""
     (slot,) = use(shared(booked("a", ("3g.20gb", 4, 4)))).slots
     assert (slot.state, slot.uuid) == (SlotState.BROKEN, "")
 
@@ -94,7 +94,7 @@ def test_a_gpu_given_whole_offers_nothing():
     assert found.created == {"7g.40gb": 1}
 
 
-def test_whose_each_slot_is_can_be_asked():
+def test_each_slot_has_its_owner():
     """Ours with owner and container, foreign ones without."""
     report = booked("a", ("1g.5gb", 6, 1))
     found = use(report, instances=(instance("1g.5gb", 6, 1, "a"), instance("3g.20gb", 0, 4, None)))
@@ -114,7 +114,7 @@ def test_two_slices_of_one_pod_on_one_gpu_are_two_slots():
 
 
 def test_a_place_that_is_booked_but_not_made_yet_is_not_shown_as_free():
-    """Planned and making slices count as in use."""
+    """Planned slices and slices being created count as in use."""
     found = use(booked("a", ("3g.20gb", 4, 4), state="making"))
     assert [(slot.state, slot.uuid) for slot in found.slots] == [(SlotState.ORDERED, "")]
     assert (found.slices_in_use, found.created) == (4, {})
@@ -138,12 +138,12 @@ def test_a_lost_slice_is_shown_as_broken(state):
 
 
 def test_a_ready_slice_without_its_instance_is_shown_as_broken():
-    """The journal says ready, the device has nothing there."""
+    """Ready in the journal, and missing on the device."""
     assert use(booked("a", ("2g.10gb", 4, 2))).slots[0].state is SlotState.BROKEN
 
 
 def test_a_whole_gpu_without_mig_is_all_in_use():
-    """Also one whose memory slices are not known."""
+    """Also one with an unknown number of memory slices."""
     found = use(booked("a", (None, 0, 1)), mig_enabled=False, memory_slices=0, creatable={})
     (slot,) = found.slots
     assert (slot.state, slot.profile, slot.uuid, slot.size) == (SlotState.IN_USE, None, GPU, 1)
@@ -151,7 +151,7 @@ def test_a_whole_gpu_without_mig_is_all_in_use():
 
 
 def test_a_quarantined_place_is_counted_once():
-    """With its instance still there, or without anything known of it."""
+    """With its instance still there, or with nothing known of it."""
     held = booked("a", ("1g.5gb", 6, 1), state="quarantined")
     found = use(
         held,
@@ -165,8 +165,8 @@ def test_a_quarantined_place_is_counted_once():
     assert (found.quarantined, found.slices_in_use) == (2, 3)
 
 
-def test_tenants_of_a_home_that_nobody_may_join_still_have_their_shares():
-    """Their MPS daemon is in trouble: shown as quarantined slices, they would be taken for given up."""
+def test_tenants_of_a_closed_shared_device_keep_their_shares():
+    """Their MPS daemon is in trouble: as quarantined slices they would seem to be given up."""
     tenants = [shared(booked(name, ("3g.20gb", 4, 4))) for name in ("a", "b")]
     found = use(*tenants, instances=(instance("3g.20gb", 4, 4, "a"),), quarantined=(PlacementReport(start=4, size=4),))
     assert [(slot.allocation, slot.state) for slot in found.slots] == [("a", SlotState.IN_USE), ("b", SlotState.IN_USE)]
@@ -174,7 +174,7 @@ def test_tenants_of_a_home_that_nobody_may_join_still_have_their_shares():
 
 
 def test_a_home_that_cannot_be_unmade_is_one_quarantined_place():
-    """Counted per tenant, one bad home would look like many."""
+    """Counted per tenant, one bad shared device would look like many."""
     tenants = [shared(booked(name, ("3g.20gb", 4, 4), state="quarantined", revoked=True)) for name in ("a", "b")]
     found = use(*tenants, instances=(instance("3g.20gb", 4, 4, "a"),), quarantined=(PlacementReport(start=4, size=4),))
     assert {slot.state for slot in found.slots} == {SlotState.QUARANTINED}
@@ -198,8 +198,8 @@ def node(name: str, *, stale: bool = False, **gpu) -> NodeUse:
     return NodeUse(NodeName(name), inventory, gpu_uses(inventory.snapshot))
 
 
-def test_the_fleet_does_not_offer_what_nobody_can_make():
-    """Stale nodes and unhealthy GPUs are counted as there, and offer nothing."""
+def test_stale_nodes_and_unhealthy_gpus_offer_nothing():
+    """Stale nodes and unhealthy GPUs are counted, and offer nothing."""
     total = fleet_use([node("a"), node("b"), node("c", stale=True), node("d", healthy=False)])
     assert (total.nodes, total.nodes_stale, total.gpus, total.gpus_unhealthy) == (4, 1, 4, 1)
     assert (total.slices_total, total.slices_in_use) == (32, 0)
@@ -215,8 +215,8 @@ def test_an_empty_fleet_has_nothing():
 # -- fixed layouts ----------------------------------------------------------------------------------------------------
 
 
-def test_of_a_fixed_layout_what_can_be_had_is_neither_foreign_nor_in_use():
-    """An administrator's GPUs would look full, and full of strangers, before the first pod comes."""
+def test_a_free_instance_of_a_fixed_layout_is_neither_foreign_nor_in_use():
+    """An administrator's GPUs would look full of foreign instances before the first pod comes."""
     free, taken = instance("3g.20gb", 0, 4, None), instance("2g.10gb", 4, 2, "a1")
     broken = msgspec.structs.replace(instance("1g.5gb", 6, 1, None), unusable="it has no compute instance")
     found = use(booked("a1", ("2g.10gb", 4, 2)), fixed_layout=True, instances=(free, taken, broken))

@@ -1,4 +1,4 @@
-"""Words that make no sense stop nobody: every other node is pulled as if they were not there."""
+"""Invalid messages stop nothing: every other node is pulled as if they did not exist."""
 
 import pytest
 from factories.broker.nonsense import nonsense
@@ -31,7 +31,7 @@ def scene() -> Bench:
 
 
 def goes_on(bench: Bench) -> None:
-    """Time passes, and a node that comes now is pulled."""
+    """Time passes, and a node that joins now is pulled."""
     for second in (1.0, 20.0, 60.0):
         bench.at(second)
         bench.feed(PullSucceeded(NODE, snapshot(), AT))
@@ -40,8 +40,8 @@ def goes_on(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("address", "message"), CASES, ids=lambda value: type(value).__name__)
-def test_other_nodes_are_pulled_behind_a_word_that_makes_no_sense(address: Address, message: AnyMessage):
-    """One agent's nonsense would otherwise make every node stale, and nothing would be granted any more."""
+def test_an_invalid_message_does_not_stop_pulls_of_other_nodes(address: Address, message: AnyMessage):
+    """One agent's invalid message would otherwise make every node stale, and nothing would be granted."""
     for poison in [None, *nonsense(address, message, some=SOME)]:
         bench = scene()
         bench.observe(address, poison)

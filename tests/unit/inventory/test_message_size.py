@@ -1,4 +1,4 @@
-"""What agents may say at most, on the bus and to the inventory, still fits into what the inventory says of it."""
+"""The longest messages and answers of agents still fit into what the inventory publishes about them."""
 
 import msgspec
 from factories.inventory import AT, NODE, RUN, Bench, known, news, snapshot
@@ -11,8 +11,8 @@ from sluice_inventory.core.events import PullSucceeded
 from sluice_inventory.shell.puller import NAME_MAX, SNAPSHOT_BYTES_MAX
 
 
-def test_a_node_with_the_longest_words_can_be_told_to_be_stale(bench: Bench):
-    """A word that is too large for the bus ends the inventory, and no node would get anything new."""
+def test_a_node_with_the_longest_names_can_become_stale(bench: Bench):
+    """A message too large for the bus ends the inventory, and no node would get anything new."""
     spare = SNAPSHOT_BYTES_MAX - len(msgspec.json.encode(snapshot(driver_version="")))
     largest = snapshot(driver_version="d" * spare)
     bench.hear(news())
@@ -28,6 +28,6 @@ def test_a_node_with_the_longest_words_can_be_told_to_be_stale(bench: Bench):
 
 
 def _longest(said: NodeChanged) -> NodeChanged:
-    """News that are just read, all of them a name that is repeated to people."""
+    """The longest readable announcement, all of it a name that is repeated to people."""
     spare = AGENTS_WORD_BYTES_MAX - len(msgspec.json.encode(said))
     return msgspec.structs.replace(said, boot_id="b" * spare)

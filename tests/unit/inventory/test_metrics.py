@@ -1,4 +1,4 @@
-"""What the inventory shows of the fleet to those who watch it."""
+"""Metrics of the fleet."""
 
 from types import SimpleNamespace
 
@@ -18,13 +18,13 @@ def shown(fleet: FleetMetrics) -> dict[tuple[str, ...], float]:
 
 
 def pulled(bench, generation: int, **gpu) -> None:
-    """A node is heard of and pulled."""
+    """A node is announced and pulled."""
     bench.hear(news(generation))
     bench.feed(PullSucceeded(NODE, snapshot(generation, gpus=(gpu_report(**gpu),)), AT))
 
 
-def test_who_watches_sees_ill_gpus_and_lost_places(bench):
-    """A GPU that takes nothing new, a place in quarantine and somebody else's instance are numbers by model."""
+def test_metrics_show_unhealthy_gpus_and_quarantined_places(bench):
+    """Unhealthy GPUs, quarantined places and foreign instances are numbers by model."""
     fleet = FleetMetrics(bench.core, SimpleNamespace(monotonic=lambda: bench.now))
     bench.start_reading()
     bench.caught_up()
@@ -47,8 +47,8 @@ def test_who_watches_sees_ill_gpus_and_lost_places(bench):
     assert found["sluice_gpu_memory_slices", model, "foreign"] == 1
 
 
-def test_a_node_that_does_not_answer_is_stale_for_those_who_watch(bench):
-    """Otherwise nobody would be told that nothing new goes there."""
+def test_metrics_show_a_silent_node_as_stale(bench):
+    """Otherwise operators would not see that nothing new goes there."""
     fleet = FleetMetrics(bench.core, SimpleNamespace(monotonic=lambda: bench.now))
     bench.start_reading()
     bench.caught_up()

@@ -1,4 +1,4 @@
-"""A fleet of any size can be asked for, by clients as they come: over real gRPC, with its own limits of 4 MiB."""
+"""A fleet of any size can be listed, by clients with default settings: over real gRPC, with its limits of 4 MiB."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ def pulled(bench: Bench, name: str, gpus: int = 2, **report) -> None:
 
 @asynccontextmanager
 async def asking(bench: Bench) -> AsyncIterator[InventoryServiceStub]:
-    """Somebody's own client of gRPC, with nothing set."""
+    """A plain gRPC client, with default settings."""
     server = InventoryServer(bench.core, Watchers(watchers_max=1, pending_max=8))
     async with transport.serve(server.register) as address, grpc.aio.insecure_channel(address) as channel:
         yield InventoryServiceStub(channel)
@@ -43,7 +43,7 @@ async def answered(client: InventoryServiceStub, request):
 
 
 def uuids(answer) -> list[str]:
-    """Whose GPUs are in an answer; a map has no order."""
+    """The GPUs of an answer; a map has no order."""
     return [gpu.uuid for gpu in answer.gpus] if isinstance(answer, pb.ListGpusResponse) else sorted(answer.gpus)
 
 
@@ -59,7 +59,7 @@ async def pages(client: InventoryServiceStub, asked: Asked, size: int) -> list[l
 
 @CALLS
 async def test_every_gpu_is_on_one_page_and_a_node_on_one_alone(bench: Bench, asked: Asked):
-    """A size that does not go into the fleet neither loses the rest nor parts a node; the last page is not empty."""
+    """A page size that does not divide the fleet loses no rest and splits no node; the last page is not empty."""
     for name in "abcde":
         pulled(bench, name)
     pulled(bench, "c-none", gpus=0)
@@ -80,7 +80,7 @@ async def test_every_gpu_is_on_one_page_and_a_node_on_one_alone(bench: Bench, as
 
 @CALLS
 async def test_a_node_that_comes_or_goes_between_two_pages_hides_no_other(bench: Bench, asked: Asked):
-    """Whoever pages through a fleet that scales sees every node that was there all the time."""
+    """Paging through a fleet that scales shows every node that existed all the time."""
     for name in "bcd":
         pulled(bench, name, gpus=1)
     async with asking(bench) as client:
@@ -93,7 +93,7 @@ async def test_a_node_that_comes_or_goes_between_two_pages_hides_no_other(bench:
 
 
 async def test_the_sums_of_the_first_page_are_of_the_whole_fleet(bench: Bench):
-    """Who wants only the sums asks for one small page."""
+    """A client that wants only the sums asks for one small page."""
     for name in "abc":
         pulled(bench, name)
     async with asking(bench) as client:
@@ -105,7 +105,7 @@ async def test_the_sums_of_the_first_page_are_of_the_whole_fleet(bench: Bench):
 
 @CALLS
 async def test_a_page_is_small_enough_for_every_client_whatever_is_on_it(bench: Bench, asked: Asked):
-    """A client that sets nothing takes 4 MiB: with large reports a page ends early; all at once it cannot be had."""
+    """A default client accepts 4 MiB: with large reports a page ends early, and the unpaged answer is refused."""
     long = InstanceReport(gi_id=7, profile="1g.5gb", start=6, size=1, uuid=f"MIG-{'u' * 3_000}")
     names = [f"gpu-{number:04}" for number in range(250)]
     for name in names:
@@ -120,7 +120,7 @@ async def test_a_page_is_small_enough_for_every_client_whatever_is_on_it(bench: 
 
 @CALLS
 async def test_a_node_that_is_a_page_too_large_is_a_page_of_its_own(bench: Bench, asked: Asked):
-    """Whoever takes larger answers gets it, and it stops nobody on the way to the nodes behind it."""
+    """A client with a larger limit gets it, and the nodes behind it stay reachable."""
     long = InstanceReport(gi_id=7, profile="1g.5gb", start=6, size=1, uuid=f"MIG-{'u' * 1_000_000}")
     for name, instances in (("a", ()), ("b", (long,)), ("c", ())):
         pulled(bench, name, gpus=4, health_message="h" * (1_000_000 if instances else 0), instances=instances)
@@ -131,7 +131,7 @@ async def test_a_node_that_is_a_page_too_large_is_a_page_of_its_own(bench: Bench
 
 @CALLS
 async def test_all_at_once_is_refused_in_words_where_it_is_too_much(bench: Bench, asked: Asked):
-    """The server does not make an answer that it cannot send, and says how the fleet can be had."""
+    """The server does not build an answer that it cannot send, and says how to page."""
     long = InstanceReport(gi_id=7, profile="1g.5gb", start=6, size=1, uuid=f"MIG-{'u' * 1_000_000}")
     for name in "abcde":
         pulled(bench, name, gpus=4, health_message="h" * 1_000_000, instances=(long,))

@@ -1,4 +1,4 @@
-"""When a node is pulled, what is taken of its answer, and what the bus is told of it."""
+"""When a node is pulled, which answers are used, and what is published."""
 
 from factories.inventory import AT, ENDPOINT, NODE, RULES, RUN, Bench, known, news, snapshot
 
@@ -26,7 +26,7 @@ def written(bench: Bench, number: int, message) -> None:
 
 
 def pulled(bench: Bench) -> Bench:
-    """A node was heard of, pulled at generation 1, and that is on the bus, at 0 s."""
+    """A node was announced, pulled at generation 1, and published, at 0 s."""
     assert bench.hear(news()) == [ASK]
     assert answered(bench) == [bench.write(1, known())]
     written(bench, 1, known())
@@ -36,14 +36,14 @@ def pulled(bench: Bench) -> Bench:
 # -- reasons to pull ----------------------------------------------------------------------------------------------
 
 
-def test_a_new_node_is_pulled_and_told_to_the_allocator(bench):
-    """News of a node lead to one pull, its answer to one word on the bus."""
+def test_a_new_node_is_pulled_and_published(bench):
+    """An announcement leads to one pull, its answer to one message on the bus."""
     assert bench.hear(news()) == [ASK]
     assert answered(bench) == [bench.write(1, known())]
 
 
 def test_nothing_is_pulled_before_the_bus_was_read():
-    """Half-read news would have nodes pulled twice at every start."""
+    """A half-read bus would have nodes pulled twice at every start."""
     bench = Bench(Inventory(RUN, RULES))
     assert bench.start_reading() == []
     assert bench.hear(news(1)) == []
@@ -53,20 +53,20 @@ def test_nothing_is_pulled_before_the_bus_was_read():
 
 
 def test_a_change_on_the_node_is_pulled_at_once(bench):
-    """News of a higher generation lead to a pull without waiting for the timer."""
+    """An announcement of a higher generation leads to a pull without waiting for the timer."""
     pulled(bench)
     assert bench.hear(news(2)) == [ASK]
     assert answered(bench, 2) == [bench.write(2, known(2), expected=102)]
 
 
-def test_repeated_news_cost_nothing(bench):
-    """News of the generation that was pulled lead to nothing."""
+def test_repeated_announcements_cost_nothing(bench):
+    """An announcement of the pulled generation leads to nothing."""
     pulled(bench)
     assert bench.hear(news(1)) == []
 
 
 def test_a_quiet_node_is_still_looked_at(bench):
-    """Without news a node is pulled on the timer; the same answer is not written again."""
+    """Without announcements a node is pulled on the timer; the same answer is not written again."""
     pulled(bench)
     assert bench.at(9.9) == []
     assert bench.at(10.0) == [ASK]
@@ -74,8 +74,8 @@ def test_a_quiet_node_is_still_looked_at(bench):
     assert bench.core.view(NODE).inventory.observed_at == LATER
 
 
-def test_a_change_without_news_is_found_by_the_timer(bench):
-    """Lost news are made up for: what the timer finds is written."""
+def test_a_change_without_an_announcement_is_found_by_the_timer(bench):
+    """A lost announcement is made up for: what the timer's pull finds is written."""
     pulled(bench)
     assert bench.at(10.0) == [ASK]
     assert answered(bench, 5, LATER) == [bench.write(2, known(5, observed_at=LATER), expected=102)]
@@ -90,7 +90,7 @@ def test_a_restarted_agent_is_pulled_though_its_generation_is_lower(bench):
 
 
 def test_a_rebooted_node_is_pulled(bench):
-    """Another boot is another life of the node."""
+    """Another boot invalidates the snapshot."""
     pulled(bench)
     assert bench.hear(news(1, boot_id="boot-2")) == [ASK]
     assert answered(bench, boot_id="boot-2") == [bench.write(2, known(boot_id="boot-2"), expected=102)]
@@ -102,8 +102,8 @@ def test_an_agent_that_moved_is_asked_at_its_new_address(bench):
     assert bench.hear(news(1, endpoint="127.0.0.1:7002")) == [Pull(NODE, "127.0.0.1:7002")]
 
 
-def test_news_during_a_pull_lead_to_another_one(bench):
-    """What changed after the agent answered is not missed; one pull of a node at a time."""
+def test_an_announcement_during_a_pull_leads_to_another_one(bench):
+    """A change after the agent answered is not missed; one pull of a node at a time."""
     assert bench.hear(news(1)) == [ASK]
     assert bench.hear(news(2)) == []
     assert bench.hear(news(3)) == []
@@ -111,21 +111,21 @@ def test_news_during_a_pull_lead_to_another_one(bench):
 
 
 def test_an_answer_of_the_agent_before_is_not_taken_for_the_new_ones(bench):
-    """An answer asked of another run is thrown away, and the new run asked."""
+    """An answer of the previous run is discarded, and the new run is pulled."""
     assert bench.hear(news(1)) == [ASK]
     assert bench.hear(news(1, agent_run=RunId("agent-2"))) == []
     assert answered(bench, 7) == [ASK]
     assert bench.core.view(NODE).inventory is None
 
 
-def test_a_word_about_another_node_than_its_subjects_is_not_believed(bench):
-    """A node can speak for itself only."""
+def test_an_announcement_of_another_node_than_its_subjects_is_ignored(bench):
+    """A node can announce only itself."""
     assert bench.observe(subjects.node(NODE), news(node=NodeName("gpu-2"))) == []
     assert bench.core.names() == []
 
 
-def test_news_that_cannot_be_read_stop_nothing(bench):
-    """Undecodable news leave what is known as it is."""
+def test_an_undecodable_announcement_stops_nothing(bench):
+    """An undecodable announcement leaves what is known as it is."""
     pulled(bench)
     assert bench.observe(subjects.node(NODE), None) == []
     assert bench.at(10.0) == [ASK]
@@ -144,7 +144,7 @@ def test_a_large_fleet_is_not_asked_all_at_once(bench):
 
 
 def test_nodes_that_never_answer_do_not_hold_up_the_others(bench):
-    """Retries have fewer places than pulls: news of a living node are pulled beside them."""
+    """Retries have fewer places than pulls: a living node's announcement is pulled beside them."""
     dead = [NodeName("d1"), NodeName("d2")]
     for node in dead:
         assert bench.hear(news(node=node)) == [Pull(node, ENDPOINT)]
@@ -180,7 +180,7 @@ def test_an_older_answer_never_replaces_a_newer_one(bench):
 
 
 def test_what_the_timer_found_is_not_undone_by_an_older_answer(bench):
-    """Also while the news still tell of less than was pulled."""
+    """Also while the announcement is older than what was pulled."""
     pulled(bench)
     assert bench.at(10.0) == [ASK]
     assert answered(bench, 5) == [bench.write(2, known(5), expected=102)]
@@ -190,13 +190,13 @@ def test_what_the_timer_found_is_not_undone_by_an_older_answer(bench):
 
 
 def test_an_answer_older_than_the_news_it_was_asked_for_is_dropped(bench):
-    """The agent told of generation 3 before it was asked: less than that is wrong."""
+    """The agent announced generation 3 before the pull: a lower one is wrong."""
     assert bench.hear(news(3)) == [ASK]
     assert answered(bench, 2) == []
     assert bench.core.view(NODE).error == "127.0.0.1:7001 went back from generation 3 to 2"
 
 
-def test_an_answer_of_a_run_that_does_not_speak_on_the_bus_is_dropped(bench):
+def test_an_answer_of_an_unannounced_run_is_dropped(bench):
     """An agent that answers but cannot write to the bus must not make its node look usable."""
     assert bench.hear(news()) == [ASK]
     assert answered(bench, agent_run=RunId("agent-2")) == []
@@ -206,7 +206,7 @@ def test_an_answer_of_a_run_that_does_not_speak_on_the_bus_is_dropped(bench):
 
 
 def test_failed_pulls_are_retried_with_growing_pauses_up_to_a_bound(bench):
-    """1, 2, 4, 4, ... s after each failure, and an answer begins anew."""
+    """1, 2, 4, 4, ... s after each failure, and an answer resets it."""
     assert bench.hear(news()) == [ASK]
     now = 0.0
     for pause_s in (1.0, 2.0, 4.0, 4.0):
@@ -221,8 +221,8 @@ def test_failed_pulls_are_retried_with_growing_pauses_up_to_a_bound(bench):
     assert bench.at(now + 11.0) == [ASK]
 
 
-def test_news_do_not_hammer_a_node_that_fails(bench):
-    """While a node fails, news of the same agent wait for the pause; another agent is asked at once."""
+def test_announcements_do_not_hammer_a_failing_node(bench):
+    """While a node fails, announcements of the same agent wait for the pause; another agent is pulled at once."""
     assert bench.hear(news(1)) == [ASK]
     assert bench.feed(PullFailed(NODE, "away")) == []
     assert bench.hear(news(2)) == []
@@ -230,11 +230,11 @@ def test_news_do_not_hammer_a_node_that_fails(bench):
 
 
 def test_a_late_or_double_answer_changes_nothing(bench):
-    """An answer that nobody waits for is ignored, also one about an unknown node."""
+    """An unexpected answer is ignored, also one about an unknown node."""
     pulled(bench)
     assert answered(bench, 9) == []
     assert bench.feed(PullFailed(NODE, "away")) == []
-    assert bench.feed(PullFailed(NodeName("nobody"), "away")) == []
+    assert bench.feed(PullFailed(NodeName("unknown"), "away")) == []
     assert bench.core.view(NODE).inventory == known()
 
 
@@ -242,7 +242,7 @@ def test_a_late_or_double_answer_changes_nothing(bench):
 
 
 def went_stale(bench: Bench) -> str:
-    """The node of `pulled` fails until it is stale, at 30 s. Returns what is said about it."""
+    """The node of `pulled` fails until it is stale, at 30 s. Returns what is published about it."""
     assert bench.at(10.0) == [ASK]
     assert bench.feed(PullFailed(NODE, "UNAVAILABLE")) == []
     for now in (11.0, 13.0, 17.0, 21.0, 25.0, 29.0):
@@ -260,7 +260,7 @@ def test_a_dead_node_is_marked_stale_with_the_reason(bench):
 
 
 def test_a_node_that_comes_back_is_fresh_again(bench):
-    """The first usable answer takes the mark away, though nothing else has changed."""
+    """The first usable answer removes the mark, though nothing else has changed."""
     why = went_stale(pulled(bench))
     stale = known(stale_message=why)
     assert bench.at(30.0) == [bench.write(2, stale, expected=102)]
@@ -269,8 +269,8 @@ def test_a_node_that_comes_back_is_fresh_again(bench):
     assert answered(bench, at=LATER) == [bench.write(3, known(observed_at=LATER), expected=103)]
 
 
-def test_a_node_nobody_tells_of_any_more_is_forgotten(bench):
-    """Neither on the bus nor answering: it takes no memory for ever."""
+def test_a_node_that_is_neither_listed_nor_answers_is_forgotten(bench):
+    """Neither on the bus nor answering: it must not take memory without end."""
     assert bench.hear(news()) == [ASK]
     assert bench.feed(PullFailed(NODE, "away")) == []
     assert bench.start_reading() == []
@@ -281,7 +281,7 @@ def test_a_node_nobody_tells_of_any_more_is_forgotten(bench):
     assert bench.core.names() == []
 
 
-def test_a_node_that_cannot_be_reached_is_not_forgotten_while_the_bus_tells_of_it(bench):
+def test_an_unreachable_node_is_kept_while_the_bus_lists_it(bench):
     """Unreachable alone removes nothing."""
     assert bench.hear(news()) == [ASK]
     assert bench.feed(PullFailed(NODE, "away")) == []

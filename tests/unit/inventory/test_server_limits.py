@@ -1,4 +1,4 @@
-"""What is served of the fleet: it is kept no longer than the fleet, and no agent's numbers end it."""
+"""The server keeps no more than the fleet, and no agent's numbers end it."""
 
 from factories.inventory import AT, Bench, gpu_report, news, snapshot
 
@@ -11,7 +11,7 @@ from sluice_inventory.shell.watchers import Watchers
 
 
 async def test_the_counts_of_nodes_that_are_gone_are_forgotten(bench: Bench):
-    """In a cluster that scales up and down each machine has a name of its own; a snapshot is some ten kB."""
+    """In a cluster that scales up and down each machine has a new name; a snapshot is some ten kB."""
     server = InventoryServer(bench.core, Watchers(watchers_max=1, pending_max=8))
     for number in range(3):
         name = NodeName(f"gpu-{number}")
@@ -24,7 +24,7 @@ async def test_the_counts_of_nodes_that_are_gone_are_forgotten(bench: Bench):
 
 
 async def test_counts_beyond_every_field_are_shown_as_the_most_that_one_holds(bench: Bench):
-    """Two numbers of one agent, each as large as its field, would otherwise leave nobody a list of the fleet."""
+    """Two numbers of one agent, each as large as its field, would otherwise break every list of the fleet."""
     most = 2**31 - 1
     for name, count in (("gpu-1", most), ("gpu-2", most), ("gpu-3", -most - 1), ("gpu-4", -most - 1)):
         gpu = gpu_report(creatable={"1g.5gb": count, "2g.10gb": count})

@@ -8,7 +8,7 @@ from sluice_inventory.settings import InventorySettings
 
 
 def test_without_settings_the_documented_defaults_hold():
-    """The settings and the core's rules name the same numbers."""
+    """The settings and the core's config have the same numbers."""
     assert load(InventorySettings, service="inventory", environ={}).config() == InventoryConfig()
 
 

@@ -1,4 +1,4 @@
-"""Who watches is told the last state, and cannot hold up anybody."""
+"""A watcher gets the last state of each node, and cannot hold up anything else."""
 
 import asyncio
 
@@ -22,8 +22,8 @@ async def test_a_node_that_changes_often_waits_once():
         assert [await watcher.next(), await watcher.next()] == [A, B]
 
 
-async def test_a_watcher_that_does_not_read_is_told_so():
-    """More changed nodes than may wait: it ends, and the others do not."""
+async def test_a_watcher_that_does_not_read_is_ended():
+    """More changed nodes than may be queued: it ends, and the others do not."""
     watchers = Watchers(watchers_max=2, pending_max=2)
     with watchers.watch(frozenset()) as slow, watchers.watch(frozenset({"c"})) as other:
         for name in (A, B, C):
@@ -44,8 +44,8 @@ async def test_a_waiting_watcher_is_woken():
             assert await waiting == A
 
 
-def test_watchers_who_left_make_room():
-    """The limit counts those who watch now."""
+def test_a_watcher_that_leaves_makes_room():
+    """The limit counts current watchers."""
     watchers = Watchers(watchers_max=1, pending_max=1)
     with watchers.watch(frozenset()), pytest.raises(TooManyWatchersError), watchers.watch(frozenset()):
         pass
@@ -54,7 +54,7 @@ def test_watchers_who_left_make_room():
 
 
 async def test_the_core_tells_watchers_through_its_runner():
-    """What an event has changed is told; the instructions are the core's own."""
+    """Watchers are notified of an event's changes; the instructions are the core's own."""
     watchers = Watchers(watchers_max=1, pending_max=8)
     bench = Bench(NotifyingInventory(Inventory(RUN, RULES), watchers))
     with watchers.watch(frozenset()) as watcher:

@@ -97,7 +97,7 @@ def test_a_link_in_place_of_a_directory_is_not_followed(sources, boot, tmp_path)
 def test_two_never_change_it_at_once_and_nobody_waits_for_ever(sources, monkeypatch):
     """A volume is not mounted while its directory is removed; a process that hangs does not hang the other."""
     monkeypatch.setattr(module, "_LOCK_S", 0.05)
-    with sources.locked(), pytest.raises(OSError, match=r"somebody else has held it for 0\.05 s"), sources.locked():
+    with sources.locked(), pytest.raises(OSError, match=r"another process has held it for 0\.05 s"), sources.locked():
         pass
     with sources.locked(), (sources.root / ".lock").open() as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

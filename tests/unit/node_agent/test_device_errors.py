@@ -547,7 +547,7 @@ def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_ha
         request=booking.request,
         revision=1,
         shrinking=False,
-        message="its devices vanished and could not be made again: Unknown: refused by the test",
+        message="its devices vanished and could not be created again: Unknown: refused by the test",
     )
     assert node.instances() == []
     node.tick(60.0)

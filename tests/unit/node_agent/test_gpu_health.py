@@ -98,7 +98,7 @@ def test_every_reset_that_is_advised_names_its_gpu_and_the_agent(why):
     said = why(GPU)
     assert said.count("--gpu-reset") == 1
     assert f"nvidia-smi --gpu-reset -i {GPU}," in said
-    assert said.index("stop the node's agent (take its label sluice.dev/agent away)") < said.index("--gpu-reset")
+    assert said.index("stop the node's agent (remove its label sluice.dev/agent)") < said.index("--gpu-reset")
     assert said.endswith(("or reboot the node", "or reboot the node (NVML error 15)", "(NVML error 16)"))
     assert why(GPU) == said, "a sentence that changed would be news each time"
 
@@ -196,7 +196,7 @@ def test_no_error_of_pynvml_gets_out():
         return b"\xfc".decode()
 
     assert known_or("", no_text) == ""
-    with pytest.raises(DeviceError, match="it: the driver's answer is no text") as said, told("it"):
+    with pytest.raises(DeviceError, match="it: the driver's answer is not valid text") as said, told("it"):
         no_text()
     assert said.value.__cause__ is None
     with pytest.raises(DeviceError), told("it"):

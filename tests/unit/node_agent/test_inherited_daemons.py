@@ -64,7 +64,7 @@ def test_nobody_is_put_beside_a_process_of_which_nothing_tells(node, place):
     word = node.word("a3")
     assert isinstance(word, SliceFailed)
     assert word.error == "InUse"
-    assert f"used by process {LEAVING} of no slice that is known here" in word.message
+    assert f"used by process {LEAVING} of no known slice" in word.message
     assert out_of_use(node, place) == [(place[2], place[3])]
     assert isinstance(node.word("a1"), SliceReady)
     ends(node, daemon, LEAVING)

@@ -164,7 +164,7 @@ def test_the_page_names_everything_a_person_needs():
     """One look: devices, whose they are, homes with their daemons, slices with their pods."""
     text = shown_text(shown_by_journal(NODE, RECORDS, (report(),), boot_id="boot-1", driver_version="580"))
     assert text.splitlines() == [
-        "node n1.example, as its journal and its devices say: no agent answers",
+        "node n1.example, from its journal and devices: no agent answers",
         "boot boot-1  driver 580",
         "",
         "GPU  MODEL        MEMORY     MIG  STATE  UUID",
@@ -208,7 +208,7 @@ def test_what_an_agent_says_is_shown_with_the_homes_of_its_journal():
         warnings=("the journal was lost",),
     )
     lines = shown_text(shown_by_agent(snapshot, RECORDS)).splitlines()
-    assert lines[0] == "node n1.example, as its agent says (run run, generation 12)"
+    assert lines[0] == "node n1.example, from its agent (run run, generation 12)"
     assert lines[1] == "boot boot-1  driver 580  toolkit 1.20.0  modes exclusive, mps"
     assert "3    1g.5gb   1   run-h1  team uid 1000  fault   4711  3" in lines
     assert "alone_a_1   alone    team/alone  quarantined  GPU 3 1g.5gb@0" in lines
@@ -363,7 +363,7 @@ def test_without_an_agent_nothing_can_be_released(data, capsys):
     """The tries go on in the agent; there is nothing to do for anybody else."""
     assert run_command(["release-quarantine", "a_b_1"]) == 1
     said = capsys.readouterr()
-    assert said.err.startswith("sluice-node-agent: no agent of node n1.example runs here: nobody answers at ")
+    assert said.err.startswith("sluice-node-agent: no agent of node n1.example runs here: no process answers at ")
     assert said.out == ""
 
 
@@ -372,7 +372,7 @@ def test_a_socket_that_a_killed_agent_left_is_no_agent(tmp_path):
     place = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(place))
-    with pytest.raises(NoAgentError, match="nobody answers"):
+    with pytest.raises(NoAgentError, match="no process answers"):
         ask_snapshot(place, NODE)
 
 

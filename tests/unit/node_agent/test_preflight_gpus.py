@@ -212,8 +212,8 @@ def test_nobody_is_told_to_destroy_instances_whose_journal_was_not_read(well, ha
         next(each for each in unread if each.check is about) for about in (Check.INSTANCES, Check.COMPUTE_MODE)
     )
     assert "1g.5gb at 2 of GPU 0" in told.what
-    assert told.remedy == "destroy none of them; see to the journal first"
-    assert mode.remedy == "leave its mode as it is; see to the journal first"
+    assert told.remedy == "destroy none of them; fix the journal first"
+    assert mode.remedy == "leave its mode as it is; fix the journal first"
     assert "SLUICE_DATA_DIR" in only(well, Check.INSTANCES, "warning").remedy
     begun = ReadJournal(exists=True, records=(NodeRecord(node=NODE, boot_id="b", generation_upto=0),))
     assert "SLUICE_DATA_DIR" not in only(replace(well, journal=begun), Check.INSTANCES, "warning").remedy

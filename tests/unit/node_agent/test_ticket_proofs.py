@@ -228,7 +228,7 @@ def _of_no_device(node, ticket):
 
 def _half_made(node, ticket):
     change(node, ticket, devices=(DeviceRecord(step="intended", gi_id=9),))
-    return "it tells of a device that was not made"
+    return "it lists a device that was not created"
 
 
 def _old(node, ticket):

@@ -95,7 +95,7 @@ def test_as_many_pods_are_looked_at_as_the_controller_would_make(kind, spec, nam
         (
             "Deployment",
             {"replicas": 0, "template": TEMPLATE},
-            "f.yaml, line 1: Deployment w is skipped: its templates make no pod (0 replicas)",
+            "f.yaml, line 1: Deployment w is skipped: its templates create no pod (0 replicas)",
         ),
     ],
 )

@@ -35,10 +35,10 @@ def rejected(bench) -> dict[str, RequestRejected]:
     [
         ("metadata: [unclosed\n", RefusalReason.NOT_YAML, "line 2", "(end of file)", "bad.yaml is not YAML: while"),
         ("a: b: c\n", RefusalReason.NOT_YAML, "line 1", "a: b: c", "mapping values are not allowed"),
-        ("a: 1\na: 2\n", RefusalReason.NOT_YAML, "line 2", "a: 2", "the key 'a' is there twice"),
+        ("a: 1\na: 2\n", RefusalReason.NOT_YAML, "line 2", "a: 2", "the key 'a' is duplicated"),
         ("a: !!python/name:os.system x\n", RefusalReason.NOT_YAML, "line 1", None, "the tag"),
         ("\x07", RefusalReason.NOT_YAML, "", "", "bad.yaml is not YAML"),
-        ("x: *nothing\n", RefusalReason.NOT_YAML, "line 1", "x: *nothing", "*nothing stands for nothing"),
+        ("x: *nothing\n", RefusalReason.NOT_YAML, "line 1", "x: *nothing", "*nothing has no anchor"),
         ("[" * 100, RefusalReason.TOO_LARGE, "line 1", "[" * 100, "nested deeper than 64 levels"),
         ("---\na: 1\n" * 1001, RefusalReason.TOO_LARGE, None, "a: 1", "more than 1000 documents"),
         ("kind: pod\nmetadata: {name: a}\n", RefusalReason.NOT_A_POD, "kind", "pod", "bad.yaml, line 1"),
@@ -287,7 +287,7 @@ def test_a_pod_without_our_annotations_is_left_alone_and_mentioned_once(bench):
     bench.list()
     bench.list()
     assert bench.requests() == {}
-    assert bench.told == ["default/web (web.yaml) asks for no slice: left alone"]
+    assert bench.told == ["default/web (web.yaml) requests no slice: ignored"]
 
 
 def test_a_pod_without_an_ask_that_would_see_every_gpu_is_warned_of_as_in_a_cluster(bench):
@@ -297,7 +297,7 @@ def test_a_pod_without_an_ask_that_would_see_every_gpu_is_warned_of_as_in_a_clus
     bench.list()
     bench.list()
     left_alone, warned = bench.told
-    assert left_alone == "default/web (web.yaml) asks for no slice: left alone"
+    assert left_alone == "default/web (web.yaml) requests no slice: ignored"
     assert warned.startswith(
         "default/web (web.yaml): container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod asks for no"
     )
@@ -342,8 +342,8 @@ def test_every_change_is_one_line_in_words(bench, manifest):
     assert bench.told == [
         "default/a (a.yaml) asks for main: 2 x 8192 MiB",
         "default/a (a.yaml) has its slice on node-a: main: MIG-1",
-        "default/a (a.yaml) is not there any more; its request is withdrawn",
-        "default/a (a.yaml) holds nothing any more (pod gone)",
+        "default/a (a.yaml) was deleted; its request is withdrawn",
+        "default/a (a.yaml) holds no slice now (pod gone)",
     ]
 
 

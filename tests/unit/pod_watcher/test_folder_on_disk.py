@@ -137,7 +137,7 @@ def test_damaged_identities_stop_the_start_with_the_cure(tmp_path, data):
     """Beginning with new ids would end every running pod."""
     with IdentityFile(tmp_path) as file:
         file.path.write_bytes(data)
-        with pytest.raises(ServiceError, match=r"identities\.json is damaged; put back a copy, or move it away"):
+        with pytest.raises(ServiceError, match=r"identities\.json is damaged; restore a copy, or move it away"):
             file.load()
 
 
@@ -151,7 +151,7 @@ def test_identities_without_anything_said_are_damaged(tmp_path):
 
 def test_a_second_pod_watcher_on_the_same_data_does_not_start(tmp_path):
     """Two would give one document two ids."""
-    with IdentityFile(tmp_path), pytest.raises(ServiceError, match="another pod-watcher works with"):
+    with IdentityFile(tmp_path), pytest.raises(ServiceError, match="another pod-watcher uses"):
         IdentityFile(tmp_path).__enter__()
     with IdentityFile(tmp_path) as again:
         assert again.load() == ()
@@ -164,7 +164,7 @@ def test_a_second_pod_watcher_on_the_same_data_does_not_start(tmp_path):
         ("SOURCE", "a.b", "source = 'a.b'"),
         ("MAX_GPUS_PER_NODE", "0", "max_gpus_per_node = 0"),
         ("CLOSING_TTL_S", "0", "closing_ttl_s"),
-        ("RELIST_S", "0", "relist_s is from 0.1"),
+        ("RELIST_S", "0", "relist_s must be from 0.1"),
         ("PODS_DRI", "x", "did you mean"),
     ],
 )

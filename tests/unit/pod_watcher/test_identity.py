@@ -142,7 +142,7 @@ def test_a_pod_that_has_its_slice_is_not_moved_to_another_by_a_late_word(bench, 
     bench.observe(subjects.binding(RequestId("w1-1")), late)
 
     assert bench.requests() == before
-    assert bench.told[-1] == "default/a (a.yaml) keeps slice w1-1_r_1 on node-a: slice w1-1_r_2 is not for it any more"
+    assert bench.told[-1] == "default/a (a.yaml) keeps slice w1-1_r_1 on node-a: slice w1-1_r_2 was withdrawn"
 
 
 def test_lost_identities_are_taken_from_the_bus(new, manifest):
@@ -403,7 +403,7 @@ def test_a_folder_that_cannot_be_listed_ends_nothing(bench, manifest):
     assert bench.step(FolderUnlistable("the folder /pods cannot be listed: gone")) == [
         WriteLogLine(
             "warning",
-            "the folder /pods cannot be listed: gone; everything stays as it is until the folder can be listed",
+            "the folder /pods cannot be listed: gone; its pods stay as they are until it can be listed",
         )
     ]
     assert bench.step(FolderUnlistable("the folder /pods cannot be listed: gone")) == []
@@ -474,7 +474,7 @@ def test_two_pod_watchers_of_one_source_do_not_duel_at_the_speed_of_the_bus(benc
         bench.observe(subjects.source(FOLDER), rival)
         bench.observe(subjects.request(RequestId("w1-1")), asked("w1-1", claims=LARGE))
     assert bench.writes[before:] == []
-    assert "another pod-watcher speaks for the source 'folder'" in bench.told[-1]
+    assert "another pod-watcher publishes as source 'folder'" in bench.told[-1]
     bench.list()
     assert bench.requests() == {"w1-1": asked("w1-1")}
 

@@ -285,7 +285,7 @@ def test_an_edit_is_said_and_what_it_leaves_out_is_taken_back_once():
     assert watcher.step(Observed(Stream.BOOK, bus.values[NODE.subject])) == []
     assert watcher.step(LimitsRead("")) == [
         WriteLogLine("info", "limits.toml names 0 namespaces and 0 nodes"),
-        WriteLogLine("info", "namespace lab has no limits any more: limits.toml does not name it"),
+        WriteLogLine("info", "namespace lab no longer has limits: limits.toml does not name it"),
         write("w", 5, LAB, UNSET, expected=1004, ttl_s=TTL_S),
     ]
 
@@ -335,7 +335,7 @@ def test_what_a_person_said_of_others_is_left_alone():
     assert watcher.step(Observed(Stream.BOOK, bus.values["sluice.quota.den"])) == []
     assert watcher.step(LimitsRead("")) == [
         WriteLogLine("info", "limits.toml names 0 namespaces and 0 nodes"),
-        WriteLogLine("info", "namespace lab has no limits any more: limits.toml does not name it"),
+        WriteLogLine("info", "namespace lab no longer has limits: limits.toml does not name it"),
         write("w", 2, LAB, UNSET, expected=1003, ttl_s=TTL_S),
     ]
 
@@ -346,7 +346,7 @@ def test_what_a_person_says_of_what_the_file_names_does_not_last():
     watcher = started(bus, FOUR)
     bus.put(LAB, QuotaSet(namespace="lab", total=Amounts(gpus=9)))
     assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [
-        WriteLogLine("info", "namespace lab: limits.toml replaces what an operator said"),
+        WriteLogLine("info", "namespace lab: limits.toml replaces what an operator set"),
         write("w", 2, LAB, lab(4), expected=1002),
     ]
 
@@ -395,8 +395,8 @@ def test_a_rivals_word_is_let_be_and_then_replaced():
     watcher = started(bus, FOUR)
     bus.put(LAB, lab(3), "other-1")
     said = (
-        "another pod-watcher of the source 'cluster' has another limits file: it speaks otherwise of namespace lab; "
-        "that is let be for 30 s"
+        "another pod-watcher of the source 'cluster' has a different limits file: it sets other limits for namespace lab; "
+        "retrying in 30 s"
     )
     assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [WriteLogLine("warning", said)]
     watcher.now += PAUSE_FIRST_S - 1
@@ -434,7 +434,7 @@ def test_of_two_sources_that_name_the_same_the_first_keeps_it():
     watcher = Watcher(bus)
     watcher.do(LimitsRead(FOUR))
     assert watcher.reading() == [
-        WriteLogLine("warning", "namespace lab stays as the limits file of 'west' says: it was there first"),
+        WriteLogLine("warning", "namespace lab keeps what the limits file of 'west' set first"),
         said_in(bus),
     ]
     bus.put(LAB, QuotaUnset(namespace="lab", source=SourceName("west")), "other-2")
@@ -448,7 +448,7 @@ def test_the_first_of_two_sources_is_respected_in_a_reading_after_a_wipe_too():
     bus.wipe()
     bus.put(LAB, lab(3, "west"), "other-1")
     assert watcher.reading() == [
-        WriteLogLine("warning", "namespace lab stays as the limits file of 'west' says: it was there first"),
+        WriteLogLine("warning", "namespace lab keeps what the limits file of 'west' set first"),
         said_in(bus),
     ]
     assert watcher.step(LimitsRead(""))[1:] == []

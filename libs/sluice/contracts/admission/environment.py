@@ -74,7 +74,7 @@ def validate_env(
             continue
         if entry.name == ENV_PRELOAD:
             why = "a fractional share preloads the library of its time quota here, and a second entry would replace it"
-            right = "preload yours in the image (/etc/ld.so.preload), or ask for a mode without a time quota"
+            right = "preload yours in the image (/etc/ld.so.preload), or use a mode without a time quota"
             yield forbidden(f"{path}.env[{entry.name}]", entry.value or "(from elsewhere)", why, right)
             continue
         field, value = f"{path}.env[{entry.name}]", entry.value if entry.value is not None else "(from elsewhere)"
@@ -82,7 +82,7 @@ def validate_env(
             allowed = _ALLOWED_WITH_GPU.get(entry.name, _ALLOWED) if claim is not None else _ALLOWED
             yield forbidden(field, value, "Sluice sets this from what the pod is granted", allowed)
         elif claim is not None:
-            yield invalid(field, value, "the container asks for a GPU, and this hides all GPUs", "one of the two")
+            yield invalid(field, value, "the container requests a GPU, and this hides all GPUs", "one of the two")
 
 
 def replaced_env(container: Container, claim: Claim | None) -> Iterator[tuple[int, dict[str, Any]]]:

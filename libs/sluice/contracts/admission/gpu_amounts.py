@@ -30,7 +30,7 @@ def validate_amounts(path: str, container: Container, asked: Collection[str]) ->
         elif not _equal(value, source_text_of(limits[name])):
             limit = source_text_of(limits[name])[:40]
             yield invalid(
-                field, value, f"differs from its limit {limit!r}", "request and limit alike, or the limit alone"
+                field, value, f"differs from its limit {limit!r}", "equal request and limit, or the limit alone"
             )
 
 

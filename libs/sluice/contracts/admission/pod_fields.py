@@ -186,7 +186,9 @@ def decode_review(raw: object) -> ReviewRequest | MalformedReview:
     except msgspec.ValidationError as error:
         return MalformedReview(f"no AdmissionReview: {error}")
     if (found.api_version, found.kind) != ("admission.k8s.io/v1", "AdmissionReview"):
-        return MalformedReview(f"{found.api_version[:80]} {found.kind[:80]} is no admission.k8s.io/v1 AdmissionReview")
+        return MalformedReview(
+            f"{found.api_version[:80]} {found.kind[:80]} is not an admission.k8s.io/v1 AdmissionReview"
+        )
     return found.request
 
 

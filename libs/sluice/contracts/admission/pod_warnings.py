@@ -83,14 +83,14 @@ def no_request_warnings(pod: Pod, *, is_sent: bool = True) -> tuple[str, ...]:
     if hidden:
         names = f"{', '.join(shorten(name, 63) for name in hidden[:_NAMED_MAX])}{' ...' if hidden[_NAMED_MAX:] else ''}"
         whose = "its containers get" if len(hidden) == len(listed) else f"container {names} gets"
-        what = f"the pod asks for no GPU, so {whose} none ({ENV_VISIBLE_DEVICES}={NO_DEVICES})"
+        what = f"the pod requests no GPU, so {whose} none ({ENV_VISIBLE_DEVICES}={NO_DEVICES})"
         found = [f"spec.runtimeClassName = {pod.spec.runtime_class_name!r}: {what}"]
     by_hand = [(each.name, env) for each in listed for env in each.env or () if chooses_devices(env)]
     for name, env in by_hand[:_NAMED_MAX]:
         value = "(from elsewhere)" if env.value_from is not None else env.value or ""
         what = f"container {shorten(name, 63)}: {shorten(env.name, 63)} = {shorten(value, 40)!r}"
-        why = "the pod asks for no GPU, and a policy of Sluice refuses devices that are chosen by hand"
-        found.append(f"{what}: {why}; ask for what it needs")
+        why = "the pod requests no GPU, and a policy of Sluice refuses devices selected by hand"
+        found.append(f"{what}: {why}; request what it needs")
     return tuple(found)
 
 

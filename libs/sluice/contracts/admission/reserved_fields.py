@@ -40,10 +40,10 @@ def validate_marks(pod: Pod) -> Iterator[Violation]:
         why = "Sluice writes this when the pod is created"
         yield forbidden(f"metadata.annotations[{ANNOTATION_REQUEST}]", request, why, _LEAVE_OUT)
     if LABEL_MANAGED in labels:
-        why = "Sluice sets this label on the pods that it serves"
+        why = "Sluice sets this label on its pods"
         yield forbidden(f"metadata.labels[{LABEL_MANAGED}]", labels[LABEL_MANAGED], why, _LEAVE_OUT)
     if has_gate(pod.spec):
-        why = "Sluice sets its gate itself; one set by hand might never be opened"
+        why = "Sluice sets its gate itself; one set by hand may never be opened"
         yield forbidden("spec.schedulingGates", GATE, why, _LEAVE_OUT)
 
 
@@ -51,13 +51,13 @@ def validate_granted_annotations(pod: Pod) -> Iterator[Violation]:
     """Annotations that say what was granted: nothing is, when a pod is created."""
     for key, value in (pod.metadata.annotations or {}).items():
         if is_granted(key):
-            yield forbidden(f"metadata.annotations[{key}]", value, "Sluice writes what it grants, later", _LEAVE_OUT)
+            yield forbidden(f"metadata.annotations[{key}]", value, "Sluice writes this with a grant", _LEAVE_OUT)
 
 
 def validate_node_name(spec: Spec) -> Iterator[Violation]:
     """A node that is already decided: then no gate can hold the pod, and its slice would be cut elsewhere."""
     if spec.node_name:
-        why = "a pod that is on a node already cannot wait for a slice"
+        why = "a pod that is already on a node cannot wait for a slice"
         yield forbidden("spec.nodeName", spec.node_name, why, "nodeSelector or node affinity")
 
 

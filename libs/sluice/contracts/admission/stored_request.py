@@ -96,7 +96,7 @@ def decode_stored(text: str) -> StoredRequest | Refusal:
     try:
         return msgspec.json.decode(text, type=StoredRequest)
     except (*NOT_READABLE, UnicodeEncodeError) as error:
-        return malformed_stored(text, f"not what Sluice stores there ({shorten(str(error), 300)})")
+        return malformed_stored(text, f"not in the form that Sluice stores ({shorten(str(error), 300)})")
 
 
 def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredRequest | Refusal:
@@ -264,7 +264,7 @@ def _served(
         ),
         field=field,
         value=f"{claim.gpus} x {', '.join(claim_sizes(claim)) or 'a whole GPU'}, {claim_modes(claim)}",
-        allowed="the same ask and runAsUser as another container of the pod, or none",
+        allowed="the same request and runAsUser as another container of the pod, or none",
     )
 
 

@@ -27,13 +27,13 @@ def validate_volumes(spec: Spec, config: AdmissionConfig) -> Iterator[Violation]
         if volume.host_path is not None:
             found = leads_to(volume.host_path.path, config.host_directories)
             if found:
-                why = f"leads to {found} of the node, where the slices of other pods are reached"
+                why = f"leads to {found} of the node, which gives access to the slices of other pods"
                 yield forbidden(f"{field}.hostPath.path", volume.host_path.path, why, "other directories of the host")
         if volume.csi is not None and volume.csi.driver == CSI_DRIVER and volume.name != VOLUME:
             why = "Sluice adds its volume itself"
             yield forbidden(f"{field}.csi.driver", CSI_DRIVER, why, "leave the volume out")
         elif volume.name == VOLUME and not _is_our_volume(volume):
-            yield forbidden("spec.volumes", VOLUME, "this name is of the volume that Sluice adds", "another name")
+            yield forbidden("spec.volumes", VOLUME, "this name belongs to the volume that Sluice adds", "another name")
 
 
 def validate_mounts(path: str, container: Container, claim: Claim | None) -> Iterator[Violation]:

@@ -1,1 +1,1 @@
-"""What is on the bus: subjects, streams, encoding, permissions, and the events that cores exchange with it."""
+"""The bus: subjects, streams, encoding, permissions, and the events that cores exchange with it."""

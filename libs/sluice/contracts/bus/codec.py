@@ -1,8 +1,7 @@
 """
-Messages to bytes and back: JSON, so that a person can read the bus.
+Encode and decode messages as JSON, so that a person can read the bus.
 
-What cannot be decoded is never an exception at a reader's place: it comes back as `Undecodable`, is set aside loudly
-and stops nothing.
+Decoding never raises: what cannot be decoded comes back as `Undecodable`, and the reader logs and skips it.
 """
 
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ MESSAGE_BYTES_MAX = 1_000_000
 
 NOT_READABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """
-What reading JSON from outside raises: it is none, of another shape, no text, or nested as deep as nothing of ours is.
+Raised when decoding outside JSON: syntax, type, encoding, or nesting deeper than any message of ours.
 
-msgspec lets the last two through as they are. Whoever reads bytes that somebody else may have written catches these.
+msgspec passes the last two through. Catch these around every read of untrusted bytes.
 """
 
 _encoder = msgspec.json.Encoder()
@@ -31,14 +30,14 @@ class MessageTooLargeError(ValueError):
     """A message over MESSAGE_BYTES_MAX. Carries its `size_bytes`."""
 
     def __init__(self, size_bytes: int) -> None:
-        """Keep the size for whoever reports it."""
+        """Keep the size for error reports."""
         super().__init__(f"a message of {size_bytes} bytes is over the limit of {MESSAGE_BYTES_MAX}")
         self.size_bytes = size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Undecodable:
-    """Bytes that are no message of ours (or of a schema we do not know), with the reason."""
+    """Bytes that are not a message of ours, or have a newer schema, with the reason."""
 
     why: str
 
@@ -52,7 +51,7 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def decode(data: bytes) -> Envelope | Undecodable:
-    """The envelope in `data`, or why there is none."""
+    """The envelope in `data`, or the reason why it cannot be decoded."""
     if len(data) > MESSAGE_BYTES_MAX:
         return Undecodable(f"{len(data)} bytes is over the limit of {MESSAGE_BYTES_MAX}")
     try:

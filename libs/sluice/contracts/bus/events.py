@@ -1,5 +1,5 @@
 """
-What a core and the bus say to each other: the events and instructions that every service's core shares.
+The events and instructions that every service's core exchanges with the bus.
 
 Cores never see a connection. A reader's shell turns a stream into `ReadingStarted`, `Observed`..., `ReadingCaughtUp`,
 `Observed`...; a writer's shell carries out `Write` and reports exactly one of `WriteAccepted`, `WriteRefused`,
@@ -23,20 +23,20 @@ class Stream(StrEnum):
 
 
 BOOK_KINDS = frozenset({"ledger", "binding", "quota", "cordon"})
-"""The nouns of what was decided; every other noun is of STATE."""
+"""The subject kinds of decisions; every other kind is in STATE."""
 
 
 def stream_of(kind: str) -> Stream:
-    """The stream that holds the nouns of `kind`."""
+    """The stream that holds subjects of `kind`."""
     return Stream.BOOK if kind in BOOK_KINDS else Stream.STATE
 
 
 class Entry(msgspec.Struct, frozen=True):
     """
-    One last value: where, at which sequence, by which operation, and what.
+    One last value: its address, sequence, operation and message.
 
-    `message` is None for what was set aside, and `why` says why it is no message of this subject: bytes that could not
-    be decoded, or a word of somebody else. It counts for the guard and for nothing else.
+    `message` is None for an entry that was set aside; `why` gives the reason: undecodable bytes, or a message that does
+    not belong to its subject. Such an entry counts only for the guard.
     """
 
     subject: str
@@ -50,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class ReadingStarted(msgspec.Struct, frozen=True):
-    """A reader begins anew: until `ReadingCaughtUp`, what is observed is all there is under its filter."""
+    """A reader starts from the beginning: until `ReadingCaughtUp`, the entries observed are the whole snapshot."""
 
     stream: Stream
     incarnation: Incarnation
@@ -64,7 +64,7 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class ReadingCaughtUp(msgspec.Struct, frozen=True):
-    """The snapshot is complete; what was known before and not observed since `ReadingStarted` is not there any more."""
+    """The snapshot is complete: entries known before and not observed since `ReadingStarted` are gone."""
 
     stream: Stream
 
@@ -78,9 +78,9 @@ class WriteAccepted(msgspec.Struct, frozen=True):
 
 class WriteRefused(msgspec.Struct, frozen=True):
     """
-    The guard did not hold: the newest sequence under it is `last_sequence` (None when the server did not say).
+    The guard did not hold: its newest sequence is `last_sequence` (None when the server did not say).
 
-    This tells how far to read before comparing, and is never used as a guard (W2).
+    The sequence tells how far to read before comparing. It is never used as a guard (W2).
     """
 
     operation: OperationId
@@ -126,13 +126,13 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class ReadAgain(msgspec.Struct, frozen=True):
-    """Start the reader of `stream` anew: what is known cannot explain an answer."""
+    """Restart the reader of `stream`: what is known cannot explain an answer."""
 
     stream: Stream
 
 
 class ReadLast(msgspec.Struct, frozen=True):
-    """Read the last value of one subject. For writers that may not read the whole stream."""
+    """Read the last value of one subject, for writers that may not read the whole stream."""
 
     stream: Stream
     subject: str

@@ -1,12 +1,13 @@
 """
-Who may do what on the bus: the exact NATS allow-lists of every role, derived from the nouns.
+Derive the exact NATS allow-lists of every role from the subject kinds.
 
-Allow-lists only (deny rules have been got round, see NATS security note 2026-18), never `$JS.>`, and an inbox of its
-own for each user, for a shared one lets every user read every other's answers. A node's agent may write its own node's
-subjects and use its own durable, and may not make a consumer: one with a `deliver_subject` makes the server itself
-write elsewhere. So does any answer, for it may be asked for at any subject: agents are in accounts of their own
-(`sluice.runtime.nats_server.users`). What no broker rule can check (a guard that does not cover the written subject) is
-not here either.
+Allow-lists only (deny rules were bypassed, see NATS security note 2026-18), and never `$JS.>`. Each user has its own
+inbox: in a shared one, every user could read the others' answers.
+
+A node's agent may write its own node's subjects and use its own durable. It may not create a consumer: one with a
+`deliver_subject` makes the server write elsewhere. So does any reply, because the requester chooses its subject; agents
+therefore have accounts of their own (`sluice.runtime.nats_server.users`). Rules that a broker cannot check are not
+here: a guard that does not cover the written subject.
 """
 
 from dataclasses import dataclass
@@ -18,18 +19,18 @@ from sluice.contracts.ids import NodeName
 
 _API = "$JS.API"
 _BUS_DOMAIN = "bus.sluice.internal"
-"""See `sluice.contracts.rpc_permissions`. No name under it may call anybody over gRPC."""
+"""See `sluice.contracts.rpc_permissions`. Names under it have no gRPC rights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What one user of the bus may publish to and subscribe to. Everything else is denied."""
+    """Subjects that one user of the bus may publish to and subscribe to. Everything else is denied."""
 
     user: str
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
     alone: bool = False
-    """Whether it must be in an account of its own, where no answer to it can become anybody else's word."""
+    """Whether the user needs its own account, so that replies to it cannot be published as another user's message."""
 
 
 def user_name(role: Role, node: NodeName | None = None) -> str:
@@ -41,12 +42,12 @@ def user_name(role: Role, node: NodeName | None = None) -> str:
 
 def certificate_name(role: Role, node: NodeName | None = None) -> str:
     """The DNS name in a user's certificate, where the broker knows its users by certificates."""
-    user_name(role, node)  # refuses what is no user
+    user_name(role, node)  # raises for an unknown user
     return f"{node}.node.{_BUS_DOMAIN}" if node is not None else f"{role.value}.{_BUS_DOMAIN}"
 
 
 def inbox_prefix(user: str) -> str:
-    """Where a user gets its answers. No other user may listen there."""
+    """Where a user gets its replies. No other user may subscribe there."""
     return f"_INBOX_{user.replace('.', '_')}"
 
 
@@ -65,12 +66,12 @@ def permissions_of(role: Role, node: NodeName | None = None) -> Permissions:
 
 
 def _subjects_of(noun: SubjectKind, *first: str) -> str:
-    """The subjects of a noun, no token deeper; `first` are the parts of the key that are fixed."""
+    """The subjects of a kind, no token deeper; `first` are the fixed parts of the key."""
     return ".".join(("sluice", noun.kind, *first, *("*" for _ in noun.key[len(first) :])))
 
 
 def _with_copies(words: list[str]) -> list[str]:
-    """What may be said may be copied to HISTORY."""
+    """Whatever may be published may also be copied to HISTORY."""
     recorded = [word for word in words if word.split(".")[1] not in UNRECORDED_KINDS]
     return [*words, *(f"{HISTORY_PREFIX}{word}" for word in recorded)]
 
@@ -88,9 +89,9 @@ def _reads(role: Role, noun: SubjectKind, stream: Stream) -> bool:
 
 def _reading(stream: Stream) -> list[str]:
     """
-    To read a stream: ask about it, make a consumer, pull from it, get single values.
+    Rights to read a stream: ask about it, create a consumer, pull from it, get single values.
 
-    No right to delete consumers: unused ones vanish by themselves, and agents' durables must not be deletable.
+    No right to delete consumers: unused ones expire, and agents' durables must stay.
     """
     return [
         f"{_API}.STREAM.INFO.{stream}",
@@ -101,7 +102,7 @@ def _reading(stream: Stream) -> list[str]:
 
 
 def _declaring() -> list[str]:
-    """To make streams and the agents' durables where they are missing; not to change or delete any."""
+    """Rights to create missing streams and agents' durables; not to change or delete them."""
     each = [f"{_API}.STREAM.{verb}.{stream}" for stream in Stream for verb in ("INFO", "CREATE")]
     book = Stream.BOOK
     return [*each, f"{_API}.CONSUMER.CREATE.{book}.>", f"{_API}.CONSUMER.INFO.{book}.>"]
@@ -117,7 +118,7 @@ def of_any_agent() -> tuple[str, ...]:
 
 
 def _agents(node: str, consumer: str) -> list[str]:
-    """To read its own ledger by its durable, and to write and read back its own words."""
+    """Rights to read its own ledger by its durable, and to write and read back its own messages."""
     words = [_subjects_of(noun, node) for noun in SUBJECT_KINDS if Role.NODE_AGENT in noun.writers]
     return [
         *_with_copies(words),

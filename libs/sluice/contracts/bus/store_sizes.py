@@ -1,31 +1,31 @@
 """
-Compute how much of its disk the broker's streams may take; the only place that does.
+Compute how much disk the broker's streams may take; the only place that does.
 
 Pure numbers for `sluice up`, which knows its disk, for the manifests, which set a volume, and for the code that
-declares the streams. Only HISTORY has a size: it is for people, and may lose its oldest messages. BOOK and STATE hold
-one message per subject, and a size limit would drop bookings there.
+declares the streams. Only HISTORY has a size limit: it is for people, and may lose its oldest messages. BOOK and STATE
+hold one message per subject, and a size limit would drop bookings there.
 """
 
 MIB = 1024**2
 
 HISTORY_BYTES_MAX = 4 * 1024 * MIB
-"""Disk that HISTORY takes where there is enough, before its oldest words go."""
+"""Disk that HISTORY takes where there is enough, before its oldest messages go."""
 HISTORY_MIB_MIN = 16
-"""As little as it can be given: some thousand words."""
+"""The smallest HISTORY: some thousand messages."""
 STORE_BYTES_MAX = 2 * HISTORY_BYTES_MAX
 """
-`max_file_store` of our brokers. Said and not left to the server, which takes 75 % of what is free when it starts: then
-a disk that others have filled meanwhile would have no room for the streams that are on it.
+`max_file_store` of our brokers. Set explicitly: the server's default is 75 % of the disk that is free at its start, so
+a disk that fills up meanwhile would leave no room for existing streams.
 """
 VOLUME_BYTES = 10 * 1024 * MIB
-"""The volume in the manifests: the store, and the file system's own."""
+"""The volume in the manifests: the store plus the file system's overhead."""
 HISTORY_OF_DISK = 4
-"""HISTORY gets one part in so many of a small disk: BOOK, STATE, journals and logs have the others."""
+"""HISTORY gets this fraction (1/n) of a small disk; BOOK, STATE, journals and logs get the rest."""
 ROOM_MIB = 64
-"""So much must be free for a system to start, and for a broker whose disk was full to be started again."""
+"""Free disk needed to start a system, or to restart a broker whose disk was full."""
 
 
 def history_bytes(disk_bytes: int) -> int:
-    """What HISTORY may take of a disk of which the broker can have `disk_bytes`: what is free, and what it stores."""
+    """The size limit of HISTORY for a disk with `disk_bytes` for the broker: free space plus what it stores."""
     share = disk_bytes // HISTORY_OF_DISK // MIB * MIB
     return min(HISTORY_BYTES_MAX, max(HISTORY_MIB_MIN * MIB, share))

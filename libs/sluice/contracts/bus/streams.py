@@ -1,8 +1,8 @@
 """
-The bus as data: the nouns with who writes and reads them, the streams that hold them, the agents' durables.
+The bus as data: subject kinds with their writers and readers, the streams that hold them, the agents' durables.
 
-The NATS permissions (`nats_permissions`) and the stream declarations (the runtime) follow from it, so
-that a document, a permission and a stream can never disagree. Nothing here talks to a server.
+The NATS permissions (`nats_permissions`) and the stream declarations (the runtime) are derived from it, so a document,
+a permission and a stream can never disagree. Nothing here talks to a server.
 """
 
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ from sluice.contracts.bus.subjects import HISTORY_PREFIX, ledger_filter, node_to
 from sluice.contracts.ids import Incarnation, NodeName
 
 HISTORY_AGE_S = 7 * 24 * 3600
-"""How long HISTORY keeps a word. For people; nothing is decided from it."""
+"""How long HISTORY keeps a message. For people; nothing is decided from it."""
 HISTORY_PER_SUBJECT_MAX = 1_000
-"""Words of one subject in HISTORY: a lease that is renewed every second shall not push out the pods."""
+"""Messages per subject in HISTORY, so that a lease renewed every second does not push out the pods."""
 ACK_WAIT_S = 30
-"""After this an entry that an agent did not acknowledge is delivered again."""
+"""An entry that an agent did not acknowledge is delivered again after this."""
 ACKS_PENDING_MAX = 256
-"""Entries on their way to one agent."""
+"""Unacknowledged entries per agent."""
 DUPLICATE_WINDOW_S = 2
-"""As short as the server allows to be useful: we do not rely on its duplicate detection, the guards do better."""
+"""The shortest useful window: the guards protect us, not the server's duplicate detection."""
 INCARNATION_KEY = "sluice.incarnation"
-"""In a durable's metadata: the incarnation of BOOK, for agents may not ask about streams."""
+"""The incarnation of BOOK in a durable's metadata, because agents may not ask about streams."""
 
 
 class Role(StrEnum):
-    """Who connects to the bus, each with rights of its own."""
+    """A user of the bus with rights of its own."""
 
     POD_WATCHER = "pod-watcher"
     ALLOCATOR = "allocator"
@@ -44,7 +44,7 @@ class Role(StrEnum):
 @dataclass(frozen=True, slots=True)
 class SubjectKind:
     """
-    One kind of subject, `sluice.<kind>.<key>`: who writes it, who reads it, and what may be said there.
+    One kind of subject, `sluice.<kind>.<key>`: its writer, its readers, and the messages allowed there.
 
     `key` names the parts of the subject after the kind.
     """
@@ -79,7 +79,7 @@ SUBJECT_KINDS: tuple[SubjectKind, ...] = (
         (Role.POD_WATCHER, Role.OPERATOR),
         (Role.POD_WATCHER, Role.ALLOCATOR, *_PEOPLE),
         (m.SourceSynced,),
-        "that a source has published all it has",
+        "the sync marker of a source: it has published all it has",
     ),
     SubjectKind(
         "host",
@@ -95,7 +95,7 @@ SUBJECT_KINDS: tuple[SubjectKind, ...] = (
         (Role.ALLOCATOR,),
         (Role.ALLOCATOR, Role.NODE_AGENT, *_PEOPLE),
         (m.NodeOpened, m.NodeClosed, m.Grant, m.Revoke, m.Closed),
-        "the booked places of a node, which are the orders to its agent; `head` says for whom it was opened",
+        "the booked places of a node: the orders to its agent; `head` says for which agent run the node was adopted",
     ),
     SubjectKind(
         "binding",
@@ -143,7 +143,7 @@ SUBJECT_KINDS: tuple[SubjectKind, ...] = (
         (Role.NODE_AGENT, Role.POD_WATCHER, Role.OPERATOR),
         (Role.INVENTORY, Role.ALLOCATOR, Role.NODE_AGENT, Role.POD_WATCHER, *_PEOPLE),
         (m.NodeChanged, m.NodeRemoved),
-        "news of a node: where its agent answers, and that something changed; or that it is there no more",
+        "a node's announcement: its agent's endpoint, and that something changed; or its removal",
     ),
     SubjectKind(
         "inventory",
@@ -151,7 +151,7 @@ SUBJECT_KINDS: tuple[SubjectKind, ...] = (
         (Role.INVENTORY,),
         (Role.INVENTORY, Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
         (m.NodeInventory,),
-        "everything the agent knows of its node, as it was pulled",
+        "everything the agent knows of its node, as pulled",
     ),
     SubjectKind(
         "quota",
@@ -167,7 +167,7 @@ SUBJECT_KINDS: tuple[SubjectKind, ...] = (
         (Role.OPERATOR, Role.POD_WATCHER),
         (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
         (m.Cordoned, m.Uncordoned),
-        "what of a node not to use for new slices",
+        "the cordon of a node, or of some of its GPUs",
     ),
     SubjectKind(
         "lease",
@@ -175,18 +175,18 @@ SUBJECT_KINDS: tuple[SubjectKind, ...] = (
         (Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY),
         (Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY, *_PEOPLE),
         (m.LeaseHeld,),
-        "who works in a role: a hint, never the lock",
+        "the holder of a role: a hint, never the lock",
     ),
 )
-"""Every kind of subject there is."""
+"""Every subject kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamDeclaration:
     """
-    One stream. `rebuildable` ones need not be synced on every write where one server keeps them alone.
+    One stream. `rebuildable` ones need no sync on every write when a single server keeps them.
 
-    `max_age_s` of 0 keeps for ever, `max_bytes` of -1 as much as there is.
+    `max_age_s` of 0 means no age limit, `max_bytes` of -1 no size limit.
     """
 
     stream: Stream
@@ -198,10 +198,10 @@ class StreamDeclaration:
 
     def config(self, *, first_sequence: int, replicas: int) -> dict[str, Any]:
         """
-        The server's configuration of this stream, in the words of its JSON API.
+        The server's configuration of this stream, in the terms of its JSON API.
 
-        `first_sequence` is the time of making in unix ms: sequences that began at 1 again after a wipe would let a
-        guard from before it match by accident. Asynchronous persistence exists on a single server only.
+        `first_sequence` is the creation time in unix ms: if sequences restarted at 1 after a wipe, a guard from before
+        it could match by accident. Asynchronous persistence exists on a single server only.
         """
         config: dict[str, Any] = {
             "name": self.stream.value,
@@ -241,14 +241,14 @@ STREAMS: tuple[StreamDeclaration, ...] = (
     StreamDeclaration(Stream.STATE, _subjects(Stream.STATE), rebuildable=True),
 )
 """
-The three streams, in the order of making: HISTORY first, so that it has the first word of the others.
+The three streams in the order of creation: HISTORY first, so that it records the first message of the others.
 
-Writers copy what was accepted to HISTORY themselves. The server's RePublish cannot feed it: it keeps the guard headers,
-and the second stream then refuses all but the first word of a subject; sourcing a last-value stream loses what was
-overwritten before it was read (both tried on nats-server 2.15.1).
+Writers copy accepted messages to HISTORY themselves. The server's RePublish cannot feed it: it keeps the guard headers,
+and the second stream then refuses all but the first message of a subject. Sourcing a last-value stream loses values
+that are overwritten before they are read (both tried on nats-server 2.15.1).
 """
 UNRECORDED_KINDS = frozenset({"lease"})
-"""Nouns that HISTORY does without: renewed every second, they say nothing to a person."""
+"""Kinds that HISTORY leaves out: renewed every second, of no use to a person."""
 
 
 def consumer_of(node: NodeName) -> str:
@@ -260,7 +260,7 @@ def consumer_config(node: NodeName, incarnation: Incarnation) -> dict[str, Any]:
     """
     The server's configuration of a node agent's durable on BOOK.
 
-    `deliver_policy: all` is what CONSUMER.RESET needs, and on a stream of last values it delivers just those.
+    CONSUMER.RESET needs `deliver_policy: all`; on a last-value stream it delivers only last values.
     """
     return {
         "name": consumer_of(node),

@@ -1,9 +1,9 @@
 """
-Whether a message may stand at a subject: it is one of its noun's words, and speaks of what the subject names.
+Check that a message belongs to its subject: its type is one of the kind's, and it concerns what the subject names.
 
-A ledger entry of another node, or an answer to another request, is no message of its subject, however well formed it
-is: whoever took it in would book, or answer, what nobody sees there. Readers set it aside as they do what they cannot
-decode. What a number may be is said by the types of the messages.
+A ledger entry of another node, or an answer to another request, is invalid there even if well formed: a reader that
+accepted it would book or answer something that no other process sees. Readers set it aside like an undecodable message.
+Bounds of numbers are in the message types.
 """
 
 from collections.abc import Callable
@@ -44,12 +44,12 @@ _NAMED: dict[type[m.Message], Callable[[Any], tuple[str, ...]]] = {
     **dict.fromkeys((m.EvictionOrdered, m.EvictionOver, m.EvictionDone, m.EvictionBlocked), _by_request),
     **dict.fromkeys((m.NodeChanged, m.NodeRemoved, m.Cordoned, m.Uncordoned), _by_node),
 }
-"""What a message speaks of, in the words of its subject's key. Of a slice only the end of the key, below."""
+"""The object of a message, in the parts of its subject's key. For a slice only the end of the key, below."""
 _SLICE = frozenset({m.SliceReady, m.SliceFailed, m.SliceDegraded, m.SliceQuarantined, m.SliceGone})
 
 
 def schema_violation(address: Address, message: m.AnyMessage) -> str:
-    """Why a message cannot stand at an address, in a sentence; empty when it can."""
+    """Why a message does not belong to an address, in a sentence; empty when it does."""
     kind = type(message)
     named: tuple[str, ...]
     if kind not in _WORDS[address.kind]:
@@ -66,7 +66,7 @@ def schema_violation(address: Address, message: m.AnyMessage) -> str:
 
 
 def _why_uncountable(message: m.AnyMessage) -> str:
-    """What a share counts until it is smaller is said for each of its places, or not at all (PROTOCOL §4)."""
+    """What a shrinking share still counts is given for each of its places, or for none (PROTOCOL §4)."""
     if isinstance(message, m.Grant):
         ordered: tuple[m.Grant | m.SliceReport, ...] = (message,)
     else:

@@ -1,9 +1,9 @@
 """
-Every subject on the bus, as typed builders and one parser.
+Every subject on the bus: typed builders and one parser.
 
-A subject and the filter that guards its writes come out of one function, `guarded`: the server silently accepts a
-guard filter that does not cover the written subject, and then nothing is guarded at all (tried, see docs/adr/0002).
-No other module builds or splits a subject.
+A subject and the filter that guards its writes come out of one function, `guarded`: the server silently accepts a guard
+filter that does not cover the written subject, and then nothing is guarded (tried, see docs/adr/0002). No other module
+builds or splits a subject.
 """
 
 from functools import lru_cache
@@ -15,26 +15,26 @@ from sluice.contracts.reasons import shorten
 
 HISTORY_PREFIX = "hist."
 SUBJECTS_REMEMBERED = 1024
-"""A subject is read a few times within a short while, and then not for long."""
+"""Size of the parse cache: a subject is read a few times in a short while, then rarely."""
 ADDRESSES_REMEMBERED = 4096
-"""One event is looked at from several sides, each of which names the same few addresses."""
+"""Size of the address cache: handling one event names the same few addresses several times."""
 NODES_REMEMBERED = 16_384
 
 
 class SubjectError(ValueError):
-    """A name that cannot stand in a subject, or a subject that is none of ours. Carries the offending `text`."""
+    """A name that cannot be part of a subject, or a subject that is not ours. Carries the offending `text`."""
 
     def __init__(self, text: str, why: str) -> None:
-        """Say which `text` is wrong and `why`."""
+        """Report the invalid `text` and `why`."""
         super().__init__(f"{shorten(text)!r}: {why}")
         self.text = text
 
 
 class Address(msgspec.Struct, frozen=True):
     """
-    Where one last value lives, and which filter guards writing it.
+    The subject of one last value, and the filter that guards writing it.
 
-    `kind` is the noun (`ledger`, `binding`, ...); `key` its parts with node names spelled as Kubernetes spells them.
+    `kind` is the subject kind (`ledger`, `binding`, ...); `key` its parts, with node names spelled as in Kubernetes.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Address(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=NODES_REMEMBERED)
 def node_token(node: str) -> str:
-    """A node name as a subject token: dots become `_`, which no Kubernetes name holds, so it can be undone."""
+    """A node name as a subject token. Reversible: dots become `_`, which no Kubernetes name contains."""
     token = node.replace(".", "_")
     if "_" in node or not is_token(token):
         raise SubjectError(node, "a node name is letters, digits, '-' and '.'")
@@ -59,7 +59,7 @@ def node_from_token(token: str) -> NodeName:
 
 @lru_cache(maxsize=ADDRESSES_REMEMBERED)
 def guarded(kind: str, *key: str) -> Address:
-    """The address of one noun. Ledger entries are guarded by their whole node, everything else by itself."""
+    """The address of one key. Ledger entries are guarded by their whole node, everything else by itself."""
     subject = f"sluice.{kind}"
     for position, part in enumerate(key):
         if position == 0 and kind in _OF_NODES:
@@ -73,7 +73,7 @@ def guarded(kind: str, *key: str) -> Address:
 
 
 _OF_NODES = frozenset({"ledger", "slice", "node", "inventory", "host", "cordon"})
-"""The nouns whose key begins with a node's name."""
+"""The kinds whose key begins with a node's name."""
 
 _PARTS = {
     "request": 1,
@@ -96,9 +96,9 @@ _PARTS = {
 @lru_cache(maxsize=SUBJECTS_REMEMBERED)
 def parse(subject: str) -> Address:
     """
-    Read a subject (with or without the `hist.` prefix) back into its address.
+    Parse a subject (with or without the `hist.` prefix) into its address.
 
-    Raises SubjectError when it is none of ours.
+    Raises SubjectError when it is not ours.
     """
     root, *rest = subject.removeprefix(HISTORY_PREFIX).split(".")
     if root != "sluice" or not rest or _PARTS.get(rest[0]) != len(rest) - 1 or "" in rest:
@@ -109,27 +109,27 @@ def parse(subject: str) -> Address:
 
 
 def request(request_id: RequestId) -> Address:
-    """What one source asks for."""
+    """A request of one source."""
     return guarded("request", request_id)
 
 
 def source(name: SourceName) -> Address:
-    """That one source has told all it has."""
+    """The sync marker of one source: it has published all it has."""
     return guarded("source", name)
 
 
 def host(node: NodeName) -> Address:
-    """What a node has besides GPUs."""
+    """The resources of a node besides GPUs."""
     return guarded("host", node)
 
 
 def head(node: NodeName) -> Address:
-    """The head of a node's ledger: for whom it was opened."""
+    """The head of a node's ledger: the boot and agent run it was adopted for."""
     return guarded("ledger", node, "head")
 
 
 def ledger(node: NodeName, allocation: AllocationId) -> Address:
-    """One entry of a node's ledger: the booked place and the order to make or unmake it."""
+    """One entry of a node's ledger: the booked place and the order to create or destroy its slice."""
     return guarded("ledger", node, allocation)
 
 
@@ -154,17 +154,17 @@ def eviction(request_id: RequestId) -> Address:
 
 
 def evicted(request_id: RequestId) -> Address:
-    """What became of an eviction."""
+    """The result of an eviction."""
     return guarded("evicted", request_id)
 
 
 def slice_(node: NodeName, allocation: AllocationId) -> Address:
-    """What a node agent says of one slice."""
+    """A node agent's status of one slice."""
     return guarded("slice", node, allocation)
 
 
 def node(name: NodeName) -> Address:
-    """News of one node."""
+    """A node's announcement."""
     return guarded("node", name)
 
 
@@ -179,10 +179,10 @@ def quota(namespace: str) -> Address:
 
 
 def cordon(name: NodeName) -> Address:
-    """What of one node not to use."""
+    """A cordon of a node or of some of its GPUs."""
     return guarded("cordon", name)
 
 
 def lease(role: str) -> Address:
-    """Who works in one role: a hint, never the lock."""
+    """The holder of a role: a hint, never the lock."""
     return guarded("lease", role)

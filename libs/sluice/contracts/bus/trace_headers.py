@@ -1,8 +1,8 @@
 """
-Which trace a request belongs to, and how steps that were timed travel beside a word.
+Trace ids of requests, and the headers that carry timed steps with a message.
 
-Ids of traces are derived from the request's id: so every process knows them, a restart or a wiped bus loses none, and
-people find the trace of a pod without asking anybody. Nothing may be decided from what is here.
+Trace ids are derived from the request's id: every process can compute them, a restart or a wiped bus loses none, and
+people find a pod's trace without asking a process. No decision may depend on what is here.
 """
 
 import hashlib
@@ -11,21 +11,21 @@ from typing import Literal, NamedTuple
 
 TracePart = Literal["request", "running", "release"]
 """
-The traces of a request: from being asked for to the open gate; what is said of it while its pod runs (its slice is
-ready again after a restart, or has another size); from being given back to its last word.
+The traces of a request: from its creation to the open gate; while its pod runs (its slice is ready again after a
+restart, or has another size); from its withdrawal to its last message.
 """
 TRACE_PARTS: tuple[TracePart, ...] = ("request", "running", "release")
-"""In the order in which they follow each other. None is gone back to."""
+"""In order; a request never returns to an earlier one."""
 
 STEPS = "Sluice-Steps"
-"""The header of a word that tells what its writer did for the request since its last word, and how long it took."""
+"""Header of a message: the steps its writer did for the request since its previous message, and their durations."""
 COMMIT = "Sluice-Commit-Ms"
-"""The header of a word in HISTORY: how long the broker took to store it, in milliseconds."""
+"""Header of a message in HISTORY: how long the broker took to store it, in milliseconds."""
 STEPS_MAX = 32
-"""Steps that one word tells of; those before them are left out."""
+"""Steps in one header; earlier ones are left out."""
 _NAME_MAX = 40
 _ABSURD_MS = 30 * 24 * 3600 * 1000.0
-"""What a header says beyond a month was not written by us."""
+"""Durations above a month are not ours and are ignored."""
 
 
 def trace_id(request: str, part: TracePart = "request") -> str:
@@ -48,11 +48,11 @@ def _digest(request: str, part: TracePart) -> str:
 
 
 class TimedStep(NamedTuple):
-    """One step of a request, as its doer timed it."""
+    """One timed step of a request."""
 
     name: str
     began_ms: float
-    """Before the word was written: never below 0."""
+    """How long before the message was written the step began; never below 0."""
     took_ms: float
 
 
@@ -62,7 +62,7 @@ def steps_text(steps: Sequence[tuple[str, float, float]]) -> str:
 
 
 def steps_of(text: str) -> tuple[TimedStep, ...]:
-    """What `steps_text` wrote. Anybody can write headers: what cannot be read is left out."""
+    """Parse what `steps_text` wrote. Headers are untrusted: unreadable parts are left out."""
     found = []
     for part in text.split(";")[:STEPS_MAX]:
         name, _, times = part.partition("=")
@@ -74,7 +74,7 @@ def steps_of(text: str) -> tuple[TimedStep, ...]:
 
 
 def milliseconds(text: str) -> float | None:
-    """A number of milliseconds from a header, or None when it is none that we would write."""
+    """A number of milliseconds from a header, or None when it is invalid."""
     try:
         value = float(text)
     except ValueError:

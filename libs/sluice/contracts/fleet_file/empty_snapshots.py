@@ -1,9 +1,8 @@
 """
-What the nodes of a fleet file report when nothing runs on them: for whoever needs a fleet without its agents.
+Snapshots that the nodes of a fleet file report when nothing runs on them: a fleet without agents.
 
-Offline simulation, benchmarks and tests show these to the allocator as inventory would. GPUs are named after their
-node (`GPU-<node>-<index>`), so that equal files give equal answers. The only instances it knows are those of fixed
-layouts.
+Offline simulation, benchmarks and tests show these to the allocator as inventory would. GPUs are named after their node
+(`GPU-<node>-<index>`), so that equal files give equal answers. Instances appear only in fixed layouts.
 """
 
 from functools import lru_cache
@@ -15,11 +14,11 @@ from sluice.contracts.messages import GpuReport, HostFacts, HostRoom, InstanceRe
 from sluice.mig.model import GpuModel
 
 LINK_SCORE = 100
-"""How close two GPUs are that one NVLink connects; those of a group have one link each to each."""
+"""Closeness of two GPUs joined by one NVLink; in a group, each pair has one link."""
 
 
 def host_facts(node: NodeSpec) -> HostFacts:
-    """What a node has besides GPUs, with no pod on it."""
+    """A node's resources besides GPUs, with no pod on it."""
     return HostFacts(
         cpu_cores=node.cpu_cores,
         memory_mib=node.memory_mib,
@@ -34,7 +33,7 @@ def host_facts(node: NodeSpec) -> HostFacts:
 
 
 def empty_snapshot(node: NodeSpec) -> NodeSnapshot:
-    """What an agent reports of a node on which Sluice has made nothing yet. Equal models share their profiles."""
+    """What an agent reports of a node before Sluice made anything on it. Equal models share their profiles."""
     gpus: list[GpuReport] = []
     for kind in node.gpus:
         gpus += _reports(node, kind, first=len(gpus))
@@ -82,7 +81,7 @@ def _reports(node: NodeSpec, kind: GpuGroupSpec, first: int) -> list[GpuReport]:
 
 
 def _instances(gpu: GpuUuid, kind: GpuGroupSpec) -> tuple[InstanceReport, ...]:
-    """Those that an administrator made."""
+    """The instances that an administrator made."""
     return tuple(
         InstanceReport(
             gi_id=number, profile=each.profile, start=each.start, size=each.size, uuid=f"MIG-{gpu}-{each.start}"

@@ -1,19 +1,19 @@
 """
-A fleet of simulated nodes as a person writes it (TOML), read strictly: every mistake names node, key, value and cure.
+Read a fleet of simulated nodes from TOML, strictly: every error names node, key, value and cure.
 
-Takes the text, not the file; `[node.faults]` is handed on as it is, because only the node agent knows its switches.
+Takes the text, not the file; `[node.faults]` is passed on unchecked, because only the node agent knows its switches.
 
     [[node]]
-    name = "gpu-1"                            # the only key that must be there
+    name = "gpu-1"                            # the only required key
     count = 4                                 # gpu-1-0 ... gpu-1-3
     pool = "training"                         # its label sluice.dev/pool
     cpu_cores = 64
     memory_mib = 524288
-    pods = 110                                # how many pods it takes
+    pods = 110                                # its limit of pods
     labels = { zone = "a" }
     taints = ["dedicated=training:NoSchedule"]
     resources = { "example.com/nic" = 4 }
-    modes = ["exclusive", "mps", "fractional"]  # how its agent can hand out devices, and
+    modes = ["exclusive", "mps", "fractional"]  # modes that its agent supports
     time_quota = false                        # whether it enforces time quotas
     timing = { create_ms = 150, destroy_ms = 100 }
     gpus = [
@@ -52,7 +52,7 @@ DURATION_MS_MAX = 600_000
 NODE_NAME_MAX = 253
 COUNT_MAX = 1_000_000
 PODS_DEFAULT = 110
-"""What a kubelet takes when not told otherwise (https://kubernetes.io/docs/setup/best-practices/cluster-large/)."""
+"""A kubelet's default (https://kubernetes.io/docs/setup/best-practices/cluster-large/)."""
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NODE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 
@@ -85,10 +85,9 @@ class FleetSpecError(TableError):
 @dataclass(frozen=True, slots=True)
 class GpuGroupSpec:
     """
-    `count` equal GPUs. `product_name` is what each reports itself to be; `mig` whether MIG is enabled on them.
+    `count` equal GPUs. `product_name` is the name they report; `mig` whether MIG is enabled on them.
 
-    `numa` holds one NUMA node per GPU, or nothing; `nvlink` groups of GPUs (counted within this entry) linked to each
-    other.
+    `numa` holds one NUMA node per GPU, or nothing; `nvlink` groups of linked GPUs (counted within this entry).
     """
 
     model: GpuModel
@@ -98,15 +97,15 @@ class GpuGroupSpec:
     numa: tuple[int, ...] = ()
     nvlink: tuple[tuple[int, ...], ...] = ()
     layout: Layout | None = None
-    """The instances on each of them where an administrator fixed that; None where Sluice makes them."""
+    """The instances on each GPU where an administrator fixed them; None where Sluice creates them."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
     """
-    One simulated node. Memory in MiB; how long a device takes to make and unmake an instance in ms.
+    One simulated node. Memory in MiB; the time to create and destroy an instance in ms.
 
-    The pool is one of the `labels`. `modes` and `time_quota` are what its agent can do.
+    The pool is one of the `labels`. `modes` and `time_quota` are what its agent supports.
     """
 
     name: NodeName
@@ -126,7 +125,7 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
-    """All nodes, in the order written; a node with a count has become that many."""
+    """All nodes, in the order written; a node with a count is expanded to that many."""
 
     nodes: tuple[NodeSpec, ...]
 
@@ -137,7 +136,7 @@ class FleetSpec:
 
 def parse_fleet(text: str, *, origin: str) -> FleetSpec:
     """
-    Read a fleet from TOML; `origin` is what errors call it, for instance the file's path.
+    Read a fleet from TOML; errors name `origin`, for instance the file's path.
 
     Raises FleetSpecError at the first mistake.
     """
@@ -222,7 +221,7 @@ def _numa(item: Table, count: int) -> tuple[int, ...]:
 
 
 def _nvlink(item: Table, count: int) -> tuple[tuple[int, ...], ...]:
-    """Groups of GPUs that are linked each to each."""
+    """Groups of linked GPUs."""
     groups = item.values.get("nvlink", [])
     right = f"must be a list of groups of GPUs, each from 0 to {count - 1} and none twice: [[0, 1], [2, 3]]"
     if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
@@ -264,7 +263,7 @@ def _resources(table: Table) -> dict[str, int]:
 
 
 def _modes(entry: Table) -> tuple[Mode, ...]:
-    """What is given in the order of ALL_MODES: an agent's modes have no order of their own."""
+    """The given modes in the order of ALL_MODES: an agent's modes are unordered."""
     if "modes" not in entry.values:
         return ALL_MODES
     given = entry.texts("modes")

@@ -21,9 +21,9 @@ MODEL_KEYS = ("model", "memory_mib", "multiprocessors", "profiles")
 MEMORY_MIB_MAX = 1 << 40
 MULTIPROCESSORS_MAX = 1_000_000
 PROFILES_MAX = 64
-"""Of one model. The largest of the catalog has eleven."""
+"""Profiles of one model. The largest model of the catalog has eleven."""
 SLICES_MAX = 64
-"""Memory slices of one model. The most that any has is twelve."""
+"""Memory slices of one model. The largest model has twelve."""
 _PROFILE_KEYS = ("name", "memory_mib", "multiprocessors", "starts", "size", "max_instances", "engines")
 _NEEDED = "memory_mib and multiprocessors, and either profiles or mig = false"
 _ENGINES = 5
@@ -47,13 +47,13 @@ def model_of(item: Table, *, mig: bool) -> GpuModel:
 
 
 def has_mig(item: Table) -> bool:
-    """Whether MIG is enabled on the GPUs of an entry: as it says, else where its model has it."""
+    """Whether MIG is enabled on the GPUs of an entry: as the entry says, else where its model supports it."""
     known = find_model(item.text("model"))
     return item.flag("mig", default=known is None or bool(known.profiles))
 
 
 def layout_of(item: Table, model: GpuModel, *, mig: bool) -> Layout | None:
-    """The instances of a fixed layout, one without a start at the first place left. Raises the table's error."""
+    """The instances of a fixed layout; one without a start takes the first free place. Raises the table's error."""
     if "layout" not in item.values:
         return None
     if not mig:

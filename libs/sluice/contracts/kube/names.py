@@ -1,57 +1,57 @@
 """
-Every name that Sluice puts on Kubernetes objects, in one place: keys, labels, the volume, variables of the environment.
+Every name that Sluice puts on Kubernetes objects: keys, labels, the volume, environment variables.
 
-Admission writes them, the watcher reads them, the node agent serves the volume, the manifests repeat them. No rule is
-decided here. A name is never changed once it was on somebody's pods: add another one beside it.
+Admission writes them, the watcher reads them, the node agent serves the volume, the manifests repeat them. A name is
+never changed once pods have it: add another one beside it.
 """
 
 import re
 
 DOMAIN = "sluice.dev"
 GATE = "sluice.dev/slice"
-"""The scheduling gate: a pod waits behind it for its slice."""
+"""The scheduling gate that holds a pod until its slice is granted."""
 LABEL_HOSTNAME = "kubernetes.io/hostname"
-"""Of a node, set by its kubelet."""
+"""Node label, set by its kubelet."""
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"
-"""Of a namespace: its name, set by the API server."""
+"""Namespace label: its name, set by the API server."""
 LABEL_MANAGED = "sluice.dev/managed"
-"""On every pod of ours, with the value MANAGED: what the watcher's list and watch select."""
+"""On every pod of ours, with the value MANAGED: the watcher's list and watch select it."""
 MANAGED = "true"
 LABEL_IGNORE = "sluice.dev/ignore"
-"""On a pod or a namespace, whatever its value: Sluice leaves it alone."""
+"""On a pod or a namespace, with any value: Sluice leaves it alone."""
 LABEL_ENABLED = "sluice.dev/enabled"
-"""On a pod or a namespace, where Sluice is set up to serve only those that say so."""
+"""On a pod or a namespace, where Sluice serves only those that opt in."""
 LABEL_DEFAULT_MODE = "sluice.dev/default-mode"
-"""On a namespace: the mode of pods that name none, where it fits what they ask for; one of DEFAULT_MODES."""
+"""On a namespace: the mode of pods that name none, where it fits their request; one of DEFAULT_MODES."""
 DEFAULT_MODES = ("exclusive", "mps", "fractional", "auto")
 ANNOTATION_REQUEST = "sluice.dev/request"
-"""The ask of the pod as it was when it was created, as JSON; written at the first admission, only read later."""
+"""The pod's request as created, as JSON; written at the first admission, only read later."""
 ANNOTATION_TRACE = "sluice.dev/trace-id"
-"""On events about a pod: in which trace it happened. The pod's own is GRANTED_TRACE."""
+"""On events about a pod: the trace they belong to. The pod's own is GRANTED_TRACE."""
 NVIDIA_CLASSES = "nvidia"
-"""How the names of NVIDIA's runtime classes begin: pods with one are sent to the webhook, whatever they ask for."""
+"""Prefix of NVIDIA's runtime classes: pods with one are sent to the webhook, whatever they request."""
 NVIDIA_NAMESPACES = ("gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin", "nvidia-dra-driver-gpu")
-"""But not those of NVIDIA's own programs, which must see all GPUs of their node."""
+"""Exempt: NVIDIA's own programs, which must see all GPUs of their node."""
 CONDITION_READY = "sluice.dev/SliceReady"
 CRD_GPUS = "gpus.sluice.dev"
 CRD_GROUP, CRD_PLURAL = "sluice.dev", "gpus"
 
-# -- what a pod is told when it has its slice ---------------------------------------------------------------------
+# -- annotations on a pod that has its slice ------------------------------------------------------------------------
 
 GRANTED_DOMAIN = f"granted.{DOMAIN}"
 GRANTED_ALLOCATION = f"{GRANTED_DOMAIN}/allocation"
-"""Of the pod as a whole: which allocation it was given. Under the same guard as the keys of its containers."""
+"""The pod's granted allocation. Under the same guard as the keys of its containers."""
 GRANTED_DECLINED = f"{GRANTED_DOMAIN}/declined"
-"""Of a pod that waits: the allocation that it was bound to last and is not let go with, for its node kept it out."""
+"""On a waiting pod: the allocation it was last bound to and cannot start with, because its node keeps the pod out."""
 GRANTED_TRACE = f"{GRANTED_DOMAIN}/trace-id"
-"""Of the pod as a whole: the id of its request's trace."""
+"""The id of the trace of the pod's request."""
 VISIBLE_DEVICES = "visible-devices"
 """UUIDs of the container's devices, separated by commas."""
 TICKET = "ticket"
-"""The name of the container's directory in the volume; it is there only while the slice is ready."""
+"""The name of the container's directory in the volume; the directory exists only while the slice is ready."""
 DRIVER_CAPABILITIES = "driver-capabilities"
 MPS_PIPE_DIRECTORY = "mps-pipe-directory"
-"""A path in the container; empty where the device is no share."""
+"""A path in the container; empty where the device is not a share."""
 ACTIVE_THREAD_PERCENTAGE = "active-thread-percentage"
 PINNED_MEMORY_LIMIT = "pinned-memory-limit"
 QUOTA_SOCKET = "quota-socket"
@@ -68,26 +68,26 @@ GRANTED_KEYS = (
     QUOTA_SOCKET,
     QUOTA_PRELOAD,
 )
-"""Every one is written for every GPU container, with a neutral value where its mode has no use for it."""
+"""All are written for every GPU container, with a neutral value where its mode does not use one."""
 
 
 def granted(container: str, key: str) -> str:
     """
-    The annotation that tells `container` its `key`.
+    The annotation with the value of `key` for `container`.
 
-    No container's name holds a dot, so it cannot be taken for a key of the ask (`<container>.sluice.dev/<key>`).
+    Container names contain no dot, so it cannot be mistaken for a request key (`<container>.sluice.dev/<key>`).
     """
     return f"{container}.{GRANTED_DOMAIN}/{key}"
 
 
 def is_granted(annotation: str) -> bool:
-    """Whether an annotation is one that only Sluice writes, well-formed or not."""
+    """Whether only Sluice writes an annotation, well formed or not."""
     prefix = annotation.partition("/")[0]
     return prefix == GRANTED_DOMAIN or prefix.endswith(f".{GRANTED_DOMAIN}")
 
 
 def granted_field_path(container: str, key: str) -> str:
-    """The `fieldRef.fieldPath` of that annotation. Single quotes: the API server takes no others."""
+    """The `fieldRef.fieldPath` of that annotation. The API server takes single quotes only."""
     return f"metadata.annotations['{granted(container, key)}']"
 
 
@@ -106,27 +106,27 @@ ENV_ALWAYS = (
     (ENV_DRIVER_CAPABILITIES, DRIVER_CAPABILITIES),
     (ENV_TICKET, TICKET),
 )
-"""Of every container with a GPU: the variable, and the granted key that it is read from."""
+"""Environment variables of every GPU container, and the granted key each is read from."""
 ENV_SHARES = (
     (ENV_MPS_PIPE_DIRECTORY, MPS_PIPE_DIRECTORY),
     (ENV_ACTIVE_THREAD_PERCENTAGE, ACTIVE_THREAD_PERCENTAGE),
     (ENV_PINNED_MEMORY_LIMIT, PINNED_MEMORY_LIMIT),
 )
-"""Beside them, of every container whose ask may be served by a share (MPS or fractional)."""
+"""Also for every container that a share (MPS or fractional) may serve."""
 ENV_QUOTA = (
     (ENV_QUOTA_SOCKET, QUOTA_SOCKET),
     (ENV_PRELOAD, QUOTA_PRELOAD),
 )
-"""Beside those, of every container whose ask may be served by a fractional share."""
+"""Also for every container that a fractional share may serve."""
 NO_DEVICES = "void"
-"""The value of NVIDIA_VISIBLE_DEVICES for a container without a GPU: the NVIDIA runtime then does nothing for it."""
+"""NVIDIA_VISIBLE_DEVICES for a container without a GPU: the NVIDIA runtime then does nothing for it."""
 
 # -- the volume and its tickets -----------------------------------------------------------------------------------
 
 CSI_DRIVER = "slice.sluice.dev"
 VOLUME = "sluice-slice"
 MOUNT_PATH = "/run/sluice/slice"
-"""Where a container sees its own ticket directory, read-only."""
+"""Where a container sees its ticket directory, read-only."""
 TICKET_SUB_PATH = f"$({ENV_TICKET})"
 """The mount's `subPathExpr`: without a ticket the kubelet does not start the container."""
 _TICKET_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
@@ -134,8 +134,8 @@ _TICKET_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 
 def is_ticket_name(text: str) -> bool:
     """
-    Whether `text` may name a ticket directory: one path component of a-z, 0-9 and '-', without a dot.
+    Whether `text` is a valid ticket directory name: one path component of a-z, 0-9 and '-', without a dot.
 
-    `.` would mount the whole volume of the pod: it passes the kubelet, so it must not pass us.
+    `.` would mount the pod's whole volume: the kubelet allows it, so we check.
     """
     return _TICKET_NAME.fullmatch(text) is not None

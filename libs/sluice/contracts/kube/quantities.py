@@ -1,10 +1,10 @@
 """
-Numbers that people write in manifests, read exactly: whole numbers, decimals, quantities, and memory in MiB.
+Parse numbers in manifests exactly: whole numbers, decimals, quantities, and memory in MiB.
 
 `parse_quantity` reads what the Kubernetes API server reads, and does not round
 (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/). `parse_memory_mib` is for our own
-keys and differs in one thing: a whole number without a unit is MiB, the unit of everything in Sluice, not bytes. What
-is not a number comes back as `NotANumber` with the cure, never as an exception, however long or strange the text is.
+keys and differs in one point: a whole number without a unit is MiB, not bytes. Invalid text comes back as `NotANumber`
+with a hint, never as an exception, however long or strange it is.
 """
 
 import re
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 MEMORY_MIB_MAX = 16 * 1024 * 1024
-"""16 TiB: far above any GPU. Larger amounts are slips of the pen."""
+"""16 TiB: far above any GPU. Larger amounts are mistakes."""
 BARE_MIB_MIN = 320
-"""Whole numbers without a unit below it are doubted: the largest GPU of the catalog has 288 GB."""
+"""Smaller whole numbers without a unit are suspicious: the largest GPU of the catalog has 288 GB."""
 WHOLE_MAX = 999_999_999
-"""Whole numbers are cut here, so that nobody has to calculate with a million digits."""
+"""Whole numbers are capped here, to avoid arithmetic on a million digits."""
 _INT32_MAX = 2**31 - 1
 QUANTITY_CHARACTERS_MAX = 32
 
 EXPONENT_MAX = 30
-"""Of `1e30`. Beyond it lies nothing that a node has, and calculating with it would take long."""
+"""The largest exponent (`1e30`). No node has more, and larger ones would be slow to compute."""
 
 _MIB = 1024**2
 _UNITS = {
@@ -52,7 +52,7 @@ MEMORY_ALLOWED = "for instance 8Gi or 8000Mi; a whole number without a unit is M
 
 @dataclass(frozen=True, slots=True)
 class NotANumber:
-    """Why a text is no such number, in a sentence."""
+    """Why a text is invalid, in a sentence."""
 
     why: str
 
@@ -61,7 +61,7 @@ def parse_whole(text: str) -> int | NotANumber:
     """
     A whole number in ASCII digits, with or without a sign.
 
-    Numbers beyond plus or minus WHOLE_MAX come back as the next one beyond it: out of every range there is.
+    Numbers beyond plus or minus WHOLE_MAX become WHOLE_MAX + 1 with their sign: out of every valid range.
     """
     if _WHOLE.fullmatch(text) is None:
         return NotANumber("not a whole number")
@@ -71,7 +71,7 @@ def parse_whole(text: str) -> int | NotANumber:
 
 
 def parse_int32(text: str) -> int | NotANumber:
-    """A whole number that fits into 32 bits with its sign. Priorities of Kubernetes exceed WHOLE_MAX."""
+    """A whole number of 32 bits with sign. Priorities of Kubernetes exceed WHOLE_MAX."""
     if _WHOLE.fullmatch(text) is None:
         return NotANumber("not a whole number")
     digits = text.lstrip("+-").lstrip("0") or "0"
@@ -82,10 +82,10 @@ def parse_int32(text: str) -> int | NotANumber:
 
 def parse_decimal(text: str, places: int) -> int | NotANumber:
     """
-    A decimal number with at most `places` digits after its point, times ten to the power of `places`: exact.
+    A decimal number with at most `places` decimals, times ten to the power of `places`: exact.
 
-    With two places `1.2` is 120. More digits are refused rather than rounded, for a part of a GPU that is rounded to
-    nothing is a GPU for free. What is beyond WHOLE_MAX comes back as the next number beyond it.
+    With two places `1.2` is 120. More decimals are refused, not rounded: a fraction of a GPU rounded to zero would be
+    free. Numbers beyond WHOLE_MAX become WHOLE_MAX + 1.
     """
     match = _DECIMAL.fullmatch(text)
     if match is None:
@@ -116,9 +116,9 @@ def parse_quantity(text: str) -> Fraction | NotANumber:
 
 def parse_memory_mib(text: str) -> int | NotANumber:
     """
-    An amount of memory in MiB, rounded up (nobody gets less than asked), cut one above MEMORY_MIB_MAX.
+    An amount of memory in MiB, rounded up (a pod gets at least what it asked for), capped one above MEMORY_MIB_MAX.
 
-    Negative amounts come back as -1, zero as 0: whether that is allowed is the caller's question.
+    Negative amounts become -1, zero stays 0: the caller decides whether that is allowed.
     """
     if len(text) > QUANTITY_CHARACTERS_MAX:
         return NotANumber(f"longer than {QUANTITY_CHARACTERS_MAX} characters")
@@ -136,10 +136,10 @@ def parse_memory_mib(text: str) -> int | NotANumber:
 
 def suspicious_memory(text: str) -> str:
     """
-    Why an amount of memory may not be what was meant, in a sentence; empty where there is no doubt.
+    Why an amount of memory is probably a mistake, in a sentence; empty when it is plausible.
 
-    A whole number without a unit is MiB. No GPU has BARE_MIB_MIN GiB, and no workload does with so few MiB: below it
-    somebody who writes `10` most likely means GiB.
+    A whole number without a unit is MiB. No GPU has BARE_MIB_MIN GiB, and no workload runs in so few MiB: below it,
+    `10` most likely means GiB.
     """
     size = parse_whole(text)
     if isinstance(size, NotANumber) or not 0 < size < BARE_MIB_MIN:

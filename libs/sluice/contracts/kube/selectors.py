@@ -38,21 +38,21 @@ def volumes_reachable(volumes: Iterable[tuple[Selector, ...]], labels: Mapping[s
 
 
 def pod_term_matches(term: PodTerm, namespace: str, labels: Mapping[str, str]) -> bool:
-    """Whether a term of another pod speaks of a pod with these labels."""
+    """Whether a pod affinity term matches a pod with these labels."""
     if namespace not in term.namespaces and EVERY_NAMESPACE not in term.namespaces:
         return False
     return selector_matches(term.selector, labels)
 
 
 def host_ports_conflict(one: HostPort, other: HostPort) -> bool:
-    """Whether two pods cannot bind these on one node."""
+    """Whether two pods cannot bind these ports on one node."""
     if (one.port, one.protocol) != (other.port, other.protocol):
         return False
     return one.ip == other.ip or one.ip in EVERY_ADDRESS or other.ip in EVERY_ADDRESS
 
 
 def _compares(operator: str, value: str, bound: str) -> bool:
-    """As Kubernetes does: both must be whole numbers, else it does not hold."""
+    """As in Kubernetes: false unless both are whole numbers."""
     if len(value) > 18 or len(bound) > 18:
         return False
     try:

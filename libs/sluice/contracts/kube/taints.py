@@ -1,8 +1,8 @@
 """
 Decide whether a node's cordon or taints keep a pod away from it.
 
-The allocator checks before it books a place, and the pod-watcher again before it pins the pod: a node may change in
-between.
+The allocator checks before it books a place, and the pod-watcher again before it pins the pod: a node may change
+meanwhile.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from sluice.contracts.messages import HostFacts, Taint, Toleration
 
 KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
-"""The effects of a taint that a pod must tolerate. `PreferNoSchedule` keeps nobody out."""
+"""The taint effects that a pod must tolerate. `PreferNoSchedule` keeps no pod out."""
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -32,7 +32,7 @@ def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> l
 
 
 def blocking_predicate(facts: HostFacts | None, tolerations: Iterable[Toleration]) -> str:
-    """Why a pod cannot come to a node, as a predicate; empty when nothing of this kind keeps it out."""
+    """Why a pod cannot run on a node, as a predicate; empty when no cordon or taint keeps it out."""
     if facts is None:
         return ""
     if facts.cordoned:

@@ -130,7 +130,7 @@ def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifes
         for template in templates:
             yield from _made(item, template, metadata, judge)
         if not any(template.count or template.wrong for template in templates):
-            what = "its templates make no pod (0 replicas)" if templates else "it has no pod template"
+            what = "its templates create no pod (0 replicas)" if templates else "it has no pod template"
             skipped = f"{where}: {shorten(kind, 63)} {name or '(no name)'} is skipped: {what}"
             defines = read_namespace(name, _mapping(metadata.get("labels"))) if kind == "Namespace" else None
             yield PodManifest(namespace, name, skipped=skipped, defines=defines)

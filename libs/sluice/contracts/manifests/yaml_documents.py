@@ -71,7 +71,7 @@ def read_documents(text: str, limits: ManifestLimits) -> list[YamlDocument]:
     except yaml.YAMLError as error:  # characters that YAML forbids
         raise YamlError(getattr(error, "reason", None) or "cannot be parsed", 0) from None
     except UnicodeError:
-        raise YamlError("holds characters that are no text", 0) from None
+        raise YamlError("holds characters that are not text", 0) from None
     return documents
 
 
@@ -219,7 +219,7 @@ class _Builder:
             raise YamlError("a key is a mapping or a list", line)
         key = value.text if isinstance(value, Unquoted) else value
         if key in inside.value:
-            raise YamlError(f"the key {key[:100]!r} is there twice in one mapping", line)
+            raise YamlError(f"the key {key[:100]!r} is duplicated in one mapping", line)
         inside.key = key
 
 

@@ -1,9 +1,9 @@
 """
 Every message on the bus.
 
-Each is complete in itself (a reader must be right seeing only the last one), frozen, and tagged with its type's name.
-Unknown fields are ignored, so a newer writer may add; fields with a default may be missing, so an older writer may
-omit. Units: MiB, percent, SMs, memory slices; times are for people only.
+Each is self-contained (a reader that sees only the last one is right), frozen, and tagged with its type's name. Unknown
+fields are ignored, so a newer writer may add some; fields with a default may be missing, so an older writer may omit
+them. Units: MiB, percent, SMs, memory slices; times are for people only.
 """
 
 import msgspec
@@ -213,16 +213,16 @@ BindingMessage = Bound | Refused | Released
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Fields around each message.
+    The wire format around a message.
 
-    `operation` names the guarded write over all its attempts, `id` one attempt. `time` is information only: no decision
-    uses another host's clock.
+    `operation` names the guarded write and is the same for all its attempts; `id` names one attempt. `time` is
+    information only: no decision uses another host's wall clock.
     """
 
     id: str
     operation: str
     request: str
-    """The request this is about; empty for words about nodes and roles."""
+    """The request this is about; empty for messages about nodes and roles."""
     schema: int
     time: str
     message: AnyMessage

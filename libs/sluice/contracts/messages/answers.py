@@ -1,4 +1,4 @@
-"""What becomes of a request: its binding, why it waits, and evictions."""
+"""The results of a request: its binding, why it waits, and evictions."""
 
 import msgspec
 
@@ -9,76 +9,77 @@ from sluice.contracts.reasons import ReasonCount, Refusal
 
 
 class ContainerDevices(msgspec.Struct, frozen=True, kw_only=True):
-    """What one container must be told to use its devices."""
+    """What one container needs to use its devices."""
 
     container: str
     visible_devices: str
     """NVIDIA_VISIBLE_DEVICES: UUIDs, comma-separated."""
     memory_mib: int = 0
     driver_capabilities: str = "compute,utility"
-    """NVIDIA_DRIVER_CAPABILITIES. Decided by the request: it counts in Bound alone."""
+    """For NVIDIA_DRIVER_CAPABILITIES. The request decides it: it counts in Bound only."""
     mps_pipe_directory: str = ""
-    """CUDA_MPS_PIPE_DIRECTORY on the node, of the first shared device."""
+    """The CUDA_MPS_PIPE_DIRECTORY on the node of the daemon of the first shared device; empty without MPS."""
     mps_log_directory: str = ""
     active_thread_percentage: int = 0
     """CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; 0 without MPS."""
     pinned_memory_limit: str = ""
     """CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, by device index (`0=4096M`)."""
     quota_socket: str = ""
-    """Of its time quota, on the node (docs/time-quota.md); empty if not enforced."""
+    """The time quota's socket on the node (docs/time-quota.md); empty where no time quota is enforced."""
 
 
 class Bound(Message, frozen=True, kw_only=True):
-    """The request has its slice. Pods are pinned by this message, once."""
+    """The request has its slice. The source pins the pod on this message, once."""
 
     request: RequestId
     request_revision: int
     allocation: AllocationId
     node: NodeName
     revision: int
-    """+1 each time strings or warnings change (a reboot makes the slice anew under another UUID and ticket)."""
+    """+1 each time strings or warnings change (after a reboot the slice has another UUID and ticket)."""
     ticket: str
     containers: tuple[ContainerDevices, ...]
     slice_sequence: int = 0
-    """Where in STATE the agent said so, for allocators that do not read `slice_operation`."""
+    """The sequence in STATE of the agent's status, for allocators that do not read `slice_operation`."""
     warnings: tuple[str, ...] = ()
     source: SourceName = SourceName("")
     """As in `Refused`."""
     incarnation: Incarnation = Incarnation("")
-    """The life of the bus in which it was decided, or empty (an older allocator's). In another one it says nothing."""
+    """The incarnation of the bus in which it was decided; empty from an older allocator. Void in another one."""
     slice_operation: OperationId = OperationId("")
     """
-    By which write the agent said so: an allocator that reads late must not put older strings over newer ones. Empty: an
-    older allocator's. Not by numbers of STATE, which forgets what it acknowledged and gives its numbers out again.
+    The operation of the agent's status: it keeps an allocator that lags from overwriting newer strings with older ones.
+    Empty from an older allocator. Sequences of STATE cannot serve: it forgets acknowledged writes and reuses their
+    numbers.
     """
 
     def is_for(self, held: Held | None) -> bool:
         """
-        Whether it says the same as its source, who remembers what the pod has, if it has anything.
+        Whether it agrees with the allocation that the source remembers for the pod, if any.
 
-        A pod is bound once. So a Bound of which this is false was sent by an older allocator, which names no life,
-        before the broker was wiped, and landed after that; what the pod has, it was bound to by another that went with
-        the broker.
+        A pod is bound once. A Bound that disagrees was sent by an older allocator (which names no incarnation) before
+        the broker was wiped, and landed afterwards; the pod's real binding was lost with the broker.
         """
         return held is None or held.allocation == self.allocation
 
 
 class Refused(Message, frozen=True, kw_only=True):
     """
-    The request is wrong in itself, or exceeds the configured limits.
+    The request is invalid, or asks for more than the configured limits allow.
 
-    Older allocators also refused what no known model could serve; a newer one waives that.
+    Older allocators also refused requests that no known model could serve. An allocator that would not refuse it waives
+    that.
     """
 
     request: RequestId
     request_revision: int
     refusal: Refusal
     source: SourceName = SourceName("")
-    """Who asked, and can say that nobody does any more; empty when an older allocator said it."""
+    """The source of the request, which alone can withdraw it; empty from an older allocator."""
 
 
 class Released(Message, frozen=True, kw_only=True):
-    """Nothing is held for the request. Never published before `SliceGone`."""
+    """The request holds nothing any more. Published after `SliceGone`, never before."""
 
     request: RequestId
     cause: str
@@ -86,12 +87,12 @@ class Released(Message, frozen=True, kw_only=True):
 
 class Waived(Message, frozen=True, kw_only=True):
     """
-    The request will not be bound to these allocations, which are taken back: its group does not fit, an earlier grant
-    used up the quota, the node does not answer, or they are unusable. Without allocations: an earlier refusal no longer
-    holds.
+    The request will not be bound to these allocations, which are revoked: its group does not fit as a whole, an earlier
+    grant used up its namespace's quota, their node does not answer, or they became unusable. Without allocations it
+    only retracts an earlier answer: a refusal that no longer holds.
 
-    It replaces `Bound` under the same guard, so one of the two is final. The pod waits on; `Bound` of another
-    allocation may follow.
+    Published in place of `Bound` under the same guard, so one of the two is the last message about an allocation. The
+    pod keeps waiting: `Bound` may follow, for another allocation.
     """
 
     request: RequestId
@@ -99,15 +100,15 @@ class Waived(Message, frozen=True, kw_only=True):
     allocations: tuple[AllocationId, ...]
     cause: str
     incarnation: Incarnation = Incarnation("")
-    """The life of the bus in which it was decided, or empty (an older allocator's). In another one it says nothing."""
+    """The incarnation of the bus in which it was decided; empty from an older allocator. Void in another one."""
     source: SourceName = SourceName("")
     """As in `Refused`."""
     alone: bool = False
-    """Whether others of its group keep their places, and it looks for another. An older allocator did not say."""
+    """Whether the rest of its group keeps its places while it looks for another. Missing from an older allocator."""
 
 
 class Pending(Message, frozen=True, kw_only=True):
-    """Why a request waits: the first reason as a sentence, all of them counted."""
+    """Why a request waits: the first reason in a sentence, all reasons counted."""
 
     request: RequestId
     request_revision: int
@@ -116,7 +117,7 @@ class Pending(Message, frozen=True, kw_only=True):
 
 
 class WaitOver(Message, frozen=True, kw_only=True):
-    """The request waits no longer; its binding says why."""
+    """The request no longer waits; its binding has the result."""
 
     request: RequestId
 
@@ -128,13 +129,13 @@ class EvictionOrdered(Message, frozen=True, kw_only=True):
     cause: str
     incarnation: Incarnation = Incarnation("")
     """
-    Of STATE, when it was ordered. In another life it has landed late, and nobody may want it any more. Empty: its
-    writer did not say.
+    The incarnation of STATE when it was ordered. In another one it landed late and may be obsolete. Empty from an older
+    writer.
     """
 
 
 class EvictionOver(Message, frozen=True, kw_only=True):
-    """The pod need not be evicted any more, or is gone. A completed eviction is not undone."""
+    """The pod is gone or need not be evicted any more. A completed eviction is not undone."""
 
     request: RequestId
 

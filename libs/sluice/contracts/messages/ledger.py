@@ -11,7 +11,7 @@ from sluice.contracts.messages.requests import HostRoom
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    A part of a device that hosts several tenants of one trust domain (namespace and `uid`).
+    A part of a device that several tenants of one trust domain (namespace and `uid`) use.
 
     `sm_partition` is in percent of the GPU's SMs, 0 for no bound; quotas are parts of a time window.
     """
@@ -29,7 +29,7 @@ class DeviceGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     One booked place: a span of memory slices of one GPU, for one container.
 
     `profile` is None for a whole GPU without MIG (then `start` is 0 and `size` its memory slices, at least 1). With a
-    `share` the span is the home of several tenants: every grant of a share there names the same span.
+    `share` the span is a shared device: every grant of a share on it names the same span.
     """
 
     container: str
@@ -41,7 +41,7 @@ class DeviceGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Booking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was booked for one allocation: the same in its Grant and in its Revoke, for a reader sees only the last."""
+    """The booking of one allocation. Its Grant and its Revoke both carry it, because readers see only the last."""
 
     allocation: AllocationId
     request: RequestId
@@ -53,29 +53,29 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node: NodeName
     devices: tuple[DeviceGrant, ...]
     room: HostRoom = HostRoom()
-    """What the pod takes of its node besides GPUs."""
+    """The pod's other requests on its node: CPU, memory and so on."""
     instead_of: str = ""
-    """The profile that was asked for, where a larger one serves."""
+    """The requested profile, where a larger one serves."""
 
 
 class NodeOpened(Message, frozen=True, kw_only=True):
-    """A node may be used: everything its agent reported is in the ledger."""
+    """A node is adopted and may be used: everything its agent reported is in the ledger. Written by the allocator."""
 
     node: NodeName
     incarnation: Incarnation
     boot_id: str
     agent_run: RunId
     adopted: tuple[AllocationId, ...] = ()
-    """What the agent reported and is in the ledger. A reader may be shown these entries later than this one."""
+    """Reported slices that are in the ledger. A reader may see these entries later than this one."""
     lived: tuple[AllocationId, ...] = ()
-    """What was ready, is granted still, and the agent did not report: a new disk. Its pods wait for it to come back."""
+    """Granted slices that were ready and that the agent did not report: a new disk. Their pods wait for them."""
 
 
 class NodeClosed(Message, frozen=True, kw_only=True):
     """
-    A node was removed; it is unused until adopted again. Replaces `NodeOpened`, with a TTL.
+    A node was removed and must be adopted again before use. Published in place of `NodeOpened`, with a TTL.
 
-    Only under this message are grants closed that no agent reported gone.
+    Only under this message are grants closed without a `SliceGone` from the agent.
     """
 
     node: NodeName
@@ -84,7 +84,7 @@ class NodeClosed(Message, frozen=True, kw_only=True):
 
 
 class Grant(Message, frozen=True, kw_only=True):
-    """The place is booked, and the agent shall create the slice (LAW 2: the ledger entry is the command)."""
+    """The place is booked; the agent creates the slice (LAW 2: the ledger entry is the command)."""
 
     revision: int
     incarnation: Incarnation
@@ -92,27 +92,29 @@ class Grant(Message, frozen=True, kw_only=True):
     after: tuple[AllocationId, ...] = ()
     """Carried out only when these are gone."""
     evict: bool = False
-    """The pods of those are evicted; otherwise they are waited for."""
+    """Whether the pods of those are evicted; otherwise they are waited for."""
     adopted: bool = False
-    """Written while opening the node, for a slice that its agent reported."""
+    """Written while adopting the node, for a slice that its agent reported."""
     counts: tuple[DeviceGrant, ...] = ()
-    """Of shares that are made smaller, what they count until their agent says that they are: the larger of what they
-    had and what they get. Empty: what the booking says."""
+    """
+    For shares being shrunk: what they count until the agent confirms, the larger of old and new size. Empty: what the
+    booking says.
+    """
 
 
 class Revoke(Message, frozen=True, kw_only=True):
-    """The agent shall destroy the slice. The place stays booked until `SliceGone`."""
+    """The agent destroys the slice. The place stays booked until the agent publishes `SliceGone`."""
 
     revision: int
     incarnation: Incarnation
     booking: Booking
     cause: str
     after: tuple[AllocationId, ...] = ()
-    """As its Grant said, which its agent may not have read: while one of these is there, nothing was made for it."""
+    """As in its Grant, which the agent may not have read: while one of these exists, nothing was created for it."""
 
 
 class Closed(Message, frozen=True, kw_only=True):
-    """The agent published `SliceGone`: the place is free. Kept for some hours."""
+    """The agent published `SliceGone`: the place is free. Kept for some hours only."""
 
     revision: int
     allocation: AllocationId
@@ -121,9 +123,11 @@ class Closed(Message, frozen=True, kw_only=True):
     cause: str
     removed: bool = False
     """
-    No agent said so: its node was removed. The place went with it, and an agent that comes back and still has the
-    slice has it entered again before anything else is granted there.
+    Closed without `SliceGone`, because its node was removed. If the agent returns with the slice, the slice is booked
+    again before anything else is granted there.
     """
     incarnation: Incarnation = Incarnation("")
-    """Of what went with its node: the life of the bus in which that was decided, or empty (an older allocator's). In
-    another one it says nothing."""
+    """
+    For entries that went with their node: the incarnation of the bus in which that was decided; empty from an older
+    allocator. Void in another one.
+    """

@@ -1,4 +1,4 @@
-"""What nodes have: news, and the snapshot that inventory pulls."""
+"""What nodes have: announcements, and the snapshot that inventory pulls."""
 
 from typing import Literal
 
@@ -10,22 +10,22 @@ from sluice.contracts.messages.ledger import Booking, DeviceGrant
 from sluice.contracts.messages.requests import Mode
 
 MPS_CLIENTS_MAX = 48
-"""Where nothing else is known (NVIDIA MPS documentation: 48 since Volta, 60 with CUDA 13.1 and later)."""
+"""The default limit (NVIDIA MPS documentation: 48 since Volta, 60 with CUDA 13.1 and later)."""
 
 
 class GpuCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of one GPU, as news."""
+    """The counts of one GPU in an announcement."""
 
     uuid: GpuUuid
     model: str
     instances: int
     creatable: dict[str, int]
-    """Per profile, how many more fit now. A sum of alternatives, never a capacity."""
+    """Per profile, how many more fit now. These are alternatives, never a capacity."""
     creatable_total: int
 
 
 class NodeChanged(Message, frozen=True, kw_only=True):
-    """A node has changed. The pulled snapshot is the authority."""
+    """An announcement of one node. Readable, but the pulled snapshot is the authority."""
 
     node: NodeName
     endpoint: str
@@ -34,11 +34,15 @@ class NodeChanged(Message, frozen=True, kw_only=True):
     generation: int
     gpus: tuple[GpuCounts, ...]
     version: str = ""
-    """Of Sluice, as the agent runs it: for people, while versions are mixed. Empty: not known."""
+    """Sluice version of the agent: for people, during a rolling update. Empty when unknown."""
 
 
 class NodeRemoved(Message, frozen=True, kw_only=True):
-    """A node is gone. Replaces its agent's last status, with a TTL; any later status of the agent undoes it."""
+    """
+    A node was removed. Published over the last announcement of its agent, with a TTL.
+
+    A later message of an agent of that name undoes it: both use one subject, so the order is certain.
+    """
 
     node: NodeName
     cause: str
@@ -72,8 +76,8 @@ class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
     """
     One GPU instance found on a device.
 
-    `allocation` is None when nobody of ours has it: on a GPU with a fixed layout it can be had then, on any other it is
-    foreign; reported, never touched.
+    `allocation` is None for an instance without an allocation of ours: on a GPU with a fixed layout it can be granted,
+    on any other it is foreign (reported, never touched).
     """
 
     gi_id: int
@@ -81,10 +85,10 @@ class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
     start: SpanStart
     size: SpanSize
     uuid: str = ""
-    """Empty when it has no compute instance."""
+    """Empty without a compute instance."""
     allocation: AllocationId | None = None
     unusable: str = ""
-    """Of a GPU with a fixed layout: why nobody is given it now, in a sentence; empty when it can be had."""
+    """On a GPU with a fixed layout: why it cannot be granted now, in a sentence; empty when it can."""
 
 
 DaemonState = Literal["starting", "ready", "fault", "down", "stopping"]
@@ -92,13 +96,13 @@ DaemonState = Literal["starting", "ready", "fault", "down", "stopping"]
 
 
 class MpsDaemonReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The MPS daemon of one home of shares: a whole GPU (`profile` is None) or an instance."""
+    """The MPS daemon of one shared device: a whole GPU (`profile` is None) or an instance."""
 
     profile: str | None
     start: SpanStart
     size: SpanSize
     device: str
-    """UUID of the GPU or MIG device that it serves; empty while that is being made."""
+    """UUID of the GPU or MIG device that it serves; empty while that is being created."""
     namespace: str
     uid: int
     state: DaemonState
@@ -114,9 +118,12 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     model: str
     memory_mib: int
-    """0 where the driver does not tell it (a GPU that has the machine's memory, as GB10): then it is given whole."""
+    """
+    0 where the driver does not report it (a GPU that shares the machine's memory, as GB10): then it is only granted
+    whole.
+    """
     multiprocessors: int
-    """0 where nothing tells it."""
+    """0 when unknown."""
     mig_enabled: bool
     memory_slices: SpanSize
     compute_slices: SpanSize
@@ -126,39 +133,39 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     healthy: bool = True
     health_message: str = ""
     lost: bool = False
-    """It does not answer at all (so it is not healthy either): nobody knows what is on it."""
+    """The GPU does not answer (so it is unhealthy too): what is on it is unknown."""
     quarantined: tuple[PlacementReport, ...] = ()
     numa_node: int | None = None
     links: dict[GpuUuid, int] = msgspec.field(default_factory=dict)
-    """How close other GPUs of the node are, by UUID: larger is closer, 100 per NVLink; empty when not known."""
+    """Closeness to other GPUs of the node, by UUID: larger is closer, 100 per NVLink; empty when unknown."""
     mps_clients_max: int = MPS_CLIENTS_MAX
     """Processes that one MPS server serves at most."""
     daemons: tuple[MpsDaemonReport, ...] = ()
     """By start."""
     fixed_layout: bool = False
-    """An administrator owns its partitioning: instances that are there are handed out, none is made or destroyed."""
+    """An administrator owns its partitioning: existing instances are granted, none is created or destroyed."""
 
 
 SliceState = Literal["planned", "making", "ready", "failed", "degraded", "unmaking", "quarantined"]
 
 
 class SliceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One slice of an agent's journal that is not gone: what was ordered, and how far it is."""
+    """One slice of an agent's journal that is not gone: its order and its progress."""
 
     booking: Booking
     revision: int
     state: SliceState
     revoked: bool
     after: tuple[AllocationId, ...] = ()
-    """As its Grant said: it is made when these are gone, ..."""
+    """As in its Grant: it is created when these are gone, ..."""
     evict: bool = False
-    """... whose pods are evicted for it."""
+    """... and whether their pods are evicted for it."""
     counts: tuple[DeviceGrant, ...] = ()
-    """As its Grant said: what it counts until it is as small as ordered."""
+    """As in its Grant: what it counts until it is as small as ordered."""
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything an agent knows of its node at one generation: NVML and journal. What inventory pulls."""
+    """Everything an agent knows of its node at one generation, from NVML and its journal. Inventory pulls it."""
 
     node: NodeName
     boot_id: str
@@ -168,20 +175,22 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuReport, ...]
     slices: tuple[SliceReport, ...]
     modes: tuple[Mode, ...] = ("exclusive",)
-    """How this agent can hand out devices."""
+    """The modes this agent supports."""
     time_quota: bool = False
     """Whether time quotas are enforced, so that fractional shares may take turns on the same SMs."""
     toolkit_version: str = ""
-    """Of the NVIDIA container toolkit; empty when there is none or it is not known."""
+    """Of the NVIDIA container toolkit; empty when missing or unknown."""
     warnings: tuple[str, ...] = ()
-    """What people must know of this node as a whole, in sentences (a journal that was lost, say)."""
+    """Warnings about the node as a whole, in sentences (a lost journal, for instance)."""
     doubtful_tickets: tuple[str, ...] = ()
-    """Tickets that an agent without a journal cannot believe, although somebody may be using what they were made for.
-    Each names its allocation (`sluice.contracts.ticket_names`)."""
+    """
+    Tickets that an agent without a journal cannot verify although they may be in use. Each names its allocation
+    (`sluice.contracts.ticket_names`).
+    """
 
 
 class NodeInventory(Message, frozen=True, kw_only=True):
-    """The pulled snapshot of a node, and whether it can still be trusted."""
+    """The pulled snapshot of one node, and whether it is still fresh."""
 
     snapshot: NodeSnapshot
     stale: bool
@@ -189,6 +198,8 @@ class NodeInventory(Message, frozen=True, kw_only=True):
     observed_at: str = ""
     """UTC, for people."""
     removed: bool = False
-    """Said once after `NodeRemoved`, with a TTL: the last word about this node."""
+    """Published once after `NodeRemoved`, with a TTL: the last message about this node."""
     incarnation: Incarnation = Incarnation("")
-    """Of STATE, when the pull began: what was pulled in another life opens no node. Empty: its writer did not say."""
+    """
+    Of STATE, when the pull began: a snapshot pulled in another one does not adopt a node. Empty from an older writer.
+    """

@@ -1,4 +1,4 @@
-"""What operators set, and who works in a role."""
+"""What operators set, and the holders of roles."""
 
 import msgspec
 
@@ -8,10 +8,10 @@ from sluice.contracts.messages.base import Message
 
 class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    Limits by dimension, or guarantees. None says nothing of a dimension.
+    Limits by dimension, or guarantees. None leaves a dimension open.
 
-    `gpus` counts devices (an instance, a share and a whole GPU are one each), `memory_mib` what they have, and
-    `compute_slices` the compute slices of instances; of a device that is no instance, its part of the GPU's.
+    `gpus` counts devices (an instance, a share and a whole GPU are one each), `memory_mib` their memory, and
+    `compute_slices` the compute slices of instances; a device that is not an instance counts its part of the GPU's.
     """
 
     gpus: int | None = None
@@ -21,21 +21,21 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 NO_AMOUNTS = Amounts()
 BY_HAND = SourceName("")
-"""The source of a word that a person said at a console; every other one is the source whose limits file says it."""
+"""The source of limits set at a console; any other source is the one whose limits file sets them."""
 
 
 class QuotaSet(Message, frozen=True, kw_only=True):
-    """The limits of a namespace. None is unlimited, 0 blocks."""
+    """The quota of one namespace. A dimension that is None is unlimited, 0 blocks."""
 
     namespace: str
     total: Amounts = NO_AMOUNTS
-    """Of all its pods together."""
+    """For all its pods together."""
     request: Amounts = NO_AMOUNTS
-    """Of one pod."""
+    """For each pod."""
     guaranteed: Amounts = NO_AMOUNTS
-    """Its pods within this much are not preempted for other namespaces."""
+    """Pods of the namespace within this amount are not preempted for other namespaces."""
     source: SourceName = BY_HAND
-    """The pod-watcher whose limits file says so; empty where a person did. A file takes back only its own words."""
+    """The pod-watcher whose limits file sets it; empty when set by a person. A file retracts only its own limits."""
 
 
 class QuotaUnset(Message, frozen=True, kw_only=True):
@@ -43,19 +43,19 @@ class QuotaUnset(Message, frozen=True, kw_only=True):
 
     namespace: str
     source: SourceName = BY_HAND
-    """The pod-watcher whose limits file does not name it any more; empty where a person said so."""
+    """The pod-watcher whose limits file dropped it; empty when a person did."""
 
 
 class Cordoned(Message, frozen=True, kw_only=True):
-    """What of a node not to use for new slices; no GPUs means all."""
+    """What of a node not to use for new slices; without GPUs, the whole node."""
 
     node: NodeName
     gpus: tuple[GpuUuid, ...] = ()
     why: str = ""
     drain: bool = False
-    """Evict the pods that are there, too."""
+    """Evict the pods there, too."""
     source: SourceName = BY_HAND
-    """The pod-watcher whose limits file says so; empty where a person did."""
+    """The pod-watcher whose limits file sets it; empty when set by a person."""
 
 
 class Uncordoned(Message, frozen=True, kw_only=True):
@@ -63,15 +63,15 @@ class Uncordoned(Message, frozen=True, kw_only=True):
 
     node: NodeName
     source: SourceName = BY_HAND
-    """The pod-watcher whose limits file does not name it any more; empty where a person said so."""
+    """The pod-watcher whose limits file dropped it; empty when a person did."""
 
 
 class LeaseHeld(Message, frozen=True, kw_only=True):
-    """The leader of a role. Expires unless renewed."""
+    """The holder of a role. Expires by TTL when not renewed."""
 
     role: str
     owner: RunId
     endpoint: str = ""
-    """Where it answers questions by gRPC; empty when it does not."""
+    """Its gRPC address; empty when it serves none."""
     version: str = ""
-    """Of Sluice, as its holder runs it: for people, while versions are mixed. Empty: not known."""
+    """Sluice version of the holder: for people, during a rolling update. Empty when unknown."""

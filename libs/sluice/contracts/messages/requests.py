@@ -1,4 +1,4 @@
-"""What sources say: who asks for what, and what a node has besides GPUs."""
+"""What sources publish: requests, and nodes' resources besides GPUs."""
 
 from typing import Literal
 
@@ -9,8 +9,10 @@ from sluice.contracts.messages.base import Message
 from sluice.contracts.reasons import Refusal
 
 Mode = Literal["exclusive", "mps", "fractional"]
-"""How a device is had: a MIG instance or a whole GPU of one's own; a share of memory beside others of the same trust
-domain; a share of SMs, of time and of memory."""
+"""
+How a device is granted: an exclusive MIG instance or whole GPU; a share of memory beside others of the same trust
+domain; a share of SMs, of time and of memory.
+"""
 
 
 class DeviceFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,11 +33,11 @@ ANY_DEVICE = DeviceFilter()
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    What one container asks for: `gpus` devices of one shape on one node.
+    The request of one container: `gpus` devices of one shape on one node.
 
-    Of `profile`, `sm_count`, `sm_percentage`, `memory_mib`, `memory_percentage`, `sm_partition` any may be set; all
-    that are set must hold. None set means a whole GPU each. `shares_percent` is an amount over several devices
-    instead: hundredths of a GPU, split as evenly as whole hundredths allow (then `gpus` is 1 and says nothing).
+    Any of `profile`, `sm_count`, `sm_percentage`, `memory_mib`, `memory_percentage`, `sm_partition` may be set; all set
+    ones must hold. Without any, each device is a whole GPU. `shares_percent` is instead an amount over several devices:
+    hundredths of a GPU, split as evenly as whole hundredths allow (then `gpus` is 1 and ignored).
     """
 
     container: str
@@ -43,7 +45,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     modes: tuple[Mode, ...] = ("exclusive",)
     """In the order in which they are tried."""
     snug: bool = False
-    """`auto`: exclusive only where it fits snugly, else a share."""
+    """
+    `auto`: an exclusive slice only where it fits snugly, else a share; if only one of the two has a place, that one.
+    """
     profile: str | None = None
     sm_count: int | None = None
     sm_percentage: int | None = None
@@ -54,19 +58,19 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sm_partition: int | None = None
     """Percent of the GPU's SMs, for a fractional share."""
     quota_request_permille: int = 1000
-    """Of each time window, guaranteed to a fractional share."""
+    """The part of each time window that a fractional share is guaranteed."""
     quota_limit_permille: int = 1000
-    """Of each time window, at most."""
+    """The part of each time window that it may use when others leave it idle."""
     shares_percent: int | None = None
     known_geometries: bool = False
-    """Only profiles of configured geometries, by memory (HAMi's keys)."""
+    """Choose among the profiles of the configured geometries only, by memory: HAMi's semantics."""
     only: DeviceFilter = ANY_DEVICE
     numa_bind: bool = False
     """All devices on one NUMA node."""
     uid: int | None = None
     """`runAsUser`; with the namespace, the trust domain of a share."""
     driver_capabilities: str = ""
-    """NVIDIA_DRIVER_CAPABILITIES. Empty: what its devices imply. Says nothing of the devices."""
+    """For NVIDIA_DRIVER_CAPABILITIES of the container. Empty: implied by its devices. Does not restrict devices."""
 
 
 class Toleration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -87,7 +91,7 @@ class NodeExpression(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class HostRoom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """CPU in thousandths of a core, memory in MiB, and countable resources of the user's own (by name)."""
+    """CPU in thousandths of a core, memory in MiB, and extended resources by name."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
@@ -95,15 +99,15 @@ class HostRoom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Selector = tuple[NodeExpression, ...]
-"""On labels: all must hold. Empty: every pod. An `In` without values, which nothing holds, stands for null."""
+"""On labels: all must hold. Empty: every pod. An `In` without values, which no pod matches, stands for null."""
 EVERY_NAMESPACE = "*"
-"""In place of a name: pods of all namespaces. No namespace has this name."""
+"""In place of a name: pods of all namespaces. No real namespace has this name."""
 
 
 class PodTerm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    A required term of podAffinity or podAntiAffinity: pods by namespace and labels, and the node label that says how
-    far it reaches. `matchLabelKeys` and the pod's own namespace are resolved by who reads the pod.
+    A required term of podAffinity or podAntiAffinity: pods by namespace and labels, and the topology key. The pod's
+    reader resolves `matchLabelKeys` and the pod's own namespace.
     """
 
     topology_key: str
@@ -119,9 +123,9 @@ class SpreadTerm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     selector: Selector = ()
     min_domains: int = 1
     by_affinity: bool = True
-    """Only nodes count that the pod's selector and node affinity admit (`nodeAffinityPolicy: Honor`)."""
+    """Count only nodes that the pod's selector and node affinity admit (`nodeAffinityPolicy: Honor`)."""
     by_taints: bool = False
-    """Only nodes count whose taints the pod tolerates (`nodeTaintsPolicy: Honor`)."""
+    """Count only nodes whose taints the pod tolerates (`nodeTaintsPolicy: Honor`)."""
 
 
 class HostPort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -140,34 +144,34 @@ class HostNeeds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """This node or none."""
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)
     affinity: tuple[tuple[NodeExpression, ...], ...] = ()
-    """Required node affinity: of the terms at least one must hold whole."""
+    """Required node affinity: at least one term must hold completely."""
     tolerations: tuple[Toleration, ...] = ()
     beside: tuple[PodTerm, ...] = ()
-    """Required podAffinity: only in domains where pods run that all of these terms match."""
+    """Required podAffinity: only in domains with pods that all of these terms match."""
     apart: tuple[PodTerm, ...] = ()
-    """Required podAntiAffinity: in no domain where a pod runs that one of these terms matches."""
+    """Required podAntiAffinity: in no domain with a pod that one of these terms matches."""
     spread: tuple[SpreadTerm, ...] = ()
     ports: tuple[HostPort, ...] = ()
     volumes: tuple[tuple[Selector, ...], ...] = ()
-    """Where its volumes are: for each that is bound to some nodes, terms of which at least one must hold whole."""
+    """Node affinity of its volumes: for each volume bound to some nodes, terms of which at least one must hold."""
     shun: tuple[NodeName, ...] = ()
-    """Only where there is nothing else: the scheduler could not place pods of the same owner there a while ago."""
+    """Last resort: the scheduler recently failed to place pods of the same owner there."""
 
 
 NO_NEEDS = HostNeeds()
 
 
 Substitute = Literal["no", "stay", "return"]
-"""Whether a larger compatible profile may serve: no; yes; yes, and the pod is moved back when its own is to be had."""
+"""Whether a larger compatible profile may serve: no; yes; yes, and the pod moves back when its own is available."""
 
 
 class Leeway(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a pod lets be done with it for the sake of others. Nothing, unless its owner says so."""
+    """What a pod's owner allows for the sake of other pods. Nothing by default."""
 
     preemptible: bool = False
     """It may be evicted for a request of higher priority."""
     movable: bool = False
-    """It may be evicted to be started again elsewhere, so that a large request fits."""
+    """It may be evicted and started again elsewhere, so that a large request fits."""
     substitute: Substitute = "no"
 
 
@@ -183,10 +187,10 @@ class PodGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What a request is bound to, as its source remembers it.
+    The binding that a source remembers for a request.
 
-    After the broker was wiped nothing else tells that a running pod's slice is on a node that has not been opened yet;
-    the request must wait for that node instead of being given a second slice.
+    After the broker was wiped, only this shows that a running pod's slice is on a node not adopted yet: the request
+    must wait for that node instead of getting a second slice.
     """
 
     node: NodeName
@@ -194,38 +198,38 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocationRequested(Message, frozen=True, kw_only=True):
-    """A pod asks: granted whole, on one node, or not at all."""
+    """The request of a pod. Granted whole, on one node, or not at all."""
 
     revision: int
     source: SourceName
     namespace: str
     name: str
     origin: str
-    """Where a person finds it: a file, or `namespace/name`."""
+    """For people: a file, or `namespace/name`."""
     owner: str
-    """The pod's UID: whose processes must be gone before the slice is."""
+    """The pod's UID: its processes must be gone before the slice is."""
     claims: tuple[Claim, ...]
     priority: int = 0
     host: HostNeeds = NO_NEEDS
     node_policy: str = ""
-    """How to choose among nodes; empty is what the pool or the fleet is configured to."""
+    """How to choose among nodes; empty is the pool's or the fleet's configured policy."""
     gpu_policy: str = ""
-    """How to choose among the GPUs of a node; several, separated by commas, are a chain."""
+    """How to choose among the GPUs of a node; several, separated by commas, form a chain."""
     leeway: Leeway = NO_LEEWAY
     group: PodGroup | None = None
     held: Held | None = None
     declined: AllocationId | None = None
-    """What its source will not start the pod with, though it is bound to it: the pod waits for another one."""
+    """An allocation that its source will not start the pod with: the pod waits for another one."""
     preempts: bool = True
-    """Whether others may be evicted for it. False is Kubernetes' `preemptionPolicy: Never`: it only waits."""
+    """Whether other pods may be evicted for it. False is Kubernetes' `preemptionPolicy: Never`: it only waits."""
     warnings: tuple[str, ...] = ()
-    """What its source took as it was written, and its owner should know: sentences."""
+    """Warnings to its owner about the request as written: sentences."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
-    """Of the pod: what terms of other pods match."""
+    """Of the pod: terms of other pods match them."""
     incarnation: Incarnation = Incarnation("")
     """
-    Of STATE, as its source reads it. In another life it has landed late, and does not say what its source remembers by
-    then. Empty: its writer did not say.
+    Of STATE, as its source reads it. In another one it landed late, and does not reflect what its source remembers by
+    then. Empty from an older writer.
     """
 
 
@@ -244,14 +248,14 @@ WithdrawCause = Literal["containers ended", "pod gone"]
 
 
 class RequestWithdrawn(Message, frozen=True, kw_only=True):
-    """Every container has ended, or the object is gone. Terminal."""
+    """The request is over: every container has ended, or the object is gone. Terminal."""
 
     revision: int
     source: SourceName
     cause: WithdrawCause
     held: Held | None = None
     closing: bool = False
-    """Said after `Released` was seen, with a TTL: the last word about this request."""
+    """Published after `Released` was seen, with a TTL: the last message about this request."""
 
 
 class SourceSynced(Message, frozen=True, kw_only=True):
@@ -262,7 +266,7 @@ class SourceSynced(Message, frozen=True, kw_only=True):
     epoch: int
     count: int
     incarnation: Incarnation = Incarnation("")
-    """Of STATE, on which all of it is. In another life nothing is concluded from it. Empty: its writer did not say."""
+    """Of STATE, which holds all of it. In another one it proves nothing. Empty from an older writer."""
 
 
 class Taint(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,7 +278,7 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OtherPods(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Pods on a node that are none of ours and alike: what they are matched by, and whom they want apart from them."""
+    """Equal pods on a node that are not ours: their labels, and the pods they must be apart from."""
 
     namespace: str
     labels: dict[str, str] = msgspec.field(default_factory=dict)
@@ -285,21 +289,27 @@ class OtherPods(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostFacts(Message, frozen=True, kw_only=True):
-    """Allocatable of a node besides GPUs, less pods without slices. The allocator subtracts those with slices."""
+    """
+    A node's allocatable resources besides GPUs, less the requests of pods that are not ours.
+
+    The allocator subtracts the requests of our pods, which it knows earliest.
+    """
 
     cpu_cores: float
     memory_mib: int
     pods_free: int
     resources: dict[str, int] = msgspec.field(default_factory=dict)
-    """Countable resources of the user's own, by name."""
+    """Extended resources by name."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
     ports: tuple[HostPort, ...] = ()
-    """Those that others' pods bind."""
+    """Host ports that other pods bind."""
     others: tuple[OtherPods, ...] = ()
-    """Those of others' pods that matter to requests of ours: matched by a term of one, or wanting pods apart."""
+    """Other pods that matter to our requests: a term matches them, or they must be apart from pods."""
     source: SourceName = SourceName("")
-    """Who says so: whose node it is, when several clusters share a bus. Empty: not known."""
+    """The source that reports the node, when several clusters share a bus. Empty when unknown."""
     allocatable: HostRoom | None = None
-    """What it offers all pods together: what no pod can have more of, whoever leaves. None: its writer did not say."""
+    """
+    The node's total for all pods: the upper bound for any one pod, even if all others leave. None from an older writer.
+    """

@@ -1,4 +1,4 @@
-"""What agents say of slices, each with the revision that it answers."""
+"""Slice statuses that agents publish, each with the revision that it answers."""
 
 import msgspec
 
@@ -18,7 +18,7 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceReady(Message, frozen=True, kw_only=True):
-    """The slice exists, was read back, and has its ticket directory."""
+    """The slice exists, was read back, and its ticket directory exists."""
 
     allocation: AllocationId
     request: RequestId
@@ -27,13 +27,13 @@ class SliceReady(Message, frozen=True, kw_only=True):
     devices: tuple[DeviceState, ...]
     containers: tuple[ContainerDevices, ...]
     warnings: tuple[str, ...] = ()
-    """What its user must know, in sentences: an MPS daemon that was started again, a client that waits."""
+    """Warnings to its user, in sentences: an MPS daemon that restarted, a client that waits."""
     shrinking: bool = False
-    """It was made smaller, and processes that began before still use what it had: it counts as before."""
+    """It was made smaller, and older processes still use the former size: it counts as before."""
 
 
 class SliceFailed(Message, frozen=True, kw_only=True):
-    """The slice could not be created, and nothing of it is left. Frees nothing: only `SliceGone` does."""
+    """The slice could not be created and nothing is left of it on the device. Frees nothing: only SliceGone does."""
 
     allocation: AllocationId
     request: RequestId
@@ -45,21 +45,22 @@ class SliceFailed(Message, frozen=True, kw_only=True):
 
 
 class SliceDegraded(Message, frozen=True, kw_only=True):
-    """The slice is lost (reboot, lost GPU) and could not be recreated, or its GPU does not answer."""
+    """
+    The slice was lost (reboot, lost GPU) and could not be created again.
+
+    Or it is being created on a GPU that does not answer.
+    """
 
     allocation: AllocationId
     request: RequestId
     revision: int
     message: str
     shrinking: bool = True
-    """
-    As in `SliceReady`; also while new sizes do not hold yet. Of what an older agent says it is not known: it counts as
-    before.
-    """
+    """As in `SliceReady`; also while new sizes do not hold yet. Unknown from an older agent: it counts as before."""
 
 
 class SliceQuarantined(Message, frozen=True, kw_only=True):
-    """The slice cannot be destroyed: it is in use. Its place is out of use."""
+    """The slice cannot be destroyed: it is in use, or a tenant's process is left. Its place leaves the inventory."""
 
     allocation: AllocationId
     request: RequestId
@@ -69,11 +70,11 @@ class SliceQuarantined(Message, frozen=True, kw_only=True):
 
 
 class SliceGone(Message, frozen=True, kw_only=True):
-    """The instance does not exist, and no process of the tenant is left. The only terminal status."""
+    """The instance does not exist and no process of the tenant is left on the device. The only terminal status."""
 
     allocation: AllocationId
     request: RequestId
     revision: int
     cause: str
     closing: bool = False
-    """Said after `Closed` was seen, with a TTL: the last word about this slice."""
+    """Published after `Closed` was seen, with a TTL: the last message about this slice."""

@@ -1,9 +1,9 @@
 """
-The rules of writing (PROTOCOL §2) as a state machine, so that no core has to know them by heart.
+The rules of writing (PROTOCOL §2) as a state machine, so that no core has to implement them.
 
-A core says what it wants on the bus; the outbox turns that into guarded writes, one in flight per guard, and settles
-what has no answer by writing again, never by a read. It must not decide anything: whether a contested value is worth
-fighting for is the core's question (`Contested`).
+A core states what it wants on the bus. The outbox turns that into guarded writes, one in flight per guard, and settles
+an unanswered write by writing again, never by a read. The core decides whether a contested value is worth fighting for
+(`Contested`).
 """
 
 from sluice.contracts.outbox.guard_queue import IN_FLIGHT_MAX

@@ -1,7 +1,7 @@
 """
-What is on the bus as far as it is known: last values, guards, and how far the reading of each stream has come.
+What is known of the bus: last values, guards, and how far the reading of each stream has come.
 
-It must not know what anybody wants to write.
+It holds facts only, not what the core wants to write.
 """
 
 from dataclasses import dataclass, field
@@ -19,27 +19,27 @@ class _Reading:
     asked_again: bool = False
     highest: int = 0
     fresh: dict[str, Entry] | None = None
-    """What was observed since the reading started; None once it has caught up."""
+    """Observed since the reading started; None once it has caught up."""
     accepted: dict[str, tuple[Entry, int]] = field(default_factory=dict)
-    """Own writes that landed since, with the guard's value that each expected."""
+    """Own writes that landed since, with the guard value each expected."""
 
 
 class BusView:
-    """The last values that were read or written, and the latest reading of each stream."""
+    """The last values read or written, and the latest reading of each stream."""
 
     def __init__(self) -> None:
-        """Nothing was read."""
+        """Start with nothing read."""
         self.current: dict[str, Entry] = {}
         self._guards: dict[Stream, dict[str, int]] = {stream: {} for stream in Stream}
-        """The values of guards over several subjects; a guard of one subject is that one's sequence."""
+        """The values of guards over several subjects; the guard of one subject is its sequence."""
         self._of: dict[Stream, _Reading] = {}
 
     def learn(self, stream: Stream, address: Address, entry: Entry, expected: int = 0) -> bool:
         """
-        A value is at its subject. False when a newer one is known.
+        Record a value at its subject. False when a newer one is known.
 
-        Of an own write, `expected` is what it expected of its guard. Where that is more than this reading has shown,
-        what lies between is not known (a server that lags serves the reading): the guard stays where it is until then.
+        For an own write, `expected` is its guard value. If that is beyond this reading (a lagging server serves it),
+        the values between are unknown: the guard stays where it is until they are read.
         """
         if address.guard != address.subject:
             guards = self._guards[stream]
@@ -53,12 +53,12 @@ class BusView:
         return True
 
     def guard(self, stream: Stream, guard: str) -> int:
-        """The highest sequence that is known under a guard; 0 when there is none."""
+        """The highest known sequence under a guard; 0 when there is none."""
         current = self.current.get(guard)
         return current.sequence if current is not None else self._guards[stream].get(guard, 0)
 
     def started(self, stream: Stream, life: Incarnation) -> None:
-        """From here on, what is observed is all there is in this life of the stream."""
+        """From here on, the observed values are the whole snapshot of this life of the stream."""
         reading = self._of.setdefault(stream, _Reading())
         reading.number += 1
         reading.life = life
@@ -76,25 +76,25 @@ class BusView:
                 reading.fresh[entry.subject] = entry
 
     def accepted(self, stream: Stream, entry: Entry, expected: int) -> None:
-        """A write landed over what it expected; a snapshot that is being read may be too old to show it."""
+        """An own write landed; a snapshot being read may be too old to show it."""
         reading = self._of.get(stream)
         if reading is not None and reading.fresh is not None:
             reading.accepted[entry.subject] = (entry, expected)
 
     def is_gone(self, stream: Stream, sequence: int) -> bool:
         """
-        Whether what was written with this number, and was not observed, is there no more: the latest reading is whole
-        and has come further. It ran out, it was overwritten, or the stream has forgotten it.
+        Whether the write with this number, not observed, is gone: the latest reading is complete and past it. It
+        expired, was overwritten, or the stream lost it.
         """
         reading = self._of.get(stream)
         return reading is not None and reading.fresh is None and sequence <= reading.highest
 
     def caught_up(self, stream: Stream) -> bool:
-        """The snapshot is complete: what it did not show is not there. False when no reading was under way."""
+        """The snapshot is complete: values it did not show are gone. False when no reading was under way."""
         reading = self._of.get(stream)
         if reading is None or reading.fresh is None:
             return False
-        # What was accepted while the snapshot was read, and lies beyond it, is still on its way to us.
+        # An own write accepted during the snapshot and beyond its end will still be observed.
         beyond = [each for each in reading.accepted.values() if each[0].sequence > reading.highest]
         fresh, reading.fresh, reading.caught_up = reading.fresh, None, True
         elsewhere = {s: e for s, e in self.current.items() if stream_of(s.split(".", 2)[1]) is not stream}
@@ -107,24 +107,24 @@ class BusView:
         return True
 
     def is_whole(self, stream: Stream) -> bool:
-        """Whether everything was read at least once: no guard is known before."""
+        """Whether everything was read at least once: before that no guard is known."""
         reading = self._of.get(stream)
         return reading is not None and reading.caught_up
 
     def number(self, stream: Stream) -> int:
-        """Which reading this is; 0 before the first."""
+        """The number of this reading; 0 before the first."""
         return self._of[stream].number if stream in self._of else 0
 
     def life(self, stream: Stream) -> Incarnation:
-        """In which life of the stream the latest reading began."""
+        """The life of the stream in which the latest reading began."""
         return self._of[stream].life if stream in self._of else Incarnation("")
 
     def ends_at(self, stream: Stream) -> int:
-        """How far the latest reading has come: the highest sequence that it has shown."""
+        """The highest sequence that the latest reading has shown."""
         return self._of[stream].highest if stream in self._of else 0
 
     def ask_again(self, stream: Stream) -> bool:
-        """Whether a new reading has to be asked for. Asked once; not while one is under way or before the first."""
+        """Whether to ask for a new reading. Once; not while one is under way or before the first."""
         reading = self._of.get(stream)
         if reading is None or reading.fresh is not None or reading.asked_again:
             return False

@@ -1,8 +1,8 @@
 """
-What is to be written under each guard, in order, and what is unanswered: one write at a time per guard.
+Pending writes under each guard, in order, with the one in flight.
 
-A lane is there only while something is wanted under its guard, so that memory grows with the work and not with what
-was ever written. It must not know what the bus holds.
+A queue exists only while something is wanted under its guard, so memory grows with the work, not with history. What the
+bus holds is `bus_view`'s part.
 """
 
 from collections import OrderedDict
@@ -16,14 +16,14 @@ from sluice.contracts.ids import Incarnation, OperationId
 from sluice.contracts.messages import AnyMessage
 
 IN_FLIGHT_MAX = 256
-"""Writes without an answer at any moment; the rest wait here, where they can still be replaced."""
+"""Unanswered writes at a time; the rest wait here, where they can still be replaced."""
 EXPECTED_MAX = 16
-"""So many of the last numbers that writes under a guard have expected are remembered."""
+"""How many of the last guard values that writes expected are remembered per guard."""
 EXPLAINED_BY_READING = -1
 
 
 class QueuedWrite(msgspec.Struct, eq=False):
-    """One write, from its wish to its result."""
+    """One write, from its request to its result."""
 
     operation: OperationId
     address: Address
@@ -37,29 +37,29 @@ class QueuedWrite(msgspec.Struct, eq=False):
     """The refusing sequence; EXPLAINED_BY_READING when reading on cannot explain the refusal."""
     refused_since: float = 0.0
     refused_first: float = 0.0
-    """When it was refused, however often it was read anew to explain that."""
+    """When it was first refused, however often the stream was reread to explain that."""
     refused_in_life: Incarnation = Incarnation("")
     refused_in_reading: int = 0
-    """A reading that began after this one explains the refusal, if it has come as far."""
+    """A reading that began after this one explains the refusal, if it comes as far."""
 
 
 class GuardQueue(msgspec.Struct, eq=False):
-    """What is wanted under one guard."""
+    """Pending writes under one guard."""
 
     guard: str
     stream: Stream
     applied: int | None
-    """The guard's value. None when it was not read yet (direct reading only)."""
+    """The guard's value. None before it was read (direct reading only)."""
     in_flight: QueuedWrite | None = None
     commits: OrderedDict[OperationId, QueuedWrite] = msgspec.field(default_factory=OrderedDict)
     dirty: dict[str, None] = msgspec.field(default_factory=dict)
     """Kept subjects to write, in order."""
     reading: bool = False
     expected: OrderedDict[int, None] = msgspec.field(default_factory=OrderedDict)
-    """What own writes have expected of the guard lately (direct reading only), the latest last."""
+    """Guard values that own writes expected lately (direct reading only), the latest last."""
 
     def expects(self, sequence: int) -> None:
-        """A write that expects this is being sent. A copy of it may be under way for longer than its answer."""
+        """A write that expects this is being sent. A copy of it may be in flight longer than its answer."""
         self.expected[sequence] = None
         self.expected.move_to_end(sequence)
         if len(self.expected) > EXPECTED_MAX:
@@ -72,7 +72,7 @@ class GuardQueue(msgspec.Struct, eq=False):
 
 
 class KeptValue(msgspec.Struct, frozen=True):
-    """The last value that a subject shall have."""
+    """The last value that a subject should have."""
 
     address: Address
     message: AnyMessage
@@ -82,19 +82,19 @@ class KeptValue(msgspec.Struct, frozen=True):
 
 class ReadyGuards:
     """
-    The guards under which something may be sent now, in the order in which that became so.
+    Guards with something to send now, in the order they became ready.
 
-    An ordered dict, for taking the first of a plain one walks over all that were taken before.
+    An OrderedDict: taking the first key of a plain dict walks over all keys removed before it.
     """
 
     def __init__(self) -> None:
-        """Nothing is to be sent."""
+        """Start empty."""
         self.guards: OrderedDict[str, None] = OrderedDict()
 
     def add(self, guard: str) -> None:
-        """Something may be sent under a guard."""
+        """Mark a guard as ready."""
         self.guards[guard] = None
 
     def take(self) -> str:
-        """The first guard, which is not in the pump any more."""
+        """Remove and return the first guard."""
         return self.guards.popitem(last=False)[0]

@@ -1,11 +1,11 @@
 """
 What one core wants on the bus, under which guards, and in which order: everything but the sending.
 
-There are two ways of wanting:
+There are two ways to write:
 
-* `keep`: the last value of a subject shall be this message. Written again whenever it is found to be something else
-  (a rebuildable stream may forget what it acknowledged).
-* `commit`: write once, if nothing under the guard has changed since the core looked. Ends in exactly one `Settled`.
+* `keep`: make this message the last value of a subject, and write it again whenever the value differs (a rebuildable
+  stream may forget what it acknowledged).
+* `commit`: write once, if nothing under the guard has changed since the core read it. Ends in exactly one `Settled`.
 """
 
 from typing import Literal
@@ -19,7 +19,7 @@ from sluice.contracts.outbox.guard_queue import EXPLAINED_BY_READING, GuardQueue
 
 
 class Intents:
-    """What is wanted, and what of it waits to be sent."""
+    """What is wanted, and which part of it waits to be sent."""
 
     def __init__(self, run: RunId, reading: Literal["stream", "last"]) -> None:
         """Start with nothing wanted and nothing known."""
@@ -29,16 +29,16 @@ class Intents:
         self._queues: dict[str, GuardQueue] = {}
         self._kept: dict[str, KeptValue] = {}
         self._committing: dict[str, int] = {}
-        """How many commits without a result there are to each subject."""
+        """Commits without a result, counted by subject."""
         self._ready = ReadyGuards()
         self._view = BusView()
         self._landed: dict[str, OperationId] = {}
-        """Of who reads directly: the own write that landed last at each subject."""
+        """For direct readers: the own write that landed last at each subject."""
 
     def commit(
         self, address: Address, message: AnyMessage, *, request: str = "", ttl_s: int | None = None
     ) -> OperationId:
-        """Write `message` once, guarded by what is known now or known when its turn comes. Ends in one `Settled`."""
+        """Write `message` once, guarded by what is known now or when its turn comes. Ends in one `Settled`."""
         in_flight = self._new_write(address, message, request, ttl_s, "commit")
         self._queue(address).commits[in_flight.operation] = in_flight
         self._committing[address.subject] = self._committing.get(address.subject, 0) + 1
@@ -46,7 +46,7 @@ class Intents:
         return in_flight.operation
 
     def cancel(self, address: Address, operation: OperationId) -> bool:
-        """Take back a commit that was not sent. False when it is too late: then its `Settled` will come."""
+        """Cancel a commit that was not sent. False when it is too late: then its `Settled` will come."""
         queue = self._queues.get(address.guard)
         if queue is None or queue.commits.pop(operation, None) is None:
             return False
@@ -56,7 +56,7 @@ class Intents:
         return True
 
     def keep(self, address: Address, message: AnyMessage, *, request: str = "", ttl_s: int | None = None) -> None:
-        """See to it that `message` is the last value. With a TTL it is written once and then forgotten."""
+        """Keep `message` as the last value. With a TTL it is written once and then forgotten."""
         known = self._kept.get(address.subject)
         if known is not None and known.message == message and (known.request, known.ttl_s) == (request, ttl_s):
             return
@@ -64,7 +64,7 @@ class Intents:
         self._mark(kept)
 
     def forget(self, address: Address) -> None:
-        """Stop keeping a subject. What is on the bus stays there."""
+        """Stop keeping a subject. Its value on the bus stays."""
         self._kept.pop(address.subject, None)
         queue = self._queues.get(address.guard)
         if queue is not None:
@@ -99,7 +99,7 @@ class Intents:
             queue.applied = None
             queue.reading = False
             if queue.in_flight is not None and queue.in_flight.refused_at is not None:
-                queue.in_flight.refused_at = EXPLAINED_BY_READING  # what has refused it may have been forgotten
+                queue.in_flight.refused_at = EXPLAINED_BY_READING  # the refusing entry may be gone from the stream
             self._view.current.pop(kept.address.subject, None)
             self._mark(kept)
 
@@ -114,7 +114,7 @@ class Intents:
         return queue
 
     def _guard_of(self, stream: Stream, guard: str) -> int | None:
-        """The value of a guard as far as it is known: 0 where nothing was seen, None where nobody has looked."""
+        """The known value of a guard: 0 where nothing was seen, None where it was not read."""
         if self._reading == "last":
             return None
         return self._view.guard(stream, guard)
@@ -144,16 +144,16 @@ class Intents:
 
     def _is_last(self, kept: KeptValue, current: Entry) -> bool:
         """
-        Whether what was found at a subject is its last value.
+        Whether the value found at a subject is its last value.
 
-        A direct look is no proof: a server that lags shows what was there before, and a write of the life before may
-        still land. An own write is one. After a closing word nothing comes.
+        A direct read is no proof: a lagging server shows an older value, and a write of the previous run may still
+        land. An own write is proof. Nothing follows a closing message.
         """
         is_own = self._landed.get(kept.address.subject) == current.operation
         return self._reading == "stream" or kept.ttl_s is not None or is_own
 
     def _done_keeping(self, kept: KeptValue) -> None:
-        """A closing word has been said; nobody has to see to it any more."""
+        """A closing message has landed; the subject need not be kept any more."""
         if kept.ttl_s is not None and self._kept.get(kept.address.subject) == kept:
             del self._kept[kept.address.subject]
 
@@ -164,9 +164,9 @@ class Intents:
 
     def _drop_if_idle(self, queue: GuardQueue) -> None:
         """
-        A lane under which nothing is wanted is forgotten, so that memory does not grow with history.
+        Drop an idle queue, so that memory does not grow with history.
 
-        Who reads the streams still knows the guard; who reads directly forgets it, unless it keeps the subject.
+        A stream reader still knows the guard; a direct reader forgets it, unless it keeps the subject.
         """
         if not queue.idle or (self._reading == "last" and queue.guard in self._kept):
             return

@@ -1,8 +1,8 @@
 """
 What one core wants on the bus, turned into guarded writes.
 
-The guard is always the highest sequence that was observed in order, or the sequence of an own accepted write (nothing
-can lie between that and its expected value, which was observed). It is never fetched and never taken from a refusal.
+The guard is always the highest sequence observed in order, or the sequence of an own accepted write (nothing can lie
+between it and its expected value, which was observed). It is never fetched and never taken from a refusal.
 """
 
 from typing import Literal
@@ -33,21 +33,21 @@ from sluice.contracts.outbox.guard_queue import EXPLAINED_BY_READING, IN_FLIGHT_
 from sluice.contracts.outbox.intents import Intents
 
 EXPLAIN_TIMEOUT_S = 2.0
-"""How long a refusal may stay unexplained by what is read before the reader is started anew."""
+"""How long a refusal may stay unexplained by reading before the reader is restarted."""
 REREAD_S = 0.4
 """
-So long after a direct look that was older than what had refused a write the next one follows: the server that has
-answered lags, and a write at what it shows would be refused again, at the speed of the bus.
+Delay before the next direct read when one was older than the entry that refused a write: the server lags, and writing
+on its answer would be refused again in a tight loop.
 """
 LAGS_MAX_S = 10.0
 """
-A reading that ends before what has refused a write was served by a server that lags. None lags for longer than this:
-what refused it is not there any more, a closing word that has run out.
+A reading that ends before the entry that refused a write came from a lagging server. No server lags longer than this:
+after it, that entry is gone, for instance an expired closing message.
 """
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """A commit ended: the message is the last value of its subject (`landed`), or something else was first."""
+    """A commit ended: the message is the last value of its subject (`landed`), or another write came first."""
 
     operation: OperationId
     address: Address
@@ -56,7 +56,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Contested(msgspec.Struct, frozen=True):
-    """Somebody else wrote a subject that is kept. Unless the core forgets it, it will be written again."""
+    """Another process wrote a subject that is kept. Unless the core forgets it, it will be written again."""
 
     address: Address
     entry: Entry
@@ -67,10 +67,11 @@ OutboxReport = Settled | Contested
 
 class Outbox(Intents):
     """
-    What one core wants on the bus, and how far it is.
+    What one core wants on the bus, and the progress of its writes.
 
-    `kinds` are the nouns this core writes; entries of others are not remembered. With `reading="stream"` guards come
-    from `Observed`; with `reading="last"` (agents, which may read no stream of their own words) from `ReadLast`.
+    `kinds` are the subject kinds this core writes; entries of others are not remembered. With `reading="stream"` guards
+    come from `Observed`; with `reading="last"` (agents, which may not read the stream of their own statuses) from
+    `ReadLast`.
     """
 
     def __init__(self, run: RunId, kinds: frozenset[str], *, reading: Literal["stream", "last"] = "stream") -> None:
@@ -80,12 +81,12 @@ class Outbox(Intents):
         self._in_flight: dict[OperationId, GuardQueue] = {}
         self._out: list[BusInstruction] = []
         self.paused = False
-        """While set, nothing new is sent; what is in flight is still settled."""
+        """While set, nothing new is sent; writes in flight are still settled."""
 
     # -- hearing --------------------------------------------------------------------------------------------------
 
     def handle(self, event: BusEvent, now: float) -> list[OutboxReport]:
-        """Take in one event of the exchange. Returns what the core must know."""
+        """Take in one event of the exchange. Returns events for the core."""
         match event:
             case Observed():
                 return self._observe(event.entry)
@@ -106,7 +107,7 @@ class Outbox(Intents):
                 return self._last_read(event, now)
 
     def tick(self, now: float) -> None:
-        """Start a reader anew, or look again, where a refusal has stayed unexplained."""
+        """Restart a reader, or read again, where a refusal has stayed unexplained."""
         for queue in self._in_flight.values():
             in_flight = queue.in_flight
             looked = self._reading == "last" and not queue.reading
@@ -116,7 +117,7 @@ class Outbox(Intents):
                 self._read_to_explain(queue, in_flight)
 
     def drain(self) -> list[BusInstruction]:
-        """What to do now. Call at the end of every `handle` of the core."""
+        """The instructions to carry out now. Call at the end of every `handle` of the core."""
         if self._ready.guards and not self.paused:
             while self._ready.guards and len(self._in_flight) < IN_FLIGHT_MAX:
                 queue = self._queues.get(self._ready.take())
@@ -130,7 +131,7 @@ class Outbox(Intents):
     # -- inside: sending ------------------------------------------------------------------------------------------
 
     def _advance(self, queue: GuardQueue) -> None:
-        """Send the lane's next write, if it is free and its guard is known."""
+        """Send the queue's next write, if none is in flight and its guard is known."""
         if queue.in_flight is not None or not (queue.commits or queue.dirty):
             return
         if self._reading == "stream" and not self._view.is_whole(queue.stream):
@@ -189,7 +190,7 @@ class Outbox(Intents):
         in_flight.refused_in_reading = self._view.number(queue.stream)
         in_flight.refused_in_life = self._view.life(queue.stream)
         stepped_back = event.last_sequence is None or event.last_sequence <= in_flight.expected
-        # Where it did (closing words expired, or the broker was wiped) only a new reading can tell.
+        # Where it did (closing messages expired, or the broker was wiped) only a new reading can show it.
         in_flight.refused_at = EXPLAINED_BY_READING if stepped_back else event.last_sequence
         if stepped_back or self._reading == "last":
             self._read_to_explain(queue, in_flight)
@@ -197,7 +198,7 @@ class Outbox(Intents):
         return self._settle_if_explained(queue)
 
     def _resend(self, operation: OperationId) -> None:
-        """No answer: the same value, the same operation, the same guard, once more (W3)."""
+        """No answer: send the same value, operation and guard once more (W3)."""
         queue = self._in_flight.get(operation)
         if queue is not None and queue.in_flight is not None and queue.in_flight.refused_at is None:
             self._send(queue, queue.in_flight)
@@ -222,7 +223,7 @@ class Outbox(Intents):
         return self._learn(stream, parse(entry.subject), entry)
 
     def _learn(self, stream: Stream, address: Address, entry: Entry, expected: int = 0) -> list[OutboxReport]:
-        """One value is now known to be at its subject; `expected` is what an own write expected of its guard."""
+        """A value is known at its subject; for an own write, `expected` is its guard value."""
         is_newest = self._view.learn(stream, address, entry, expected)
         queue = self._queues.get(address.guard)
         if queue is not None:
@@ -258,8 +259,8 @@ class Outbox(Intents):
         if landed and self._reading == "last":
             self._landed[in_flight.address.subject] = in_flight.operation
             if queue.applied in queue.expected:
-                # The stream has lost its latest numbers and gives them out anew: a copy of the older write that has
-                # expected this one would land, and who reads no stream does not hear of it. Said with another number.
+                # The stream lost its latest numbers and reuses them: a copy of the older write that expected this one
+                # would land, and a direct reader would not notice. Written again with another number.
                 self._view.current.pop(in_flight.address.subject, None)
         if self._reading == "stream" and queue.idle:
             del self._queues[queue.guard]
@@ -270,7 +271,7 @@ class Outbox(Intents):
             return [Settled(in_flight.operation, in_flight.address, in_flight.message, landed)]
         kept = self._kept.get(in_flight.address.subject)
         if kept is not None:
-            self._mark(kept)  # compared once more: it may have been replaced meanwhile, or have lost
+            self._mark(kept)  # compared once more: it may have been replaced meanwhile, or lost
         return []
 
     def _reading_caught_up(self, stream: Stream, now: float) -> list[OutboxReport]:
@@ -290,10 +291,10 @@ class Outbox(Intents):
 
     def _is_explained(self, queue: GuardQueue, in_flight: QueuedWrite, now: float) -> bool:
         """
-        Whether the reading that has just ended tells what became of a write that was refused (W3).
+        Whether the reading that just ended explains a refused write (W3).
 
-        Not one that ends before what refused it: that may be the write itself. But STATE may forget what it
-        acknowledged, and in another life of a stream nothing of the one before is there.
+        Not if it ends before the refusing entry: that may be the write itself. But STATE may forget acknowledged
+        writes, and a new life of a stream has nothing of the one before.
         """
         if in_flight.refused_at is None or in_flight.refused_in_reading >= self._view.number(queue.stream):
             return False
@@ -311,7 +312,7 @@ class Outbox(Intents):
             return []
         queue.reading = False
         if queue.in_flight is not None and self._is_too_old(queue.in_flight, event.entry, now):
-            return []  # looked at again with time
+            return []  # read again later
         is_older = event.entry is not None and event.entry.sequence < (queue.applied or 0)
         queue.applied = event.entry.sequence if event.entry is not None else 0
         if event.entry is not None:
@@ -321,13 +322,13 @@ class Outbox(Intents):
         self._ready.add(queue.guard)
         kept = self._kept.get(event.subject)
         if kept is not None and is_older:
-            self._mark(kept)  # asked for before an own write landed, or of a new life: a write finds out which
+            self._mark(kept)  # read before an own write landed, or of a new life: a write finds out which
         if queue.in_flight is not None and queue.in_flight.refused_at is not None:
             return self._settle_by_current(queue, queue.in_flight)
         return []
 
     def _is_too_old(self, in_flight: QueuedWrite, found: Entry | None, now: float) -> bool:
-        """Whether what a direct look has found is older than what has refused a write, for a server that lags."""
+        """Whether a direct read is older than the entry that refused a write, because the server lags."""
         if in_flight.refused_at is None or in_flight.refused_at == EXPLAINED_BY_READING:
             return False
         is_older = (found.sequence if found is not None else 0) < in_flight.refused_at

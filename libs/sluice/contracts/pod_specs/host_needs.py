@@ -226,7 +226,7 @@ def _term(value: object, path: str) -> tuple[tuple[NodeExpression, ...], str]:
         where = f"{path}.matchFields[{at}]"
         field = _expression(each, where)
         if field.key != "metadata.name" or field.operator != "In" or len(field.values) != 1:
-            raise field_types.wrong(where, each, "no field that can be matched", "metadata.name In [one node]")
+            raise field_types.wrong(where, each, "this field cannot be matched", "metadata.name In [one node]")
         if name not in {"", field.values[0]}:
             raise field_types.wrong(where, field.values[0], "names a second node", "one node")
         name = field.values[0]

@@ -1,7 +1,7 @@
 """
-Bookings to protobuf and back: what was booked for whom, down to the shares.
+Convert bookings to protobuf and back, down to the shares.
 
-As `convert`, of which this is the part that several answers have in common.
+The part of `snapshots` that several answers share.
 """
 
 from collections.abc import Iterable
@@ -72,7 +72,7 @@ def share_to_proto(share: Share) -> node_pb2.Share:
 
 
 def booking_from_proto(booking: node_pb2.Booking) -> Booking | Undecodable:
-    """The booking in an answer, or why it is none: it has a share of a mode not known here."""
+    """The booking in an answer, or why it is invalid: a share of an unknown mode."""
     devices = devices_from_proto(booking.devices)
     if isinstance(devices, Undecodable):
         return Undecodable(f"slice {booking.allocation}: {devices.why}")
@@ -92,7 +92,7 @@ def booking_from_proto(booking: node_pb2.Booking) -> Booking | Undecodable:
 
 
 def devices_from_proto(entries: Iterable[node_pb2.DeviceGrant]) -> tuple[DeviceGrant, ...] | Undecodable:
-    """The booked devices in an answer, or why they are none."""
+    """The booked devices in an answer, or why they are invalid."""
     devices: list[DeviceGrant] = []
     for entry in entries:
         device = _device_from_proto(entry)
@@ -123,10 +123,10 @@ def _device_from_proto(device: node_pb2.DeviceGrant) -> DeviceGrant | Undecodabl
 
 
 def share_from_proto(share: node_pb2.Share) -> Share | Undecodable:
-    """The share in an answer, or why it is none (of a mode not known here)."""
+    """The share in an answer, or why it is invalid (an unknown mode)."""
     mode = MODES_BACK.get(share.mode)
     if mode is None or mode == "exclusive":
-        return Undecodable(f"a share of mode {share.mode}, which is not known here")
+        return Undecodable(f"a share of mode {share.mode}, which is unknown here")
     return Share(
         mode=mode,
         uid=share.uid,

@@ -1,7 +1,7 @@
 """
-The use of slices to protobuf and back: an agent's answer to `GetUsage`.
+Convert the usage of slices to protobuf and back: an agent's answer to `GetUsage`.
 
-As `convert`: it only carries over, and what came over the wire and makes no sense is returned, never raised.
+As `snapshots`: invalid data from the wire is returned as an error, never raised.
 """
 
 from sluice.contracts.bus.codec import Undecodable
@@ -43,12 +43,12 @@ def usage_to_proto(usage: NodeUsage) -> agent_pb2.NodeUsage:
 
 
 def usage_from_proto(answer: agent_pb2.NodeUsage) -> NodeUsage | Undecodable:
-    """The usage in an answer, or why it makes no sense."""
+    """The usage in an answer, or why it is invalid."""
     slices = []
     for each in answer.slices:
         mode = MODES_BACK.get(each.mode)
         if mode is None:
-            return Undecodable(f"the usage of {each.allocation} has mode {each.mode}, which is none that is known")
+            return Undecodable(f"the usage of {each.allocation} has mode {each.mode}, which is unknown")
         slices.append(
             SliceUsage(
                 allocation=AllocationId(each.allocation),

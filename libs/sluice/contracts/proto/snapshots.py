@@ -1,9 +1,8 @@
 """
-Bus messages to protobuf and back, for the gRPC side of the same facts.
+Convert bus messages to protobuf and back, for the gRPC side of the same facts.
 
-One truth in two forms: the structs of `sluice.contracts.messages` decide what there is, these functions only carry it
-over. Both ways are total over what the other form can hold: what came over the wire and makes no sense is returned as
-`Undecodable`, never raised at its reader. It must not know a service or a connection.
+The structs of `sluice.contracts.messages` define the data; these functions only convert. Both directions are total:
+invalid data from the wire is returned as `Undecodable`, never raised.
 """
 
 from typing import get_args
@@ -168,9 +167,9 @@ def _slice_to_proto(report: SliceReport) -> node_pb2.SliceReport:
 
 def snapshot_from_proto(message: node_pb2.NodeSnapshot) -> NodeSnapshot | Undecodable:
     """
-    The snapshot in an agent's answer, or why it is none: a slice without booking, in a state or a mode not known here.
+    The snapshot in an agent's answer, or why it is invalid: a slice without booking, in an unknown state or mode.
 
-    A mode that the agent offers and that is not known here is left out: nothing of ours could ask for it.
+    An unknown mode that the agent offers is left out: no request of ours could use it.
     """
     slices: list[SliceReport] = []
     for entry in message.slices:
@@ -195,7 +194,7 @@ def snapshot_from_proto(message: node_pb2.NodeSnapshot) -> NodeSnapshot | Undeco
 
 
 def inventory_from_proto(message: inventory_pb2.NodeInventory) -> NodeInventory | Undecodable:
-    """The inventory in an answer of the inventory service, or why it is none."""
+    """The inventory in an answer of the inventory service, or why it is invalid."""
     snapshot = snapshot_from_proto(message.snapshot)
     if isinstance(snapshot, Undecodable):
         return snapshot
@@ -221,7 +220,7 @@ def _gpu_from_proto(gpu: node_pb2.Gpu) -> GpuReport:
         compute_slices=gpu.compute_slices,
         profiles=tuple(_profile_from_proto(profile) for profile in gpu.profiles),
         instances=tuple(_instance_from_proto(instance) for instance in gpu.instances),
-        # A protobuf map has no order of its own; names in order make equal snapshots equal in every form.
+        # A protobuf map is unordered; sorting by name makes equal snapshots equal in every form.
         creatable=dict(sorted(gpu.creatable.items())),
         healthy=gpu.healthy,
         health_message=gpu.health_message,
@@ -236,7 +235,7 @@ def _gpu_from_proto(gpu: node_pb2.Gpu) -> GpuReport:
 
 
 def _daemon_from_proto(daemon: node_pb2.MpsDaemon) -> MpsDaemonReport:
-    """A daemon; one in a state that is not known here counts as down, for it is only shown."""
+    """A daemon; one in an unknown state counts as down, because it is only shown."""
     return MpsDaemonReport(
         profile=daemon.profile if daemon.HasField("profile") else None,
         start=daemon.start,
@@ -289,7 +288,7 @@ def _slice_from_proto(report: node_pb2.SliceReport) -> SliceReport | Undecodable
     if not report.HasField("booking"):
         return Undecodable("a slice has no booking")
     if state is None:
-        return Undecodable(f"slice {report.booking.allocation} is in state {report.state}, which is not known here")
+        return Undecodable(f"slice {report.booking.allocation} is in state {report.state}, which is unknown here")
     booking, counts = booking_from_proto(report.booking), devices_from_proto(report.counts)
     if isinstance(booking, Undecodable):
         return booking

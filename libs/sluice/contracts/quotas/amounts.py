@@ -1,7 +1,7 @@
 """
-Limits of a namespace as people write them, in a command or a file: which texts are amounts, and which make sense.
+Parse and check the limits of a namespace as people write them, in a command or a file.
 
-Where they were written, and who says them on the bus, is the business of the reader.
+The caller knows where they were written and publishes them.
 """
 
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ from sluice.contracts.messages import Amounts
 from sluice.contracts.reasons import shorten
 
 UNLIMITED = "unlimited"
-"""What is written to say that there is no limit."""
+"""The word for no limit."""
 NAMESPACE_MAX = 63
-"""The length of a Kubernetes namespace at most (a DNS label)."""
+"""The longest Kubernetes namespace (a DNS label)."""
 DIMENSIONS = ("gpus", "memory", "compute-slices")
-"""What limits are of, as people name it, in the order of `Amounts`."""
+"""The names of the dimensions, in the order of `Amounts`."""
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class GuaranteeAboveTotal:
-    """More of one dimension is guaranteed to a namespace than it may have."""
+    """A namespace's guarantee exceeds its limit in one dimension."""
 
     dimension: str
     guaranteed: int
@@ -31,9 +31,9 @@ class GuaranteeAboveTotal:
 
 def parse_limit(dimension: str, text: str) -> int | NotANumber | None:
     """
-    One limit; None is no limit. Memory comes in MiB, rounded down: nobody gets more than was written.
+    One limit; None is no limit. Memory comes in MiB, rounded down: never more than was written.
 
-    What is no limit comes back with what would be right.
+    An invalid limit comes back with what would be right.
     """
     if text == UNLIMITED:
         return None
@@ -51,7 +51,7 @@ _RIGHT_MEMORY = f"an amount like 64Gi, 65536Mi or 65536 (MiB), or {UNLIMITED}"
 
 
 def invalid_namespace_reason(namespace: str) -> str:
-    """Why nobody can be in such a namespace, for a limit of nobody would be kept for ever; empty when it can be one."""
+    """Why no namespace can have this name (its limit would never apply or expire); empty when one can."""
     plain = namespace.replace("-", "a")
     right = plain.isascii() and plain.isalnum() and plain == plain.lower() and len(namespace) <= NAMESPACE_MAX
     if right and not namespace.startswith("-") and not namespace.endswith("-"):
@@ -60,7 +60,7 @@ def invalid_namespace_reason(namespace: str) -> str:
 
 
 def guarantee_above_total(total: Amounts, guaranteed: Amounts) -> GuaranteeAboveTotal | None:
-    """Where more is guaranteed than may be had."""
+    """The dimensions in which the guarantee exceeds the limit."""
     for dimension, most, sure in zip(DIMENSIONS, _each(total), _each(guaranteed), strict=True):
         if most is not None and sure is not None and sure > most:
             return GuaranteeAboveTotal(dimension, sure, most)

@@ -1,8 +1,8 @@
 """
-Reads a limits file: what it says of namespaces and nodes, as words for the bus.
+Read a limits file: its limits of namespaces and cordons of nodes, as messages for the bus.
 
-Takes text, never a path, and knows nothing of what is on the bus. Every mistake names file, table, key, value and cure,
-and then nothing of the file counts: half of an operator's limits are none that he has written.
+Takes text, never a path, and does not look at the bus. An error names file, table, key, value and cure; then nothing of
+the file applies, because half of an operator's limits are not what the operator wrote.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,20 +22,20 @@ from sluice.contracts.quotas.amounts import (
 from sluice.contracts.toml_tables import Table, TableError, read_toml
 
 BYTES_MAX = 64 * 1024
-"""A larger file is not read. A thousand namespaces with all nine limits do not fill it."""
+"""A larger file is refused. A thousand namespaces with all nine limits fit."""
 ENTRIES_MAX = 1_000
-"""Namespaces and nodes together: each is a word on the bus, and is looked at after every reading."""
+"""Namespaces and nodes together: each is a message on the bus, checked after every reading."""
 GPUS_MAX = 64
 """GPUs of one node; no node has more."""
 WHY_MAX = 400
-"""Characters of a reason, which everybody is shown who waits because of it."""
+"""Characters of a reason, which everyone sees whose pod waits because of it."""
 UUID_MAX = 100
 
 _QUOTA_KEYS = tuple(f"{prefix}{dimension}" for prefix in ("", "pod-", "guaranteed-") for dimension in DIMENSIONS)
 
 
 def read_limits(text: str, *, origin: str, source: SourceName) -> Mapping[Address, QuotaSet | Cordoned]:
-    """What the file `origin` says, in the name of `source`, by where it is said. Raises TableError."""
+    """The messages of the file `origin`, in the name of `source`, by subject. Raises TableError."""
     if len(text.encode()) > BYTES_MAX:
         raise TableError(origin, "", None, f"larger than {BYTES_MAX} bytes")
     root = read_toml(text, origin=origin)
@@ -108,7 +108,7 @@ def _cordon(table: Table, node: NodeName, source: SourceName) -> Cordoned:
 
 
 def _gpus(table: Table) -> tuple[GpuUuid, ...]:
-    """By UUID alone: an index is another GPU after one was taken out, and the file would say nothing of it."""
+    """By UUID alone: an index may be another GPU after one was removed."""
     gpus = tuple(dict.fromkeys(table.texts("gpus")))
     if "gpus" in table.values and not 1 <= len(gpus) <= GPUS_MAX:
         raise table.wrong("gpus", f"name 1 to {GPUS_MAX}, or take the key away to mean the whole node")

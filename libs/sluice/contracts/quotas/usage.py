@@ -1,7 +1,7 @@
 """
-What booked devices count against a namespace's limits: one function for whoever decides and whoever shows.
+Compute what booked devices count against a namespace's limits: one function to enforce and to display them.
 
-It knows no limits, no namespaces and no ledger; it only measures, and never rounds anything to nothing.
+It only measures, and never rounds anything down to zero.
 """
 
 from collections.abc import Iterable
@@ -18,9 +18,10 @@ MIB_PER_GIB = 1024
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
     """
-    So many devices, so much memory of them (MiB), and so many thousandths of compute slices.
+    A number of devices, their memory (MiB), and thousandths of compute slices.
 
-    Thousandths, because a share has a part of a compute slice: whole numbers would make 1 % of a GPU free of charge.
+    Thousandths, because a share has a fraction of a compute slice: whole numbers would make 1 % of a GPU free of
+    charge.
     """
 
     gpus: int = 0
@@ -28,7 +29,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     compute_permille: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
-        """Both together."""
+        """The sum of both."""
         return Usage(
             self.gpus + other.gpus,
             self.memory_mib + other.memory_mib,
@@ -36,7 +37,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         )
 
     def __sub__(self, other: "Usage") -> "Usage":
-        """This without the other."""
+        """The difference."""
         return Usage(
             self.gpus - other.gpus,
             self.memory_mib - other.memory_mib,
@@ -53,11 +54,11 @@ def usage_of_device(grant: DeviceGrant, model: GpuModel | None) -> Usage:
 
     An instance counts the memory and the compute slices of its profile. A whole GPU counts its memory, and the compute
     slices of its largest profile; one that cannot be partitioned has one compute slice. A share counts the memory that
-    it may use (also where a pool promises more than there is), and its part of the GPU's compute slices: the part of
-    the SMs where it has a bound, else the part of the memory, rounded up to a thousandth. Time quotas change nothing.
+    it may use (also where a pool overcommits memory), and its part of the GPU's compute slices: the part of the SMs
+    where it has a bound, else the part of the memory, rounded up to a thousandth. Time quotas do not count.
 
-    Where the GPU is known no more (`model` is None), a profile's name says nearly as much, a whole GPU counts as a
-    device alone, and a share without a bound of its SMs counts no compute.
+    Without a `model` (the GPU is gone), an instance counts what its profile's name says, a whole GPU counts as one
+    device only, and a share without a bound of its SMs counts no compute.
     """
     if grant.share is not None:
         return Usage(1, grant.share.memory_mib, _compute_of_share(grant, grant.share, model))
@@ -66,18 +67,18 @@ def usage_of_device(grant: DeviceGrant, model: GpuModel | None) -> Usage:
     if grant.profile is None:
         return Usage(1, model.memory_mib, compute_slices_of(model) * PERMILLE)
     profile = model.profile(grant.profile)
-    if profile is None:  # the driver was changed, and names its profiles otherwise now
+    if profile is None:  # another driver renamed the profiles
         return _by_name(grant.profile)
     return Usage(1, profile.memory_mib, profile.compute_slices * PERMILLE)
 
 
 def total(parts: Iterable[Usage]) -> Usage:
-    """All of them together."""
+    """The sum of all."""
     return sum(parts, NOTHING)
 
 
 def compute_slices_of(model: GpuModel) -> int:
-    """All compute slices that can be had of a GPU: those of its largest profile; 1 where there is none."""
+    """All compute slices of a GPU: those of its largest profile; 1 where there is none."""
     return model.largest.compute_slices if model.profiles else max(1, model.compute_slices)
 
 

@@ -1,10 +1,10 @@
-"""A claim in words, for people: the same sizes in every log line and on every page. Decides nothing."""
+"""Describe a claim for people: the same phrases in every log line and on every page."""
 
 from sluice.contracts.messages import Claim
 
 
 def claim_sizes(claim: Claim) -> tuple[str, ...]:
-    """What each device of a claim must have, one phrase a size; () for a whole GPU."""
+    """The required sizes of each device of a claim, one phrase a size; () for a whole GPU."""
     share_only = "exclusive" not in claim.modes
     partition = claim.sm_partition if share_only or claim.sm_percentage is None else None
     phrases = (
@@ -21,7 +21,7 @@ def claim_sizes(claim: Claim) -> tuple[str, ...]:
 
 
 def claim_modes(claim: Claim) -> str:
-    """How it is had: `fractional`, `exclusive, else mps`, `auto: exclusive or mps`."""
+    """Its modes in words: `fractional`, `exclusive, else mps`, `auto: exclusive or mps`."""
     if claim.snug:
         return f"auto: {' or '.join(claim.modes)}"
     return ", else ".join(claim.modes)

@@ -1,7 +1,7 @@
 """
 Choose a container's driver capabilities: from its own annotation, its variable, or the pod's annotation.
 
-Independent of the vocabulary of the request: capabilities go with each of them.
+Independent of the vocabulary of the request.
 """
 
 from collections.abc import Mapping
@@ -23,21 +23,21 @@ from sluice.contracts.request_syntax.pod_request import ContainerRequest, Reques
 from sluice.contracts.request_syntax.source_text import SourceValue, did_you_mean
 
 CHARACTERS_MAX = 200
-"""Of one list; all words together have half of that."""
+"""Of one list; all capabilities together have half of that."""
 
 
 def chosen_for(
     container: ContainerRequest, claim: Claim | None, given: Mapping[str, SourceValue], limits: RequestLimits
 ) -> str:
     """
-    What a container is to be given, for its Claim; empty where its devices shall decide. Raises RequestSyntaxError.
+    The capabilities of a container, for its Claim; empty where its devices decide. Raises RequestSyntaxError.
 
-    `given` are the annotations, by container, and that of the pod under no name.
+    `given` are the annotations by container; the pod's is under the empty name.
     """
     own = given.get(container.name)
     if claim is None:
         if own is not None:
-            why = "it says how, and nothing says what: the container asks for no GPU"
+            why = "it only says how to use a GPU, and the container asks for none"
             raise own.wrong(
                 RefusalReason.CONTRADICTION, why, f"for instance {container.name}.{SLUICE}/memory beside it"
             )

@@ -1,7 +1,7 @@
 """
-Limit how many devices a pod may ask for: whole GPUs up to those of a node, MIG instances up to what those hold.
+Limit how many devices a pod may request: whole GPUs up to those of a node, MIG instances up to what those hold.
 
-Refuses only what no node could ever hold. Whether a node has room, or GPUs of that kind, is decided elsewhere.
+Refuses only what no node could ever hold. Free capacity is checked by the allocator.
 """
 
 from collections.abc import Sequence
@@ -13,21 +13,21 @@ from sluice.mig.model import INSTANCES_MAX
 
 @dataclass(frozen=True, slots=True)
 class TooManyDevices:
-    """Devices that no node has together: how many were asked for, and how many may be."""
+    """More devices than any node has: the requested and the allowed number."""
 
     asked: int
     allowed: str
 
 
 def is_whole(claim: Claim) -> bool:
-    """Whether a claim asks for whole GPUs: no size at all, or all of it."""
+    """Whether a claim asks for whole GPUs: no size, or 100 %."""
     sizes = (claim.profile, claim.sm_count, claim.memory_mib)
     all_of_it = claim.sm_percentage in {None, 100} and claim.memory_percentage in {None, 100}
     return all(size is None for size in sizes) and all_of_it
 
 
 def may_be_instances(claim: Claim) -> bool:
-    """Whether several devices of a claim may be on one GPU. Shares never are: each is on another one."""
+    """Whether several devices of a claim may be on one GPU. Shares never are."""
     return "exclusive" in claim.modes and claim.shares_percent is None and not is_whole(claim)
 
 
@@ -37,7 +37,7 @@ def devices_max(claim: Claim, gpus: int) -> int:
 
 
 def devices_of(claim: Claim) -> int:
-    """How many devices a claim takes at least."""
+    """The least number of devices that a claim takes."""
     return claim.gpus if claim.shares_percent is None else -(-claim.shares_percent // 100)
 
 
@@ -45,7 +45,7 @@ def too_many(claims: Sequence[Claim], gpus: int) -> TooManyDevices | None:
     """
     Why no node with so many GPUs could hold all these devices; None when one could.
 
-    A whole GPU is beside nothing. Instances and shares may have one GPU; the shares of one claim are on as many GPUs.
+    A whole GPU shares with nothing. Instances and shares may share a GPU; the shares of one claim need one GPU each.
     """
     asked = sum(devices_of(claim) for claim in claims)
     whole = sum(claim.gpus for claim in claims if "exclusive" in claim.modes and is_whole(claim))

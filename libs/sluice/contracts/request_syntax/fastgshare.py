@@ -1,9 +1,9 @@
 """
-FaST-GShare's vocabulary: annotations `fastgshare/<key>` of a pod, which speak for its main container.
+FaST-GShare's vocabulary: annotations `fastgshare/<key>` of a pod, which apply to its main container.
 
 Facts from https://github.com/KontonGu/FaST-GShare and https://github.com/ishworgiri1999/FaST-GShare
 (pkg/apis/fastgshare.caps.in.tum/v1/types.go): MPS, FASTPOD and EXCLUSIVE, memory in bytes, an absolute number of SMs
-before a percentage. A key that its mode does not use is refused unless it is zero, for zero is how one is unset there.
+before a percentage. A key that its mode does not use is refused unless it is zero, which unsets it there.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ SourceValues = Mapping[str, SourceValue]
 
 @dataclass(frozen=True, slots=True)
 class FastPod:
-    """What the annotations say: a claim, and the only node that will do (empty: any)."""
+    """The parsed annotations: a claim, and the only allowed node (empty: any)."""
 
     claim: Claim
     node_name: str
@@ -64,7 +64,7 @@ def key_of(written: SourceValue) -> str:
 
 
 def read(container: ContainerRequest, given: SourceValues) -> FastPod:
-    """What a container asks for that has at least one of the keys. Raises RequestSyntaxError."""
+    """The claim of a container with at least one of the keys. Raises RequestSyntaxError."""
     mode = _mode(given)
     for key in _UNUSED[mode]:
         if key in given and values.decimal(given[key], 3, 0, WHOLE_MAX) != 0:
@@ -111,7 +111,7 @@ def _mode(given: SourceValues) -> Mode:
 
 def _refuse_unused(given: SourceValues, unused: SourceValue, mode: Mode) -> None:
     type_said = given.get("allocation_type")
-    why, allowed = f"it says nothing in mode {mode}", "leave it out, or another allocation_type"
+    why, allowed = f"it has no effect in mode {mode}", "leave it out, or another allocation_type"
     if type_said is None:
         why = f"{why}, which is meant without {FASTGSHARE}allocation_type"
         raise unused.wrong(RefusalReason.CONTRADICTION, why, allowed)
@@ -119,7 +119,7 @@ def _refuse_unused(given: SourceValues, unused: SourceValue, mode: Mode) -> None
 
 
 def _memory_mib(given: SourceValues, mode: Mode, first: SourceValue) -> int | None:
-    """Bytes, rounded up to MiB. Zero is no amount, which only an exclusive slice can do without."""
+    """Bytes, rounded up to MiB. Zero means unset, which only an exclusive slice may be."""
     written = given.get("gpu_mem")
     allowed = "bytes, at least 1: for instance 1073741824"
     if written is None:
@@ -143,7 +143,7 @@ def _quotas(given: SourceValues) -> tuple[int, int]:
     limit = quotas[1] or 1000
     request = quotas[0] or limit
     if request > limit:
-        why = "what is sure cannot be more than what is allowed"
+        why = "the guaranteed part cannot exceed the limit"
         raise given[_QUOTAS[0]].contradicts(given[_QUOTAS[1]], why, "at most the limit")
     return request, limit
 

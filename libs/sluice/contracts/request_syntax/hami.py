@@ -2,9 +2,9 @@
 HAMi's vocabulary, and Volcano's spelling of it: resources of a container, and annotations of its pod.
 
 Facts from https://github.com/Project-HAMi/HAMi (docs/config.md, docs/develop/scheduler-policy.md) and
-https://github.com/Project-HAMi/volcano-vgpu-device-plugin. Limits are read before requests, zero memory is memory
-that was not named, and `nvidia.com/priority` is none of scheduling: all as there. What is refused here although it is
-taken there is said in docs/requests.md.
+https://github.com/Project-HAMi/volcano-vgpu-device-plugin. As there, limits are read before requests, zero memory is
+unset memory, and `nvidia.com/priority` does not affect scheduling. docs/requests.md lists what HAMi accepts and Sluice
+refuses.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ WEIGHTS = "hami.io/device-scoring-weights"
 ANNOTATIONS = frozenset(
     (HAMI.mode, VOLCANO.mode, USE_TYPE, NOUSE_TYPE, USE_UUID, NOUSE_UUID, NUMA_BIND, NODE_POLICY, GPU_POLICY, WEIGHTS)
 )
-"""What a person may write; other annotations under these prefixes are HAMi's own notes, and none of our business."""
+"""Annotations that a person may write; others under these prefixes are HAMi's internal notes and ignored."""
 VGPU_MODES = ("mig", "hami-core")
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("0", "f", "F", "false", "FALSE", "False")
@@ -39,7 +39,7 @@ _WEIGHT_CHARACTERS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class HamiPodOptions:
-    """What HAMi's annotations say of every container of the pod."""
+    """HAMi's annotations for every container of the pod."""
 
     mode: SourceValue | None
     modes: tuple[str, ...]
@@ -50,7 +50,7 @@ class HamiPodOptions:
 
 
 def resources_of(container: ContainerRequest, names: VgpuNames) -> dict[str, SourceValue]:
-    """The amounts of one family that a container asks for, by the family's name; limits before requests."""
+    """The amounts of one family that a container requests, by the family's name; limits before requests."""
     asked = requested_amounts(container.limits, container.requests)
     return {name: SourceValue(name, asked[name]) for name in names.resources if name in asked}
 
@@ -59,7 +59,7 @@ def resources_of(container: ContainerRequest, names: VgpuNames) -> dict[str, Sou
 
 
 def pod_options_of(given: Mapping[str, SourceValue], names: VgpuNames) -> HamiPodOptions:
-    """Read HAMi's annotations for containers that ask in its resources (or NVIDIA's). Raises RequestSyntaxError."""
+    """Read HAMi's annotations for containers that use its resources (or NVIDIA's). Raises RequestSyntaxError."""
     other = VOLCANO.mode if names is HAMI else HAMI.mode
     if other in given:
         why = f"this pod asks with {names.count}"
@@ -88,17 +88,17 @@ def _models(given: Mapping[str, SourceValue], key: str) -> tuple[str, ...]:
 
 
 def _vgpu_modes(written: SourceValue) -> tuple[str, ...]:
-    """Which of HAMi's modes will do; several when several are named."""
+    """The allowed ones of HAMi's modes."""
     named = values.names(written, "modes")
     for name in named:
         if name not in VGPU_MODES:
-            why = f"there is no such mode{did_you_mean(name, VGPU_MODES)}; a pod would wait for it for ever"
+            why = f"there is no such mode{did_you_mean(name, VGPU_MODES)}; a pod would wait for it without end"
             raise written.wrong(RefusalReason.INVALID_VALUE, why, "mig, hami-core, or both")
     return tuple(mode for mode in VGPU_MODES if mode in named) or VGPU_MODES
 
 
 def _check_weights(written: SourceValue) -> None:
-    """The weights of a pod are understood, so that a slip in them is not passed over; those of the pool count."""
+    """Check a pod's weights, so that a typo in them is not ignored; the pool's weights apply."""
     parts = [part.partition("=") for part in written.text()[:_WEIGHT_CHARACTERS_MAX].split(",")]
     names = sorted(name.strip() for name, _, _ in parts)
     if names != sorted(_WEIGHT_NAMES):
@@ -121,7 +121,7 @@ def claim_of(
     words: HamiPodOptions,
     limits: RequestLimits,
 ) -> Claim | None:
-    """The claim of a container that names at least one of the family's resources; None when it asks for none of it."""
+    """The claim of a container with at least one of the family's resources; None without any."""
 
     def amount(name: str, most: int, unit: str = "") -> int | None:
         return values.amount(asked[name], 0, most, unit=unit) if name in asked else None
@@ -157,7 +157,7 @@ def claim_of(
 
 
 def _whole(container: ContainerRequest, count: int, words: HamiPodOptions) -> Claim:
-    """Neither memory nor cores: whole GPUs of one's own, or their largest profile."""
+    """Neither memory nor cores: exclusive whole GPUs, or their largest profile."""
     return Claim(
         container=container.name, gpus=count, known_geometries=True, only=words.only, numa_bind=words.numa_bind
     )

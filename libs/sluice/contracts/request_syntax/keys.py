@@ -1,4 +1,4 @@
-"""Which keys are ours to understand: the names of every vocabulary, and nothing about what they mean."""
+"""The keys that Sluice reads: the names of every vocabulary, without their meaning."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ MIG_RESOURCE = "nvidia.com/mig-"
 
 @dataclass(frozen=True, slots=True)
 class VgpuNames:
-    """How one family spells the resources of a virtual GPU, and its annotation of the mode."""
+    """How one family spells the resources of a virtual GPU, and its mode annotation."""
 
     count: str
     memory: str
@@ -43,7 +43,7 @@ VOLCANO = VgpuNames(
     mode="volcano.sh/vgpu-mode",
 )
 Amount = Literal["gpus", "memory_mib", "memory_percentage", "sm_percentage", "priority", "instances"]
-"""What an amount of a resource counts; instances are of the profile in its name."""
+"""What a resource counts; instances have the profile in the resource's name."""
 
 
 def _amounts(family: VgpuNames) -> dict[str, Amount]:
@@ -57,11 +57,11 @@ def _amounts(family: VgpuNames) -> dict[str, Amount]:
 
 
 AMOUNTS: Mapping[str, Amount] = {**_amounts(HAMI), **_amounts(VOLCANO)}
-"""Every resource that is ours to understand, but for those of MIG profiles."""
+"""Every resource of ours except those of MIG profiles."""
 _IN_QUOTAS = ("requests.", "limits.")
 """
-How a ResourceQuota spells a resource, beside its bare name. Kubernetes counts `requests.` of an extended resource alone
-(https://kubernetes.io/docs/concepts/policy/resource-quotas/#quota-for-extended-resources), HAMi `limits.`
+Prefixes of a resource in a ResourceQuota, besides the bare name. Kubernetes counts only `requests.` of an extended
+resource (https://kubernetes.io/docs/concepts/policy/resource-quotas/#quota-for-extended-resources), HAMi `limits.`
 (https://project-hami.io/docs/userguide/nvidia-device/using-resourcequota/), and the API server takes all three.
 """
 
@@ -73,21 +73,21 @@ def is_sluice_key(key: str) -> bool:
 
 
 def is_our_annotation(key: str) -> bool:
-    """Whether an annotation by itself makes a pod ask for something (or be refused)."""
+    """Whether an annotation by itself makes a pod a request (or refused)."""
     return key.startswith(FASTGSHARE) or is_sluice_key(key)
 
 
 def amount_of(resource: str) -> Amount | None:
-    """What an amount of a resource counts; None for one that is not ours."""
+    """What a resource counts; None for one that is not ours."""
     return "instances" if resource.startswith(MIG_RESOURCE) else AMOUNTS.get(resource)
 
 
 def is_gpu_resource(name: str) -> bool:
-    """Whether a resource asks for GPUs, so that it is a claim and no countable resource of the node."""
+    """Whether a resource requests GPUs, so that it is a claim and not an extended resource of the node."""
     return amount_of(name) is not None
 
 
 def resource_in_quota(key: str) -> str:
-    """The resource that a key of a ResourceQuota limits, however it is spelled."""
+    """The resource that a key of a ResourceQuota limits, in any spelling."""
     prefix = next((each for each in _IN_QUOTAS if key.startswith(each)), "")
     return key.removeprefix(prefix)

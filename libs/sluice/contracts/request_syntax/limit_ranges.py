@@ -3,11 +3,11 @@ Separate what a LimitRange filled into a pod from what its owner wrote: a defaul
 
 LimitRanger runs before any webhook (AllOrderedPlugins in
 https://github.com/kubernetes/kubernetes/blob/master/pkg/kubeapiserver/options/plugins.go). It writes defaults into
-every container that lacks them, also into those of a pod that asks in other words, and says which in an annotation, as
+every container that lacks them, also into pods that use another vocabulary, and lists them in an annotation, as
 `nvidia.com/gpu request for container main; nvidia.com/gpu limit for init container prep`
 (https://github.com/kubernetes/kubernetes/blob/master/plugin/pkg/admission/limitranger/admission.go). Written by hand,
-that annotation can only make a pod ask for less. Of several LimitRanges of a namespace it names what the last one
-filled in. Requests are interpreted elsewhere.
+that annotation can only reduce a pod's request. Of several LimitRanges of a namespace it names what the last one filled
+in.
 """
 
 import re
@@ -27,11 +27,11 @@ _BEGINS = "LimitRanger plugin set: "
 _PART = re.compile(r"(?P<names>[^;]+) (?P<part>request|limit) for (?:init )?container (?P<container>[a-z0-9-]{1,63})")
 
 FilledDefaults = Mapping[str, Mapping[str, Container[str]]]
-"""By container and part (`request`, `limit`): the resources that were filled in."""
+"""The resources that were filled in, by container and part (`request`, `limit`)."""
 
 
 def filled_in(annotations: Mapping[str, object]) -> FilledDefaults:
-    """What LimitRanger says that it filled into a pod with these annotations."""
+    """Parse LimitRanger's annotation: what it filled into a pod."""
     text = annotations.get(ANNOTATION)
     if not isinstance(text, str) or not text.startswith(_BEGINS) or len(text) > CHARACTERS_MAX:
         return {}
@@ -48,17 +48,17 @@ def without_defaults(
     annotations: Mapping[str, object], containers: Sequence[ContainerRequest], *, first: str
 ) -> tuple[ContainerRequest, ...]:
     """
-    The containers without the defaults of a LimitRange that say nothing beside what the pod asks for itself.
+    The containers without LimitRange defaults that add nothing to the pod's own request.
 
-    A pod that asks for nothing itself asks for its defaults. Where it does, a default counts only beside an ask of the
-    same family that leaves it open (a size beside a number). `first` is the container that unnamed keys speak for.
+    A pod without a request of its own requests its defaults. With one, a default counts only beside a request of the
+    same family that leaves it open (a size beside a number). `first` is the container that unnamed keys apply to.
     """
     filled = filled_in(annotations)
     if not filled:
         return tuple(containers)
     annotated = _annotated(annotations, [each.name for each in containers], first)
     written = {each.name: _of_owner(each, filled.get(each.name, {})) for each in containers}
-    asks = bool(annotated) or any(any(map(_is_some, amounts.values())) for amounts in written.values())
+    asks = bool(annotated) or any(any(map(_is_positive, amounts.values())) for amounts in written.values())
     return tuple(
         _kept(each, written[each.name], annotated=each.name in annotated, others_ask=asks) for each in containers
     )
@@ -68,7 +68,7 @@ def without_defaults(
 
 
 def _of_owner(container: ContainerRequest, filled: Mapping[str, Container[str]]) -> dict[str, object]:
-    """The amounts of GPUs that a person wrote: those of which LimitRanger has not filled in all there is."""
+    """The amounts of GPUs that a person wrote: LimitRanger did not fill in both request and limit."""
     found: dict[str, object] = {}
     for part, amounts in (("request", container.requests), ("limit", container.limits)):
         found |= {
@@ -85,11 +85,11 @@ def _kept(
     def stays(name: str, amount: object) -> bool:
         if not is_gpu_resource(name) or name in own:
             return True
-        if annotated or (own and not any(map(_is_some, own.values()))):
+        if annotated or (own and not any(map(_is_positive, own.values()))):
             return False
         if not own:
             return not others_ask
-        return _is_some(amount) and _completes(name, own)
+        return _is_positive(amount) and _completes(name, own)
 
     return replace(
         container,
@@ -99,7 +99,7 @@ def _kept(
 
 
 def _completes(name: str, own: Iterable[str]) -> bool:
-    """Whether a default says what an ask of its own family leaves open; memory and its percentage are one."""
+    """Whether a default fills what a request of its own family leaves open; memory and its percentage are one."""
     for family in (HAMI, VOLCANO):
         memory = (family.memory, family.memory_percentage)
         if name in family.resources and any(each in family.resources for each in own):
@@ -107,14 +107,14 @@ def _completes(name: str, own: Iterable[str]) -> bool:
     return False
 
 
-def _is_some(amount: object) -> bool:
-    """Whether it is more than nothing; what is no amount is refused elsewhere."""
+def _is_positive(amount: object) -> bool:
+    """Whether it is more than zero; invalid amounts are refused elsewhere."""
     size = parse_quantity(source_text_of(amount))
     return isinstance(size, NotANumber) or size != 0
 
 
 def _annotated(annotations: Iterable[str], containers: Sequence[str], first: str) -> frozenset[str]:
-    """The containers for which annotations of ours say what they ask for."""
+    """The containers whose request is in annotations of ours."""
     says_how = (*POD_KEYS, DRIVER_CAPABILITIES)
     found = set()
     for annotation in annotations:

@@ -2,7 +2,7 @@
 NVIDIA's resources of the mixed MIG strategy: `nvidia.com/mig-<profile>: <count>`, each `+` in the profile written `.`.
 
 Source: https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html#mig-support-in-kubernetes and the
-resource names of https://github.com/NVIDIA/k8s-device-plugin. They mean instances of their own, and nothing else.
+resource names of https://github.com/NVIDIA/k8s-device-plugin. They always mean exclusive instances.
 """
 
 from sluice.contracts.messages import Claim
@@ -19,7 +19,7 @@ from sluice.mig.resource_names import from_resource
 
 
 def resources_of(container: ContainerRequest) -> dict[str, SourceValue]:
-    """The amounts of MIG profiles that a container asks for; limits before requests."""
+    """The amounts of MIG profiles that a container requests; limits before requests."""
     asked = requested_amounts(container.limits, container.requests)
     return {name: SourceValue(name, size) for name, size in asked.items() if name.startswith(MIG_RESOURCE)}
 
@@ -27,7 +27,7 @@ def resources_of(container: ContainerRequest) -> dict[str, SourceValue]:
 def claim_of(
     container: ContainerRequest, asked: dict[str, SourceValue], words: HamiPodOptions, limits: RequestLimits
 ) -> Claim | None:
-    """The claim for one profile. Raises RequestSyntaxError, as for two profiles in one container."""
+    """The claim for one profile. Raises RequestSyntaxError, also for two profiles in one container."""
     claim: Claim | None = None
     first: SourceValue | None = None
     for written in asked.values():

@@ -1,7 +1,7 @@
 """
-What is said of a pod at large besides what it asks for: what may be done with it, and with whom it comes.
+Pod-level options besides the claims: what may be done with the pod, and its group.
 
-Reads our own keys only; the field's vocabularies have no words for these.
+Reads our own keys only; other vocabularies have no equivalent.
 """
 
 import re
@@ -15,13 +15,13 @@ from sluice.contracts.request_syntax.keys import SLUICE
 from sluice.contracts.request_syntax.source_text import SourceValue
 
 GROUP_SIZE_MAX = 1000
-"""Pods of one job. A group is decided on as a whole, so its size bounds one decision."""
+"""Pods of one job. A group is decided as a whole, so its size bounds one decision."""
 _GROUP_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
 _SUBSTITUTES: Mapping[str, Substitute] = {"false": "no", "true": "stay", "return": "return"}
 
 
 def leeway_of(given: Mapping[str, SourceValue]) -> Leeway:
-    """What may be done with the pod. Raises RequestSyntaxError."""
+    """What the pod's owner allows. Raises RequestSyntaxError."""
     preemptible = values.boolean(given["preemptible"]) if "preemptible" in given else False
     movable = values.boolean(given["movable"]) if "movable" in given else False
     substitute = given.get("substitute")
@@ -31,7 +31,7 @@ def leeway_of(given: Mapping[str, SourceValue]) -> Leeway:
 
 
 def group_of(given: Mapping[str, SourceValue]) -> PodGroup | None:
-    """The group that the pod comes with, None without one. Raises RequestSyntaxError."""
+    """The pod's group, None without one. Raises RequestSyntaxError."""
     name, size = given.get("group"), given.get("group-size")
     if name is None and size is None:
         return None

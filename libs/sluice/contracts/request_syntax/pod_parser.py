@@ -1,8 +1,8 @@
 """
-A whole pod: what each container asks for, in whichever vocabulary, and what is said of the pod at large.
+Parse a whole pod: the request of each container, in any vocabulary, and the pod's options.
 
-A container speaks one vocabulary; two containers of a pod may speak different ones. What is of the pod at large
-(priority, policies) may be said in our own words beside any of them. What is right in one vocabulary is not known here.
+A container uses one vocabulary; two containers of a pod may use different ones. Pod-level options (priority, policies)
+may be written in our own keys beside any of them. The rules of a vocabulary are in its own module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,10 +35,10 @@ def parse_pod(
     annotations: Mapping[str, object], containers: Sequence[ContainerRequest], *, limits: RequestLimits = DEFAULT_LIMITS
 ) -> PodRequest | Refusal:
     """
-    What a pod with these annotations and containers (in their order) asks for; without claims it asks for nothing.
+    The request of a pod with these annotations and containers (in their order); without claims there is none.
 
-    The first thing that is wrong refuses the whole pod. Never raises, whatever the annotations and resources hold,
-    and takes no longer than a look at each of them.
+    The first mistake refuses the whole pod. Never raises, whatever the annotations and resources hold, and takes time
+    linear in their number.
     """
     try:
         given = _sort_annotations(annotations, containers)
@@ -49,14 +49,14 @@ def parse_pod(
 
 @dataclass(slots=True)
 class _PodAnnotations:
-    """The annotations of a pod, by whom they speak for."""
+    """The annotations of a pod, by container."""
 
     pod: dict[str, SourceValue] = field(default_factory=dict)
     """Our own keys of the pod at large."""
     own: dict[str, dict[str, SourceValue]] = field(default_factory=dict)
     """Our own keys, by container."""
     container_capabilities: dict[str, SourceValue] = field(default_factory=dict)
-    """Driver capabilities, by container; of all that get a GPU and name none themselves under no name."""
+    """Driver capabilities by container; the pod's default for containers without their own is under the empty name."""
     fast: dict[str, SourceValue] = field(default_factory=dict)
     hami: dict[str, SourceValue] = field(default_factory=dict)
 
@@ -107,10 +107,10 @@ def _pod(given: _PodAnnotations, containers: Sequence[ContainerRequest], limits:
 
 
 def _with_pod_options(request: PodRequest, given: _PodAnnotations, reader: "_Reader") -> PodRequest:
-    """The ask with what is said of the pod at large."""
+    """The request with the pod's options."""
     first = next(iter((*given.pod.values(), *given.container_capabilities.values())), None)
     if first is not None and not request.claims:
-        why = "it says how, and nothing says what: the pod asks for no GPU"
+        why = "it only says how to use a GPU, and the pod asks for none"
         raise first.wrong(RefusalReason.CONTRADICTION, why, f"for instance {SLUICE}/memory beside it")
     if request.claims and given.hami and reader.words is None:
         stray, other = next(iter(given.hami.values())), reader.first_field
@@ -139,9 +139,9 @@ class _Reader:
         self.claims: list[Claim] = []
         self.node_name = ""
         self.words: hami.HamiPodOptions | None = None
-        """HAMi's annotations, once a container has asked with resources."""
+        """HAMi's annotations, once a container uses its resources."""
         self.first_field: SourceValue | None = None
-        """What the first claim was asked with."""
+        """The keys of the first claim."""
 
     def read(self, container: ContainerRequest, *, first: bool) -> None:
         """Take in one container. Raises RequestSyntaxError."""

@@ -1,4 +1,4 @@
-"""What goes into reading a pod's ask, and what comes out. Plain data; nothing is checked here."""
+"""Input and output of the pod parser. Plain data, unchecked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from sluice.contracts.messages import NO_LEEWAY, Claim, Leeway, PodGroup
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
     """
-    One container as it was written: resources by name, with values as they stood (text, a number, or `Unquoted`).
+    One container as written: resources by name, with their original values (text, a number, or `Unquoted`).
 
     A flat list of resources without limits and requests goes into `limits`, which are read first.
     """
@@ -20,7 +20,7 @@ class ContainerRequest:
     limits: Mapping[str, object] = field(default_factory=dict)
     requests: Mapping[str, object] = field(default_factory=dict)
     uid: int | None = None
-    """The user its processes run as (`runAsUser`), where that is known."""
+    """The user its processes run as (`runAsUser`), where known."""
     driver_capabilities: str = ""
     """The literal value of its own variable NVIDIA_DRIVER_CAPABILITIES."""
 
@@ -28,10 +28,10 @@ class ContainerRequest:
 @dataclass(frozen=True, slots=True)
 class PodRequest:
     """
-    What a pod asks for, checked. Without claims it asks for nothing.
+    The checked request of a pod. Without claims there is none.
 
-    An empty policy is the pool's; a chain of GPU policies is separated by commas. `node_name` is the only node that
-    will do; empty is any. Without a `priority` that of the pod's spec counts.
+    An empty policy is the pool's; a chain of GPU policies is separated by commas. `node_name` is the only allowed node;
+    empty is any. Without a `priority`, the pod spec's counts.
     """
 
     claims: tuple[Claim, ...] = ()
@@ -45,13 +45,13 @@ class PodRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What this fleet could ever give."""
+    """The most that this fleet could ever give."""
 
     max_gpus_per_node: int = 8
-    """What no node with so many GPUs could hold is refused (`counting`)."""
+    """A request that no node with so many GPUs could hold is refused (`device_limit`)."""
     driver_capabilities: tuple[str, ...] = CAPABILITIES
-    """What a container may choose; others are refused, and `all` is all of these."""
+    """Capabilities that a container may choose; others are refused, and `all` means all of these."""
 
 
 ANY_COUNT = RequestLimits(max_gpus_per_node=WHOLE_MAX)
-"""For a reader who hands the ask on: how many devices a pod may have is configured where it is decided."""
+"""No limit, for a reader that passes the request on: the limit applies where it is decided."""

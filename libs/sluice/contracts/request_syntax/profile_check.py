@@ -1,7 +1,7 @@
 """
-Names of profiles: one that is written wrongly, and one with more memory beside it than it says itself.
+Check profile names: misspelled ones, and ones with more memory beside them than their name says.
 
-Whether any GPU has a profile, and how many SMs with it, is not judged here, for tomorrow's may.
+Whether any GPU has the profile is not checked: a future one may.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from sluice.mig.profile_name import ProfileName, ProfileNameError
 
 
 def meant_profile(text: str) -> str:
-    """`; did you mean 1g.10gb?` of a text that is nearly the name of a profile (`1G.10GB`), else nothing."""
+    """`; did you mean 1g.10gb?` for a near miss of a profile name (`1G.10GB`), else empty."""
     folded = text.strip().casefold()
     try:
         return f"; did you mean {ProfileName.parse(folded)}?"
@@ -23,10 +23,10 @@ def meant_profile(text: str) -> str:
 
 def check_memory(claim: Claim, given: Mapping[str, SourceValue]) -> None:
     """
-    Raises RequestSyntaxError for more memory than the name of the claim's profile has, whatever GPU there may be.
+    Raises RequestSyntaxError for more memory than the name of the claim's profile has, on any GPU.
 
-    `given` are the values as they were written, by our own keys. A name has GB, rounded up from what an instance has
-    (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Device Names"); SMs and parts are of the model alone.
+    `given` are the values as written, by our own keys. A name has GB, rounded up from the instance's memory
+    (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Device Names"); SMs and parts depend on the model.
     """
     if claim.profile is None or claim.memory_mib is None or "memory" not in given:
         return

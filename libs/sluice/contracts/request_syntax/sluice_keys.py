@@ -1,8 +1,8 @@
 """
 Our own vocabulary: `sluice.dev/<key>` for the pod's main container, `<container>.sluice.dev/<key>` for another one.
 
-Reads one container's keys into a claim, and refuses keys that contradict each other. What is of the pod at large is
-only told apart here (`POD_KEYS`), and read by whoever reads the pod.
+Reads one container's keys into a claim, and refuses keys that contradict each other. Pod-level keys (`POD_KEYS`) are
+only recognised here and parsed by `pod_options` and `pod_parser`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,11 +28,11 @@ SIZE_KEYS = ("profile", "sm-count", "sm-percentage", "memory", "sm-partition", "
 FILTER_KEYS = ("gpu-model", "gpu-model-not", "gpu-uuid", "gpu-uuid-not", "numa-bind")
 CONTAINER_KEYS = (*SIZE_KEYS, "gpus", "mode", *FILTER_KEYS)
 DRIVER_CAPABILITIES = "driver-capabilities"
-"""Stands beside any vocabulary: it says how a container uses what it asks for, in whichever words."""
+"""Allowed beside any vocabulary: it says how a container uses its devices."""
 LEEWAY_KEYS = ("preemptible", "movable", "substitute")
 GROUP_KEYS = ("group", "group-size")
 POD_KEYS = ("priority", "node-policy", "gpu-policy", *LEEWAY_KEYS, *GROUP_KEYS)
-"""What is said of the whole pod, never of one container."""
+"""Keys of the whole pod, never of one container."""
 KEYS = (*CONTAINER_KEYS, DRIVER_CAPABILITIES, *POD_KEYS)
 """Every key that a person may write."""
 MODES: Mapping[str, Mode] = {
@@ -41,12 +41,12 @@ MODES: Mapping[str, Mode] = {
     "fractional": "fractional",
     "fastpod": "fractional",
 }
-"""The modes as people write them. `auto` is none: it stands for a choice."""
+"""The modes as people write them. `auto` is a choice, not a mode."""
 MODES_ALLOWED = "exclusive, mps, fractional (or fastpod), several of them in the order to be tried, or auto alone"
 MODE_CHARACTERS_MAX = 100
 
 _GRANTED = "granted"
-"""`<container>.granted.sluice.dev/<key>` is what Sluice tells a pod, never what a pod asks."""
+"""`<container>.granted.sluice.dev/<key>` is Sluice's output to a pod, never a request."""
 _SERVES: Mapping[str, tuple[Mode, ...]] = {
     "profile": ("exclusive",),
     "sm-count": ("exclusive",),
@@ -55,13 +55,13 @@ _SERVES: Mapping[str, tuple[Mode, ...]] = {
     "quota-request": ("fractional",),
     "quota-limit": ("fractional",),
 }
-"""Keys that say something in some modes only. `memory` does in every mode."""
+"""Keys that apply in some modes only. `memory` applies in every mode."""
 _SHARES_EXCLUDE = ("gpus", *(key for key in SIZE_KEYS if key != "shares"))
 _FRACTIONAL_BY = ("sm-partition", "quota-request", "quota-limit", "shares")
-"""Without a mode, any of these means `fractional`."""
+"""Without a mode, any of these implies `fractional`."""
 
 SourceValues = Mapping[str, SourceValue]
-"""What one container says, by key."""
+"""The values of one container, by key."""
 _Value = TypeVar("_Value")
 
 
@@ -70,14 +70,14 @@ _Value = TypeVar("_Value")
 
 def container_and_key(written: SourceValue, containers: Mapping[str, None]) -> tuple[str | None, str]:
     """
-    The container that a key speaks for (None: the pod, or its first one), and the key. Raises RequestSyntaxError.
+    The container that a key applies to (None: the pod, or its first one), and the key. Raises RequestSyntaxError.
 
     `containers` are the pod's, by name, in their order.
     """
     prefix, _, key = written.field.partition("/")
     container = prefix.removesuffix(SLUICE).removesuffix(".")
     if container == _GRANTED or container.endswith(f".{_GRANTED}"):
-        why = "what was granted is written by Sluice, never asked for; remove it"
+        why = "Sluice writes this key, it is never a request; remove it"
         raise written.wrong(RefusalReason.UNKNOWN_KEY, why, _listed(KEYS))
     if key not in KEYS:
         why = f"there is no such key{did_you_mean(key, KEYS, prefix=f'{shorten(prefix, 80)}/')}"
@@ -85,7 +85,7 @@ def container_and_key(written: SourceValue, containers: Mapping[str, None]) -> t
     if not container:
         return None, key
     if key in POD_KEYS:
-        why = "this is said of the whole pod, not of one container"
+        why = "this key is for the whole pod, not for one container"
         raise written.wrong(RefusalReason.UNKNOWN_KEY, why, f"{SLUICE}/{key}")
     if container not in containers:
         names = list(containers)
@@ -102,16 +102,16 @@ def _listed(keys: Iterable[str]) -> str:
 
 
 def claim_of(container: ContainerRequest, given: SourceValues, limits: RequestLimits) -> Claim:
-    """The claim of a container that says at least one key. Raises RequestSyntaxError."""
+    """The claim of a container with at least one key. Raises RequestSyntaxError."""
     modes, snug = _modes(given)
     partition = _take(given, "sm-partition", lambda each: values.whole(each, 1, 100))
     percentage = _take(given, "sm-percentage", lambda each: values.whole(each, 1, 100))
     sm_count = _take(given, "sm-count", lambda each: values.whole(each, 1, WHOLE_MAX))
     profile = _take(given, "profile", _profile)
     if "fractional" in modes and partition is None:
-        partition = percentage  # of a whole GPU, it is at least as much as of the largest profile
+        partition = percentage  # for a whole GPU, at least as much as the largest profile has
     elif "exclusive" in modes and percentage is None and sm_count is None and profile is None:
-        percentage = partition  # an instance that is given instead of the share is as large a part
+        percentage = partition  # an instance granted instead of the share is as large a part
     memory_mib, memory_percentage = _memory(given)
     request, limit = _quotas(given)
     shares = _take(given, "shares", lambda each: values.decimal(each, 2, 1, limits.max_gpus_per_node * 100))
@@ -154,12 +154,12 @@ def _modes(given: SourceValues) -> tuple[tuple[Mode, ...], bool]:
     modes: list[Mode] = []
     for part in (each.strip() for each in text[:MODE_CHARACTERS_MAX].split(",")):
         if part == "auto":
-            raise written.wrong(RefusalReason.INVALID_VALUE, "auto is no part of a list", MODES_ALLOWED)
+            raise written.wrong(RefusalReason.INVALID_VALUE, "auto cannot be part of a list", MODES_ALLOWED)
         if part not in MODES:
             why = f"there is no mode {shorten(part, 30)!r}{did_you_mean(part, (*MODES, 'auto'))}"
             raise written.wrong(RefusalReason.INVALID_VALUE, why, MODES_ALLOWED)
         if MODES[part] in modes:
-            raise written.wrong(RefusalReason.INVALID_VALUE, f"{part} is there twice", MODES_ALLOWED)
+            raise written.wrong(RefusalReason.INVALID_VALUE, f"{part} is listed twice", MODES_ALLOWED)
         modes.append(MODES[part])
     return tuple(modes), False
 
@@ -182,7 +182,7 @@ def _check_shares(given: SourceValues, modes: tuple[Mode, ...]) -> None:
         return
     for key in _SHARES_EXCLUDE:
         if key in given:
-            why = "shares say it all: how much of how many GPUs"
+            why = "shares alone says how much of how many GPUs"
             raise given[key].contradicts(shares, why, f"one of {_listed(('shares', key))}")
     if modes != ("fractional",):
         why = "shares of GPUs are fractional"
@@ -190,7 +190,7 @@ def _check_shares(given: SourceValues, modes: tuple[Mode, ...]) -> None:
 
 
 def _check_modes(given: SourceValues, modes: tuple[Mode, ...]) -> None:
-    """Every key must say something in one of the modes, and every mode must have what it needs."""
+    """Every key must apply in one of the modes, and every mode must have what it needs."""
     implied = next((given[key] for key in _FRACTIONAL_BY if key in given), None)
     mode = given.get("mode", implied)
     if mode is None:
@@ -198,7 +198,7 @@ def _check_modes(given: SourceValues, modes: tuple[Mode, ...]) -> None:
     auto = mode.field.endswith("/mode") and mode.raw == "auto"
     for key, served in _SERVES.items():
         if key in given and not auto and not any(each in served for each in modes):
-            why = f"it says nothing in mode {' or '.join(modes)}"
+            why = f"it has no effect in mode {' or '.join(modes)}"
             raise given[key].contradicts(mode, why, f"mode {' or '.join(served)}, or no {SLUICE}/{key}")
     if auto and "fractional" not in modes:
         for key in ("quota-request", "quota-limit"):
@@ -238,11 +238,11 @@ def _memory(given: SourceValues) -> tuple[int | None, int | None]:
 
 
 def _quotas(given: SourceValues) -> tuple[int, int]:
-    """Request and limit in thousandths of each time window. A limit alone is the request too."""
+    """Request and limit in thousandths of each time window. A limit alone is also the request."""
     request = _take(given, "quota-request", _part_of_time)
     limit = _take(given, "quota-limit", _part_of_time)
     if request is not None and limit is not None and request > limit:
-        why = "what is sure cannot be more than what is allowed"
+        why = "the guaranteed part cannot exceed the limit"
         raise given["quota-request"].contradicts(given["quota-limit"], why, "at most the limit")
     if limit is None:
         limit = 1000

@@ -1,5 +1,5 @@
 """
-What a person wrote, and how it is refused: the field as it was spelled, the value as it stood, and what would be right.
+Values as a person wrote them, and their refusal: the field as spelled, the value as it stood, and what is allowed.
 
 `RequestSyntaxError` carries a refusal out of the readers of this package, and never leaves the package.
 """
@@ -13,12 +13,12 @@ from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _CHOICES_MAX = 50
-"""Nearest names are looked for among that many, so that a refusal takes no time."""
+"""Suggestions are searched among this many names, so that a refusal stays cheap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unquoted:
-    """A value of a manifest that is no string (`2`, `true`, `null`), as it was written."""
+    """A value of a manifest that is not a string (`2`, `true`, `null`), as written."""
 
     text: str
 
@@ -29,15 +29,15 @@ def is_null(value: object) -> bool:
 
 
 def is_blank(value: object) -> bool:
-    """Whether an annotation says nothing: null, or a text without a character, as charts render what is left out."""
+    """Whether an annotation is unset: null, or an empty text, as charts render an omitted value."""
     return is_null(value) or (isinstance(value, str) and not value.strip())
 
 
 def is_blank_amount(value: object) -> bool:
     """
-    Whether an amount of a resource says nothing: zero, too.
+    Whether an amount of a resource is unset: also zero.
 
-    A LimitRange's default and a chart's values write zero for whoever did not ask, and the API server makes zero of
+    A LimitRange's default and a chart's values write zero where nothing was requested, and the API server makes zero of
     null (apimachinery, pkg/api/resource/quantity.go, `UnmarshalJSON`).
     """
     is_number = isinstance(value, str | Unquoted | int | float) and not isinstance(value, bool)
@@ -45,28 +45,28 @@ def is_blank_amount(value: object) -> bool:
 
 
 def requested_amounts(limits: Mapping[str, object], requests: Mapping[str, object]) -> dict[str, object]:
-    """The amounts of a container's resources that say something, by name; limits before requests."""
+    """The set amounts of a container's resources, by name; limits before requests."""
     return {name: size for each in (requests, limits) for name, size in each.items() if not is_blank_amount(size)}
 
 
 class RequestSyntaxError(Exception):
-    """What was written cannot be understood, and why."""
+    """A value cannot be parsed, and why."""
 
     def __init__(self, refusal: Refusal) -> None:
-        """Carry the refusal to whoever reads the whole pod."""
+        """Carry the refusal to the parser of the pod."""
         super().__init__(refusal.message)
         self.refusal = refusal
 
 
 @dataclass(frozen=True, slots=True)
 class SourceValue:
-    """One value where it was written: `field` is an annotation's key or a resource's name."""
+    """One value and its place: `field` is an annotation's key or a resource's name."""
 
     field: str
     raw: object
 
     def text(self) -> str:
-        """The value of an annotation. Raises RequestSyntaxError when it is no string."""
+        """The value of an annotation. Raises RequestSyntaxError when it is not a string."""
         if isinstance(self.raw, str):
             return self.raw
         written = source_text_of(self.raw)
@@ -99,7 +99,7 @@ class SourceValue:
 
 
 def source_text_of(raw: object) -> str:
-    """An outside value in words, whatever it is; no text of it is longer than it was."""
+    """An outside value as text, whatever its type; no longer than it was."""
     match raw:
         case str():
             return raw
@@ -118,6 +118,6 @@ def source_text_of(raw: object) -> str:
 
 
 def did_you_mean(text: str, choices: Sequence[str], *, prefix: str = "") -> str:
-    """`; did you mean ...?` when one of the choices is like the text, else nothing."""
+    """`; did you mean ...?` when one of the choices is similar, else empty."""
     found = difflib.get_close_matches(text[:63], choices[:_CHOICES_MAX], n=1, cutoff=0.5)
     return f"; did you mean {prefix}{found[0]}?" if found else ""

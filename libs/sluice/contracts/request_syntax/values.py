@@ -1,7 +1,7 @@
 """
-One written value to one checked value. Whole numbers stay whole, parts are exact, and what cannot be had is refused.
+Parse one written value to one checked value. Whole numbers stay whole, fractions are exact, the impossible is refused.
 
-Every reader takes a `SourceValue` and raises `RequestSyntaxError`; none knows which vocabulary it reads for.
+Every function takes a `SourceValue` and raises `RequestSyntaxError`, for any vocabulary.
 """
 
 import re
@@ -24,7 +24,7 @@ from sluice.contracts.request_syntax.keys import SLUICE
 from sluice.contracts.request_syntax.source_text import SourceValue, did_you_mean
 
 LIST_MAX = 64
-"""Names in one list. A node has far fewer GPUs, and the field far fewer models."""
+"""Names in one list. No node has as many GPUs, and there are fewer models."""
 NAME_CHARACTERS_MAX = 128
 _NODE_NAME_MAX = 253
 _NODE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
@@ -40,8 +40,7 @@ def amount(written: SourceValue, least: int, most: int, *, unit: str = "") -> in
     """
     A whole number as the amount of a resource, in any notation of a quantity (`2`, `8k`, `2000m`).
 
-    What is not whole is refused, as the API server refuses it; what is too large is refused too, and not taken for
-    nothing.
+    A fraction is refused, as by the API server; a number that is too large is refused too, not ignored.
     """
     size = parse_quantity(written.number_text())
     if isinstance(size, NotANumber):
@@ -97,7 +96,7 @@ def memory_mib(written: SourceValue) -> int:
 
 
 def names(written: SourceValue, what: str) -> tuple[str, ...]:
-    """A list separated by commas, without blanks around, each name once; an empty text is an empty list."""
+    """A comma-separated list without blanks, each name once; an empty text is an empty list."""
     text = written.text()
     allowed = f"at most {LIST_MAX} names of {what}, separated by commas"
     if len(text) > LIST_MAX * NAME_CHARACTERS_MAX:
@@ -115,7 +114,7 @@ def names(written: SourceValue, what: str) -> tuple[str, ...]:
 
 
 def uuids(written: SourceValue) -> tuple[GpuUuid, ...]:
-    """A list of UUIDs of GPUs. An instance has none before it is made, so a MIG UUID is refused."""
+    """A list of UUIDs of GPUs. MIG UUIDs are refused: an instance has none before it is created."""
     listed = names(written, "GPUs (UUIDs)")
     if any(part.upper().startswith("MIG-") for part in listed):
         why = "the UUID of a MIG instance; Sluice makes the instance, so only a GPU can be named"

@@ -1,8 +1,8 @@
 """
-Lets a call through only when the certificate of its caller may make it (`sluice.contracts.rpc_permissions`).
+Lets a call through only when the certificate of its caller allows it (`sluice.contracts.rpc_permissions`).
 
-Part of `sluice.runtime.grpc.transport`, for servers that speak TLS: those ask everybody for a certificate, so there is
-one. It reads no certificate itself: the TLS library has checked it and says its names.
+Part of `sluice.runtime.grpc.transport`, for TLS servers, which require a client certificate. The TLS library has
+verified it and provides its names.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from sluice.runtime import logs
 
 _SAN = "peer_dns"
 """DNS names in the subject alternative names (grpc, include/grpc/grpc_security_constants.h)."""
-_SAY_AGAIN_S = 60.0
-"""A refusal that is repeated is logged once in this time."""
+_LOG_AGAIN_S = 60.0
+"""A repeated refusal is logged once in this time."""
 _SAID_MAX = 256
 
 
 class AuthorizationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Answers PERMISSION_DENIED, with the reason, to who may not call."""
+    """Answers PERMISSION_DENIED, with the reason, to callers without the right."""
 
     def __init__(self) -> None:
-        """Nobody was refused yet."""
+        """Start without refusals."""
         self._said: dict[str, float] = {}
         self._log = logs.get("rpc")
 
@@ -35,7 +35,7 @@ class AuthorizationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        """Put the question in front of the method that is called."""
+        """Wrap the called method with the check."""
         handler = await continuation(details)
         if handler is None:
             return handler
@@ -59,7 +59,7 @@ class AuthorizationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc
 
     def _say(self, reason: str, peer: str) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._said.get(reason, -_SAY_AGAIN_S) < _SAY_AGAIN_S:
+        if now - self._said.get(reason, -_LOG_AGAIN_S) < _LOG_AGAIN_S:
             return
         self._said.pop(reason, None)
         while len(self._said) >= _SAID_MAX:

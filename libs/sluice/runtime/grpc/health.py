@@ -1,11 +1,11 @@
 """
-Whether this process works, for those who start it again or wait for it: `grpc.health.v1`, as kubelets ask it.
+Liveness and readiness of this process: `grpc.health.v1`, as kubelets probe it.
 
-Alive means that the event loop answers and every core had its turn lately; starting anew mends the opposite. Ready
-means alive, connected to the bus, and caught up with it once. A broker that is away makes nobody less alive: to be
-started again would only lose what is known.
+Alive means that the event loop answers and every core ran lately; a restart fixes the opposite. Ready means alive,
+connected to the bus, and caught up with it once. An absent broker does not affect liveness: a restart would only lose
+what is known.
 
-It tells nothing but yes and no to whoever asks; the reason is in the log, when it changes.
+Callers get yes or no only; the reason is logged when it changes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,20 +21,20 @@ from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 
 STUCK_S = 30.0
-"""A core that had no turn for this long will get none; ticks give it one every half second."""
+"""A core that did not run for this long hangs; ticks run it every half second."""
 LIVENESS, READINESS = "liveness", "readiness"
 _STATUS = health_pb2.HealthCheckResponse.ServingStatus
 
 
 class CoreProgress(Protocol):
-    """What a core's runner says of itself."""
+    """The progress of a core's runner."""
 
     turned_at: float
-    """When the core last had its turn, by the process's clock (monotonic, s)."""
+    """When the core last ran, by the process's clock (monotonic, s)."""
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything that it reads was read to its end once."""
+        """Whether every reading was complete once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _Running:
 
 
 class Health(HealthServicer):
-    """What the parts of one process say."""
+    """The health of the parts of one process."""
 
     def __init__(self, clock: Clock, parts: Iterable[str] = ()) -> None:
         """`parts` must run before this process is ready; without any it is ready as soon as it answers."""
@@ -60,7 +60,7 @@ class Health(HealthServicer):
 
     @contextmanager
     def runs(self, part: str, runner: CoreProgress, is_connected: Callable[[], bool]) -> Iterator[None]:
-        """Say that a part runs for the time of the `with`. `is_connected`: to the bus, now."""
+        """Mark a part as running for the time of the `with`. `is_connected`: to the bus, now."""
         self._parts[part] = _Running(runner, is_connected)
         try:
             yield
@@ -68,7 +68,7 @@ class Health(HealthServicer):
             self._parts[part] = None
 
     def why_not_alive(self) -> str:
-        """What only a new start mends, in words; empty when nothing."""
+        """What only a restart fixes, in words; empty when nothing."""
         now = self._clock.monotonic()
         for part, running in self._parts.items():
             if running is not None and now - running.runner.turned_at > STUCK_S:
@@ -76,7 +76,7 @@ class Health(HealthServicer):
         return ""
 
     def why_not_ready(self) -> str:
-        """Why this process cannot do its work now, in words; empty when it can."""
+        """Why this process cannot work now, in words; empty when it can."""
         stuck = self.why_not_alive()
         if stuck:
             return stuck
@@ -94,7 +94,7 @@ class Health(HealthServicer):
         add_HealthServicer_to_server(self, server)
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse:  # noqa: N802
-        """`liveness`, or `readiness`, which is also the answer to no name."""
+        """`liveness`, or `readiness`, which also answers the empty name."""
         if request.service not in {"", LIVENESS, READINESS}:
             message = f"there is no {request.service[:100]!r} here, but {LIVENESS} and {READINESS}"
             await context.abort(grpc.StatusCode.NOT_FOUND, message)

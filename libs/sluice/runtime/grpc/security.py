@@ -1,7 +1,7 @@
 """
-Who this process is to those it speaks gRPC with, and whom it believes: files, read again when they change.
+This process's gRPC certificate and the authorities it trusts: files, read again when they change.
 
-It says who somebody is, never what he may (`sluice.contracts.rpc_permissions`).
+It proves identity; rights are in `sluice.contracts.rpc_permissions`.
 """
 
 from dataclasses import dataclass, field
@@ -31,13 +31,13 @@ __all__ = [
 
 @dataclass(eq=False)
 class TlsIdentity:
-    """The certificate of this process, its key, and the authorities that it believes. Safe to use in any thread."""
+    """The certificate of this process, its key, and the authorities that it trusts. Thread-safe."""
 
     certificate_file: Path
     key_file: Path
     ca_file: Path
     names: tuple[str, ...] = ()
-    """What the certificate must say, all of it."""
+    """The DNS names that the certificate must all have."""
     look_s: float = CHECK_EVERY_S
     _files: WatchedFiles[CertificateMaterial] = field(init=False, repr=False)
     _ending: ExpiryWarning = field(init=False, repr=False)
@@ -49,16 +49,16 @@ class TlsIdentity:
         self._ending = ExpiryWarning("certificate", self.certificate_file)
 
     def current(self) -> CertificateMaterial:
-        """What is good now: another object when the files have changed, the same one until then."""
+        """What is valid now: another object when the files have changed, the same one until then."""
         found = self._files.current()
         self._ending.look(found)
         return found
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """
-        For a server that shows this certificate and wants one of everybody.
+        For a server that shows this certificate and requires one of every client.
 
-        Each handshake uses what the files hold by then; connections that are there stay.
+        Each handshake uses the files' current content; existing connections stay.
         """
         shown: list[CertificateMaterial] = [self.current()]
 
@@ -86,14 +86,14 @@ def _configuration(found: CertificateMaterial) -> grpc.ServerCertificateConfigur
 
 @dataclass(frozen=True, slots=True)
 class TransportSecurity:
-    """How a process speaks gRPC: with its certificate, or in plain text, which is for the loopback alone."""
+    """How a process uses gRPC: with its certificate, or in plain text on the loopback only."""
 
     identity: TlsIdentity | None = None
     plain_text: bool = False
-    """Plain text to and from anywhere: the network is vouched for."""
+    """Allow plain text to and from any address: the network is trusted."""
 
     def current(self) -> CertificateMaterial | None:
-        """What a channel that is made now would use: who holds one open compares."""
+        """What a new channel would use; compare it to decide whether to replace an open one."""
         return self.identity.current() if self.identity is not None else None
 
 
@@ -103,9 +103,9 @@ LOOPBACK = TransportSecurity()
 
 def security_from_settings(settings: CommonSettings, *names: str) -> TransportSecurity:
     """
-    As the settings say; a certificate must say all of `names`. Blocks for reading small files.
+    From the settings; a certificate must have all of `names`. Blocks for reading small files.
 
-    Raises CertificateError, also when only some of the files are named.
+    Raises CertificateError, also when only some of the files are set.
     """
     files = {
         "grpc_certificate_file": settings.grpc_certificate_file,

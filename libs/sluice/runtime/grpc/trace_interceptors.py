@@ -1,7 +1,7 @@
 """
-gRPC calls within traces: our context goes along with a call, and a call that belongs to a trace is a span of it.
+Trace context for gRPC calls: it is sent along with a call, and a call within a trace is a span of it.
 
-On both sides. A call outside of any trace is none: health probes and the pulls of a timer leave nothing behind.
+On both sides. A call outside any trace creates none: health probes and periodic pulls leave nothing behind.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,15 +15,15 @@ from sluice.runtime.tracing.span_attributes import of_call
 
 T = TypeVar("T")
 
-NO_MESSAGE = "its answer is no message of ours"
-"""gRPC itself gives None for bytes that are none, and has said nothing to whoever takes that for an answer."""
+NO_MESSAGE = "its answer is not a message of Sluice"
+"""gRPC returns None for an answer it cannot parse, without an error."""
 
 
 class TraceUnaryClientInterceptor(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # grpc has no types
     """
-    Sends our trace context along, and a deadline where the caller named none.
+    Sends our trace context along, and a deadline where the caller set none.
 
-    An answer that is no message fails the call: the caller would get None, and end.
+    An unparsable answer fails the call: otherwise the caller would get None and crash.
     """
 
     def __init__(self, deadline_s: float, traces: RequestTraces) -> None:
@@ -54,7 +54,7 @@ class TraceStreamClientInterceptor(grpc.aio.UnaryStreamClientInterceptor):  # ty
 
 
 async def _answered(call: T) -> T:
-    """A call that has its answer, and keeps it. Raises what it failed with."""
+    """A finished call that keeps its answer. Raises what it failed with."""
     made = cast("Any", call)
     if await made is None:
         raise grpc.aio.AioRpcError(
@@ -74,7 +74,7 @@ class TraceServerInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
     """Answers a call within its caller's trace."""
 
     def __init__(self, traces: RequestTraces) -> None:
-        """Single calls are spans in `traces`."""
+        """Unary calls are spans in `traces`."""
         self._traces = traces
 
     async def intercept_service(

@@ -1,11 +1,9 @@
 """
-gRPC servers and channels as all services use them: bounded in size and time, kept alive, within the caller's trace.
+gRPC servers and channels for all services: bounded in size and time, kept alive, within the caller's trace.
 
-Loopback unless told otherwise; port 0 means any free one, and the server says which it got. With a certificate
-everything is TLS, both sides show who they are, and a server lets call who may; without one nothing but the loopback is
-spoken to, unless somebody vouches for the network. Unix sockets are always plain: the file says who may open them.
-
-What is served and asked is the services' own; this module knows no method.
+Loopback by default; port 0 means any free one, and the server reports which. With a certificate everything is mutual
+TLS, and a server admits callers by their rights; without one only the loopback is allowed, unless the operator declares
+the network trusted. Unix sockets are always plain: file permissions protect them.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -30,37 +28,37 @@ from sluice.runtime.tracing.request_traces import RequestTraces
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """A snapshot of a node with 16 GPUs is about 200 kB; a fleet of 1,000 nodes as a list of GPUs stays below this."""
 DEADLINE_S = 5.0
-"""Of calls that name none."""
+"""Of calls without a timeout."""
 STOP_GRACE_S = 1.0
-"""How long calls that are being answered may take when a server stops."""
+"""How long running calls may take when a server stops."""
 CONNECTION_S = 3600.0
-"""How long a TLS connection lives. Then it is made anew without a call being lost, and certificates are shown again."""
+"""How long a TLS connection lives. It is then replaced without losing a call, and certificates are checked again."""
 CONNECTION_GRACE_S = 600.0
-"""How long a stream may go on over a connection that has lived so long."""
+"""How long a stream may continue on an expired connection."""
 _KEEPALIVE_MS = 20_000
 _KEEPALIVE_TIMEOUT_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """What callers may cost a server, all together and each of them. What is beyond is refused, and nothing else."""
+    """What callers may cost a server, together and each. Calls beyond it are refused."""
 
     message_bytes_max: int = MESSAGE_BYTES_MAX
-    """Of a question, and of an answer. A larger question is refused before it is read whole."""
+    """Of a request, and of an answer. A larger request is refused before it is read whole."""
     calls_max: int = 1024
-    """Answered at once, of all callers: the inventory pulls all nodes of one process, each by a call."""
+    """Concurrent calls of all callers: the inventory pulls all nodes of one process, each by a call."""
     streams_max: int = 1024
     """
-    Calls at once over one connection. A client waits with further ones; of those that it has sent already some are
-    refused as UNAVAILABLE. No fewer than `calls_max`, for all channels of a process to one address are one connection.
+    Concurrent calls over one connection. A client queues further ones; some of those it has already sent are refused as
+    UNAVAILABLE. Not below `calls_max`, because all channels of a process to one address share one connection.
     """
     handshake_s: float = 10.0
-    """Until a new connection has said what it wants, TLS included. gRPC's own default is two minutes."""
+    """Until a new connection sends its first request, TLS included. gRPC's own default is two minutes."""
 
 
 LIMITS = CallLimits()
 HEALTH_LIMITS = CallLimits(message_bytes_max=4096, calls_max=32, streams_max=8, handshake_s=5.0)
-"""Of probes, which anybody may send who reaches the port. A question is some bytes; a kubelet asks one at a time."""
+"""Of probes, open to anyone who reaches the port. A request is some bytes; a kubelet sends one at a time."""
 
 _SIZES = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -86,11 +84,11 @@ _UNIX = "unix:"
 
 
 class AddressError(ServiceError):
-    """A server cannot listen where it was told to."""
+    """A server cannot listen at its address."""
 
 
 class PlainTextError(AddressError):
-    """Somebody would be spoken to in plain text over a network."""
+    """A connection would use plain text over a network."""
 
 
 @asynccontextmanager
@@ -145,10 +143,10 @@ async def serve(
 @asynccontextmanager
 async def serve_health(address: str, health: Health) -> AsyncIterator[None]:
     """
-    Answer probes at `address`, in plain text wherever that is: kubelets' know no TLS, and learn only yes or no.
+    Answer probes at `address`, always in plain text: kubelets' probes have no TLS, and learn only yes or no.
 
-    (https://kubernetes.io/docs/tasks/configure-pod-container/configure-liveness-readiness-startup-probes/) Does
-    nothing where `address` is empty. Raises AddressError.
+    (https://kubernetes.io/docs/tasks/configure-pod-container/configure-liveness-readiness-startup-probes/) Does nothing
+    where `address` is empty. Raises AddressError.
     """
     if not address:
         yield
@@ -180,9 +178,8 @@ async def channel(
     """
     A channel to `address` for the time of the `async with`. It connects at the first call.
 
-    Single calls without a `timeout` get `deadline_s`; streams have none, they end when either side ends them. Over TLS
-    only a server is spoken to whose certificate says `server_name` (the host of `address` when empty). Raises
-    PlainTextError.
+    Unary calls without a `timeout` get `deadline_s`; streams have none, they end when either side ends them. Over TLS
+    the server's certificate must have `server_name` (the host of `address` when empty). Raises PlainTextError.
     """
     interceptors = (TraceUnaryClientInterceptor(deadline_s, traces or RequestTraces()), TraceStreamClientInterceptor())
     if _speaks_tls(address, security) and security.identity is not None:
@@ -202,13 +199,13 @@ async def channel(
 
 
 def _speaks_tls(address: str, security: TransportSecurity) -> bool:
-    """Whether a server or a client at `address` speaks TLS. Raises PlainTextError where neither way is allowed."""
+    """Whether a server or a client at `address` uses TLS. Raises PlainTextError where neither way is allowed."""
     if address.startswith(_UNIX):
         return False
     if security.identity is None and not security.plain_text and not is_loopback(address.rpartition(":")[0]):
         raise PlainTextError(
             f"gRPC at {address} would be plain text beyond this machine: set grpc_certificate_file, grpc_key_file and "
-            "grpc_ca_file, or grpc_plain_text = true where the network is nobody else's"
+            "grpc_ca_file, or grpc_plain_text = true on a network that only trusted processes reach"
         )
     return security.identity is not None
 
@@ -216,32 +213,30 @@ def _speaks_tls(address: str, security: TransportSecurity) -> bool:
 # -- failures in words --------------------------------------------------------------------------------------------
 
 _FAILURES = (
-    ("Hostname Verification Check failed", "its certificate does not say {name}"),
-    ("certificate has expired", "its certificate has ended"),
+    ("Hostname Verification Check failed", "its certificate is not for {name}"),
+    ("certificate has expired", "its certificate has expired"),
     ("certificate is not yet valid", "its certificate is not valid yet; is a clock wrong?"),
     ("unsupported certificate purpose", "its certificate is not one of a server"),
-    ("WRONG_VERSION_NUMBER", "it speaks plain text, and we were told to speak TLS"),
+    ("WRONG_VERSION_NUMBER", "it speaks plain text, and TLS is configured"),
     ("certificate signature failure", "its certificate is of an authority that grpc_ca_file does not hold"),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is of an authority that grpc_ca_file does not hold"),
 )
-"""Words of grpcio 1.85 (tests/unit/sluice/runtime/grpc/test_security.py makes each of them), and ours."""
+"""Error texts of grpcio 1.85 (tests/unit/sluice/runtime/grpc/test_security.py provokes each of them), and ours."""
 _CLOSED = ("Socket closed", "Connection reset by peer", "Broken pipe")
-"""What a client sees of a server that refuses its certificate: TLS 1.3 tells it after the client's part is done."""
+"""What a client sees when a server refuses its certificate: TLS 1.3 reports it after the client's part is done."""
 
 
 def why_untrusted(error: grpc.aio.AioRpcError, *, security: TransportSecurity, server_name: str = "") -> str:
-    """What is wrong between us and a server, in words, where a call failed for that; empty for every other failure."""
+    """The TLS problem behind a failed call, in words; empty for every other failure."""
     details = error.details() or ""
     if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-        return f"the server does not let us: {details}"
+        return f"the server denies access: {details}"
     if error.code() is not grpc.StatusCode.UNAVAILABLE:
         return ""
     for words, ours in _FAILURES:
         if words in details:
             return f"the server is not trusted: {ours.format(name=server_name or 'its own address')}"
     if any(words in details for words in _CLOSED):
-        asked = (
-            "speak plain text; does it want TLS" if security.identity is None else "show a certificate; is it accepted"
-        )
-        return f"the server closed the connection at once, and we {asked}?"
+        asked = "does it require TLS" if security.identity is None else "does it accept our certificate"
+        return f"the server closed the connection at once: {asked}?"
     return ""

@@ -1,12 +1,12 @@
 """
-A broker that is there and says nothing; and one that answers no write: said once, with what it may be, and shown for as
-long as it lasts.
+Detects a connected broker that stays silent, or acknowledges no write; logs it once with a hint, and exports its
+duration.
 
-It is what a cluster of brokers looks like that has lost most of its servers: clients stay connected, and nothing is
-written. Nothing is decided from it; what a write without an answer means, its writer settles.
+A cluster of brokers that lost its quorum looks like this: clients stay connected, and no write succeeds. It only
+reports; the writer settles its unanswered writes.
 
-Only time in which this process could have heard something is somebody else's silence: one that was stopped, or got no
-time, finds its own deadlines passed before it has read what came meanwhile.
+Only time in which this process ran counts as silence: a process that was paused or starved finds its own deadlines
+passed before it has read what arrived meanwhile.
 """
 
 import asyncio
@@ -16,29 +16,29 @@ from collections.abc import Callable
 from structlog.typing import FilteringBoundLogger
 
 REPORT_AFTER_S = 5.0
-"""Electing another leader takes up to 8 s in a cluster and none on one server; after this it may be more than that."""
+"""Leader election takes up to 8 s in a cluster and none on one server; longer silence is reported."""
 
 CHECK_EVERY_S = 1.0
-"""Whether this process runs is looked at so often while it waits: a heartbeat of the broker comes as often."""
+"""How often to check that this process runs; the broker's heartbeat has the same interval."""
 LATE_MAX_S = 1.0
-"""Who looks so much later than he meant to did not run. What a busy event loop is late by is a tenth of that."""
+"""A check this late means that the process was paused. A busy event loop is late by a tenth of that."""
 
 
 class AwakeDeadline:
-    """A bound for somebody else, of which only that time counts in which this process ran."""
+    """A deadline for the other side that counts only time in which this process ran."""
 
     def __init__(self, bound_s: float, now: float) -> None:
-        """The other side has all of it."""
+        """Start with the whole time left."""
         self._bound_s = bound_s
         self._begin(now)
 
     @property
     def due(self) -> float:
-        """When to look next."""
+        """When to check next."""
         return min(self._looked_at + CHECK_EVERY_S, self._over_at)
 
     def is_over(self, now: float) -> bool:
-        """Look: whether the bound has passed. Whoever looks far too late did not run, and it begins anew."""
+        """Whether the deadline has passed. It restarts after a check that is far too late: the process was paused."""
         late_s = now - self.due
         if late_s > LATE_MAX_S:
             self._begin(now)
@@ -54,10 +54,10 @@ class AwakeDeadline:
 
 
 class BrokerLiveness:
-    """Since when writes have had no answer although there is a connection. It belongs to one event loop."""
+    """For how long writes have had no answer in spite of a connection. For one event loop."""
 
     def __init__(self, log: FilteringBoundLogger, clock: Callable[[], float] = time.monotonic) -> None:
-        """All is well."""
+        """Start without a problem."""
         self._log = log
         self._clock = clock
         self._deadline: AwakeDeadline | None = None
@@ -67,11 +67,11 @@ class BrokerLiveness:
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts already; 0 while writes are answered."""
+        """How long it has lasted; 0 while writes are answered."""
         return self._clock() - self._deadline.began_at if self._deadline is not None else 0.0
 
     def unanswered(self, *, connected: bool, clustered: bool) -> None:
-        """A write had no answer. While not connected that is no wonder, and said elsewhere."""
+        """A write had no answer. Ignored while disconnected, which is reported elsewhere."""
         if not connected:
             self._end()
             return
@@ -81,20 +81,20 @@ class BrokerLiveness:
         if not self._told and self._is_over:
             self._told = True
             self._log.error(
-                "connected, but the broker answers no write: nothing can be granted or given back until it does",
+                "connected, but the broker answers no write: nothing can be granted or released until it does",
                 for_s=round(self.lasts_s, 1),
                 remedy=broker_hint(clustered=clustered),
             )
 
     def answered(self) -> None:
-        """A write was answered, whatever the answer."""
+        """A write was answered, with any result."""
         if self._told:
             self._log.warning("the broker answers writes again", after_s=round(self.lasts_s, 1))
         self._end()
         self._told = False
 
     def look(self) -> None:
-        """Look whether this process ran, now and then until the bound has passed."""
+        """Check at intervals that this process runs, until the deadline has passed."""
         if self._deadline is None or self._is_over:
             return
         now = self._clock()

@@ -1,8 +1,8 @@
 """
-What the parts of the NATS bus use of the NATS client, which leaves no socket behind here when a handshake fails.
+The NATS client as the NATS bus uses it, with fixes for leaks and endless waits of nats-py 2.16.
 
-It is imported without its WebSocket transport, which is loaded with the client wherever aiohttp is installed, and takes
-as long as all the rest of it; we connect by TCP and TLS alone.
+It is imported without its WebSocket transport, which would be loaded wherever aiohttp is installed and takes as long as
+all the rest; we connect by TCP and TLS alone.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ parser.HMSG_RE = re.compile(
     rb"\AHMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)[ \t]+(\d+)\r\n"
 )
 """
-nats-py 2.16 ends a word at a vertical tab or a form feed, too. To the server both are letters of a subject: whoever
-may write `a.*` would end the connection of everybody who reads there, again and again.
+nats-py 2.16 also splits at vertical tabs and form feeds. To the server both are valid in a subject: a user who may
+write `a.*` could repeatedly disconnect every reader there.
 """
 
 _DELIVERED = b"$JS.ACK."
-"""How the reply subject of every stored message begins that a consumer delivers."""
+"""Prefix of the reply subject of every stored message that a consumer delivers."""
 _SEQUENCE = "Nats-Sequence"
-"""What the server adds, at the end, to a stored message that is asked for by itself."""
+"""The header that the server appends to a stored message that is fetched by itself."""
 _STATUS = "Status"
 
 __all__ = [
@@ -69,38 +69,34 @@ __all__ = [
 
 class Client(_Client):
     """
-    The client, closing what it gives up.
+    nats-py's client without some faults of version 2.16.
 
-    nats-py 2.16 makes a new transport for its next try and forgets the last one, whose socket stays open until somebody
-    looks for such. Its own `close` waits for ever after a failed TLS handshake.
-
-    When it has lost a server it would wait, before it tries another one, until that server has taken all that was
-    sent; a frozen one never does. What it had not sent by then it would send to the next one.
-
-    What answers there in another way than it foresees would end its task, and with it the search for the server.
-
-    So would a stored message whose subject is no text, or whose headers are none: the server lets anybody who may write
-    below a subject store such, and it would meet each reading anew.
-
-    A stored message that has a header `Status` it takes for the server's own word, and ends a reading at it, or leaves
-    it out: it is shown without that header.
+    - A retry forgets the previous transport, whose socket stays open. Its own `close` never ends after a failed TLS
+      handshake.
+    - After losing a server it first waits until that server has taken everything sent; a frozen one never does. Unsent
+      data would go to the next server.
+    - An unexpected answer ends its task, and with it the search for a server.
+    - So does a stored message whose subject or headers are not text, at every reading: any user who may write below a
+      subject can store one.
+    - It takes a stored message with a header `Status` for the server's own and ends a reading, or drops it: the message
+      is delivered without that header.
     """
 
     def tasks(self) -> "list[asyncio.Task[None]]":
-        """What it has begun and not ended; `close` cancels these once, or not at all where it fails itself."""
+        """Its running tasks; `close` cancels these once, or not if it fails itself."""
         own = (self._reading_task, self._ping_interval_task, self._flusher_task, self._reconnection_task)
-        hearing = [each._wait_for_msgs_task for each in self._subs.values()]  # noqa: SLF001 - nobody else tells
+        hearing = [each._wait_for_msgs_task for each in self._subs.values()]  # noqa: SLF001 - no public API
         return [task for task in (*own, *hearing) if task is not None and not task.done()]
 
     async def close(self) -> None:
-        """Nothing is to be closed before `connect` has got as far as its queue: it would raise, and hide why."""
+        """Does nothing before `connect` has created its queue: closing would raise, and hide the cause."""
         if self._flush_queue is not None:
             await super().close()
 
     def _build_message(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
     ) -> Msg:
-        """A message. What is no text in its subject is shown as such, and fits no name of ours."""
+        """A message. A subject that is not text is decoded loosely, and matches no name of ours."""
         if headers and _STATUS in headers and (reply.startswith(_DELIVERED) or _SEQUENCE in headers):
             del headers[_STATUS]
         return self.msg_class(
@@ -115,7 +111,7 @@ class Client(_Client):
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         try:
             return await super()._process_headers(headers)
-        except (ValueError, LookupError):  # never the server's own: the message is read as one without
+        except (ValueError, LookupError):  # never the server's own: the message is read without it
             return None
 
     async def _attempt_reconnect(self) -> None:

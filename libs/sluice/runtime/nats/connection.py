@@ -1,8 +1,8 @@
 """
-One connection to NATS that either works, waits for the server to come back, or fails for good with a BusError.
+One connection to NATS that works, waits for the server to come back, or fails for good with a BusError.
 
-It must not buffer: what cannot be sent now is reported now, so that nobody is told "unknown" about a word that the
-client would still send minutes later. Settings and limits were tried on nats-server 2.15 with nats-py 2.16.
+It never buffers: a message that cannot be sent now is reported now. Otherwise a write could be reported as unknown and
+still be sent minutes later. Settings and limits were tried on nats-server 2.15 with nats-py 2.16.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ from sluice.runtime.tls.certificate_files import CHECK_EVERY_S
 
 SERVER_FLOOR = (2, 15, 0)
 """
-The oldest server: CONSUMER.RESET and asynchronous persistence were tried on it, and it holds the fixes of every NATS
-security advisory known when this was written (the latest two of them in 2.14).
+The oldest supported server: CONSUMER.RESET and asynchronous persistence were tried on it, and it holds the fixes of
+every NATS security advisory known when this was written (the latest two of them in 2.14).
 """
 REQUEST_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 2.0
-"""For JetStream's API, which answers at once or has no leader. What it makes waits for a disk, as a write does."""
+"""For JetStream's API, which answers at once or has no leader. Creating something waits for a disk, as a write does."""
 PING_S = 1
 PINGS_MAX = 2
 """A frozen server is noticed after about 3 s; the client's default would take minutes."""
@@ -69,11 +69,11 @@ class Connection:
         self._up = asyncio.Event()
         self._failed = asyncio.Event()
         self._connecting = True
-        """For the first time."""
+        """Whether it was ever connected."""
         self._refused = asyncio.Event()
         """A first handshake failed."""
         self._told: set[str] = set()
-        """Trouble that was logged since the bus was reached last: sentences, or kinds of errors."""
+        """Problems logged since the bus was last reached: sentences, or kinds of errors."""
         self._trouble = ""
         self._source: CredentialSource = Credentials()
         self._shown = Credentials()
@@ -107,7 +107,7 @@ class Connection:
     async def _connect(self, servers: list[str], source: CredentialSource) -> None:
         self._source, self._shown = source, source.current()
         if not isinstance(source, Credentials):
-            self._looking = asyncio.ensure_future(self._look())
+            self._looking = asyncio.ensure_future(self._watch_credentials())
         while not await self._has_connected(servers, source):
             await asyncio.sleep(RECONNECT_WAIT_S)
             self._client = Client()
@@ -120,8 +120,8 @@ class Connection:
         """
         Try for as long as the client does. False when a first handshake failed.
 
-        The client then waits for ever for the end of a transport that TLS has taken over (nats-py 2.16), also when the
-        broker's certificate is good again; later ones, of connections that are made anew, it gets over.
+        The client then waits without end for a transport that TLS has taken over (nats-py 2.16), even when the broker's
+        certificate is good again; it survives failed handshakes of reconnects.
         """
         self._refused.clear()
         connecting = asyncio.ensure_future(
@@ -172,16 +172,16 @@ class Connection:
         """
         One request and its answer.
 
-        Raises TimeoutError when nobody answered or nothing could be sent, at once when the connection is lost;
-        BusError when the server denies it, or takes no message so large.
+        Raises TimeoutError when no answer came or nothing could be sent, at once when the connection is lost; BusError
+        when the server denies it, or does not take a message this large.
         """
         self.check()
         if not self._client.is_connected:
-            # The client would say so, too, and keep the question for ever (nats-py 2.16).
+            # The client would raise, too, but keep the request without end (nats-py 2.16).
             raise TimeoutError(f"no answer to {subject}: not connected")
         try:
             async with self._deadline(timeout_s):
-                # No timeout of the client's: it swallows a cancellation that comes together with the answer.
+                # Not the client's timeout: it swallows a cancellation that comes together with the answer.
                 return await self._client.request(subject, data, timeout=None, headers=headers)  # type: ignore[arg-type]
         except (*NO_ANSWER, TimeoutError, ConnectionClosedError) as error:
             self.check()
@@ -195,7 +195,7 @@ class Connection:
         """
         One request to JetStream's API, `$JS.API.<verb>`.
 
-        Raises ApiError (the server said no), TimeoutError and BusError as `request` does.
+        Raises ApiError (the server refused), TimeoutError and BusError as `request` does.
         """
         data = json.dumps(body).encode() if body is not None else b""
         answer = await self.request(f"$JS.API.{verb}", data, timeout_s=timeout_s)
@@ -217,14 +217,14 @@ class Connection:
             raise self._too_large(subject, data) from error
 
     def _too_large(self, subject: str, data: bytes) -> BusError:
-        """Ours have a limit of their own, so it is the broker's that is too low."""
+        """Our messages have their own limit, so the broker's limit is too low."""
         return BusError(
             f"the broker takes no message of {len(data)} bytes ({subject}): its max_payload is "
             f"{self._client.max_payload} bytes, and must be 1MB (deploy/nats/nats-server.conf)"
         )
 
     async def subscribe(self, subject: str, heard: Callable[[Msg], None], *, messages_max: int) -> Subscription:
-        """Call `heard` for each message. Over `messages_max` unheard ones are dropped (and seen as a gap)."""
+        """Call `heard` for each message. Above `messages_max` pending, messages are dropped (and seen as a gap)."""
         self.check()
 
         async def hear(message: Msg) -> None:
@@ -239,14 +239,14 @@ class Connection:
             raise TimeoutError(f"cannot subscribe to {subject}") from error
 
     def new_inbox(self) -> str:
-        """A subject of our own to be answered at."""
+        """A new reply subject in our own inbox."""
         return self._client.new_inbox()
 
     # -- knowing --------------------------------------------------------------------------------------------------
 
     @property
     def clustered(self) -> bool:
-        """Whether the server is one of a cluster."""
+        """Whether the server is part of a cluster."""
         return bool(self._client._server_info.get("cluster"))  # noqa: SLF001 - INFO has no public accessor
 
     @property
@@ -261,7 +261,7 @@ class Connection:
                 await self._up.wait()
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """Have `call` called after each reconnect and when the connection fails, until `off_change`."""
+        """Call `call` after each reconnect and when the connection fails, until `off_change`."""
         self._changed[call] = None
 
     def off_change(self, call: Callable[[], None]) -> None:
@@ -269,7 +269,7 @@ class Connection:
         self._changed.pop(call, None)
 
     async def close(self) -> None:
-        """Send what was written and disconnect, within CLOSE_TIMEOUT_S; what is left of the client then ends."""
+        """Flush and disconnect, within CLOSE_TIMEOUT_S; then end whatever is left of the client."""
         self._closing = True
         if self._looking is not None:
             await _end(self._looking)
@@ -285,20 +285,20 @@ class Connection:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S / 2):
                     await self._client.close()
         finally:
-            # A server that dies just now has it leave tasks behind, and a process ends when each of them has.
+            # A server that dies just now makes it leave tasks behind, and the process waits for all of them to end.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await _end(*self._client.tasks())
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _watch_credentials(self) -> None:
         """
-        Have what the files hold by now shown at the next connection, until cancelled.
+        Use changed credential files at the next connection, until cancelled.
 
-        A connection goes on when our own certificate or password is another one: the broker has let us in, and may
-        not know the new one yet. When others are believed to vouch for the broker it is made anew at once, for the
-        broker at its other end may be one that nobody vouches for any more.
+        With a new certificate or password of ours the connection goes on: the broker has admitted us, and may not know
+        the new one yet. With new authorities it reconnects at once, because the current broker may not be trusted any
+        more.
         """
         while not self._failed.is_set():
             await asyncio.sleep(CHECK_EVERY_S)
@@ -308,12 +308,12 @@ class Connection:
             self._shown = found
             self._client.options["tls"] = found.tls
             if found.trusts != shown.trusts and self._up.is_set():
-                self._log.info("connecting anew: others vouch for the broker now")
+                self._log.info("reconnecting: the broker's authorities have changed")
                 await self._client.force_reconnect()
 
     @contextlib.asynccontextmanager
     async def _deadline(self, timeout_s: float) -> AsyncIterator[None]:
-        """A timeout that is over at once when the connection is lost."""
+        """A timeout that also ends at once when the connection is lost."""
         async with asyncio.timeout(timeout_s) as deadline:
             self._deadlines[deadline] = None
             try:
@@ -358,24 +358,24 @@ class Connection:
         elif isinstance(error, AuthorizationError) or _NOT_AUTHORIZED.search(str(error)):
             self._fail(f"{self.name}: the server does not accept these credentials")
         else:
-            self._tell_trouble(error)
+            self._log_problem(error)
             if self._connecting and is_identity_error(error):
                 self._refused.set()
-                # The client must get no further: a connection that it is making while it is cancelled would be lost.
+                # The client must get no further: a connection made while it is cancelled would leak.
                 await asyncio.get_running_loop().create_future()
 
-    def _tell_trouble(self, error: Exception) -> None:
-        """Once for each kind of it, until the bus was reached again."""
+    def _log_problem(self, error: Exception) -> None:
+        """Log each kind of problem once, until the bus is reached again."""
         about_identity = is_identity_error(error)
         why = explain_connect_error(error)
         if about_identity or not self._trouble:
-            self._trouble = why  # not covered up by the resets that follow a refused handshake
+            self._trouble = why  # not replaced by the resets that follow a refused handshake
         kind = why if about_identity else type(error).__name__
         if self._up.is_set() or kind in self._told:
             self._log.debug("connection trouble", error=repr(error))
         else:
             self._told.add(kind)
-            self._log.warning("the bus cannot be reached; it is tried again and again", why=why)
+            self._log.warning("the bus cannot be reached; retrying", why=why)
 
     async def _on_disconnected(self) -> None:
         self._up.clear()
@@ -399,8 +399,8 @@ class Connection:
 
 async def _end(*tasks: asyncio.Future[Any]) -> None:
     """
-    Cancel them, and wait. Again and again, for the client swallows a cancellation that comes while it flushes, or just
-    when its try to connect is refused (Python 3.11, `asyncio.wait_for`).
+    Cancel them, and wait; repeatedly, because the client swallows a cancellation that comes while it flushes, or when
+    its connection attempt has just been refused (Python 3.11, `asyncio.wait_for`).
     """
     left: set[asyncio.Future[Any]] = set(tasks)
     while left:

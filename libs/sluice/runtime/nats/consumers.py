@@ -1,9 +1,9 @@
 """
-The two consumers that we read by: an ephemeral one of a service, and the durable of a node's agent.
+The two consumers that we read by: a service's ephemeral one, and the durable of a node's agent.
 
-Both deliver last values and then the tail. An agent's durable is made by others
-(`sluice.contracts.bus.nats_permissions` says why); it is only reset to its first entry, for a durable does not repeat
-by itself what was acknowledged.
+Both deliver last values and then the tail. The allocator creates an agent's durable
+(`sluice.contracts.bus.nats_permissions` says why); the agent only resets it to its first entry, because a durable does
+not repeat acknowledged entries.
 """
 
 import secrets
@@ -18,24 +18,24 @@ from sluice.runtime.nats.stream_management import incarnation, incarnation_of_du
 from sluice.runtime.nats.wire_format import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, ApiError
 
 BATCH = 5_000
-"""Messages asked for at once: 100,000 last values then take 0.4 s."""
+"""Messages requested at once: 100,000 last values then take 0.4 s."""
 INACTIVE_S = 30
-"""The server forgets an ephemeral consumer that nobody pulls from for this long."""
+"""The server deletes an ephemeral consumer without pulls for this long."""
 PULL_EXPIRES_S = 30.0
-"""Of a consumer that nobody else ever pulls from."""
+"""For a consumer with a single reader."""
 SHARED_PULL_EXPIRES_S = 3.0
 """
-Of a durable, which the agent's next life pulls from, too.
+For a durable, which the agent's next run pulls from, too.
 
-Its pulls pass from account to account (`broker_users`), and then a cluster does not notice that who pulled is gone: it
-sends entries there until the pull is over (tried on nats-server 2.15.1; a single server notices). So the reading of a
-next life may miss some, and begins anew when they are over; one that ends in time pulls nothing more before. The server
-wants more than two heartbeats.
+Its pulls cross accounts (`nats_server.users`), and then a cluster does not notice that the puller is gone: it sends
+entries there until the pull expires (tried on nats-server 2.15.1; a single server notices). So the next run's reading
+may miss some, and restarts after they expired; an agent that stops in order leaves no pull behind. The server requires
+more than two heartbeats.
 """
 
 
 class StreamConsumer:
-    """Everything under some filters of one stream, by a consumer that vanishes when it is not used."""
+    """Everything under some filters of one stream, by a consumer that expires when unused."""
 
     batch = BATCH
     acknowledges = False
@@ -54,7 +54,7 @@ class StreamConsumer:
         return await incarnation(self._connection, self.stream)
 
     async def open(self) -> Opened:
-        """Make a consumer. HISTORY is delivered whole, the others by last values."""
+        """Create a consumer. HISTORY is delivered whole, the others by last values."""
         name = f"{self._connection.name.replace('.', '_')}_{secrets.token_hex(6)}"
         config: dict[str, Any] = {
             "name": name,
@@ -69,12 +69,12 @@ class StreamConsumer:
             config["filter_subject"] = self._filters[0]
             verb = f"{verb}.{self._filters[0]}"
         elif self._filters or self.stream is not Stream.HISTORY:
-            # The server wants a filter for `last_per_subject`.
+            # The server requires a filter for `last_per_subject`.
             config["filter_subjects"] = list(self._filters) or [">"]
         made = await self._connection.ask(
             verb, {"stream_name": self.stream.value, "action": "create", "config": config}
         )
-        # Asked again behind the consumer, so that a stream made anew in between is not taken for the old one.
+        # Checked again after the consumer exists, so that a stream recreated meanwhile is noticed.
         return Opened(name, made["num_pending"], await incarnation(self._connection, self.stream))
 
 
@@ -94,7 +94,7 @@ class LedgerConsumer:
         self._name = consumer_of(node)
 
     async def find(self) -> Incarnation | None:
-        """The incarnation that the durable was made in, or None while there is no durable."""
+        """The incarnation that the durable was created in, or None while there is no durable."""
         try:
             info = await self._connection.ask(f"CONSUMER.INFO.{self.stream}.{self._name}")
         except ApiError as error:
@@ -104,6 +104,6 @@ class LedgerConsumer:
         return incarnation_of_durable(info)
 
     async def open(self) -> Opened:
-        """Reset the durable to the first entry. Its own count of deliveries begins at 1 again."""
+        """Reset the durable to the first entry. Its own count of deliveries restarts at 1."""
         info = await self._connection.ask(f"CONSUMER.RESET.{self.stream}.{self._name}", {"seq": 1})
         return Opened(self._name, info["num_pending"], incarnation_of_durable(info))

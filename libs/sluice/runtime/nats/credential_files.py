@@ -1,8 +1,8 @@
 """
-Who a service is on the bus, from its settings: its user, by a password or a certificate in files, and whom it trusts.
+A service's NATS credentials from its settings: its user, by a password or a certificate in files, and whom it trusts.
 
-The one place that reads them; nothing of them is ever part of a URL, a setting or a log line. Files are read again when
-they change. What they hold then is used at the next connection; files that are no good change nothing but the log.
+The one place that reads them; no secret is ever part of a URL, a setting or a log line. Files are read again when they
+change, and used at the next connection; invalid files are only logged.
 """
 
 import ssl
@@ -73,7 +73,7 @@ def credentials_from_settings(
     settings: CommonSettings, user: str = "", *, look_s: float = CHECK_EVERY_S
 ) -> CredentialFiles | None:
     """
-    How `user` (else `nats_user`) says who he is; None where neither a password nor an authority is configured.
+    The credentials of `user` (else `nats_user`); None where neither a password nor an authority is configured.
 
     Blocks for reading small files. Raises CredentialError, also when only some of the files are named.
     """
@@ -84,7 +84,7 @@ def credentials_from_settings(
 
 
 def describe_error(error: Exception) -> str:
-    """Of an error of TLS or of a file: what it is, without what it was found in."""
+    """Describe an error of TLS or of a file, without its context."""
     if isinstance(error, ssl.SSLError):
         return error.reason or type(error).__name__
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
@@ -98,7 +98,8 @@ def _certificate_files(settings: CommonSettings) -> CertificateFiles | None:
         named = {"nats_certificate_file": certificate, "nats_key_file": key, "nats_ca_file": ca}
         missing = ", ".join(name for name, path in named.items() if path is None)
         raise CredentialError(f"{missing} must be set too: a certificate on the bus needs its key and an authority")
-    # The broker is vouched for by another authority than its users: one that vouched for both would let a user be one.
+    # The authority that signs the broker is not the one that signs users: with one for both, a user could pose as
+    # broker.
     return CertificateFiles(certificate, key, ca, settings="nats", vouches=False)
 
 

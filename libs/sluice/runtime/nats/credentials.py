@@ -1,9 +1,9 @@
 """
-Who we are on the bus and whom we believe to be the broker, as the NATS client is told; and why it failed, in words.
+Our NATS credentials and trusted authorities as the client takes them; and connection errors in words.
 
-Where TLS is wanted nothing is said to a server that speaks plain text: the client would send the password to whoever
-answers (nats-py 2.16 follows the server's INFO, which anybody on the way can change). Nor does a password leave this
-machine in plain text. Files are not read here (`sluice.runtime.nats.credential_files`).
+Where TLS is configured, nothing is sent to a plain-text server: the client would send the password to any server
+(nats-py 2.16 follows the server's INFO, which an attacker on the path can change). A password never leaves this machine
+in plain text. Files are read in `sluice.runtime.nats.credential_files`.
 """
 
 import re
@@ -20,38 +20,38 @@ from sluice.runtime.nats.client import Client, Error
 from sluice.runtime.settings import holds_credentials
 
 _SCHEMES = ("nats", "tls")
-"""WebSockets are not spoken (`sluice.runtime.nats.client`)."""
+"""WebSockets are not supported (`sluice.runtime.nats.client`)."""
 _NO_ADDRESS = re.compile(r"[\s\x00-\x20\x7f-\x9f]")
 _USER = re.compile(r"[^A-Za-z0-9._-]")
 _HAS_ENDED, _NOT_YET, _WRONG_PURPOSE, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 26, 62, 64
 """Verification errors (OpenSSL, x509_vfy.h): CERT_HAS_EXPIRED ... HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH."""
 _OUR_CERTIFICATE = "the broker does not accept our certificate (nats_certificate_file): "
 _ALERTS = {
-    "CERTIFICATE_REQUIRED": "the broker wants a certificate of us: set nats_certificate_file and nats_key_file",
+    "CERTIFICATE_REQUIRED": "the broker requires a client certificate: set nats_certificate_file and nats_key_file",
     "UNKNOWN_CA": f"{_OUR_CERTIFICATE}it does not know its authority",
     "CERTIFICATE_EXPIRED": f"{_OUR_CERTIFICATE}it has ended",
-    "BAD_CERTIFICATE": f"{_OUR_CERTIFICATE}it is not good",
-    "CERTIFICATE_UNKNOWN": f"{_OUR_CERTIFICATE}it is not good",
+    "BAD_CERTIFICATE": f"{_OUR_CERTIFICATE}it is invalid",
+    "CERTIFICATE_UNKNOWN": f"{_OUR_CERTIFICATE}it is invalid",
     "UNSUPPORTED_CERTIFICATE": f"{_OUR_CERTIFICATE}it is not one of a client",
-    "ACCESS_DENIED": f"{_OUR_CERTIFICATE}it may not come in",
+    "ACCESS_DENIED": f"{_OUR_CERTIFICATE}access is denied",
 }
 """How a broker's TLS refuses us: the last words of OpenSSL's reasons (tried with nats-server 2.15.1)."""
 
 
 class PlainTextBrokerError(Error):
-    """The server speaks plain text, and what we have to say is not for everybody on the way."""
+    """The server uses plain text, which would expose our credentials on the network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who we are on the bus, and how the connection is protected."""
+    """Our identity on the bus, and how the connection is protected."""
 
     user: str = ""
     password: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = None
-    """With it nothing but TLS is spoken. May hold a certificate of ours."""
+    """If set, only TLS is used. May hold a certificate of ours."""
     trusts: bytes = field(default=b"", repr=False)
-    """The authorities behind `tls`, to know when others are believed; empty where that never changes."""
+    """The authorities behind `tls`, to detect a change; empty where they never change."""
 
     def current(self) -> "Credentials":
         """These do not change."""
@@ -59,20 +59,20 @@ class Credentials:
 
 
 class CredentialSource(Protocol):
-    """Somebody whose credentials may be replaced while he is connected."""
+    """Credentials that may be replaced while connected."""
 
     def current(self) -> Credentials:
-        """As they are now: another object when they have changed. Blocks for looking at small files at most."""
+        """The current ones: another object when they have changed. Blocks at most for reading small files."""
 
 
 def parse_server_urls(url: str) -> list[str]:
     """
-    The comma-separated servers. Raises BusError for what is no address of one: the client would try it for ever, or
-    fail with words that do not say which; and for one with a password in it, without repeating it.
+    The comma-separated servers. Raises BusError for an invalid address, which the client would retry without end, or
+    reject without naming it; and for an address with a password, without repeating it.
     """
     if holds_credentials(url):
         raise BusError(
-            "a NATS URL must hold no user and no password, for it is shown; set nats_user and nats_password_file"
+            "a NATS URL must not hold a user or a password, because it is shown; set nats_user and nats_password_file"
         )
     servers = [server.strip() for server in url.split(",")]
     for server in servers:
@@ -87,7 +87,7 @@ def parse_server_urls(url: str) -> list[str]:
 
 
 def _problem_of(server: str) -> str:
-    """What makes it no server's address; empty when it is one. The client takes a host without a scheme, too."""
+    """Why it is not a server's address; empty when it is. The client takes a host without a scheme, too."""
     scheme, separator, _ = server.partition("://")
     if separator and scheme not in _SCHEMES:
         return f"begins with {shorten(scheme)!r}"
@@ -107,7 +107,7 @@ def _problem_of(server: str) -> str:
 
 
 def connect_options(client: Client, source: CredentialSource, name: str) -> dict[str, Any]:
-    """What `client.connect` must be told about us. Credentials are asked for anew at each attempt to connect."""
+    """The options of `client.connect`. Credentials are read again at each attempt to connect."""
     first = source.current()
 
     def user() -> str:
@@ -127,21 +127,21 @@ def connect_options(client: Client, source: CredentialSource, name: str) -> dict
 
 
 def _check_plain_text(client: Client, source: Credentials) -> None:
-    """Called after TLS would have been agreed on, before the first word. Raises PlainTextBrokerError."""
+    """Called when TLS would have been negotiated, before anything is sent. Raises PlainTextBrokerError."""
     if client._server_info.get("tls_required"):  # noqa: SLF001 - INFO has no public accessor; TLS is up by now
         return
     if source.tls is not None:
-        raise PlainTextBrokerError("the broker speaks plain text, and we were told to speak TLS (nats_ca_file)")
+        raise PlainTextBrokerError("the broker speaks plain text, and TLS is configured (nats_ca_file)")
     server = client._current_server  # noqa: SLF001 - `connected_url` is empty while connecting
     if server is None or not is_loopback(server.uri.hostname or ""):
         raise PlainTextBrokerError(
-            "the password would cross the network in plain text: the broker must speak TLS, and nats_ca_file say who "
-            "vouches for it"
+            "the password would cross the network in plain text: the broker must speak TLS, and nats_ca_file "
+            "name the authority that signs its certificate"
         )
 
 
 def explain_connect_error(error: Exception) -> str:
-    """What keeps us from the broker, in a sentence where it is about who somebody is, else in the error's own words."""
+    """Why we cannot connect to the broker: a sentence for problems of identity, else the error's own text."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _why_not_believed(error)
     if isinstance(error, ssl.SSLError):
@@ -151,16 +151,16 @@ def explain_connect_error(error: Exception) -> str:
 
 
 def is_identity_error(error: Exception) -> bool:
-    """Whether waiting will hardly mend it: somebody's certificate, or plain text."""
+    """Whether waiting hardly helps: a bad certificate, or plain text."""
     return isinstance(error, ssl.SSLError | PlainTextBrokerError)
 
 
 def _why_not_believed(error: ssl.SSLCertVerificationError) -> str:
     words = {
-        _HAS_ENDED: "its certificate has ended",
+        _HAS_ENDED: "its certificate has expired",
         _NOT_YET: "its certificate is not valid yet; is a clock wrong?",
         _WRONG_PURPOSE: "its certificate is not one of a server",
-        _OTHER_HOST: "its certificate does not say the name in nats_url",
-        _OTHER_ADDRESS: "its certificate does not say the address in nats_url",
+        _OTHER_HOST: "its certificate is not for the name in nats_url",
+        _OTHER_ADDRESS: "its certificate is not for the address in nats_url",
     }.get(error.verify_code, "its certificate is of an authority that nats_ca_file does not hold")
     return f"the broker is not trusted: {words}"

@@ -1,5 +1,5 @@
 """
-Reads HISTORY: what was, message by message, for people. Nothing may be decided from it (PROTOCOL §1).
+Reads HISTORY, message by message, for people. Nothing may be decided from it (PROTOCOL §1).
 
 An ephemeral pull consumer in memory, without acknowledgements, over the writers' copies (`hist.sluice.>`).
 """
@@ -39,11 +39,11 @@ STREAM = "HISTORY"
 EVERYTHING = (f"{HISTORY_PREFIX}sluice.>",)
 BATCH = 1000
 WAIT_S = 1.0
-"""How long one request for more waits on the server."""
+"""How long one pull waits on the server."""
 SILENT_MAX = 3
-"""After so many that brought nothing, what the server said is pending is taken for run out, if it answers at all."""
+"""After so many empty pulls, pending messages are taken for expired, if the server answers."""
 FORGET_AFTER_S = 30.0
-"""The server drops a consumer that nobody asks for so long."""
+"""The server deletes a consumer without pulls for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class NatsHistory:
         self, *, filters: tuple[str, ...] = EVERYTHING, since_s: float | None = None, follow: bool = False
     ) -> AsyncGenerator[list[HistoryRecord], None]:
         """
-        What was said under `filters` in the last `since_s` seconds (None: all that is kept), in batches.
+        Messages under `filters` of the last `since_s` seconds (None: all that is kept), in batches.
 
         Ends with the present, or never when `follow` is set. Raises BusError when there is no history or the server
         goes away.
@@ -104,17 +104,17 @@ class NatsHistory:
                     messages = await subscription.fetch(BATCH, timeout=WAIT_S)
                 except TimeoutError:
                     messages = []
-                except ServiceUnavailableError as error:  # nobody answers for this reader
+                except ServiceUnavailableError as error:  # no responder for this reader
                     raise BusError(
-                        "the server ended the reading: HISTORY was made anew, or its reader forgotten"
+                        "the server ended the reading: HISTORY was recreated, or its consumer expired"
                     ) from error
                 finally:
                     _end_if_cancelled()
-                if not messages:  # nothing was said for a while; or the reader has just ended, as the next one hears
+                if not messages:  # nothing published for a while; or the reader just ended, as the next pull shows
                     silent += 1
                     if follow or silent < SILENT_MAX:
                         continue
-                    await self._stream.stream_info(STREAM)  # raises where it is the server that is silent
+                    await self._stream.stream_info(STREAM)  # raises when the server is silent
                     return
                 silent = 0
                 pending = messages[-1].metadata.num_pending
@@ -133,7 +133,7 @@ class NatsHistory:
 async def open_history(
     url: str, *, name: str, credentials: CredentialSource | None = None, timeout_s: float = 5.0
 ) -> AsyncIterator[NatsHistory]:
-    """Connect, and disconnect in the end. Raises BusError when no server answers at `url`, or it refuses us."""
+    """Connect, and disconnect at the end. Raises BusError when no server answers at `url`, or it refuses us."""
     connection = Client()
     try:
         await connection.connect(
@@ -141,7 +141,7 @@ async def open_history(
             name=name,
             connect_timeout=timeout_s,  # type: ignore[arg-type]  # any number of seconds
             allow_reconnect=False,
-            max_reconnect_attempts=1,  # counts for the first connection too; 0 would be for ever
+            max_reconnect_attempts=1,  # counts for the first connection too; 0 would never end
             ping_interval=PING_S,
             max_outstanding_pings=PINGS_MAX,
             error_cb=_nothing,
@@ -163,4 +163,4 @@ def _end_if_cancelled() -> None:
 
 
 async def _nothing(_: Exception) -> None:
-    """Errors of the connection come up where the history is read; the client's default logs tracebacks besides."""
+    """Errors of the connection surface where the history is read; the client's default logs tracebacks besides."""

@@ -1,8 +1,8 @@
 """
-Copies what landed to HISTORY, for people. Best effort: a writer that dies in between leaves a gap, and that is all.
+Copies accepted writes to HISTORY, for people. Best effort: a writer that dies first leaves a gap, nothing worse.
 
-The server could do it, but its RePublish keeps the guard headers and HISTORY would refuse all but the first word of
-each subject. Nothing may ever wait for, or be decided from, what is recorded here.
+The server's RePublish keeps the guard headers, and HISTORY would refuse all but the first message of each subject.
+Nothing ever waits for, or is decided from, what is recorded here.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ from sluice.contracts.ids import OperationId
 from sluice.runtime.nats.connection import Connection
 
 ORIGIN = "Sluice-Sequence"
-"""The header that names the sequence at which a recorded word landed."""
+"""The header with the sequence of the recorded message."""
 UNSETTLED_MAX = 1_000
-"""Writes without an answer that are remembered until they are seen to have landed."""
+"""Unanswered writes that are remembered until they are seen to have landed."""
 
 
 class HistoryWriter:
-    """What one connection wrote, on its way to HISTORY."""
+    """Writes of one connection that go to HISTORY."""
 
     def __init__(self, connection: Connection) -> None:
-        """Nothing to record yet."""
+        """Start with nothing to record."""
         self._connection = connection
         self._unsettled: OrderedDict[OperationId, tuple[bytes, dict[str, str]]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -35,13 +35,13 @@ class HistoryWriter:
         await self._record(write.subject, sequence, data, headers)
 
     def unsettled(self, write: Write, data: bytes, headers: dict[str, str]) -> None:
-        """A write got no answer: it is recorded when it is seen."""
+        """A write got no answer: it is recorded once observed."""
         self._unsettled[write.operation] = (data, headers)
         if len(self._unsettled) > UNSETTLED_MAX:
             self._unsettled.popitem(last=False)
 
     def seen(self, entry: Entry) -> None:
-        """An entry was read: perhaps a write of ours that got no answer."""
+        """An entry was observed: perhaps an unanswered write of ours."""
         found = self._unsettled.pop(entry.operation, None) if self._unsettled else None
         if found is not None:
             task = asyncio.get_running_loop().create_task(self._record(entry.subject, entry.sequence, *found))
@@ -49,7 +49,7 @@ class HistoryWriter:
             task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
-        """Record nothing more."""
+        """Stop recording."""
         for task in self._tasks:
             task.cancel()
 

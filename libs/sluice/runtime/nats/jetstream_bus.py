@@ -1,8 +1,8 @@
 """
-The bus over NATS JetStream: `sluice.runtime.bus.Bus` as it runs in production.
+The bus over NATS JetStream: `sluice.runtime.bus.Bus` in production.
 
-It guards, publishes, reads and reports; it never retries a write (that is the outbox's, with the same guard) and never
-takes a guard from the server.
+It guards, publishes, reads and reports. The outbox retries writes (with the same guard), and no guard is ever taken
+from the server.
 """
 
 import asyncio
@@ -54,12 +54,12 @@ from sluice.runtime.prometheus.runtime_metrics import POISON, SILENT
 from sluice.runtime.tracing.request_traces import RequestTraces
 
 REFRESH_S = 300.0
-"""A reading is begun anew after about this long, although nothing seems wrong."""
+"""A reading is restarted after about this long, although nothing seems wrong."""
 PAUSE_FIRST_S = 0.05
 PAUSE_MAX_S = 2.0
-"""Pauses before a write is reported unknown, growing with its attempts: the outbox writes again at once."""
+"""The longest pause before a write is reported unknown, growing with its attempts: the outbox retries at once."""
 UNAVAILABLE = 500
-"""From this code on the server has the fault: JetStream has no leader, or no disk."""
+"""From this code on the server is at fault: JetStream has no leader, or no disk."""
 SET_ASIDE_MAX = 1_000
 """Undecodable messages that are remembered as logged."""
 
@@ -75,7 +75,7 @@ class NatsBus:
         self._readers: dict[Reader, None] = {}
         self._recorder = HistoryWriter(connection)
         self._set_aside: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._log = logs.get("bus", bus=connection.name).bind()  # or it is bound anew for every line
+        self._log = logs.get("bus", bus=connection.name).bind()  # bound once; binding per line is slow
         self._liveness = BrokerLiveness(self._log)
         self._shown = ExitStack()
         self._shown.enter_context(metrics.collecting_from(lambda: (Sample(SILENT, self._liveness.lasts_s),)))
@@ -94,8 +94,8 @@ class NatsBus:
         """
         Connect to any of the comma-separated servers in `url`; waits while none answers, or for `within_s`.
 
-        `traces` is told the trace context of what is read. Raises BusError for wrong credentials, an old server, or
-        when the time is over.
+        `traces` gets the trace context of what is read. Raises BusError for wrong credentials, an old server, or when
+        the time is over.
         """
         connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s)
         return cls(connection, traces, refresh_s)
@@ -104,9 +104,10 @@ class NatsBus:
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
         """
-        Publish once, guarded. What got no answer is unknown, after a pause that grows with the write's attempts.
+        Publish once, guarded. Without an answer the result is unknown, after a pause that grows with the write's
+        attempts.
 
-        Raises BusError when the server denies the subject, or refuses the message for what no waiting mends.
+        Raises BusError when the server denies the subject, or refuses the message permanently.
         """
         try:
             data = envelope_bytes(write, datetime.now(UTC).isoformat(timespec="milliseconds"))
@@ -133,12 +134,12 @@ class NatsBus:
             if error.err_code == OTHER_IN_FLIGHT:
                 self._recorder.unsettled(write, data, headers)
                 return await self._unknown(write)
-            self._log.error("the server cannot take a write", subject=write.subject, why=str(error))
+            self._log.error("the server cannot accept a write", subject=write.subject, why=str(error))
             if error.code < UNAVAILABLE:
                 raise BusError(str(error)) from error
             return await self._unknown(write)
         self._liveness.answered()
-        took = {COMMIT: f"{(time.monotonic() - began) * 1e3:.2f}"}  # for who reads the history
+        took = {COMMIT: f"{(time.monotonic() - began) * 1e3:.2f}"}  # for readers of the history
         await self._recorder.landed(write, sequence, data, headers | took)
         return WriteAccepted(write.operation, sequence)
 
@@ -151,14 +152,14 @@ class NatsBus:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
-        """All last values under `filters`, then the live tail. HISTORY is read from its first word on."""
+        """All last values under `filters`, then the live tail. HISTORY is read from its first message on."""
         return self._read(StreamConsumer(self._connection, stream, filters))
 
     def read_ledger(self, node: NodeName) -> AsyncIterator[list[Reading]]:
         """
-        A node's ledger by its agent's durable, which says the incarnation (agents may not ask about streams).
+        A node's ledger by its agent's durable, which holds the incarnation (agents may not ask about streams).
 
-        It is the empty string when somebody else than `ensure_agent` made the durable.
+        It is the empty string when another program than `ensure_agent` created the durable.
         """
         return self._read(LedgerConsumer(self._connection, node))
 
@@ -173,13 +174,13 @@ class NatsBus:
             del self._readers[reader]
 
     def read_again(self, stream: Stream) -> None:
-        """Start every reader of `stream` in this process anew."""
+        """Restart every reader of `stream` in this process."""
         for reader in self._readers:
             if reader.stream is stream:
                 reader.restart("asked to")
 
     async def last(self, stream: Stream, subject: str) -> Entry | None:
-        """The last value of one subject, or None. Raises TimeoutError when nobody answers."""
+        """The last value of one subject, or None. Raises TimeoutError without an answer."""
         answer = await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}")
         status = status_of(answer)
         if status == "404":
@@ -192,7 +193,7 @@ class NatsBus:
     def _take(self, subject: str, sequence: int, message: Msg) -> Read:
         read = read_stored(subject, sequence, message.data)
         if read.why and (subject, sequence) not in self._set_aside:
-            self._tell_of(subject, sequence, read)
+            self._log_set_aside(subject, sequence, read)
         if self._traces is not None:
             stored_ns = stored_ns_of(message.reply) if self._traces.recording else 0
             self._traces.arrived(subject, sequence, read.request, message.headers, stored_ns)
@@ -200,11 +201,11 @@ class NatsBus:
             self._recorder.seen(read.entry)
         return read
 
-    def _tell_of(self, subject: str, sequence: int, read: Read) -> None:
+    def _log_set_aside(self, subject: str, sequence: int, read: Read) -> None:
         """
-        Say once that a message was set aside, and count it: whoever reads on must not hide it.
+        Log once that a message was set aside, and count it: reading on must not hide it.
 
-        A subject that is none of ours is named nowhere else, and as it is shown it may fit no command.
+        A foreign subject is named nowhere else, and as shown it may not be usable in a command.
         """
         self._set_aside[subject, sequence] = None
         if len(self._set_aside) > SET_ASIDE_MAX:
@@ -213,7 +214,7 @@ class NatsBus:
         stream = Stream.HISTORY if subject.startswith(HISTORY_PREFIX) else stream_of("".join(kind))
         metrics.count(POISON, stream.value, read.fault)
         self._log.error(
-            "set aside: no message of ours",
+            "set aside: not a message of Sluice",
             subject=shorten(subject),
             sequence=sequence,
             why=read.why,
@@ -225,11 +226,11 @@ class NatsBus:
     # -- for people -----------------------------------------------------------------------------------------------
 
     async def written_at(self, stream: Stream, subject: str) -> WrittenAt | None:
-        """When the last value of a subject was written, or None for none. Raises TimeoutError when nobody answers."""
+        """When the last value of a subject was written, or None for none. Raises TimeoutError without an answer."""
         return times_of(await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}"))
 
     async def stream_problems(self) -> list[str]:
-        """What of the streams is not as declared, a sentence each. Raises TimeoutError and BusError."""
+        """Differences between the streams and their declarations, a sentence each. Raises TimeoutError and BusError."""
         return await stream_management.stream_problems(self._connection)
 
     async def unstored_s(self, stream: Stream) -> float | None:
@@ -239,38 +240,38 @@ class NatsBus:
     # -- declaring ------------------------------------------------------------------------------------------------
 
     async def incarnation(self, stream: Stream) -> Incarnation:
-        """Which life of the broker's data this is. Raises TimeoutError when there is no such stream."""
+        """The incarnation of the broker's data. Raises TimeoutError when there is no such stream."""
         return await stream_management.incarnation(self._connection, stream)
 
     async def ensure_streams(self, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
-        """Declare the streams where they are missing. Raises BusError where one exists with other settings."""
+        """Create missing streams. Raises BusError where one exists with other settings."""
         await stream_management.ensure_streams(self._connection, history_bytes=history_bytes)
 
     async def resize_history(self, history_bytes: int) -> None:
-        """Let HISTORY take so many bytes of the broker's disk. Raises BusError, TimeoutError."""
+        """Set the size limit of HISTORY. Raises BusError, TimeoutError."""
         await stream_management.resize_history(self._connection, history_bytes)
 
     async def ensure_agent(self, node: NodeName) -> None:
-        """Declare the durable of a node's agent where it is missing. Raises BusError where it differs."""
+        """Create the durable of a node's agent if missing. Raises BusError where it differs."""
         await stream_management.ensure_agent(self._connection, node)
 
     @property
     def connected(self) -> bool:
-        """Whether there is a server at the other end; pings tell within about two seconds."""
+        """Whether a server is connected; pings notice within about two seconds."""
         return self._connection.up
 
     @property
     def unread_s(self) -> float:
-        """For how long already a stream that is to be read here cannot be; 0 while readings go on."""
+        """For how long a stream to be read here has been unreadable; 0 while readings go on."""
         return max((reader.unread_s for reader in self._readers), default=0.0)
 
     @property
     def clustered(self) -> bool:
-        """Whether the server at the other end is one of a cluster."""
+        """Whether the connected server is part of a cluster."""
         return self._connection.clustered
 
     async def close(self) -> None:
-        """Send what was written and disconnect, within a bounded time."""
+        """Flush and disconnect, within a bounded time."""
         self._shown.close()
         self._recorder.close()
         await self._connection.close()

@@ -1,9 +1,8 @@
 """
-Reads a stream's last values and then its tail, by one pull consumer that is both.
+Reads a stream's last values and then its tail, by one pull consumer that does both.
 
-A reading that may have missed something is never mended: it is thrown away and begun anew, which on last values costs
-little and is always right. So a gap, silence, a reconnect, an error and a timer all end the same way. Nothing here
-looks at what is read.
+A reading that may have missed something is never repaired but restarted, which is cheap on last values and always
+right. A gap, silence, a reconnect, an error and a timer all end it the same way. Messages are passed on unread.
 """
 
 import asyncio
@@ -37,17 +36,17 @@ from sluice.runtime.retry import Backoff
 
 HEARTBEAT_S = 1.0
 SILENCE_MAX_S = 4.0
-"""Without so much as a heartbeat for this long, the consumer is taken for gone."""
+"""Without even a heartbeat for this long, the consumer counts as gone."""
 PENDING_MAX_S = 3.0
-"""How long what the server said is pending may not come before it is taken for run out (a word has a time to live)."""
+"""Pending messages that do not arrive within this count as expired (messages may have a TTL)."""
 AHEAD = 2
-"""Pull requests that are open at once, so that the server never waits for us."""
+"""Open pull requests at a time, so that the server never waits for us."""
 PULL_LATE_S = 0.3
-"""How much later than it said a pull is over at the server."""
+"""How much later than its expiry the server may end a pull."""
 ACK = b"+ACK"
 
 OnBatch = Callable[[str, int, Msg], Read]
-"""Turns the message of a subject at a sequence into an entry."""
+"""Converts the message of a subject at a sequence into an entry."""
 
 
 class BrokenReadingError(Exception):
@@ -55,12 +54,12 @@ class BrokenReadingError(Exception):
 
 
 class LostMessagesError(BrokenReadingError):
-    """Messages of a consumer went elsewhere: to a pull of before, whose reader is gone."""
+    """Messages of a consumer went to an earlier pull, whose reader is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A consumer at its first message; `pending` messages are there already."""
+    """A consumer before its first message; `pending` messages are stored already."""
 
     name: str
     pending: int
@@ -68,20 +67,20 @@ class Opened:
 
 
 class Consumer(Protocol):
-    """How one kind of consumer is found and opened; the reading itself is the same for all."""
+    """How one kind of consumer is found and opened; reading is the same for all."""
 
     stream: Stream
     batch: int
     acknowledges: bool
     pull_expires_s: float
-    """How long a pull is open: what came to one whose reader is gone is lost until then."""
+    """How long a pull is open: until then, messages may go to a pull whose reader is gone, and are lost."""
     outlives_reading: bool
-    """Whether the next reading is by the same one, so that pulls of this one still take from it."""
+    """Whether the next reading uses the same consumer, so that pulls of this one still take from it."""
     tells_missing: bool
-    """Whether its reader is told, by a reading without incarnation, that there is nothing to read yet."""
+    """Whether its reader gets a reading without incarnation while there is nothing to read."""
 
     async def find(self) -> Incarnation | None:
-        """The stream's incarnation, or None while what is needed to read does not exist. Raises TimeoutError."""
+        """The stream's incarnation, or None while the stream or durable does not exist. Raises TimeoutError."""
 
     async def open(self) -> Opened:
         """Begin at the first entry. Raises TimeoutError, ApiError."""
@@ -91,12 +90,11 @@ class Reader:
     """
     One endless read of one consumer's stream.
 
-    `refresh_s` is the time after which a reading is
-    begun anew although nothing seems wrong.
+    `refresh_s` is the time after which a reading is restarted although nothing seems wrong.
     """
 
     def __init__(self, connection: Connection, consumer: Consumer, take: OnBatch, *, refresh_s: float) -> None:
-        """Nothing is asked before `batches`."""
+        """Nothing is requested before `batches`."""
         self._connection = connection
         self._consumer = consumer
         self._take = take
@@ -104,11 +102,11 @@ class Reader:
         self._backoff = Backoff(0.05, 2.0)
         self._news = asyncio.Event()
         self._stop = ""
-        """Why the reading must begin anew; empty while it need not."""
+        """Why the reading must restart; empty while it need not."""
         self._behind = 0
         """How many messages the broker still had when it sent the last one."""
         self._pulls_end_at = 0.0
-        """When the last pull is over."""
+        """When the last pull ends."""
         self._unread_since: float | None = None
         """Since when there has been no reading; None while there is one."""
         self._log = logs.get("reader", bus=connection.name, stream=consumer.stream.value)
@@ -120,16 +118,16 @@ class Reader:
 
     @property
     def unread_s(self) -> float:
-        """For how long already nothing can be read; 0 during a reading."""
+        """For how long nothing could be read; 0 during a reading."""
         return asyncio.get_running_loop().time() - self._unread_since if self._unread_since is not None else 0.0
 
     def restart(self, why: str) -> None:
-        """Begin anew as soon as the reader of our batches asks for the next one."""
+        """Restart as soon as the reader of our batches asks for the next one."""
         self._stop = why
         self._news.set()
 
     async def batches(self) -> AsyncGenerator[list[Reading]]:
-        """Readings one after another, for ever. Raises BusError when the connection has failed for good."""
+        """Readings one after another, without end. Raises BusError when the connection has failed for good."""
         with metrics.collecting_from(self._lag):
             async with aclosing(self._endless()) as batches:
                 async for batch in batches:
@@ -157,11 +155,11 @@ class Reader:
                             yield batch
                 except (TimeoutError, ApiError, BrokenReadingError) as error:
                     self._connection.check()
-                    self._log.warning("reads anew", why=str(error))
+                    self._log.warning("reading restarts", why=str(error))
                     await self._pause(self._until_pulls_end_s(error))
                 else:
                     self._connection.check()
-                    self._log.debug("reads anew", why=self._stop)
+                    self._log.debug("reading restarts", why=self._stop)
         finally:
             self._connection.off_change(on_change)
 
@@ -179,7 +177,7 @@ class Reader:
                 return incarnation
 
     async def _look(self) -> Incarnation | None:
-        """What there is to read, at this moment."""
+        """The incarnation to read, at this moment."""
         try:
             return await self._consumer.find()
         except (TimeoutError, ApiError) as error:
@@ -194,7 +192,7 @@ class Reader:
                 await self._news.wait()
 
     def _until_pulls_end_s(self, error: Exception) -> float:
-        """Until our own pulls take nothing from who pulls next; those of a life before are over by then, too."""
+        """Time until our own pulls take nothing from the next reader; those of an earlier run are over by then, too."""
         if self._consumer.outlives_reading and isinstance(error, LostMessagesError):
             return self._pulls_end_at - asyncio.get_running_loop().time()
         return 0.0
@@ -205,7 +203,7 @@ class Reader:
         async with self._inbox() as inbox:
             opened = await self._consumer.open()
             if opened.incarnation != incarnation:
-                self._stop = "the stream was made anew"
+                self._stop = "the stream was recreated"
                 return
             self._unread_since = None
             reading = _Position(self.stream, self._take, asyncio.get_running_loop().time())
@@ -243,7 +241,10 @@ class Reader:
         await self._connection.publish(subject, json.dumps(body).encode(), reply=inbox)
 
     async def _next(self, inbox: "_Inbox") -> list[Msg]:
-        """What has arrived; waits for it. Raises BrokenReadingError after SILENCE_MAX_S in which this process ran."""
+        """
+        Messages that have arrived; waits for some. Raises BrokenReadingError after SILENCE_MAX_S of this process
+        running.
+        """
         if not inbox.messages and not self._stop:
             self._news.clear()
             loop = asyncio.get_running_loop()
@@ -276,25 +277,25 @@ class Reader:
 
 @dataclass(slots=True)
 class _Inbox:
-    """Where one reading is delivered to: a fresh subject, so that no message of an earlier one is taken for its own."""
+    """Where one reading is delivered: a fresh subject, so that messages of an earlier one never mix in."""
 
     subject: str
     messages: list[Msg] = field(default_factory=list)
 
 
 class _Position:
-    """How far one reading is, and whether anything is missing before it."""
+    """The progress of one reading, and whether anything is missing before it."""
 
     def __init__(self, stream: Stream, take: OnBatch, now: float) -> None:
         self._stream = stream
         self._take = take
         self._caught_up = False
         self._came_at = now
-        """When a message came last."""
+        """When the last message came."""
         self._sequence = 0
         self._delivered = 0
         self.wanted = 0
-        """Messages that were pulled for and have not come."""
+        """Messages requested and not received."""
         self.behind: int | None = None
         """How many messages the broker had left when it sent the last one; None before the first."""
         self.broken = ""
@@ -307,12 +308,12 @@ class _Position:
         return ReadingCaughtUp(self._stream)
 
     def absorb(self, messages: list[Msg], now: float) -> tuple[list[Reading], list[str]]:
-        """What the messages say that have come by `now`, and the subjects to acknowledge them at."""
+        """Entries of the messages that came by `now`, and the subjects to acknowledge them at."""
         batch: list[Reading] = []
         acks: list[str] = []
         for message in messages:
             if status := status_of(message):
-                self._heed(status, message.headers or {})
+                self._handle_status(status, message.headers or {})
             elif not self.broken:
                 self.wanted -= 1
                 batch.extend(self._pass_on(message))
@@ -320,11 +321,11 @@ class _Position:
         if acks or self._caught_up:
             self._came_at = now
         elif now - self._came_at > PENDING_MAX_S and not self.broken:
-            self.broken = "what was pending does not come: it has run out"
+            self.broken = "pending messages did not arrive: they have expired"
         return batch, acks
 
-    def _heed(self, status: str, headers: dict[str, str]) -> None:
-        """What the server says instead of a message. All but a heartbeat and an expired pull end the reading."""
+    def _handle_status(self, status: str, headers: dict[str, str]) -> None:
+        """Handle a status of the server. All but a heartbeat and an expired pull end the reading."""
         if status == "100":
             last = headers.get(LAST_CONSUMER, "")
             if last.isdigit() and int(last) > self._delivered:
@@ -338,7 +339,7 @@ class _Position:
         """
         The entry of a delivered message, and the end of the snapshot after its last one.
 
-        Nothing is passed on behind a gap. What is delivered again, because it was acknowledged late, is skipped.
+        Nothing is passed on behind a gap. Redeliveries, caused by late acknowledgements, are skipped.
         """
         delivery = delivery_of(message.reply)
         if delivery is None or delivery.consumer_sequence != self._delivered + 1:

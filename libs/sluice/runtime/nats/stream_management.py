@@ -1,10 +1,10 @@
 """
-Declares the streams and the agents' durables where they are missing.
+Creates missing streams and agents' durables.
 
-It never changes a shape and never deletes: what exists in another one is an error that says what differs, for sequences
-and the promise of every guard hang on these settings. How much disk HISTORY may take is no shape: it can be given
-another size at any time (`resize_history`). And a durable that names another life than its stream's is told the right
-one: it was sent before the streams were made anew, and landed after it.
+It never changes a configuration and never deletes: an existing stream with other settings is an error that names the
+differences, because sequences and every guard depend on these settings. Two exceptions: the size of HISTORY can be
+changed at any time (`resize_history`), and a durable with another incarnation than its stream's is corrected: it was
+requested before the streams were recreated, and landed afterwards.
 """
 
 import time
@@ -30,15 +30,14 @@ from sluice.runtime.nats.wire_format import (
 CLUSTER_REPLICAS = 3
 _NO_SHAPE = ("first_seq", "max_bytes")
 _NOT_YET = frozenset({10005, 10008, 10023, 10074})
-"""JetStream's codes for a cluster that has no leader or not enough servers at the moment."""
+"""JetStream's codes for a cluster without a leader or a quorum at the moment."""
 
 _log = logs.get("streams")
 
 
 async def ensure_streams(connection: Connection, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
     """
-    Make each stream that is missing: those that are made together are of one incarnation. HISTORY may take so many
-    bytes of disk.
+    Create each missing stream; those created together have one incarnation. `history_bytes` is HISTORY's size limit.
 
     Raises BusError where one exists with other settings, or the broker's store has no room for HISTORY; TimeoutError
     while the cluster is not ready for it.
@@ -60,7 +59,9 @@ async def _ensure_stream(connection: Connection, declaration: StreamDeclaration,
         except ApiError as error:
             if error.err_code != STREAM_IN_USE:
                 raise _not_made(error, wanted) from error
-            found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)  # another was first
+            found = await _find(
+                connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND
+            )  # another process was first
         else:
             _log.info("stream made", stream=declaration.stream.value, first_sequence=wanted["first_seq"])
             _refuse_older(declaration.stream, made)
@@ -71,10 +72,10 @@ async def _ensure_stream(connection: Connection, declaration: StreamDeclaration,
 
 async def resize_history(connection: Connection, history_bytes: int) -> None:
     """
-    Let HISTORY take so many bytes where it was made with another size. With fewer its oldest words go, and no others.
+    Change the size limit of HISTORY. A smaller one drops only its oldest messages.
 
-    For a broker without users: with STREAM.UPDATE one could let the server itself write elsewhere, so none of ours may.
-    Raises BusError where the broker's store has no room for it.
+    For a broker without users: the right to STREAM.UPDATE would allow to make the server write elsewhere, so no user of
+    ours has it. Raises BusError where the broker's store has no room for it.
     """
     found = await _find(connection, f"STREAM.INFO.{Stream.HISTORY}", STREAM_NOT_FOUND)
     if found is None or found["config"].get("max_bytes") == history_bytes:
@@ -91,7 +92,7 @@ async def unstored_s(connection: Connection, stream: Stream) -> float | None:
     """
     For how long nothing has been stored in a stream, by the broker's own clock; None for an empty one.
 
-    Raises TimeoutError while the cluster does not answer, BusError where we may not ask.
+    Raises TimeoutError while the cluster does not answer, BusError without the right to ask.
     """
     found = await _find(connection, f"STREAM.INFO.{stream}", STREAM_NOT_FOUND)
     if found is None or not found["state"]["messages"]:
@@ -102,9 +103,9 @@ async def unstored_s(connection: Connection, stream: Stream) -> float | None:
 
 async def stream_problems(connection: Connection) -> list[str]:
     """
-    What differs from the declarations, a sentence each; nothing is made or changed. For people.
+    Differences from the declarations, a sentence each; changes nothing. For people.
 
-    Raises TimeoutError while the cluster does not answer, BusError where we may not ask.
+    Raises TimeoutError while the cluster does not answer, BusError without the right to ask.
     """
     replicas = CLUSTER_REPLICAS if connection.clustered else 1
     problems = []
@@ -128,9 +129,9 @@ async def stream_problems(connection: Connection) -> list[str]:
 
 async def ensure_agent(connection: Connection, node: NodeName) -> None:
     """
-    Make the durable of a node's agent if it is missing.
+    Create the durable of a node's agent if it is missing.
 
-    Raises BusError where it exists with other settings, TimeoutError while there is no BOOK to make it on.
+    Raises BusError where it exists with other settings, TimeoutError while there is no BOOK.
     """
     life = await incarnation(connection, Stream.BOOK)
     wanted = consumer_config(node, life)
@@ -167,13 +168,13 @@ async def _make_durable(connection: Connection, node: NodeName, wanted: dict[str
 
 
 async def _check_life(connection: Connection, life: Incarnation) -> None:
-    """Raises TimeoutError where BOOK was made anew meanwhile: what was said to it may be of the life before."""
+    """Raises TimeoutError where BOOK was recreated meanwhile: what was read may be of the previous incarnation."""
     if await incarnation(connection, Stream.BOOK) != life:
-        raise TimeoutError("BOOK was made anew meanwhile")
+        raise TimeoutError("BOOK was recreated meanwhile")
 
 
 async def incarnation(connection: Connection, stream: Stream) -> Incarnation:
-    """The first sequence that a stream was made with. Raises TimeoutError when there is no such stream."""
+    """The first sequence that a stream was created with. Raises TimeoutError when there is no such stream."""
     found = await _find(connection, f"STREAM.INFO.{stream}", STREAM_NOT_FOUND)
     if found is None:
         raise TimeoutError(f"there is no {stream}")
@@ -181,7 +182,7 @@ async def incarnation(connection: Connection, stream: Stream) -> Incarnation:
 
 
 def incarnation_of_durable(info: dict[str, Any]) -> Incarnation:
-    """What `ensure_agent` wrote into a durable for its agent; empty for a durable that was made by other means."""
+    """The incarnation that `ensure_agent` wrote into a durable; empty for a durable created by other means."""
     return Incarnation((info["config"].get("metadata") or {}).get(INCARNATION_KEY, ""))
 
 
@@ -207,18 +208,18 @@ def _not_made(error: ApiError, wanted: dict[str, Any] | None = None) -> Exceptio
 
 def _refuse_older(stream: Stream, info: dict[str, Any]) -> None:
     """
-    Raises BusError where a stream goes on from lower numbers than it was made with: then it names a life that what is
-    in it is not of.
+    Raises BusError where a stream continues from lower sequences than it was created with: its incarnation does not
+    match its content.
 
-    Seen on nats-server 2.15.1: a server that was alone becomes one of a cluster and keeps its disk. The cluster has no
-    stream of that name; one that is made takes over what lies there, on that server alone.
+    Seen on nats-server 2.15.1: a single server joins a cluster and keeps its disk. The cluster has no stream of that
+    name; a new one takes over the old data, on that server alone.
     """
     last, first = info["state"]["last_seq"], info["config"].get("first_seq", 0)
     if last + 1 < first:
         raise BusError(
             f"the stream {stream} was made to begin at {first} and ends at {last}: a server of the cluster has kept "
-            "what it had while it was the only one. Stop the brokers, give all of them empty disks and start them; "
-            'what was in the stream is said again (docs/operations.md, "From one broker to three")'
+            "its data from when it was the only one. Stop the brokers, give all of them empty disks and start them; "
+            'what was in the stream is published again (docs/operations.md, "From one broker to three")'
         )
 
 
@@ -233,7 +234,7 @@ def _compare(what: str, wanted: dict[str, Any], found: dict[str, Any], but: tupl
 
 
 def _same(wanted: Any, found: Any) -> bool:
-    """Servers add to metadata, and leave out what is at its default."""
+    """Servers add to metadata, and omit defaults."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(_same(value, found.get(key)) for key, value in wanted.items())
     return bool(wanted == found) or (not wanted and not found)

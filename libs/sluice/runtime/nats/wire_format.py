@@ -1,7 +1,7 @@
 """
-Between our words and NATS messages: envelopes, delivery facts in reply subjects, JetStream's JSON API.
+Convert between our messages and NATS messages: envelopes, delivery facts in reply subjects, JetStream's JSON API.
 
-It must not decide what an error means for a service; it only names it.
+It names errors; what they mean for a service is decided elsewhere.
 """
 
 import json
@@ -28,7 +28,7 @@ from sluice.runtime.nats.client import (
 )
 
 DELIVERED = "$JS.ACK."
-"""How the reply subject of every delivered message begins."""
+"""Prefix of the reply subject of every delivered message."""
 STATUS = "Status"
 DESCRIPTION = "Description"
 SEQUENCE = "Nats-Sequence"
@@ -42,17 +42,18 @@ TTL = "Nats-TTL"
 
 AGENTS_WORD_BYTES_MAX = 128_000
 """
-Of a word at a place of agents. Services repeat it to people, some of it twice, in one message: over MESSAGE_BYTES_MAX
-the bus would refuse that, and its writer end. What our agents say is some kB; a thousand holders of a slice are 60.
+Limit of an agent's message. Services repeat its content for people, some of it twice, in one message: over
+MESSAGE_BYTES_MAX the bus would refuse that, and its writer would end. Our agents' messages have some kB; a thousand
+holders of a slice are 60.
 """
 AGENTS_KINDS = frozenset({"slice", "node"})
-"""The nouns that node agents may write. A service says that a node is removed, in a few words."""
+"""The subject kinds that node agents may write. A service publishes the removal of a node there, in a small message."""
 
 WRONG_LAST_SEQUENCE = 10071
-"""A guard did not hold; the text names the sequence that was found."""
+"""A guard did not hold; the text has the sequence that was found."""
 OTHER_IN_FLIGHT = 10164
 """
-A cluster refuses because another write under the guard is on its way, and cannot say whether that one will land.
+A cluster refuses because another write under the guard is in flight, and cannot say whether that one will land.
 
 It may be an earlier attempt of the same write: so nothing is known yet, and a reading now would explain nothing.
 """
@@ -69,16 +70,16 @@ NO_ANSWER = (
     ConnectionReconnectingError,
     ConnectionDrainingError,
 )
-"""What the client raises when nobody answered, or nothing could be sent: nothing is known of what was asked."""
+"""Raised by the client without an answer, or when nothing could be sent: the result of the request is unknown."""
 
 _WRONG = re.compile(r"wrong last sequence: ([0-9]{1,20})")
 
 
 class ApiError(Exception):
-    """JetStream answered with an error. Carries HTTP-like `code`, JetStream's `err_code` and its words."""
+    """JetStream answered with an error. Carries HTTP-like `code`, JetStream's `err_code` and its text."""
 
     def __init__(self, asked: str, error: dict[str, Any]) -> None:
-        """Keep what was asked and what the server said."""
+        """Keep the request and the server's error."""
         self.code = _number(error.get("code"))
         self.err_code = _number(error.get("err_code"))
         self.description = shorten(str(error.get("description", "")), 300)
@@ -86,14 +87,14 @@ class ApiError(Exception):
 
     @property
     def wrong_last_sequence(self) -> int | None:
-        """The sequence that a refusal names, or None when it names none."""
+        """The sequence in a refusal, or None without one."""
         found = _WRONG.search(self.description)
         return int(found[1]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a consumer says of one delivered message. `pending` is what still follows in the stream."""
+    """A consumer's facts about one delivered message. `pending` is what still follows in the stream."""
 
     stream_sequence: int
     consumer_sequence: int
@@ -102,7 +103,7 @@ class Delivery:
 
 def delivery_of(reply: str) -> Delivery | None:
     """
-    Read the reply subject of a delivered message; None when it is none.
+    Parse the reply subject of a delivered message; None when it is not one.
 
     `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>`, or with domain and account
     after `ACK` and one token more at the end (NATS ADR-15, ADR-53).
@@ -118,7 +119,7 @@ def delivery_of(reply: str) -> Delivery | None:
 
 
 def stored_ns_of(reply: str) -> int:
-    """When a delivered message was stored, by the broker's clock (Unix, ns); 0 where its reply subject does not say."""
+    """When a delivered message was stored, by the broker's clock (Unix, ns); 0 where its reply subject has no time."""
     tokens = reply.split(".")
     if delivery_of(reply) is None:
         return 0
@@ -127,7 +128,7 @@ def stored_ns_of(reply: str) -> int:
 
 
 def envelope_bytes(write: Write, time: str) -> bytes:
-    """What is published for a write; `time` is for people. Raises MessageTooLargeError."""
+    """The bytes to publish for a write; `time` is for people. Raises MessageTooLargeError."""
     return encode(
         Envelope(
             id=secrets.token_hex(8),
@@ -143,10 +144,10 @@ def envelope_bytes(write: Write, time: str) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Read:
     """
-    A stored message as an entry; `request` is which request it is about, `why` why it could not be decoded.
+    A stored message as an entry; `request` is the request it is about, `why` the reason it could not be decoded.
 
-    `entry` is None when the subject is none of ours: there is nothing that it could be a value of. `fault` is one of
-    `subject`, `bytes` and `place` (a message that does not belong where it stands); empty where nothing is wrong.
+    `entry` is None when the subject is not ours. `fault` is one of `subject`, `bytes` and `place` (a message that does
+    not belong to its subject); empty without a fault.
     """
 
     entry: Entry | None
@@ -156,7 +157,10 @@ class Read:
 
 
 def read_stored(subject: str, sequence: int, data: bytes) -> Read:
-    """A stored message as an entry. Bytes that are no message of ours, or none of this subject, become one without."""
+    """
+    A stored message as an entry. Bytes that are not a message of ours, or not of this subject, become an entry without
+    one.
+    """
     try:
         address = parse(subject)
     except SubjectError as error:
@@ -174,7 +178,7 @@ def read_stored(subject: str, sequence: int, data: bytes) -> Read:
 
 
 def answer_of(subject: str, answer: Msg) -> int:
-    """The sequence of an accepted write. Raises ApiError (refused), TimeoutError (an answer that says neither)."""
+    """The sequence of an accepted write. Raises ApiError (refused), TimeoutError (an answer with neither)."""
     if not answer.data:
         raise TimeoutError(f"no answer to {subject}: {status_of(answer)}")
     said = said_in(subject, answer.data)
@@ -185,9 +189,9 @@ def answer_of(subject: str, answer: Msg) -> int:
 
 def said_in(asked: str, data: bytes) -> dict[str, Any]:
     """
-    An answer of JetStream's API, which is no error.
+    The content of a JetStream API answer.
 
-    Raises ApiError, and TimeoutError for what is no answer of its: then, too, nothing is known of what was asked.
+    Raises ApiError, and TimeoutError for anything else: then, too, the result of the request is unknown.
     """
     try:
         said = json.loads(data)
@@ -214,7 +218,7 @@ class WrittenAt:
 
 
 def times_of(answer: Msg) -> WrittenAt | None:
-    """Both times of a stored message that was asked for. None for none, or where they cannot be read."""
+    """Both times of a stored message. None without one, or where they cannot be read."""
     envelope = decode(answer.data)
     stored = (answer.headers or {}).get(TIME_STAMP, "")
     if isinstance(envelope, Undecodable) or not stored:
@@ -226,7 +230,7 @@ def times_of(answer: Msg) -> WrittenAt | None:
 
 
 def status_of(message: Msg) -> str:
-    """The status that the server sent instead of a message, or empty. A stored message may have any header."""
+    """The server's status in place of a message, or empty. A stored message may have any header."""
     headers = message.headers
     if message.data or not headers or SEQUENCE in headers or message.reply.startswith(DELIVERED):
         return ""

@@ -1,10 +1,10 @@
 """
-Ports for servers that somebody else will start, and start again, on this machine's loopback.
+Choose loopback ports for servers that other processes will start and restart.
 
-Between the choice and the start, and while a killed server is away, nobody holds its port. The system gives a port of
-its own range to whoever opens a connection or asks for any port, and for as long as that lasts the server cannot start.
-So these are of outside that range (ip_local_port_range in Linux's ip-sysctl.rst). It cannot promise more: who names
-such a port may take it.
+Between the choice and the start, and while a killed server is down, the port is free. The system assigns ports of its
+own range to connections and to programs that ask for any port, and meanwhile the server cannot start. So these ports
+are outside that range (ip_local_port_range in Linux's ip-sysctl.rst). A program that asks for such a port by number may
+still take it.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 OURS = range(10_000, 30_000)
-"""Above most of what is well known, and below the NodePorts of Kubernetes."""
+"""Above most well-known ports, and below the NodePorts of Kubernetes."""
 TRIED_MAX = 1000
-"""Of ours, before the system is asked."""
+"""Ports of our range to try before asking the system."""
 SYSTEMS_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-"""The first and the last port that the system gives out by itself."""
+"""The first and the last port of the system's own range."""
 
 
 def free_ports(count: int) -> list[int]:
     """
-    Loopback ports, all different, that nobody listens on. Where the system gives out all of ours, whatever it gives.
+    Distinct loopback ports without a listener. Where the system's range covers ours, any free ports.
 
     Another process may take one before it is used: then a start fails. Raises OSError when there are not so many.
     """
@@ -41,11 +41,11 @@ def free_ports(count: int) -> list[int]:
 
 
 def _apart() -> Iterator[int]:
-    """Some of ours that the system does not give out. By chance, for other processes choose among them, too."""
+    """Some of our ports outside the system's range. At random, because other processes choose among them, too."""
     try:
         first, last = (int(word) for word in SYSTEMS_FILE.read_text().split())
     except OSError:
-        return  # a sandbox that does not show it: which are apart nobody knows
+        return  # a sandbox that hides the range
     ports = [port for port in OURS if not first <= port <= last]
-    chance = random.Random()  # not the common one, which tests seed: two of them would choose the same
+    chance = random.Random()  # not the shared generator, which tests seed: two processes would choose the same ports
     yield from chance.sample(ports, min(TRIED_MAX, len(ports)))

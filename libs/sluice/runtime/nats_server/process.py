@@ -1,8 +1,8 @@
 """
 Real nats-server processes on this machine: one, or three as a cluster, on loopback ports.
 
-For `sluice up` and for tests. It keeps nothing to itself: the configuration it writes is the one a production server
-should have, apart from addresses. Readiness is asked for, never slept for.
+For `sluice up` and for tests. Apart from addresses it writes the configuration that a production server should have.
+Readiness is polled, never slept for.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ READY_TIMEOUT_S = 20.0
 CLUSTER_READY_TIMEOUT_S = 80.0
 """
 A cluster elects a leader of its own, and then one of each stream. A round takes nats-server 4 to 9 s (raft.go), so both
-are there after some 10 s; on a busy machine several rounds come to nothing.
+exist after some 10 s; on a busy machine several rounds fail.
 """
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.02
@@ -39,12 +39,12 @@ STOPPED_POLL_S = 0.001
 
 
 class BrokerError(Exception):
-    """A nats-server that cannot be found, or does not start. Says the last line of its log."""
+    """A nats-server is missing, or does not start. Contains the last line of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class NatsServerConfig:
-    """One server: where it listens and where it stores. Ports of 0 are chosen at the first start."""
+    """One server: its ports and its store. Ports of 0 are chosen at the first start."""
 
     name: str
     directory: Path
@@ -53,7 +53,7 @@ class NatsServerConfig:
     routes: tuple[int, ...] = ()
     users: tuple[User, ...] = ()
     monitor_port: int = 0
-    """Where the server says over HTTP whether it is well (`/healthz`); 0 is nowhere."""
+    """The HTTP port of `/healthz`; 0 for none."""
 
     def config(self) -> str:
         """The text of the server's configuration file."""
@@ -88,25 +88,25 @@ def server_binary() -> Path:
 
 
 class ServerProcess(Protocol):
-    """What must be known of a running nats-server, whatever it runs in."""
+    """A running nats-server process, in whatever environment."""
 
     @property
     def pid(self) -> int:
-        """Its process, as this machine counts them."""
+        """Its process id on this machine."""
 
     @property
     def returncode(self) -> int | None:
         """None while it runs; the negative of the signal that ended it."""
 
     def send_signal(self, signal: int, /) -> None:
-        """Send it a signal. Raises ProcessLookupError when it is no more."""
+        """Send it a signal. Raises ProcessLookupError when it has ended."""
 
     async def wait(self) -> int:
         """Wait for its end."""
 
 
 Launch = Callable[[Path, Path], Awaitable[ServerProcess]]
-"""Starts a nats-server on a configuration file, its words going to a log file. Raises BrokerError."""
+"""Starts a nats-server on a configuration file and writes its output to a log file. Raises BrokerError."""
 
 
 async def launch_process(config: Path, log: Path) -> ServerProcess:
@@ -119,7 +119,7 @@ async def launch_process(config: Path, log: Path) -> ServerProcess:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            start_new_session=True,  # a Ctrl-C in our terminal is for us; we stop it when everybody has left
+            start_new_session=True,  # a Ctrl-C in our terminal is for us; the broker stops after its clients
         )
 
 
@@ -138,7 +138,7 @@ class NatsServer:
 
     @property
     def log(self) -> Path:
-        """What the server says."""
+        """The server's output."""
         return self.plan.directory / "nats-server.log"
 
     @property
@@ -147,7 +147,7 @@ class NatsServer:
         return self.process is not None and self.process.returncode is None
 
     async def start(self) -> None:
-        """Start the process; `Broker.ready` says when it can be used. Raises BrokerError without a program."""
+        """Start the process; `Broker.ready` waits until it can be used. Raises BrokerError without a program."""
         assert not self.running, "it is running"
         self.plan.directory.mkdir(parents=True, exist_ok=True)
         config = self.plan.directory / "nats-server.conf"
@@ -174,17 +174,17 @@ class NatsServer:
             await self.process.wait()
 
     def freeze(self) -> None:
-        """Stop the process from running without ending it (SIGSTOP). Raises BrokerError when it goes on."""
+        """Pause the process (SIGSTOP). Raises BrokerError when it keeps running."""
         self._signal(signal.SIGSTOP)
         if self.running and self.process is not None:
             until_stopped(self.process.pid)
 
     def thaw(self) -> None:
-        """Let a frozen process go on."""
+        """Resume a frozen process."""
         self._signal(signal.SIGCONT)
 
     def wipe(self) -> None:
-        """Delete what a stopped server has stored."""
+        """Delete the store of a stopped server."""
         assert not self.running, "it is running"
         shutil.rmtree(self.plan.directory / "store", ignore_errors=True)
 
@@ -203,20 +203,20 @@ class NatsServer:
 
 def until_stopped(pid: int) -> None:
     """
-    Wait until no thread of a process runs that was sent SIGSTOP. Linux alone says so; elsewhere this waits for nothing.
+    Wait until no thread of a process runs after SIGSTOP. On Linux only; elsewhere this does not wait.
 
-    The signal stops nobody until one of the threads has taken it, and on a busy machine the others still answer
-    whoever asks meanwhile. Raises BrokerError when they still do after STOP_TIMEOUT_S.
+    The signal takes effect when one of the threads handles it; on a busy machine the others still answer meanwhile.
+    Raises BrokerError when they still run after STOP_TIMEOUT_S.
     """
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while not all(_stands(thread) for thread in Path(f"/proc/{pid}/task").glob("*/stat")):
+    while not all(_is_stopped(thread) for thread in Path(f"/proc/{pid}/task").glob("*/stat")):
         if time.monotonic() > deadline:
             raise BrokerError(f"process {pid} still runs {STOP_TIMEOUT_S:g} s after SIGSTOP")
         time.sleep(STOPPED_POLL_S)
 
 
-def _stands(thread: Path) -> bool:
-    """Whether a thread is stopped, or no more (the states of proc(5): T, Z, X)."""
+def _is_stopped(thread: Path) -> bool:
+    """Whether a thread is stopped, or has ended (the states of proc(5): T, Z, X)."""
     try:
         return thread.read_text().rpartition(")")[2].split()[0] in {"T", "Z", "X"}
     except (FileNotFoundError, ProcessLookupError):
@@ -228,7 +228,7 @@ class Broker:
     """
     One server or a cluster of three, as an async context manager: ready inside, stopped outside.
 
-    `directory` keeps stores, configurations and logs; a broker started there again has what it had.
+    `directory` keeps stores, configurations and logs; a broker started there again has its data.
     """
 
     directory: Path
@@ -236,7 +236,7 @@ class Broker:
     port: int = 0
     users: tuple[User, ...] = ()
     probe: Credentials | None = None
-    """Who asks whether the server is ready: needs the right to ask about a stream. Only with `users`."""
+    """The user that polls readiness: needs the right to ask about a stream. Only with `users`."""
     launch: Launch = launch_process
     servers: list[NatsServer] = field(default_factory=list)
 
@@ -279,7 +279,7 @@ class Broker:
             raise BrokerError(f"nats-server does not answer within {timeout_s:g} s: {words}") from None
 
     async def _answers(self, server: NatsServer) -> None:
-        """Ask about a stream until JetStream says something, be it that there is none."""
+        """Ask about a stream until JetStream answers, even that there is none."""
         await _until(lambda: self._listens(server))
         try:
             connection = await Connection.open(server.url, name="probe", credentials=self.probe)

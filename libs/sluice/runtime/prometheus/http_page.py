@@ -1,10 +1,9 @@
 """
-Shows what this process counts, at `/metrics` over plain HTTP, as Prometheus reads it.
+Serves the metrics of this process at `/metrics` over plain HTTP, as Prometheus scrapes them.
 
-prometheus-client writes the page and knows the formats; it is only imported where somebody wants one. The server is
-our own because of what it leaves out: it answers one GET per connection, within a time and a size, and closes it. The
-client library's runs in threads, where nobody may look at a core. It tells nobody anything else, and no other page
-exists.
+prometheus-client writes the page and knows the formats; it is imported only when needed. The server is our own because
+it is smaller: it answers one GET per connection, within a time and a size, and closes it. The client library's server
+uses threads, which may not read a core. No other page exists.
 """
 
 import asyncio
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
 
 PATH = "/metrics"
 WITHIN_S = 5.0
-"""For a whole exchange. A scraper asks at once, and takes what it is told."""
+"""For a whole exchange. A scraper sends its request at once and reads the answer."""
 ASKING_BYTES_MAX = 8 * 1024
 CONNECTIONS_MAX = 16
-"""Open at once; what is above is closed without a word."""
+"""Open at once; further ones are closed without an answer."""
 
 
 @asynccontextmanager
@@ -35,7 +34,7 @@ async def serving_metrics(address: str, counts: MetricRegistry = PROCESS) -> Asy
     """
     Serve the page at `address` (HOST:PORT; port 0 is any free one) for the time of the context, and give the address.
 
-    Nothing is served where it is empty. Raises ServiceError when the address makes no sense or cannot be had.
+    Serves nothing when it is empty. Raises ServiceError when the address is invalid or cannot be opened.
     """
     if not address:
         yield ""
@@ -66,7 +65,7 @@ def _parts(address: str) -> tuple[str, int]:
 
 
 class _Page:
-    """Answers connections, so many at once."""
+    """Answers connections, up to a limit at once."""
 
     def __init__(self, counts: MetricRegistry) -> None:
         self._registry = registry_of(counts)
@@ -87,7 +86,7 @@ class _Page:
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asks so is told nothing
+            pass  # an oversized request gets no answer
         finally:
             writer.transport.abort()
             self._answering.discard(task)
@@ -117,12 +116,12 @@ class _Page:
 
 
 def _format_of(accepted: str) -> "tuple[Callable[[Collector], bytes], str]":
-    """How the page is written for who accepts this, and what it is then called; plain text for who says nonsense."""
+    """The format and content type for an Accept header; plain text for an invalid one."""
     from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - only where somebody looks
 
     try:
         encode, kind = choose_encoder(accepted)
-    except (TypeError, ValueError):  # a version that is no number (prometheus-client 0.26)
+    except (TypeError, ValueError):  # a version that is not a number (prometheus-client 0.26)
         encode, kind = choose_encoder("")
     return encode, kind
 
@@ -141,7 +140,7 @@ def _http(status: str, kind: str, body: bytes, *headers: str) -> bytes:
 
 
 def registry_of(counts: MetricRegistry) -> "CollectorRegistry":
-    """What prometheus-client's encoders read: `counts`, and the process's memory, time, files and start."""
+    """The registry for prometheus-client's encoders: `counts`, and the process's memory, time, files and start."""
     from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - only where somebody looks
 
     registry = CollectorRegistry()
@@ -151,13 +150,13 @@ def registry_of(counts: MetricRegistry) -> "CollectorRegistry":
 
 
 class _Collector:
-    """Our counts in the client library's words."""
+    """Our counts as the client library's types."""
 
     def __init__(self, counts: MetricRegistry) -> None:
         self._counts = counts
 
     def describe(self) -> Iterator["Family"]:
-        """Nothing beforehand: what was never counted has no name yet."""
+        """Nothing beforehand: a metric without values has no name yet."""
         return iter(())
 
     def collect(self) -> Iterator["Family"]:
@@ -181,7 +180,7 @@ class _Collector:
 
 
 def _summed(metric: Metric, counts: list[int]) -> list[tuple[str, float]]:
-    """Each bound with how many values are not above it."""
+    """Each bound with the number of values not above it."""
     found: list[tuple[str, float]] = []
     total = 0
     for bound, some in zip((*map(str, metric.bounds), "+Inf"), counts, strict=True):

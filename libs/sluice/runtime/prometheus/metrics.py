@@ -1,13 +1,13 @@
 """
-Counts what happens in this process, for whoever watches a fleet (docs/metrics.md).
+Metrics of this process, for operators of a fleet (docs/metrics.md).
 
-Like logging it belongs to the process, not to a part of it: anything in a shell may count, nobody reads a count to
-decide something, and one page shows all of them (`sluice.runtime.prometheus.http_page`). Counting is a dictionary's
-addition, made on the event loop: from another thread it must not be called. Cores count nothing; what passes through
-them is counted by those who drive them, and what they know is read when somebody asks (`collecting_from`).
+Like logging it belongs to the process: anything in a shell may count, no decision reads a count, and one page shows all
+of them (`sluice.runtime.prometheus.http_page`). Counting is a dictionary's addition on the event loop; never call it
+from another thread. Cores do not count: their runners do, and the cores' state is read at each scrape
+(`collecting_from`).
 
 A label has few values that are known beforehand: a stream, a verb, a kind of error. Never an id, a pod, a request or a
-text from outside, for each new value is kept as long as the process lives.
+text from outside, because each new value is kept as long as the process lives.
 """
 
 from bisect import bisect_left
@@ -19,31 +19,32 @@ from typing import Literal
 Kind = Literal["counter", "gauge", "histogram"]
 
 SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-"""Bounds of durations: from one decision to unmaking an instance whose tenant takes his time."""
+"""Bounds of durations: from one decision to destroying an instance whose tenant is slow to end."""
 SERIES_MAX = 1000
-"""Label values of one metric that are kept apart. More would be a mistake in the code: they are counted as `OTHER`."""
+"""Distinct label values of one metric. More would be a bug: they are counted as `OTHER`."""
 OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # each is one of its kind, and is quickly found by that
+@dataclass(frozen=True, slots=True, eq=False)  # hashed by identity, which is fast
 class Metric:
     """
-    Something that is counted, named as Prometheus wants it (https://prometheus.io/docs/practices/naming/).
+    A metric, named by Prometheus' rules (https://prometheus.io/docs/practices/naming/).
 
-    A `counter` only grows and ends in `_total`, a `gauge` is what is now, a `histogram` sorts seconds by `bounds`.
+    A `counter` only grows and ends in `_total`, a `gauge` is the current value, a `histogram` sorts seconds by
+    `bounds`.
     """
 
     name: str
     kind: Kind
     help: str
-    """One sentence for people; a table of the documentation is made of them."""
+    """One sentence for people; also in a table of the documentation."""
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a gauge (or a counter that a core keeps itself) is at the moment, by the values of its labels."""
+    """The current value of a gauge (or of a counter that a core keeps itself), by the values of its labels."""
 
     metric: Metric
     value: float
@@ -56,21 +57,21 @@ class Histogram:
     __slots__ = ("counts", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        """Nothing yet."""
+        """Start empty."""
         self.counts = [0] * (len(bounds) + 1)
-        """By bound, the last one without; not summed up."""
+        """By bound, the last one without; not cumulative."""
         self.total = 0.0
 
 
 Collector = Callable[[], Iterable[Sample]]
-"""Says what is now. Called on the event loop, between two decisions."""
+"""Returns current values. Called on the event loop, between two decisions."""
 
 
 class MetricRegistry:
-    """All counts of a process. The functions of this module are those of the one that is shown."""
+    """All counts of a process. The functions of this module are those of the one that is served."""
 
     def __init__(self) -> None:
-        """Nothing was counted."""
+        """Start empty."""
         self._counted: dict[Metric, dict[tuple[str, ...], float]] = {}
         self._histograms: dict[Metric, dict[tuple[str, ...], Histogram]] = {}
         self._collectors: list[Collector] = []
@@ -100,7 +101,7 @@ class MetricRegistry:
 
     @contextmanager
     def collecting_from(self, collector: Collector) -> Iterator[None]:
-        """For the time of a `with`, ask `collector` whenever somebody looks."""
+        """Inside the `with`, call `collector` at every scrape."""
         self._collectors.append(collector)
         try:
             yield
@@ -108,14 +109,14 @@ class MetricRegistry:
             self._collectors.remove(collector)
 
     def value(self, metric: Metric, *labels: str) -> float:
-        """A counter's value; of a histogram, how many values it has had."""
+        """A counter's value; of a histogram, the number of its values."""
         if metric.kind == "histogram":
             histogram = self._histograms.get(metric, {}).get(labels)
             return sum(histogram.counts) if histogram is not None else 0
         return self._counted.get(metric, {}).get(labels, 0)
 
     def samples(self) -> Mapping[Metric, Mapping[tuple[str, ...], float]]:
-        """Counters, and what the readers say. Of two samples with equal labels the values are added."""
+        """Counters, and the collectors' samples. Values of samples with equal labels are added."""
         found = {metric: dict(series) for metric, series in self._counted.items()}
         for collector in tuple(self._collectors):
             for sample in collector():
@@ -132,12 +133,12 @@ class MetricRegistry:
 
 
 def _checked(metric: Metric, labels: tuple[str, ...], known: int) -> tuple[str, ...]:
-    """New labels of a metric; where it has too many, those that are no longer told apart. Raises ValueError."""
+    """Check new labels of a metric; beyond its limit, the labels of `OTHER`. Raises ValueError."""
     if len(labels) != len(metric.labels):
         raise ValueError(f"{metric.name} has the labels {metric.labels}, not {labels}")
     return labels if known < SERIES_MAX else (OTHER,) * len(labels)
 
 
 PROCESS = MetricRegistry()
-"""What this process shows."""
+"""The registry of this process."""
 count, observe, collecting_from, value = PROCESS.count, PROCESS.observe, PROCESS.collecting_from, PROCESS.value

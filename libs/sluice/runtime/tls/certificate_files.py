@@ -1,11 +1,9 @@
 """
-A certificate, its key and the authorities that are believed: files, read again when they change, and tried at once.
+A certificate, its key and the trusted authorities: files, read again when they change, and verified at once.
 
-What is read is shown to ourselves in memory, with the system's own TLS. So a key of another certificate, one that has
-ended or one of another authority is a sentence at the start, and not a failed handshake somewhere else an hour later.
-Files that turn bad while we run change nothing: the last good ones stay in use.
-
-It knows neither gRPC nor the bus, and no line that it writes holds what is in a file.
+After reading, a TLS handshake with ourselves in memory tries them. So a key of another certificate, an expired one or
+one of another authority is an error at the start, not a failed handshake elsewhere an hour later. If files turn bad at
+run time, the last good ones stay in use. Log lines never contain the content of a file.
 """
 
 import datetime as dt
@@ -22,17 +20,17 @@ from sluice.runtime.errors import ServiceError
 from sluice.runtime.tls.secret_permissions import warn_if_open
 
 CHECK_EVERY_S = 1.0
-"""How often, at most, it is looked whether the files have changed."""
+"""The shortest interval of checks for changed files."""
 RETRY_AFTER_CHECKS = 60
 """
-After so many looks files that were no good are read again although they have not changed: a certificate of a clock
-that is ahead becomes valid, and what could not be read may be readable.
+After so many checks bad files are read again although unchanged: a certificate that is not valid yet becomes valid, and
+an unreadable file may be readable.
 """
 WARN_BEFORE = dt.timedelta(days=14)
-"""A certificate that ends sooner is warned of: it should have been renewed."""
+"""A certificate that expires sooner is logged: it should have been renewed."""
 FILE_BYTES_MAX = 256 * 1024
 _READS_MAX = 3
-"""How often files are read that change while they are read."""
+"""Read attempts for files that change while they are read."""
 _ROUNDS_MAX = 10
 """Of a handshake with ourselves, which takes three."""
 _HAS_ENDED, _NOT_YET, _WRONG_PURPOSE = 10, 9, 26
@@ -48,13 +46,13 @@ class CertificateError(ServiceError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CertificateMaterial:
-    """What the files held at one time, known to be good then. PEM texts."""
+    """The files' content at one time, verified then. PEM texts."""
 
     certificate: bytes
     key: bytes
     authority: bytes
     names: tuple[str, ...]
-    """The DNS names that the certificate says."""
+    """The DNS names in the certificate."""
     ends: dt.datetime
 
     def __repr__(self) -> str:
@@ -64,23 +62,23 @@ class CertificateMaterial:
 
 def file_signature(paths: Iterable[Path]) -> Signature:
     """
-    By what it is known that files have changed, or who may read them: which they are, how long, since when.
+    Identifies a version of the files and their permissions: inode, size, times.
 
-    Zeros for one that is not.
+    Zeros for a missing one.
     """
     found = []
     for path in paths:
         try:
             stat = path.stat()
         except OSError:
-            found.append((0, 0, 0))  # reading says why
+            found.append((0, 0, 0))  # reading reports the reason
         else:
             found.append((stat.st_ino, stat.st_size, stat.st_ctime_ns))
     return tuple(found)
 
 
 class WatchedFiles(Generic[T]):
-    """What `read` makes of some files, made anew when they have changed; its text goes to the log. For any thread."""
+    """The result of `read` on some files, renewed when they change; its text goes to the log. Thread-safe."""
 
     def __init__(
         self, paths: Iterable[Path], read: Callable[[], T], *, part: str, look_s: float = CHECK_EVERY_S
@@ -95,14 +93,14 @@ class WatchedFiles(Generic[T]):
         self._value = self._read_whole()
         self._looked_at = time.monotonic()
         self._no_good = ""
-        """Why the files as they are cannot be used; empty where they are."""
+        """Why the current files cannot be used; empty when they can."""
         self._again_at = 0.0
 
     def current(self) -> T:
         """
-        What is good now: another object when the files have changed, the same one until then.
+        What is valid now: another object when the files have changed, the same one until then.
 
-        Looks at the files once in CHECK_EVERY_S. Files that are no good are logged, once for each change of them.
+        Checks the files once in CHECK_EVERY_S. Bad files are logged once for each change.
         """
         with self._lock:
             if time.monotonic() - self._looked_at >= self._look_s:
@@ -121,13 +119,13 @@ class WatchedFiles(Generic[T]):
             self._no_good = str(error)
             self._again_at = time.monotonic() + RETRY_AFTER_CHECKS * self._look_s
             if self._no_good != told:
-                self._log.error("the new files are no good; the old ones stay in use", why=self._no_good)
+                self._log.error("the new files are invalid; the old ones stay in use", why=self._no_good)
         else:
             self._no_good = ""
             self._log.info("read again", found=str(self._value))
 
     def _read_whole(self) -> T:
-        """Everything, as of one moment."""
+        """A consistent read of all files."""
         for _ in range(_READS_MAX):
             before = file_signature(self._paths)
             value = self._read()
@@ -139,10 +137,10 @@ class WatchedFiles(Generic[T]):
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
     """
-    Where they are. `settings` is what the three settings begin with (`grpc`, `nats`), for the sentences.
+    Their paths. `settings` is the prefix of the three settings (`grpc`, `nats`), for messages.
 
-    `names`: what the certificate must say, all of it. `vouches`: whether `ca_file` must vouch for the certificate too;
-    it need not where the others are not vouched for by the authority that vouches for us.
+    `names`: all DNS names that the certificate must have. `vouches`: whether `ca_file` must also have signed the
+    certificate; not where our peers' authority is another than our own.
     """
 
     certificate_file: Path
@@ -158,7 +156,7 @@ class CertificateFiles:
         return (self.certificate_file, self.key_file, self.ca_file)
 
     def read(self) -> CertificateMaterial:
-        """What they hold now. Blocks for small files. Raises CertificateError."""
+        """Their current content. Blocks for small files. Raises CertificateError."""
         certificate = self._content("certificate", self.certificate_file)
         key = self._content("key", self.key_file)
         warn_if_open(f"{self.settings}_key_file", self.key_file)
@@ -168,7 +166,7 @@ class CertificateFiles:
         missing = [name for name in self.names if name not in names]
         if missing:
             raise CertificateError(
-                f"{self._start} must say {', '.join(missing)}, and says {', '.join(names) or 'no DNS name'}"
+                f"{self._start} must be for {', '.join(missing)}, and is for {', '.join(names) or 'no DNS name'}"
             )
         ends = dt.datetime.fromtimestamp(ssl.cert_time_to_seconds(shown["notAfter"]), dt.UTC)
         return CertificateMaterial(certificate, key, authority, names, ends)
@@ -186,7 +184,7 @@ class CertificateFiles:
         for context in (ours, theirs):
             self._load_authority(context, authority)
             self._load_own(context)
-            if not self.vouches:  # of itself, then: its dates and its use are looked at all the same
+            if not self.vouches:  # trusts itself: its dates and its use are checked all the same
                 context.load_verify_locations(cadata=certificate.decode("ascii", "replace"))
                 context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         theirs.check_hostname = False
@@ -205,7 +203,7 @@ class CertificateFiles:
 
     def _load_own(self, context: ssl.SSLContext) -> None:
         try:
-            # An empty password, or a key that has one would ask the terminal for it.
+            # An empty password, because for a key with one OpenSSL would ask on the terminal.
             context.load_cert_chain(self.certificate_file, self.key_file, password="")
         except (ssl.SSLError, OSError) as error:
             if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
@@ -226,7 +224,7 @@ class CertificateFiles:
 
     def _why(self, error: ssl.SSLCertVerificationError) -> str:
         if error.verify_code == _HAS_ENDED:
-            return f"{self._start} has ended; it must be made anew"
+            return f"{self._start} has expired; renew it"
         if error.verify_code == _NOT_YET:
             return f"{self._start} is not valid yet; is the clock of this machine right?"
         return (
@@ -248,13 +246,13 @@ def read_pem_file(setting: str, path: Path) -> bytes:
 
 
 def invalid_ca_error(setting: str, path: Path, error: Exception) -> CertificateError:
-    """What is said of a file of authorities that is none; the error's own text says no more than a position."""
+    """The error for a file without valid authorities; the library's own text has only a position."""
     why = error.reason if isinstance(error, ssl.SSLError) and error.reason else type(error).__name__
     return CertificateError(f"{setting}: {path} holds no certificates (PEM): {why}")
 
 
 def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, *, look_at_client: bool) -> dict[str, Any]:
-    """What one side saw of the other's certificate, in a connection within memory. Raises ssl.SSLError."""
+    """One side's view of the other's certificate, in a connection within memory. Raises ssl.SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     serving = server.wrap_bio(to_server, to_client, server_side=True)
     asking = client.wrap_bio(to_client, to_server)
@@ -275,15 +273,15 @@ def _is_done(step: Callable[[], None]) -> bool:
 
 
 class ExpiryWarning:
-    """Says once for each certificate that it ends soon."""
+    """Warns once for each certificate that expires soon."""
 
     def __init__(self, part: str, path: Path) -> None:
-        """Nothing was said yet."""
+        """Start without warnings."""
         self._warned: CertificateMaterial | None = None
         self._log = logs.get(part, file=str(path))
 
     def look(self, found: CertificateMaterial) -> None:
-        """Warn where this one should have been renewed by now."""
+        """Warn when this one should have been renewed by now."""
         if found.ends - dt.datetime.now(dt.UTC) < WARN_BEFORE and self._warned is not found:
             self._warned = found
             self._log.warning("the certificate should have been renewed", ends=found.ends.isoformat())

@@ -1,8 +1,8 @@
 """
-Whether a file that holds a secret is its owner's alone, said in the log when it is not.
+Warn in the log when a file with a secret is readable by others.
 
-A warning and not an end: a secret that others could read is known to them already, and a service that does not start
-keeps nobody from it. A group may read: that is how a kubelet gives a Secret to a container's user. It reads no file.
+A warning, not an error: a readable secret has leaked already, and a service that does not start changes nothing about
+it. The group may read: that is how a kubelet gives a Secret to a container's user. The file itself is not read.
 """
 
 import stat
@@ -14,11 +14,11 @@ _NOT_FOR_OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 
 def warn_if_open(setting: str, path: Path) -> None:
-    """Say so where others than owner and group may use the secret in `path`, or others than its owner may change it."""
+    """Warn when others than owner and group may read the secret in `path`, or others than its owner may change it."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
-        return  # who reads it says why that cannot be
+        return  # its reader reports the error
     if mode & _NOT_FOR_OTHERS:
         why = "others may read the secret in it, or change it" if mode & stat.S_IRWXO else "its group may change it"
         logs.get("secrets").warning(

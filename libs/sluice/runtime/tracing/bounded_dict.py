@@ -1,4 +1,4 @@
-"""A memory of so many things and no more: what was entered longest ago is forgotten first."""
+"""A dict with a size limit: the oldest entry is dropped first."""
 
 from collections import OrderedDict
 from typing import Generic, TypeVar
@@ -8,7 +8,7 @@ V = TypeVar("V")
 
 
 class BoundedDict(OrderedDict[K, V], Generic[K, V]):
-    """A dict that forgets. Enter by `put`."""
+    """A dict that drops its oldest entries. Enter by `put`."""
 
     def __init__(self, limit: int) -> None:
         """Start empty; keep at most `limit`."""

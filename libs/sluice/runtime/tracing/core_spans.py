@@ -1,8 +1,8 @@
 """
-What one runner's turns look like in the traces of its requests: words that came, decisions, steps, words that went.
+Spans of one runner's turns in the traces of its requests: messages read, decisions, steps, messages written.
 
-It looks at what a core was told and said, after the turn; a core knows nothing of it and waits for none of it. While
-nobody collects spans it only times decisions, for the headers of our own words.
+It inspects the input and output of a core after each turn; a core neither knows of it nor waits for it. Without an
+exporter it only times decisions, for the headers of our own messages.
 """
 
 import time
@@ -20,20 +20,20 @@ from sluice.runtime.tracing.span_attributes import of_message, of_subject
 MARKS_MAX = 10_000
 """Phases that have begun and not ended."""
 BECAUSE_MAX = 16
-"""Requests of one turn that are told why: a listing may concern all there are."""
+"""Requests of one turn with a span for its cause: a listing may concern all requests."""
 _BEGINNINGS: dict[type, tuple[TracePart, str]] = {
     AllocationRequested: ("request", "request seen"),
     RequestRejected: ("request", "request seen"),
     RequestWithdrawn: ("release", "request given back"),
 }
-"""Words of a source with which a trace begins: which of the two, and the name of its first span."""
+"""A source's messages that begin a trace: the trace part, and the name of its first span."""
 _NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class SpanPhase:
     """
-    A stretch of a request's way within one process: a span from one signal to another.
+    A phase of a request within one process: a span from one signal to another.
 
     A signal is a verb and the name of a type: `saw` a message, `decided` an instruction or a message to be written,
     `did` an instruction.
@@ -48,7 +48,7 @@ class CoreSpans:
     """The turns of one core."""
 
     def __init__(self, traces: RequestTraces, phases: Sequence[SpanPhase] = ()) -> None:
-        """Record in `traces`; tell the `phases`."""
+        """Record in `traces`, with these `phases`."""
         self._traces = traces
         self._begins: dict[str, list[SpanPhase]] = {}
         self._ends: dict[str, list[SpanPhase]] = {}
@@ -61,12 +61,12 @@ class CoreSpans:
 
     def turn(self, event: object, cause: str, doing: Sequence[tuple[object, str]], took_s: float) -> str:
         """
-        A turn is over, just now: the core was told `event` (because of the span `cause`), and does these things.
+        A turn just ended: the core handled `event` (caused by the span `cause`) and returned these instructions.
 
-        `doing` is each instruction with its request. Returns the span that what belongs to no request belongs to.
+        `doing` is each instruction with its request. Returns the span for instructions without a request.
         """
         if isinstance(event, Observed) and isinstance(event.entry.message, AllocationRequested):
-            self._heard_that_it_runs(event.entry)
+            self._already_runs(event.entry)
         writes = [each for each, request in doing if request and isinstance(each, Write)]
         for write in writes:
             self._begin(write, took_s)
@@ -77,8 +77,8 @@ class CoreSpans:
         ended_ns = time.time_ns()
         began_ns = ended_ns - int(took_s * _NS)
         if isinstance(event, Observed):
-            cause = self._took_in(event.entry, began_ns, doing=bool(doing))
-        for request, words in _words(writes):
+            cause = self._handled(event.entry, began_ns, doing=bool(doing))
+        for request, words in _published_about(writes):
             because = (cause,) if cause and cause[:35] != self._traces.at(request)[:35] else ()
             self._traces.past(
                 "decide",
@@ -94,20 +94,20 @@ class CoreSpans:
             self.signal(f"decided {kind}", request, ended_ns)
         return cause
 
-    def _heard_that_it_runs(self, entry: Entry) -> None:
-        """A source remembers what a pod is bound to, as a process that has just begun reads it, too."""
-        if _ends_way(entry.message):
+    def _already_runs(self, entry: Entry) -> None:
+        """A source remembers a pod's binding; a process that just started reads it, too."""
+        if _ends_start(entry.message):
             self._traces.runs(entry.subject.rpartition(".")[2])
 
     def _begin(self, write: Write, ago_s: float) -> None:
-        """Words of a source begin a trace."""
+        """A source's messages begin a trace."""
         if type(write.message) in _BEGINNINGS:
             part, name = _BEGINNINGS[type(write.message)]
             attributes = of_message(write.message) if self._traces.recording else NO_ATTRIBUTES
             self._traces.start(write.request, name, part, ago_s=ago_s, attributes=attributes)
 
-    def _took_in(self, entry: Entry, began_ns: int, *, doing: bool) -> str:
-        """A word was taken in: a span, when something came of it."""
+    def _handled(self, entry: Entry, began_ns: int, *, doing: bool) -> str:
+        """A message was handled: a span, when it had an effect."""
         arrival = self._traces.arrivals.take(entry)
         if arrival is None or entry.message is None:
             return ""
@@ -138,7 +138,7 @@ class CoreSpans:
         return own
 
     def signal(self, signal: str, request: str, at_ns: int) -> None:
-        """Something happened to a request: phases begin and end with it."""
+        """A signal for a request: phases begin and end with it."""
         if not request:
             return
         for phase in self._ends.get(signal, ()):
@@ -150,12 +150,12 @@ class CoreSpans:
                 self._marks.put((request, phase.name), at_ns)
 
     def did(self, instruction: object, request: str) -> None:
-        """An instruction was carried out, just now."""
+        """An instruction was just carried out."""
         if self._traces.recording:
             self.signal(f"did {type(instruction).__name__}", request, time.time_ns())
 
     def publishing(self, write: Write, cause: str) -> AbstractContextManager[None]:
-        """The span of one attempt to write a word, linked to the attempt before it."""
+        """The span of one attempt to publish a message, linked to the attempt before it."""
         word = type(write.message).__name__
         if not self._traces.recording:
             return self._traces.span("publish", write.request, parent=cause)
@@ -176,8 +176,8 @@ class CoreSpans:
         )
 
     def published(self, write: Write, *, unknown: bool) -> None:
-        """The attempt is over; called inside of its span."""
-        if not unknown and _ends_way(write.message):
+        """The attempt is over; called inside its span."""
+        if not unknown and _ends_start(write.message):
             self._traces.runs(write.request)
         if not self._traces.recording:
             return
@@ -187,15 +187,15 @@ class CoreSpans:
             self._attempts.pop(write.operation, None)
 
 
-def _ends_way(message: object) -> bool:
-    """Whether it is the last that its writer says of a request on its way to the slice: what it says then is later."""
+def _ends_start(message: object) -> bool:
+    """Whether it is the writer's last message of a request's start; later ones belong to the running pod's trace."""
     if isinstance(message, AllocationRequested):
         return message.held is not None
     return isinstance(message, SliceReady | Bound)
 
 
-def _words(writes: Sequence[Write]) -> Iterator[tuple[str, str]]:
-    """Each request that something is written about, with the names of the words; at most BECAUSE_MAX."""
+def _published_about(writes: Sequence[Write]) -> Iterator[tuple[str, str]]:
+    """Each request with something to publish, with the message types; at most BECAUSE_MAX."""
     found: dict[str, list[str]] = {}
     for write in writes:
         if write.request in found or len(found) < BECAUSE_MAX:

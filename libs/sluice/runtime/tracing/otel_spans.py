@@ -1,8 +1,8 @@
 """
-Spans as the OpenTelemetry SDK records and sends them. Imported only where an endpoint is configured.
+Spans as the OpenTelemetry SDK records and exports them. Imported only where an endpoint is configured.
 
-A span is a child of a `traceparent`, never of "the current span" of the SDK: our context crosses processes. Sending
-happens in a thread of the SDK; what does not fit its queue is dropped, and nobody waits for a collector.
+A span is a child of a `traceparent`, never of "the current span" of the SDK: our context crosses processes. A thread of
+the SDK exports; what does not fit its queue is dropped, and nothing waits for a collector.
 """
 
 import logging
@@ -23,25 +23,25 @@ from sluice.runtime.tracing.request_traces import NO_ATTRIBUTES, Attributes, Spa
 from sluice.runtime.version import sluice_version
 
 EXPORT_TIMEOUT_S = 2.0
-"""How long one batch may take; the SDK does not try it again beyond that."""
+"""How long one batch may take, retries included."""
 QUEUE_MAX = 2048
-"""Spans that wait to be sent. About 2 kB each."""
+"""Spans that wait for export. About 2 kB each."""
 BATCH_MAX = 512
 BATCH_EVERY_MS = 1000
 TOLD_EVERY_S = 60.0
-"""A collector that is away is told of so often, and not with every batch."""
+"""An absent collector is logged once in this time, not with every batch."""
 _LOGGERS = ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk._shared_internal")
 _NS = 1_000_000_000
 
 
 class _Ids(RandomIdGenerator):
-    """Random ids, but for the root of a request's trace, whose ids are derived from the request."""
+    """Random ids, except for the root of a request's trace, whose ids are derived from the request."""
 
     def __init__(self) -> None:
         self._wanted = threading.local()
 
     def want(self, trace_id: int, span_id: int) -> None:
-        """The ids of the next span of this thread that has no parent."""
+        """Set the ids of this thread's next span without a parent."""
         self._wanted.ids = (trace_id, span_id)
 
     def generate_trace_id(self) -> int:
@@ -61,12 +61,12 @@ class RateLimitedLog(logging.Filter):
     """Lets one line of each kind through in `TOLD_EVERY_S`; kinds are the library's few texts."""
 
     def __init__(self) -> None:
-        """Nothing was told yet."""
+        """Start without lines."""
         super().__init__()
         self._told: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is told."""
+        """Whether a line is logged."""
         now = time.monotonic()
         if now < self._told.get(record.msg, now):
             return False
@@ -75,10 +75,10 @@ class RateLimitedLog(logging.Filter):
 
 
 class Spans:
-    """Records spans of one service and hands them to an exporter."""
+    """Records spans of one service and exports them."""
 
     def __init__(self, exporter: SpanExporter, *, service: str, run: str) -> None:
-        """`run` tells restarts of one service apart."""
+        """`run` distinguishes restarts of one service."""
         self._ids = _Ids()
         resource = {
             "service.name": f"sluice-{service}",
@@ -107,7 +107,7 @@ class Spans:
         ago_s: float = 0.0,
         attributes: Attributes = NO_ATTRIBUTES,
     ) -> None:
-        """The first span of a trace: a moment, for a request outlives the process that began it."""
+        """The first span of a trace, without duration: a request outlives the process that began it."""
         found = ids_of(root)
         if found is None:
             return
@@ -129,7 +129,7 @@ class Spans:
         links: Sequence[str] = (),
         attributes: Attributes = NO_ATTRIBUTES,
     ) -> str:
-        """A span that is over; times are Unix, ns. Returns its `traceparent`."""
+        """A finished span; times are Unix, ns. Returns its `traceparent`."""
         span = self._tracer.start_span(
             name,
             context=_context(parent),
@@ -146,9 +146,9 @@ class Spans:
         self, name: str, parent: str, *, kind: SpanKind, links: Sequence[str], attributes: Attributes
     ) -> Iterator[str]:
         """
-        A span for the time of a `with`; gives its `traceparent`. An exception marks it as failed and goes on.
+        A span for the time of a `with`; gives its `traceparent`. An exception marks it as failed and propagates.
 
-        Of the exception only its type is told: its text may hold anything.
+        Only the type of the exception is recorded: its text may contain anything.
         """
         span = self._tracer.start_span(
             name,
@@ -167,15 +167,15 @@ class Spans:
             span.end()
 
     def flush(self) -> None:
-        """Send what there is, however long it takes: for tests."""
+        """Export everything, however long it takes: for tests."""
         self._provider.force_flush()
 
     def close(self, timeout_s: float) -> None:
         """
-        Send what there is, but for no longer than `timeout_s`; what is left then is lost.
+        Export everything within `timeout_s`; the rest is lost.
 
-        In a thread: the SDK's own waiting has no bound that can be set (opentelemetry-sdk 1.45, issue 4568), and a
-        collector that hangs would keep the process beyond its time to end.
+        In a thread: the SDK's own waiting cannot be bounded (opentelemetry-sdk 1.45, issue 4568), and a hanging
+        collector would keep the process beyond its time to end.
         """
         closing = threading.Thread(target=self._provider.shutdown, name="spans-close", daemon=True)
         closing.start()
@@ -183,7 +183,7 @@ class Spans:
 
 
 def exporting(endpoint: str, *, service: str, run: str) -> Spans:
-    """Spans that are sent to an OTLP/HTTP base URL."""
+    """Spans for an OTLP/HTTP base URL."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         if not any(isinstance(each, RateLimitedLog) for each in logger.filters):

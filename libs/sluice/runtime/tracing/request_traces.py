@@ -1,10 +1,10 @@
 """
-Traces: which request a word on the bus or a call belongs to, as W3C trace context.
+Traces of requests, as W3C trace context on bus messages and calls.
 
-Two traces per request, with ids that are derived from its own (`sluice.contracts.bus.trace_headers`). The `traceparent`
-travels in NATS headers and gRPC metadata whether or not anybody collects spans; spans are made and sent (OTLP over
-HTTP) only when an endpoint is configured, and only then is the OpenTelemetry SDK imported. What steps took is also told
-in the headers of our own words. Nothing here may block or fail a service: a collector that is away costs dropped spans.
+The trace ids of a request are derived from its own id (`sluice.contracts.bus.trace_headers`). The `traceparent` travels
+in NATS headers and gRPC metadata even without a collector; spans are created and exported (OTLP over HTTP) only when an
+endpoint is configured, and only then is the OpenTelemetry SDK imported. Durations of steps are also in the headers of
+our own messages. Nothing here may block or fail a service: an absent collector costs dropped spans.
 """
 
 import re
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 TRACEPARENT = "traceparent"
 """The header of W3C Trace Context, level 1 (https://www.w3.org/TR/trace-context/)."""
 REQUESTS_MAX = 10_000
-"""Requests whose trace is remembered; the one not heard of for longest is forgotten first."""
+"""Requests whose trace is remembered; the least recently used is dropped first."""
 LINGER_S = 10.0
-"""So long after its last word on a request's way to the slice a process may go on with what it decided by then."""
+"""
+How long after its last message of a request's start a process may continue that trace with decisions made by then.
+"""
 FLUSH_TIMEOUT_S = 2.0
 """How long closing may wait for the collector."""
 
@@ -53,12 +55,12 @@ def is_traceparent(text: str) -> bool:
 
 
 def current() -> str:
-    """The `traceparent` of the span we are in; empty outside of any."""
+    """The `traceparent` of the current span; empty outside any."""
     return _current.get()
 
 
 def ids_of(traceparent: str) -> tuple[str, str] | None:
-    """Trace id and span id (hex) of a `traceparent`, or None when it is none."""
+    """Trace id and span id (hex) of a `traceparent`, or None when it is invalid."""
     match = _TRACEPARENT.fullmatch(traceparent)
     return (match[1], match[2]) if match else None
 
@@ -72,13 +74,13 @@ def inject(metadata: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def enter(traceparent: str) -> None:
-    """Go on with the rest of this task on behalf of a caller's trace."""
+    """Continue the rest of this task within a caller's trace."""
     if is_traceparent(traceparent):
         _current.set(traceparent)
 
 
 class within:  # noqa: N801 - a function to those who use it; a generator would take five times as long, for every word
-    """Do something on behalf of a caller's trace. Anything that is no `traceparent` changes nothing."""
+    """Work within a caller's trace. An invalid `traceparent` changes nothing."""
 
     __slots__ = ("_token", "_traceparent")
 
@@ -93,7 +95,7 @@ class within:  # noqa: N801 - a function to those who use it; a generator would 
             self._token = _current.set(self._traceparent)
 
     def __exit__(self, *_: object) -> None:
-        """Leave it, whatever happened."""
+        """Leave it, also after an exception."""
         if self._token is not None:
             _current.reset(self._token)
             self._token = None
@@ -101,40 +103,41 @@ class within:  # noqa: N801 - a function to those who use it; a generator would 
 
 class RequestTraces:
     """
-    Request id -> where in its trace we are, bounded; spans in those traces; and what steps took since the last word.
+    Request id -> its position in its trace, bounded; spans in those traces; and durations of steps since the last
+    message.
 
-    Without spans (no endpoint configured) nothing is recorded, and what came in goes out again. What belongs to no
-    request, and is not caused by one, is in no trace at all.
+    Without spans (no endpoint configured) nothing is recorded, and received context is passed on. What neither belongs
+    to a request nor is caused by one is in no trace.
     """
 
     def __init__(self, spans: "Spans | None" = None, *, requests_max: int = REQUESTS_MAX) -> None:
-        """Start with an empty book; `spans` records."""
+        """Start empty; `spans` records."""
         self._spans = spans
         self._book: BoundedDict[str, str] = BoundedDict(requests_max)
         self._over: BoundedDict[str, float] = BoundedDict(requests_max)
-        """Requests on whose way to the slice this process has said its last word, and until when it lingers there."""
+        """Requests that this process finished starting, and until when it lingers in that trace."""
         self._unbegun: BoundedDict[str, None] = BoundedDict(requests_max)
-        """Requests whose pods run, and of which nothing was recorded since."""
+        """Requests whose pods run, without a span since."""
         self._news: BoundedDict[str, str] = BoundedDict(requests_max)
-        """Subjects of words about no request -> the trace that they were said in."""
+        """Subjects of messages without a request -> the trace that they were published in."""
         self._steps: BoundedDict[str, deque[tuple[str, int, int]]] = BoundedDict(requests_max)
-        """Request -> name, beginning and end (monotonic, ns) of what was done since the last word about it."""
+        """Request -> name, begin and end (monotonic, ns) of the steps since the last message about it."""
         self.arrivals = InboundMessages()
 
     @property
     def recording(self) -> bool:
-        """Whether anybody collects spans."""
+        """Whether spans are exported."""
         return self._spans is not None
 
     # -- where we are ---------------------------------------------------------------------------------------------
 
     def remember(self, request: str, headers: Mapping[str, str] | None, subject: str = "") -> None:
-        """Take the trace of `request` (or of the news at `subject`) from a message's headers, when they carry one."""
+        """Take the trace of `request` (or of the message at `subject`) from a message's headers, if any."""
         traceparent = headers.get(TRACEPARENT, "") if headers else ""
         if not traceparent:
             return
         if request and self._book.get(request) == traceparent:
-            self._book.move_to_end(request)  # as for most words: it was judged when it came first
+            self._book.move_to_end(request)  # as for most messages: checked when it came first
             return
         if not is_traceparent(traceparent):
             return
@@ -148,7 +151,7 @@ class RequestTraces:
     def arrived(
         self, subject: str, sequence: int, request: str, headers: Mapping[str, str] | None, stored_ns: int = 0
     ) -> None:
-        """A word was read: remember its trace, and, where spans are recorded, when it came."""
+        """A message was read: remember its trace, and, where spans are recorded, when it came."""
         self.remember(request, headers, subject)
         if self._spans is not None:
             traceparent = headers.get(TRACEPARENT, "") if headers else ""
@@ -156,7 +159,7 @@ class RequestTraces:
             self.arrivals.put(subject, sequence, request, usable, stored_ns)
 
     def _takes_back(self, request: str, traceparent: str) -> bool:
-        """Whether this would take a request back to a trace that is over: it comes late."""
+        """Whether this would return a request to a finished trace: it comes late."""
         known = self._book.get(request, "")
         if not known or _trace(known) == _trace(traceparent):
             return False
@@ -164,7 +167,7 @@ class RequestTraces:
         return _trace(known) in later and _trace(traceparent) not in later[later.index(_trace(known)) :]
 
     def at(self, request: str) -> str:
-        """Where in its trace a request is: the last span that is known of it, else the root."""
+        """A request's position in its trace: its last known span, else the root."""
         if not request:
             return ""
         if request in self._over:
@@ -172,11 +175,11 @@ class RequestTraces:
         return self._book.get(request) or root_traceparent(request)
 
     def at_once(self, subject: str) -> str:
-        """The trace that the news at `subject` were said in, for the first who acts on them; then empty."""
+        """The trace that the message at `subject` was published in, for its first handler; then empty."""
         return self._news.pop(subject, "")
 
     def headers(self, request: str) -> dict[str, str]:
-        """The headers of a new message about `request`: a fresh dict, empty when it belongs to no trace."""
+        """The headers of a new message about `request`: a fresh dict, empty without a trace."""
         traceparent = _current.get() or self.at(request)
         return {TRACEPARENT: traceparent} if traceparent else {}
 
@@ -194,7 +197,7 @@ class RequestTraces:
         """Begin a trace of `request`, at its source, `ago_s` ago, unless it has begun."""
         known = self._book.get(request, "")
         if not request or (known and part == "request"):
-            return  # before its id is derived, which is what this costs: who asks may do so again and again
+            return  # before deriving its id, which is expensive: callers may ask repeatedly
         root = root_traceparent(request, part)
         if known and _trace(known) == _trace(root):
             return
@@ -206,15 +209,15 @@ class RequestTraces:
 
     def runs(self, request: str, *, linger_s: float = LINGER_S) -> None:
         """
-        The way of a request to its slice is over: what is said of it later is in the trace of its running.
+        The pod's start is over: later messages are in the trace of its running.
 
-        What this process still does for it within `linger_s` belongs to the way: an Event, a line in the log.
+        What this process still does within `linger_s` belongs to the start: an Event, a line in the log.
         """
         if request and request not in self._over:
             self._over.put(request, time.monotonic() + linger_s)
 
     def _settle(self, request: str) -> None:
-        """Where its way is over, and for long enough, the request is in the trace of its running."""
+        """After the lingering time, move the request to the trace of its running."""
         until = self._over.get(request)
         if until is None or time.monotonic() < until:
             return
@@ -225,7 +228,7 @@ class RequestTraces:
             self._unbegun.put(request, None)
 
     def _begin_running(self, request: str) -> None:
-        """Something is recorded in the trace of a request's running: that has a first span, too."""
+        """The first record in the trace of a request's running: create its first span."""
         if self._spans is not None and self._unbegun.pop(request, True) is None:
             root, before = root_traceparent(request, "running"), (root_traceparent(request),)
             self._spans.root("request runs", root, links=before, attributes=_about(request, NO_ATTRIBUTES))
@@ -243,7 +246,7 @@ class RequestTraces:
         """
         A span in the trace of `request` (without one: of `parent`, or the current one) for the time of a `with`.
 
-        An exception that leaves it marks it as failed and goes on.
+        An exception marks it as failed and propagates.
         """
         above = self.at(request) or parent or _current.get()
         if self._spans is None or not above:
@@ -265,9 +268,9 @@ class RequestTraces:
         enter_it: bool = False,
     ) -> str:
         """
-        Record what is over already, by its times (Unix, ns); returns its `traceparent`, empty when nothing is recorded.
+        Record a finished span by its times (Unix, ns); returns its `traceparent`, empty when nothing is recorded.
 
-        With `enter_it` what follows for the request is inside of it.
+        With `enter_it` later spans of the request are inside it.
         """
         at = self.at(request)
         above = parent or at
@@ -299,7 +302,7 @@ class RequestTraces:
     # -- what steps took ------------------------------------------------------------------------------------------
 
     def took(self, request: str, name: str, took_s: float) -> None:
-        """A step of `request` is over just now: the next word about it tells of it."""
+        """A step of `request` just ended: the next message about it carries it."""
         if not request:
             return
         now_ns = time.monotonic_ns()
@@ -310,7 +313,7 @@ class RequestTraces:
         steps.append((name, now_ns - int(took_s * 1e9), now_ns))
 
     def steps(self, request: str) -> dict[str, str]:
-        """The header that tells of the steps so far; empty when there are none."""
+        """The header with the steps so far; empty without steps."""
         steps = self._steps.get(request)
         if not steps:
             return {}
@@ -319,7 +322,7 @@ class RequestTraces:
         return {STEPS: steps_text(told)}
 
     def told(self, request: str, headers: Mapping[str, str]) -> None:
-        """A word with these headers has landed: none is told again of the steps that are in it."""
+        """A message with these headers has landed: later ones do not repeat its steps."""
         steps = self._steps.get(request)
         if steps is None or STEPS not in headers:
             return
@@ -338,9 +341,9 @@ class RequestTraces:
 
 def connect(endpoint: str, *, service: str, run: str) -> RequestTraces:
     """
-    A book that sends spans to `endpoint` (an OTLP/HTTP base URL such as `http://127.0.0.1:4318`).
+    Traces that export spans to `endpoint` (an OTLP/HTTP base URL such as `http://127.0.0.1:4318`).
 
-    Empty means none: nothing is recorded and the SDK is not imported. `run` tells restarts of one service apart.
+    When it is empty, nothing is recorded and the SDK is not imported. `run` distinguishes restarts of one service.
     """
     if not endpoint:
         return RequestTraces()

@@ -1,8 +1,8 @@
 """
-What a span says of itself, by OpenTelemetry's semantic conventions (messaging, k8s, hw, rpc) where they have a name.
+Attributes of spans, by OpenTelemetry's semantic conventions (messaging, k8s, hw, rpc) where they have a name.
 
-Only what is listed here leaves the process: names, ids and places. No annotation, no environment, no ticket, no
-password, no text of a person; a test goes through every message.
+Only what is listed here leaves the process: names, ids and places. No annotation, environment, ticket, password or text
+of a person; a test checks every message.
 """
 
 from sluice.contracts.messages import (
@@ -52,7 +52,7 @@ _TYPES = {"publish": "send", "process": "process"}
 
 
 def of_subject(subject: str, operation: str) -> Attributes:
-    """Where a word is; `operation` is `publish` or `process`."""
+    """The subject of a message; `operation` is `publish` or `process`."""
     return {
         "messaging.system": "nats",
         "messaging.operation.name": operation,
@@ -63,7 +63,7 @@ def of_subject(subject: str, operation: str) -> Attributes:
 
 
 def of_message(message: AnyMessage) -> Attributes:
-    """Whom a word is about."""
+    """The object of a message."""
     match message:
         case AllocationRequested() | RequestRejected():
             return {
@@ -94,7 +94,7 @@ def of_message(message: AnyMessage) -> Attributes:
 
 
 def of_instruction(instruction: object) -> Attributes:
-    """What a step is done to: a GPU, a pod or a node, by the fields of those names."""
+    """The target of a step: a GPU, a pod or a node, by the fields of those names."""
     found: dict[str, str] = {}
     gpu = getattr(instruction, "gpu", "")
     if gpu:

@@ -33,7 +33,7 @@ def advice(slice_: SliceReady, booking: Booking, *, time_quota: bool) -> tuple[s
             found.append(f"container {name!r} has several MIG devices; one CUDA process uses only the first")
     if booking.instead_of:
         given = ", ".join(dict.fromkeys(device.profile for device in booking.devices if device.profile is not None))
-        found.append(f"asked for {booking.instead_of} and has {given}: nothing smaller had a place")
+        found.append(f"asked for {booking.instead_of} and has {given}: nothing smaller was free")
     return (*found, *(() if time_quota else _not_enforced(booking)))
 
 

@@ -234,7 +234,7 @@ def how_it_stands(desk: Desk, request: RequestId) -> Standing | None:
         message = f"is refused: {binding.refusal.sentence()}"
         return Standing(State.REFUSED, message, binding.request_revision, refusal=binding.refusal)
     if isinstance(asked, RequestRejected) and not booked:
-        message = f"its source cannot understand it: {asked.refusal.sentence()}"
+        message = f"its source cannot parse it: {asked.refusal.sentence()}"
         return Standing(State.REJECTED, message, asked.revision, refusal=asked.refusal)
     if isinstance(binding, Bound) and wanted:
         return _bound(desk, binding)
@@ -242,17 +242,17 @@ def how_it_stands(desk: Desk, request: RequestId) -> Standing | None:
         entry = next((each for each in booked if isinstance(each, Grant)), booked[0])
         if isinstance(asked, AllocationRequested) and isinstance(entry, Grant):
             waits = for_whom_it_waits(desk, entry) or why_not_begun(desk, request)
-            waits = waits or "has a place; its slice is being made"
+            waits = waits or "has a place; its slice is being created"
             standing = _standing(desk, State.GRANTED, waits, entry.booking)
             return _promised(desk, request, asked, standing) if request in desk.queue else standing
-        why = f"its slice is being taken away: {entry.cause}" if isinstance(entry, Revoke) else "is not wanted any more"
+        why = f"its slice is being revoked: {entry.cause}" if isinstance(entry, Revoke) else "is not wanted any more"
         return _standing(desk, State.ENDING, why, entry.booking)
     if wanted and isinstance(asked, AllocationRequested):
         return _without_place(desk, request, asked)
     if isinstance(binding, Released):
         return Standing(State.RELEASED, f"holds nothing any more: {binding.cause}")
     if asked is not None or binding is not None:
-        return Standing(State.ENDING, "is not wanted any more; its last word is on its way", _revision(asked))
+        return Standing(State.ENDING, "no longer requested; its release is being published", _revision(asked))
     return None
 
 
@@ -262,7 +262,7 @@ def _revision(asked: object) -> int:
 
 
 def _committing(desk: Desk, request: RequestId, allocation: AllocationId) -> Standing:
-    message = "a place is chosen; the ledger has not answered yet"
+    message = "a place is chosen; it is being written to the ledger"
     for unsent in desk.undecided.values():
         grant = unsent.message
         if isinstance(grant, Grant) and grant.booking.allocation == allocation:
@@ -283,7 +283,7 @@ def _standing(desk: Desk, state: State, message: str, booking: Booking) -> Stand
 
 def _promised(desk: Desk, request: RequestId, asked: AllocationRequested, standing: Standing) -> Standing:
     """One with a promise keeps its turn."""
-    message = f"{standing.message}; it takes any other that is free earlier"
+    message = f"{standing.message}; it takes any other place that is free earlier"
     turn = _turn(desk, asked, request)
     return replace(standing, message=message, turn=turn)
 
@@ -329,4 +329,4 @@ def _without_place(desk: Desk, request: RequestId, asked: AllocationRequested) -
     if node is not None:
         message = f"may have a slice on {node}, which is not open yet"
         return Standing(State.HELD, message, asked.revision, node=node)
-    return Standing(State.SEEN, "is heard of, and looked at next", asked.revision)
+    return Standing(State.SEEN, "received; it is scheduled next", asked.revision)

@@ -97,7 +97,7 @@ def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[A
         if waits_to_be_shown(desk, request, binding.node) or doubtful_ticket(desk, held):
             return
         if waits_for_node(desk, request, held) is None:
-            release(desk, request, "slice lost: it is not in the ledger any more")
+            release(desk, request, "slice lost: it is no longer in the ledger")
 
 
 def bind_again(desk: Desk, late: Bound, grant: Grant) -> None:

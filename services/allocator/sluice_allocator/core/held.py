@@ -74,7 +74,7 @@ def why_lost(desk: Desk, request: RequestId, held: Held) -> str | None:
     if removed is not None:
         return f"{held.node} was removed: {removed.cause}"
     is_known = was_opened(desk, held.node) and held.node in desk.world.inventories
-    return f"{held.node} does not have it any more" if is_known else None
+    return f"{held.node} no longer has it" if is_known else None
 
 
 def why_taken_back(desk: Desk, request: RequestId) -> str | None:
@@ -96,7 +96,7 @@ def why_taken_back(desk: Desk, request: RequestId) -> str | None:
     is_unheard = isinstance(entry, Revoke) and entry.cause in causes
     if not is_unheard or isinstance(desk.world.slices.get(held.allocation), SliceGone):
         return None
-    return f"its slice on {held.node} is being taken back"
+    return f"its slice on {held.node} is being revoked"
 
 
 def doubtful_ticket(desk: Desk, held: Held) -> str:

@@ -158,7 +158,7 @@ def _revoke(desk: Desk, allocation: AllocationId) -> None:
     entry = desk.world.ledger[allocation]
     assert isinstance(entry, Grant)
     if not desk.outbox.busy(subjects.ledger(entry.booking.node, allocation)):
-        revoke(desk, entry, "orphan: its source does not ask for it any more")
+        revoke(desk, entry, "orphan: its source no longer requests it")
 
 
 def _is_released(desk: Desk, request: RequestId) -> bool:

@@ -61,7 +61,7 @@ def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | No
     if unwanted is not None:
         return unwanted
     if is_too_late(desk, grant):
-        return "written in another life of the broker: no agent will act on it"
+        return "written before the broker was recreated: no agent will act on it"
     slice_ = desk.world.slices.get(booking.allocation)
     if isinstance(slice_, FAILED) and slice_.revision >= grant.revision:
         return f"making the slice failed: {slice_.message}"
@@ -81,13 +81,13 @@ def why_waive(desk: Desk, grant: Grant, asked: AllocationRequested) -> str | Non
         return f"its devices vanished before it was bound: {slice_.message}"
     inventory = desk.world.inventories.get(booking.node)
     if slice_ is None and not grant.adopted and inventory is not None and inventory.stale:
-        return f"nothing was heard of its slice, and its node does not answer: {inventory.stale_message}"
+        return f"its slice was never reported, and its node does not answer: {inventory.stale_message}"
     kept_out = blocking_predicate(desk.world.hosts.get(booking.node), asked.host.tolerations)
     if kept_out and not grant.adopted:
-        return f"its node {kept_out}, since before the pod was bound"
+        return f"its node {kept_out}, and did before the pod was bound"
     lost = why_lost(desk, booking.request, asked.held) if asked.held is not None else None
     if lost is not None:
-        return f"surplus: its pod is where its slice was, which is lost: {lost}"
+        return f"surplus: its pod runs where its lost slice was: {lost}"
     given_up = why_give_up(desk, grant, asked.revision) if grant.after else None
     return given_up or excess(desk, grant)
 
@@ -115,7 +115,7 @@ def _by_its_binding(desk: Desk, booking: Booking, binding: BindingFact | None, a
         case Bound():
             return _by_its_bound(desk, booking, binding, asked)
         case _ if _has_another(desk, asked, booking.allocation):
-            return "surplus: its pod was given another slice, which stands"
+            return "surplus: its pod has another slice"
         case Released():
             return f"released: {binding.cause}"
         case Refused() if not is_held(asked, booking.allocation):
@@ -134,7 +134,7 @@ def _by_its_bound(desk: Desk, booking: Booking, bound: Bound, asked: RequestFact
     if bound.allocation != booking.allocation:
         return None if is_found_instead(desk, booking.allocation, bound) else SURPLUS
     lost = why_lost(desk, booking.request, held) if held is not None else None
-    return f"surplus: its pod is where its slice was, which is lost: {lost}" if lost is not None else None
+    return f"surplus: its pod runs where its lost slice was: {lost}" if lost is not None else None
 
 
 def _has_another(desk: Desk, asked: RequestFact | None, allocation: AllocationId) -> bool:

@@ -313,7 +313,7 @@ class World:
                 request=message.request,
                 request_revision=message.request_revision,
                 allocations=(),
-                cause="said in another life of the bus",
+                cause="published before the bus was recreated",
                 incarnation=message.incarnation,
                 source=message.source,
             )

@@ -80,10 +80,10 @@ def _out(wanted: argparse.Namespace) -> Path:
     """Where the answers go: a file that may be replaced."""
     out: Path = wanted.out.resolve()
     if not out.parent.is_dir() or (out.exists() and not out.is_file()):
-        raise _WrongInputError(f"--out {wanted.out}: must be a file in a folder that is there")
+        raise _WrongInputError(f"--out {wanted.out}: must be a file in an existing folder")
     for name in ("fleet", "workload", "placement"):
         if getattr(wanted, name) is not None and out == getattr(wanted, name).resolve():
-            raise _WrongInputError(f"--out {wanted.out}: is the {name} itself; the answers need a file of their own")
+            raise _WrongInputError(f"--out {wanted.out}: is the {name} itself; write the answers to another file")
     return out
 
 
@@ -116,7 +116,7 @@ def _seed(text: str) -> int:
     except ValueError:
         seed = -1
     if not 0 <= seed <= SEED_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {SEED_MAX}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {SEED_MAX}")
     return seed
 
 
@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--fleet", type=Path, required=True, help="the nodes, a TOML file")
     parser.add_argument("--workload", type=Path, required=True, help="arrivals and departures, one JSON object a line")
-    parser.add_argument("--out", type=Path, required=True, help="where the answers go, one JSON object a line")
+    parser.add_argument("--out", type=Path, required=True, help="file for the answers, one JSON object a line")
     parser.add_argument("--placement", type=Path, help="pools, weights and limits, a TOML file (docs/policies.md)")
     parser.add_argument("--policy", help="for pods that name none: binpack, or node=spread,gpu=numa,binpack")
     parser.add_argument("--no-queue", dest="queue", action="store_false", help="refuse what does not fit at once")

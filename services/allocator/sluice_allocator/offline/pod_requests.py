@@ -49,7 +49,7 @@ def parse_policies(text: str) -> Policies:
         if "=" in name:
             level, _, name = name.partition("=")
             if level not in {"node", "gpu"} or level in said:
-                why = f"{shorten(level)!r} is no level, or is said twice"
+                why = f"{shorten(level)!r} is no level, or is given twice"
                 raise PolicyError(f"{why}; right: node=spread,gpu=numa,binpack")
         if not level:
             raise PolicyError(f"{shorten(name)!r} has no level; right: node=spread,gpu=numa,binpack")

@@ -104,7 +104,7 @@ class Simulation:
     def _arrive(self, arrival: Arrival) -> None:
         if arrival.pod in self._pods:
             raise WorkloadError(
-                arrival.where, "arrive.id", arrival.pod, "is there already; an id can be used again after its departure"
+                arrival.where, "arrive.id", arrival.pod, "is in use; an id is free again after its departure"
             )
         self._arrivals += 1
         self._answers.summary.arrivals += 1

@@ -70,7 +70,7 @@ class AllocatorServer(AllocatorServiceServicer):
             )
         standing = how_it_stands(self._core.desk, RequestId(name))
         if standing is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"nothing is known of a request {name!r}")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no request {name!r}")
             raise AssertionError("abort raises")
         return rpc_answers.explained(name, standing, self._run)
 
@@ -83,7 +83,7 @@ class AllocatorServer(AllocatorServiceServicer):
         try:
             outcome = await self._change_shares(change)
         except TimeoutError as error:
-            why = "the ledger has not answered in time, so it is not known whether this was booked; ask again"
+            why = "the ledger did not answer in time, so whether this was booked is unknown; retry"
             await context.abort(grpc.StatusCode.UNAVAILABLE, why)
             raise AssertionError("abort raises") from error
         return rpc_answers.adjusted(outcome, self._run, dry_run=False)
@@ -93,13 +93,13 @@ class AllocatorServer(AllocatorServiceServicer):
         if self._core.desk.outbox.paused:
             await context.abort(grpc.StatusCode.UNAVAILABLE, await self._who_works())
         if not self._core.desk.world.settled:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this allocator has not read the bus whole yet")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this allocator is still loading the bus; retry")
 
     async def _who_works(self) -> str:
         try:
             entry = await self._bus.last(Stream.STATE, subjects.lease(ROLE).subject)
         except TimeoutError:
-            return "this allocator stands by, and the bus does not say who works"
+            return "this allocator is on standby, and the bus does not say which one is active; retry"
         held = entry.message if entry is not None else None
         if not isinstance(held, LeaseHeld) or not held.owner:
             return "this allocator is on standby, and no allocator holds the lease"

@@ -140,7 +140,7 @@ def may_start(fleet_state: FleetState, pod: PodDocument) -> bool:
 def standing_text(pod: PodDocument | None) -> str:
     """How the ask stands, for whoever waits for it."""
     if pod is None:
-        return "the ask is not read yet"
+        return "the request is not read yet"
     if pod.state == "waiting":
         return f"waits: {pod.message.removeprefix('waits: ')}"
     if pod.state == "making":

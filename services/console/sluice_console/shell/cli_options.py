@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 OPERATORS_ALONE = (
-    "the user 'console' only reads, and may not say {0}: what changes something is said by the user 'operator' "
+    "the user 'console' only reads, and may not publish {0}: use the user 'operator' for changes "
     "(SLUICE_NATS_USER and its password; in a cluster that of the Secret sluice-bus-operator)"
 )
 

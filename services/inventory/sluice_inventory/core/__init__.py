@@ -1,1 +1,1 @@
-"""Pure: decides what to do, does nothing."""
+"""The pure core: decides, without I/O."""

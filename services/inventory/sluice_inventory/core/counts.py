@@ -1,10 +1,10 @@
 """
-What is counted: per GPU what is created, creatable, in use, foreign and quarantined; and the sums over the fleet.
+Count what is created, creatable, in use, foreign and quarantined per GPU, and sum it over the fleet.
 
-Pure functions of one snapshot. A memory slice is in use when an instance lies on it (ours or foreign; of a fixed layout
-one that cannot be had), when the node's journal has booked it, or when it is quarantined; slices on which two of these
-lie count once. `creatable` is what the agent reported: a sum of alternatives, never what is free. A home of shares may
-be quarantined because its MPS daemon is in trouble: nobody joins it then, and its tenants have what they have.
+Pure functions of one snapshot. A memory slice is in use when an instance lies on it (ours or foreign; in a fixed layout
+an unusable one), when the node's journal has booked it, or when it is quarantined; a slice with two of these counts
+once. `creatable` is what the agent reported: a sum of alternatives, never free capacity. A shared device may be
+quarantined because its MPS daemon is in trouble: it takes no new tenants, and its tenants keep their shares.
 """
 
 from collections.abc import Iterable
@@ -25,10 +25,10 @@ from sluice.contracts.messages import (
 
 
 class SlotState(StrEnum):
-    """What a span that is not free is taken by."""
+    """The state of a span that is not free."""
 
     ORDERED = "ordered"
-    """Booked on the node, the instance is not there (yet)."""
+    """Booked on the node, the instance does not exist (yet)."""
     IN_USE = "in_use"
     RETURNING = "returning"
     """Revoked, the place is not free yet."""
@@ -37,19 +37,19 @@ class SlotState(StrEnum):
     BROKEN = "broken"
     """Booked, but the slice failed or was lost."""
     OFFERED = "offered"
-    """An instance of a fixed layout that can be had: there, and not in use."""
+    """A free instance of a fixed layout."""
     UNUSABLE = "unusable"
-    """An instance of a fixed layout that is offered to nobody."""
+    """An instance of a fixed layout that cannot be granted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """
-    A span (memory slices) of a GPU that is not free, and whose it is. `owner` is None when nobody is known.
+    A span (memory slices) of a GPU that is not free, and its owner. `owner` is None when unknown.
 
-    Of a fixed layout instances that are free are slots, too (`OFFERED`).
+    In a fixed layout, free instances are slots, too (`OFFERED`).
 
-    Shares of one home are slots of the same span, each with its `share`.
+    Shares of one shared device are slots of the same span, each with its `share`.
     """
 
     start: int
@@ -63,12 +63,12 @@ class Slot:
     container: str = ""
     share: Share | None = None
     message: str = ""
-    """Why it is offered to nobody."""
+    """Why it cannot be granted."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """One physical GPU: its report and what follows from it. `created` are the instances of ours, per profile."""
+    """One physical GPU: its report and derived counts. `created` are our instances, per profile."""
 
     gpu: GpuReport
     slots: tuple[Slot, ...]
@@ -85,7 +85,7 @@ class GpuUse:
 
     @property
     def allocated_fraction(self) -> float:
-        """Memory slices in use of all that the GPU has, from 0 to 1."""
+        """Memory slices in use, as a fraction of the GPU's, from 0 to 1."""
         return self.slices_in_use / self.slices_total
 
 
@@ -100,7 +100,7 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True)
 class FleetUse:
-    """Sums over nodes. What is creatable counts healthy GPUs of nodes that are not stale: what could be made now."""
+    """Sums over nodes. Creatable counts cover healthy GPUs of fresh nodes: what could be created now."""
 
     nodes: int
     nodes_stale: int
@@ -147,7 +147,7 @@ def gpu_use(gpu: GpuReport, booked: Iterable[tuple[DeviceGrant, SliceReport]]) -
 
 
 def _quarantined(gpu: GpuReport, slots: Iterable[Slot]) -> int:
-    """How many places are out of use: a home counts once, however many share it."""
+    """How many places are out of use: a shared device counts once, however many tenants it has."""
     spans = {(span.start, span.size) for span in gpu.quarantined}
     return len(spans | {(slot.start, slot.size) for slot in slots if slot.state is SlotState.QUARANTINED})
 
@@ -175,9 +175,9 @@ def fleet_use(nodes: Iterable[NodeUse]) -> FleetUse:
 
 
 def _slots(gpu: GpuReport, booked: list[tuple[DeviceGrant, SliceReport]]) -> tuple[Slot, ...]:
-    """What lies on a GPU: instances with their owners, what is booked beyond them, quarantined spans; by start."""
+    """The slots of a GPU: instances with their owners, bookings without an instance, quarantined spans; by start."""
     by_place: dict[tuple[str | None, int], list[tuple[DeviceGrant, SliceReport]]] = {}
-    for device, report in booked:  # several where containers of one pod share one home
+    for device, report in booked:  # several where containers of one pod share a device
         by_place.setdefault((report.booking.allocation, device.start), []).append((device, report))
     found: list[Slot] = []
     for instance in gpu.instances:
@@ -221,7 +221,7 @@ def _of_instance(instance: InstanceReport, owner: tuple[DeviceGrant, SliceReport
 
 
 def _of_booking(gpu: GpuReport, device: DeviceGrant, report: SliceReport) -> Slot:
-    """A booked place without an instance of its own: one to come, one lost, a share, or a whole GPU without MIG."""
+    """A booked place without an instance of its own: a future one, a lost one, a share, or a whole GPU without MIG."""
     whole = device.profile is None
     uuid = gpu.uuid if whole else _home_of(gpu, device)
     return Slot(
@@ -238,7 +238,7 @@ def _of_booking(gpu: GpuReport, device: DeviceGrant, report: SliceReport) -> Slo
 
 
 def _home_of(gpu: GpuReport, device: DeviceGrant) -> str:
-    """The UUID of the instance in which a share lives; empty when there is none (yet)."""
+    """The UUID of the instance that hosts a share; empty when there is none (yet)."""
     span = (device.profile, device.start, device.size)
     made = (instance.uuid for instance in gpu.instances if (instance.profile, instance.start, instance.size) == span)
     return next(made, "") if device.share is not None else ""
@@ -249,7 +249,7 @@ def _of_span(span: PlacementReport) -> Slot:
 
 
 def _state(report: SliceReport, *, there: bool) -> SlotState:
-    """What a journal's slice makes of its place; `there` says whether its device exists."""
+    """The state of a place from its journal entry; `there` says whether its device exists."""
     if report.state == "quarantined":
         return SlotState.QUARANTINED
     if report.revoked or report.state == "unmaking":

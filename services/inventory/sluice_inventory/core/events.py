@@ -1,4 +1,4 @@
-"""What the inventory's core hears and says, besides the exchange that all cores share."""
+"""Events and instructions of the inventory's core, besides the exchange that all cores share."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from sluice.contracts.messages import NodeSnapshot
 
 @dataclass(frozen=True, slots=True)
 class PullSucceeded:
-    """The agent of `node` answered. Ends one `Pull`. Whether the answer is usable is the core's to say."""
+    """The agent of `node` answered. Ends one `Pull`. The core decides whether the answer is usable."""
 
     node: NodeName
     snapshot: NodeSnapshot
@@ -19,7 +19,7 @@ class PullSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class PullFailed:
-    """The agent of `node` gave no answer that can be understood. Ends one `Pull`."""
+    """The agent of `node` gave no readable answer. Ends one `Pull`."""
 
     node: NodeName
     message: str

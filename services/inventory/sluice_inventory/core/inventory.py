@@ -1,11 +1,11 @@
 """
-The inventory's core: pulls each node when there is a reason, and keeps what was pulled on the bus.
+The inventory's core: pulls each node when there is a reason, and publishes the snapshots.
 
-A reason is news of another agent or a higher generation, time, a failed pull, or another life of the broker's data:
-what was pulled before that says nothing about now, for agents may have acted since, so it is not said again.
+Reasons are: an announcement of another agent or a higher generation, time, a failed pull, or another incarnation of the
+bus. A snapshot pulled in an earlier incarnation is not published again, because agents may have acted since.
 
-It decides nothing about GPUs and removes nobody: a node that does not answer is marked stale, and forgotten only when
-the bus does not tell of it either, or tells that it was removed. Then what was pulled is said once more, with an end.
+It decides nothing about GPUs and removes no node: a node that does not answer is marked stale, and forgotten only when
+the bus does not list it either, or says that it was removed. Then its snapshot is published once more, with a TTL.
 """
 
 from msgspec.structs import replace
@@ -31,25 +31,25 @@ from sluice_inventory.core.events import Event, Instruction, Pull, PullFailed, P
 from sluice_inventory.core.node import Node, NodeView
 
 WRITES = frozenset({"inventory"})
-"""The nouns whose writer the inventory is."""
+"""The subject kinds that the inventory writes."""
 
 
 class Inventory:
-    """One inventory. Several may work at once: they write what they pulled, and leave alone what is as good."""
+    """One inventory. Several may run at once: each publishes what it pulled and leaves equally good snapshots alone."""
 
     def __init__(self, run: RunId, config: InventoryConfig) -> None:
-        """Know nothing, want nothing."""
+        """Start without knowledge."""
         self._run = run
         self._config = config
         self._outbox = Outbox(run, WRITES)
         self._nodes: dict[NodeName, Node] = {}
         self._incarnation = Incarnation("")
         self._listed: dict[NodeName, None] = {}
-        """Nodes that the reading under way has told of."""
+        """Nodes that the reading under way has shown."""
         self._removed: dict[NodeName, str] = {}
-        """Why, of those that the bus says are not there any more."""
+        """Nodes that the bus says were removed, with the cause."""
         self._ready = False
-        """Set once the bus was read: before, half the nodes would be pulled twice."""
+        """Set once the bus was read: before that, half the nodes would be pulled twice."""
         self._due: dict[NodeName, None] = {}
         self._retrying: dict[NodeName, None] = {}
         self._pulling: dict[NodeName, bool] = {}
@@ -57,7 +57,7 @@ class Inventory:
         self._changed: dict[NodeName, None] = {}
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take in one event; the only way in which anything changes."""
+        """Take in one event; the only way to change state."""
         self._changed = {}
         match event:
             case ReadingStarted():
@@ -86,7 +86,7 @@ class Inventory:
         return tuple(self._changed)
 
     def silent_s(self, now: float) -> float:
-        """For how long the node that has been silent for longest has given no usable answer; 0 without nodes."""
+        """The longest time that a node has given no usable answer; 0 without nodes."""
         return max((now - node.last_seen_at for node in self._nodes.values()), default=0.0)
 
     def names(self) -> list[NodeName]:
@@ -112,7 +112,7 @@ class Inventory:
             node.incarnation = event.incarnation
             node.restart(now)
             node.current = False
-            node.last_seen_at = now  # everybody has to come back first
+            node.last_seen_at = now  # every node has to be read again first
             self._enqueue(node)
             self._publish(node)
 
@@ -156,12 +156,12 @@ class Inventory:
             self._publish_removed(node.inventory, cause)
 
     def _publish_removed(self, last: NodeInventory, cause: str) -> None:
-        """The last word about a node that is not there any more."""
+        """The last message about a removed node."""
         said = replace(last, stale=True, stale_message=f"the node was removed: {cause}", removed=True)
         self._outbox.keep(subjects.inventory(last.snapshot.node), said, ttl_s=self._config.closing_ttl_s)
 
     def _is_own(self, entry: Entry) -> bool:
-        """Whether this process wrote an entry: then it says nothing new, and may be older than what is known."""
+        """Whether this process wrote an entry: then it adds nothing, and may be older than what is known."""
         return entry.operation.rpartition("-")[0] == self._run
 
     def _catch_up(self, event: ReadingCaughtUp) -> None:
@@ -172,7 +172,7 @@ class Inventory:
             node.listed = node.name in self._listed
 
     def _publish(self, node: Node) -> None:
-        """See to it that the bus says of a node what shall be said, and nothing that may not be so any more."""
+        """Keep the node's current snapshot on the bus, and retract an outdated one."""
         self._changed[node.name] = None
         address = subjects.inventory(node.name)
         if node.inventory is not None and (node.current or node.inventory.stale):
@@ -190,7 +190,7 @@ class Inventory:
     # -- pulling --------------------------------------------------------------------------------------------------
 
     def _enqueue(self, node: Node) -> None:
-        """A node may be due; whether it is, is asked when its turn comes."""
+        """A node may be due for a pull; checked when its turn comes."""
         (self._retrying if node.failures else self._due).setdefault(node.name)
 
     def _begin_pulls(self, now: float) -> list[Instruction]:
@@ -221,7 +221,7 @@ class Inventory:
         node = self._nodes.get(event.node)
         if self._pulling.pop(event.node, None) is None or node is None:
             return
-        if not node.pulling:  # it was asked before the node was removed, and is known anew since
+        if not node.pulling:  # pulled before the node was removed, and it was added again since
             self._enqueue(node)
             return
         error = node.error
@@ -245,7 +245,7 @@ class Inventory:
                 self._enqueue(node)
 
     def _may_forget(self, node: Node, now: float) -> bool:
-        """Nobody tells of it: not the bus, not itself."""
+        """Neither the bus nor the node itself shows it any more."""
         if node.listed or node.pulling or not self._ready or not node.is_silent(now, self._config):
             return False
         return self._outbox.current(subjects.inventory(node.name)) is None

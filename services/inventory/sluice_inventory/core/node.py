@@ -1,8 +1,8 @@
 """
-One node as the inventory knows it: what its news say, what was pulled, and when to pull again.
+One node as the inventory knows it: its announcement, its snapshot, and when to pull again.
 
-The news of a node are only a reason to pull; what was pulled is the authority. An answer that contradicts the news of
-the very agent that gave it is not used: better stale than wrong.
+An announcement is only a reason to pull; the snapshot is the authority. An answer that contradicts the announcement of
+the same agent is not used: better stale than wrong.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ BUS_RESTARTED = "the bus was recreated, and the node was not read since"
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node for those who ask: `inventory` is None until the first usable answer, `error` says why."""
+    """A node for clients: `inventory` is None until the first usable answer, `error` says why."""
 
     name: NodeName
     inventory: NodeInventory | None
@@ -33,33 +33,33 @@ class Node:
 
     name: NodeName
     last_seen_at: float
-    """When the last usable answer came, or when the node was first heard of."""
+    """When the last usable answer came, or when the node was first announced."""
     next_pull_at: float
     incarnation: Incarnation
-    """The life of the broker's data."""
+    """The incarnation of the bus."""
     announcement: NodeChanged | None = None
-    """The last that was heard, also when the bus has lost it since."""
+    """The last one observed, even if the bus has lost it since."""
     listed: bool = False
-    """Whether the bus tells of this node now."""
+    """Whether the bus lists this node now."""
     inventory: NodeInventory | None = None
-    """What shall be on the bus."""
+    """What to publish."""
     current: bool = False
-    """Whether `inventory` was learnt in this life of the broker's data."""
+    """Whether `inventory` was pulled in this incarnation of the bus."""
     observed_at: str = ""
     """When the last usable answer came: for people."""
     error: str = ""
-    """Why the last pull was of no use; empty when it was."""
+    """Why the last pull failed; empty when it succeeded."""
     failures: int = 0
     pulling: bool = False
     superseded: bool = False
-    """The answer under way was asked of somebody, or at a time, that does not count any more."""
+    """The pull under way went to another agent, or began at a time, that does not count any more."""
     requested_generation: int = 0
-    """The generation that the news told of when the pull began."""
+    """The announced generation when the pull began."""
 
     # -- what others say ------------------------------------------------------------------------------------------
 
     def observe(self, announcement: NodeChanged, now: float) -> None:
-        """Take in news; pull at once when they tell of another agent or of more than was pulled."""
+        """Take in an announcement; pull at once when it names another agent or a newer generation."""
         before, self.announcement, self.listed = self.announcement, announcement, True
         if before is None or _agent(before) != _agent(announcement) or before.endpoint != announcement.endpoint:
             self.restart(now)
@@ -67,13 +67,13 @@ class Node:
             self.next_pull_at = min(self.next_pull_at, now)
 
     def restart(self, now: float) -> None:
-        """Pull as soon as possible; an answer that is under way, and earlier failures, count no more."""
+        """Pull as soon as possible; discards a pull under way and earlier failures."""
         self.superseded = self.pulling
         self.failures = 0
         self.next_pull_at = now
 
     def adopt(self, theirs: NodeInventory, now: float) -> bool:
-        """Take over what another inventory said, or an earlier run of this one, if it is as good. Says whether."""
+        """Take over the snapshot of another inventory or an earlier run, if as good. Returns whether it did."""
         current = theirs.incarnation in {"", self.incarnation}
         if self.inventory is not None and not (current and self._is_as_good(theirs, self.inventory)):
             return False
@@ -89,7 +89,9 @@ class Node:
             return self._is_announced(theirs.snapshot) and not self._is_announced(ours.snapshot)
         if theirs.snapshot.generation != ours.snapshot.generation:
             return theirs.snapshot.generation > ours.snapshot.generation
-        return ours.stale or not theirs.stale  # two that say the same must not take turns in writing it
+        return (
+            ours.stale or not theirs.stale
+        )  # two inventories with equal snapshots must not overwrite each other in turns
 
     def _is_announced(self, snapshot: NodeSnapshot) -> bool:
         return self.announcement is not None and _agent(self.announcement) == _agent(snapshot)
@@ -97,14 +99,14 @@ class Node:
     # -- pulling --------------------------------------------------------------------------------------------------
 
     def is_behind(self) -> bool:
-        """Whether the news tell of more than was pulled."""
+        """Whether the announcement is newer than the snapshot."""
         if self.announcement is None or self.inventory is None:
             return self.announcement is not None
         snapshot = self.inventory.snapshot
         return not self._is_announced(snapshot) or self.announcement.generation > snapshot.generation
 
     def may_pull(self, now: float) -> bool:
-        """Whether a pull is due, and somebody is there to be asked."""
+        """Whether a pull is due, and an agent is known."""
         return not self.pulling and self.announcement is not None and self.next_pull_at <= now
 
     def pull(self) -> Pull:
@@ -115,7 +117,7 @@ class Node:
         return Pull(self.name, self.announcement.endpoint)
 
     def succeed(self, snapshot: NodeSnapshot, observed_at: str, now: float, config: InventoryConfig) -> bool:
-        """A pull was answered. Says whether what shall be on the bus has changed."""
+        """A pull was answered. Returns whether the snapshot to publish has changed."""
         self.pulling = False
         if self.superseded:
             self.superseded, self.next_pull_at = False, now
@@ -137,7 +139,7 @@ class Node:
         return changed
 
     def fail(self, message: str, now: float, config: InventoryConfig) -> None:
-        """A pull came to nothing."""
+        """A pull failed."""
         self.pulling = False
         if self.superseded:
             self.superseded, self.next_pull_at = False, now
@@ -173,7 +175,7 @@ class Node:
         return now - self.last_seen_at >= config.stale_after_s
 
     def mark_stale(self, now: float, config: InventoryConfig) -> bool:
-        """Mark what is known as stale when it has become so. Says whether it just has."""
+        """Mark the snapshot as stale when due. Returns whether it just became so."""
         if self.inventory is None or self.inventory.stale or not self.is_silent(now, config):
             return False
         why = self.error or ("no answer yet" if self.announcement is not None else "no news of its agent")
@@ -182,7 +184,7 @@ class Node:
         return True
 
     def view(self) -> NodeView:
-        """The node for those who ask: never fresher than it is."""
+        """The node for clients: never fresher than it is."""
         known = self.inventory
         if known is None:
             return NodeView(self.name, None, self.error or NEVER_PULLED)
@@ -198,5 +200,5 @@ class Node:
 
 
 def _agent(of: NodeChanged | NodeSnapshot) -> tuple[str, str]:
-    """Which life of which agent says this."""
+    """Identifies one run of one agent."""
     return of.boot_id, of.agent_run

@@ -1,1 +1,1 @@
-"""I/O: does what the core says."""
+"""I/O: carries out the core's instructions."""

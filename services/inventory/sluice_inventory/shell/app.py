@@ -1,4 +1,4 @@
-"""Runs the inventory: its core on the bus, the pulls, and the gRPC server over what the core knows."""
+"""Runs the inventory: its core on the bus, the pulls, and the gRPC server over the core's state."""
 
 import grpc.aio
 
@@ -40,7 +40,7 @@ async def serve(service: Service[InventorySettings]) -> None:
 
 
 async def serve_on(bus: Bus, service: Service[InventorySettings], health: Health) -> None:
-    """Run on a bus that is there, until cancelled. The bus is not closed."""
+    """Run on an open bus, until cancelled. The bus is not closed."""
     settings = service.settings
     core = Inventory(service.run, settings.config())
     watchers = Watchers(watchers_max=settings.watchers_max, pending_max=settings.watch_pending_max)

@@ -1,8 +1,8 @@
 """
-What the inventory shows of the fleet: nodes by how far they can be trusted, GPUs and memory slices by model.
+Metrics of the fleet: nodes by freshness, GPUs and memory slices by model.
 
-Read from the core when somebody looks. What a node comes to is kept as long as its snapshot is the same, so a look
-costs a walk over the nodes, not over their GPUs.
+Read from the core at each scrape. A node's sums are kept as long as its snapshot is the same, so a scrape walks over
+the nodes, not over their GPUs.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ NODES = Metric(
 OLDEST = Metric(
     "sluice_inventory_oldest_answer_seconds",
     "gauge",
-    "Age of the oldest usable answer over all nodes.",
+    "The longest time that a node has given no usable answer.",
     (),
 )
 GPUS = Metric(
@@ -44,10 +44,10 @@ Tally = Counter[tuple[Metric, tuple[str, ...]]]
 
 
 class FleetMetrics:
-    """What one inventory knows, as samples."""
+    """The state of one inventory, as samples."""
 
     def __init__(self, core: Inventory, clock: Clock) -> None:
-        """Nothing is counted before somebody looks. `clock` is the one that drives the core."""
+        """Nothing is counted before a scrape. `clock` is the one that drives the core."""
         self._core = core
         self._clock = clock
         self._kept: dict[NodeName, tuple[NodeSnapshot, Tally]] = {}
@@ -75,7 +75,7 @@ class FleetMetrics:
 
 
 def tally_of(snapshot: NodeSnapshot) -> Tally:
-    """What one node adds to the fleet's sums."""
+    """One node's part of the fleet's sums."""
     tally: Tally = Counter()
     for use in gpu_uses(snapshot):
         gpu = use.gpu

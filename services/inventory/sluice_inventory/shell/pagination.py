@@ -1,8 +1,8 @@
 """
-How much of the fleet one answer holds: all of it, or a page.
+Pages of the fleet: one answer holds all of it, or one page.
 
-A page ends between nodes, which come in the order of their names, so the name of its last one is the token of the next.
-Nothing is remembered of who asks: a node that comes or goes meanwhile neither hides another nor shows one twice.
+A page ends between nodes, which are sorted by name, so the name of its last node is the token of the next page. The
+server keeps no state per client: a node that comes or goes meanwhile neither hides another nor appears twice.
 """
 
 from collections.abc import Collection
@@ -14,27 +14,27 @@ from sluice.contracts.pb import inventory_pb2 as pb
 from sluice.runtime.grpc.transport import MESSAGE_BYTES_MAX
 
 PAGE_BYTES_MAX = 3 * 1024 * 1024
-"""Of a page, where it is not one node alone. Clients of gRPC take answers up to 4 MiB unless told otherwise."""
+"""Of a page, unless it is a single node. gRPC clients accept answers up to 4 MiB by default."""
 WHOLE_BYTES_MAX = MESSAGE_BYTES_MAX - 64 * 1024
-"""Of the GPUs of an answer without pages. The rest is for the sums over them."""
+"""Of the GPUs of an answer without pages. The rest is for their sums."""
 _AROUND_BYTES = 112
-"""Around a GPU in an answer, at most: tags, lengths, and its UUID as a key, which NVML gives 96 bytes."""
+"""Overhead per GPU in an answer, at most: tags, lengths, and its UUID as a key, which NVML gives 96 bytes."""
 
 
 class PageError(Exception):
-    """There is no such answer; the text says what would be one."""
+    """The requested page does not exist; the text says what is allowed."""
 
     def __init__(self, code: grpc.StatusCode, why: str) -> None:
-        """Told to the caller as it is."""
+        """The text is sent to the caller unchanged."""
         super().__init__(why)
         self.code = code
 
 
 class Page:
-    """The nodes that one answer is about."""
+    """The nodes of one answer."""
 
     def __init__(self, request: pb.ListGpusRequest | pb.GetAllocationMapRequest) -> None:
-        """What is asked for. Raises PageError."""
+        """Parse the request. Raises PageError."""
         if request.page_size < 0:
             raise PageError(
                 grpc.StatusCode.INVALID_ARGUMENT,
@@ -59,7 +59,7 @@ class Page:
         return bool(self.next_token)
 
     def takes(self, node: str, gpus: Collection[Message]) -> bool:
-        """Whether the GPUs of the next node are on this page. Raises PageError where there is no next page for them."""
+        """Whether the GPUs of the next node fit on this page. Raises PageError where there is no next page for them."""
         size = sum(gpu.ByteSize() + _AROUND_BYTES for gpu in gpus)
         if self._is_whole and size > self._bytes_left:
             raise PageError(

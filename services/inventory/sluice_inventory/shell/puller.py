@@ -1,8 +1,7 @@
 """
-Asks node agents over gRPC, and says what came of it. Never raises over an agent's doing, and never waits without bound.
+Pulls node agents over gRPC and returns the result. No agent can make it raise or wait without bound.
 
-Whether an answer is usable is decided by the core; here it only has to be an answer: understood, of a size that the
-bus can carry.
+The core decides whether an answer is usable; here it only has to be readable and small enough for the bus.
 """
 
 import resource
@@ -35,15 +34,17 @@ from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 
 SNAPSHOT_BYTES_MAX = MESSAGE_BYTES_MAX - AGENTS_WORD_BYTES_MAX - 10_000
-"""What fits into one message on the bus, with why it is stale (which names the agent's news) and its envelope."""
+"""
+Fits into one bus message with the reason for being stale (which quotes the agent's announcement) and its envelope.
+"""
 NAME_MAX = 253
-"""Of a name in a snapshot, as Kubernetes has it for its own. Others repeat them, in words that must fit on the bus."""
+"""Of a name in a snapshot: Kubernetes' own limit. Others repeat names in messages that must fit on the bus."""
 WHY_MAX = 400
-"""Of what is said of a failed pull, and again with its inventory: much of it is the agent's own text."""
+"""Of the reason of a failed pull, also published with its inventory: much of it is the agent's own text."""
 CHANNELS_MAX = 5120
 """
-Channels held open to agents; beyond that, the one not used for longest is closed. Some 80 kB each, and a new one costs
-seven times what a pull over one that is held costs, for its TLS handshake (measured with grpcio 1.85).
+Open channels to agents; beyond that, the least recently used is closed. Some 80 kB each, and a new one costs seven
+times a pull over an open one, for its TLS handshake (measured with grpcio 1.85).
 """
 
 
@@ -55,11 +56,11 @@ class _AgentChannel:
     stack: AsyncExitStack
     agent: AgentServiceStub
     shown: CertificateMaterial | None
-    """What we show of ourselves over this channel."""
+    """The certificate that we use on this channel."""
 
 
 class Puller:
-    """Pulls nodes, each over a channel of its own that stays open while it works."""
+    """Pulls nodes, each over its own channel that stays open while it works."""
 
     def __init__(
         self,
@@ -70,14 +71,14 @@ class Puller:
         security: TransportSecurity = LOOPBACK,
         traces: RequestTraces | None = None,
     ) -> None:
-        """Hold no channel yet. With a certificate, only who shows one of its node's agent is believed."""
+        """Start without channels. With a certificate, an agent must prove that it is its node's."""
         self._clock = clock
         self._timeout_s = timeout_s
         self._channels_max = channels_max
         self._security = security
         self._traces = traces or RequestTraces()
         self._refused: dict[NodeName, str] = {}
-        """What is wrong with a node's certificate, or with ours, as it was logged."""
+        """Problems of a node's certificate, or of ours, as logged."""
         self._channels: OrderedDict[NodeName, _AgentChannel] = OrderedDict()
         self._log = logs.get("puller")
 
@@ -100,12 +101,12 @@ class Puller:
             return _failed(pull, message)
         finally:
             if self._channels.get(pull.node) is not channel:
-                # A new channel connects at once; one that failed would first wait out its own back-off.
+                # A new channel connects at once; a failed one would first wait out its own back-off.
                 await channel.stack.aclose()
         return self._judge(pull, answer)
 
     def _refuse(self, pull: Pull, why: str) -> PullFailed:
-        """A pull that will come to nothing until a person sees to it: said loudly, once."""
+        """A pull that fails until a person acts: logged once."""
         why = shorten(why, WHY_MAX)
         if self._refused.get(pull.node) != why:
             self._refused[pull.node] = why
@@ -115,7 +116,7 @@ class Puller:
         return _failed(pull, why)
 
     def _judge(self, pull: Pull, answer: node_pb2.NodeSnapshot) -> PullSucceeded | PullFailed:
-        """Whether an answer can be understood and carried on."""
+        """Whether an answer is readable and small enough."""
         found = _read(answer)
         if isinstance(found, Undecodable):
             why = shorten(found.why, WHY_MAX)
@@ -136,7 +137,7 @@ class Puller:
     # -- channels -------------------------------------------------------------------------------------------------
 
     async def _take_channel(self, pull: Pull) -> _AgentChannel:
-        """The node's channel, for the time of one call. Nobody else can close it meanwhile."""
+        """The node's channel, for the time of one call, protected from being closed."""
         channel = self._channels.pop(pull.node, None)
         shown = self._security.current()
         if channel is not None and channel.endpoint == pull.endpoint and channel.shown is shown:
@@ -161,18 +162,18 @@ class Puller:
 
 
 def channels_max() -> int:
-    """How many channels this process may hold open: CHANNELS_MAX, or what half of its file descriptors are."""
+    """How many channels this process may hold open: CHANNELS_MAX, or half of its file descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return CHANNELS_MAX if soft == resource.RLIM_INFINITY else max(1, min(CHANNELS_MAX, soft // 2))
 
 
 def _failed(pull: Pull, why: str) -> PullFailed:
-    """Agents say themselves where they are: that, too, may be any text. `why` has been shortened."""
+    """Agents choose their endpoint: it, too, may be any text. `why` has been shortened."""
     return PullFailed(pull.node, f"{shorten(pull.endpoint)}: {why}")
 
 
 def _read(answer: node_pb2.NodeSnapshot) -> NodeSnapshot | Undecodable:
-    """The snapshot in an answer. Its size in protobuf is looked at first: reading a huge one takes long."""
+    """The snapshot in an answer. Its size in protobuf is checked first: parsing a huge one takes long."""
     size_bytes = answer.ByteSize()
     if size_bytes <= SNAPSHOT_BYTES_MAX:
         found = snapshot_from_proto(answer)
@@ -186,7 +187,7 @@ def _read(answer: node_pb2.NodeSnapshot) -> NodeSnapshot | Undecodable:
 
 
 def _validated(found: NodeSnapshot, encoded: bytes) -> NodeSnapshot | Undecodable:
-    """The snapshot, if those who read it on the bus would take it: otherwise each of them would set it aside."""
+    """The snapshot, if readers on the bus would accept it: otherwise each of them would set it aside."""
     try:
         msgspec.json.decode(encoded, type=NodeSnapshot)
     except msgspec.ValidationError as error:
@@ -197,7 +198,7 @@ def _validated(found: NodeSnapshot, encoded: bytes) -> NodeSnapshot | Undecodabl
 
 
 def _implausible_reason(found: NodeSnapshot) -> str:
-    """What in a snapshot nobody could carry on in words or sums of his own, in a sentence; empty for a snapshot."""
+    """Why other services could not repeat or sum up a snapshot, in a sentence; empty when they can."""
     for name in (found.boot_id, found.agent_run, *_names_of_gpus(found)):
         if len(name) > NAME_MAX:
             return f"a name of {len(name)} characters is over the limit of {NAME_MAX}: {shorten(name)}"

@@ -1,4 +1,4 @@
-"""Counts in their gRPC form. Numbers come from `core.counts`; nothing is counted here."""
+"""Convert counts to their gRPC form. The numbers come from `core.counts`."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from sluice.contracts.proto.bookings import share_to_proto
 from sluice_inventory.core.counts import FleetUse, GpuUse, NodeUse, Slot
 
 COUNT_MAX = 2**31 - 1
-"""What a count of the answers can hold. Agents choose what is summed: beyond it nobody would get an answer at all."""
+"""The largest count in an answer. Agents choose the summands: an overflow would fail the whole answer."""
 
 
 def summaries(node: NodeUse) -> list[pb.GpuSummary]:
@@ -38,7 +38,7 @@ def allocations(node: NodeUse) -> dict[str, pb.GpuAllocation]:
 
 
 def _count(number: int) -> int:
-    """The nearest number that a count can hold."""
+    """A number capped at COUNT_MAX."""
     return max(-COUNT_MAX - 1, min(COUNT_MAX, number))
 
 

@@ -1,7 +1,7 @@
 """
-Serves what the core knows over gRPC. Asks no agent and changes nothing: answers are as old as the last pull.
+Serves the core's state over gRPC. It asks no agent and changes nothing: answers are as old as the last pull.
 
-Counts of a node are made once per snapshot. A long answer gives the event loop its turn between nodes, for the bus
+Counts of a node are computed once per snapshot. A long answer yields to the event loop between nodes, because the bus
 must be answered meanwhile.
 """
 
@@ -26,14 +26,14 @@ from sluice_inventory.shell.pagination import Page, PageError
 from sluice_inventory.shell.watchers import TooManyWatchersError, Watchers
 
 NODES_AT_ONCE = 50
-"""Nodes whose part of an answer is made before others get their turn: some milliseconds."""
+"""Nodes answered before yielding to the event loop: some milliseconds."""
 
 
 class InventoryServer(InventoryServiceServicer):
     """`sluice.v1.InventoryService` over one core."""
 
     def __init__(self, core: Inventory, watchers: Watchers) -> None:
-        """Read `core`; nobody else needs to know of this."""
+        """Read `core`, which does not know of the server."""
         self._core = core
         self._watchers = watchers
         self._counted: dict[NodeName, tuple[NodeSnapshot, tuple[GpuUse, ...]]] = {}
@@ -52,7 +52,7 @@ class InventoryServer(InventoryServiceServicer):
                 if not page.is_full and page.takes(node.name, listed := responses.summaries(node)):
                     response.gpus.extend(listed)
                 elif page.after:
-                    break  # only with the first page all nodes are summed up
+                    break  # all nodes are summed up with the first page only
             if not page.after:
                 response.totals.CopyFrom(responses.totals(fleet_use(known)))
             response.next_page_token = page.next_token
@@ -61,7 +61,7 @@ class InventoryServer(InventoryServiceServicer):
     async def GetAllocationMap(  # noqa: N802
         self, request: pb.GetAllocationMapRequest, context: Any
     ) -> pb.GetAllocationMapResponse:
-        """GPU UUID -> how much of it is in use, by whom."""
+        """GPU UUID -> its use and its owners."""
         response = pb.GetAllocationMapResponse()
         async with _refused_in_words(context), self._page(request) as (page, nodes):
             async for node in nodes:
@@ -74,7 +74,7 @@ class InventoryServer(InventoryServiceServicer):
         return response
 
     async def GetNode(self, request: pb.GetNodeRequest, context: Any) -> pb.NodeInventory:  # noqa: N802
-        """One node as it was last pulled."""
+        """One node as last pulled."""
         view = self._core.view(NodeName(request.node))
         if view is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no node {shorten(request.node)!r} is known")
@@ -97,8 +97,8 @@ class InventoryServer(InventoryServiceServicer):
                     if (announcement := self._known(changed) or self._forgotten(changed)) is not None:
                         yield announcement
         except TooManyWatchersError:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch already")
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many changes were not read: watch again")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the limit of watchers is reached")
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the watcher is too slow: watch again")
 
     # -- from the core --------------------------------------------------------------------------------------------
 
@@ -109,12 +109,12 @@ class InventoryServer(InventoryServiceServicer):
         return pb.WatchResponse(node=inventory_to_proto(view.inventory))
 
     def _forgotten(self, name: NodeName) -> pb.WatchResponse | None:
-        """Said of a node that is gone; not of one that was never pulled yet."""
+        """For a removed node; not for one that was never pulled."""
         return pb.WatchResponse(forgotten=name) if self._core.view(name) is None else None
 
     @asynccontextmanager
     async def _page(self, request: Any) -> AsyncGenerator[tuple[Page, AsyncIterator[NodeUse]]]:
-        """The page that is asked for, and the nodes that may be on it and behind it. Raises PageError."""
+        """The requested page, and the nodes from it on. Raises PageError."""
         page = Page(request)
         async with aclosing(self._nodes(request.nodes, page.after)) as nodes:
             yield page, nodes
@@ -141,7 +141,7 @@ class InventoryServer(InventoryServiceServicer):
 
 @asynccontextmanager
 async def _refused_in_words(context: Any) -> AsyncGenerator[None]:
-    """What there is no answer to ends the call with the reason."""
+    """An invalid request ends the call with the reason."""
     try:
         yield
     except PageError as error:

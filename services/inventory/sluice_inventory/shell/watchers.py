@@ -1,8 +1,8 @@
 """
-Who watches the fleet, and what each has not been told yet.
+Watchers of the fleet, with the changed nodes each still has to get.
 
-Only names wait here, each once however often its node changes: what is sent is the node's last state. A watcher that
-does not read has its list cut off at a limit, and is told to start again; it never holds up the core or the others.
+Only names are queued, each once however often its node changes: the node's last state is sent. A watcher that does not
+read has its queue cut off at a limit and must start again; it never holds up the core or the others.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from sluice_inventory.core.inventory import Inventory
 
 
 class TooManyWatchersError(Exception):
-    """No more watchers are let in."""
+    """The limit of watchers is reached."""
 
 
 class Watcher:
-    """One who watches: the nodes it has to be told of."""
+    """One watcher: the nodes it still has to get."""
 
     def __init__(self, nodes: frozenset[str], pending_max: int) -> None:
         """Watch `nodes`; none means all."""
@@ -30,7 +30,7 @@ class Watcher:
         self._pending: dict[NodeName, None] = {}
         self._something = asyncio.Event()
         self.too_slow = False
-        """Set when more nodes changed than may wait: what it was told is not all any more."""
+        """Set when more nodes changed than may be queued: its view is incomplete."""
 
     def wants(self, name: NodeName) -> bool:
         """Whether a node is watched."""
@@ -63,10 +63,10 @@ class Watcher:
 
 
 class Watchers:
-    """Everyone who watches now."""
+    """All current watchers."""
 
     def __init__(self, *, watchers_max: int, pending_max: int) -> None:
-        """Nobody yet."""
+        """Start without watchers."""
         self._watchers_max = watchers_max
         self._pending_max = pending_max
         self._watchers: dict[Watcher, None] = {}
@@ -90,17 +90,17 @@ class Watchers:
 
 
 class NotifyingInventory:
-    """The core, as its runner drives it: whoever watches hears of what each event has changed."""
+    """The core, as its runner drives it: notifies watchers of every event's changes."""
 
     def __init__(self, core: Inventory, watchers: Watchers) -> None:
-        """Tell `watchers` of the changes of `core`."""
+        """Notify `watchers` of the changes of `core`."""
         self._core = core
         self._watchers = watchers
         self._stale: dict[NodeName, None] = {}
         self._log = logs.get("inventory")
 
     def handle(self, event: Event, now: float) -> Sequence[BusInstruction | Pull]:
-        """What the core says."""
+        """The core's instructions."""
         instructions = self._core.handle(event, now)
         for name in self._core.changed:
             self._watchers.tell(name)

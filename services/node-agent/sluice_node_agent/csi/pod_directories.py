@@ -186,7 +186,7 @@ def _lock(descriptor: int, path: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() > until:
-                text = f"somebody else has held it for {_LOCK_S:g} s"
+                text = f"another process has held it for {_LOCK_S:g} s"
                 raise OSError(errno.ETIMEDOUT, text, str(path)) from error
             time.sleep(_LOOK_S)
         else:

@@ -79,4 +79,4 @@ def why_unseen(processes: Processes) -> str:
     namespace = str((processes.root / "self/ns/pid").readlink())
     if namespace == INITIAL_PID_NAMESPACE or any(processes.name_of(pid) in _KUBELETS for pid in processes.pids()):
         return ""
-    return "only the processes of its own container can be seen, so nobody could tell when a pod's are gone"
+    return "only its own container's processes are visible, so the end of a pod's processes cannot be detected"

@@ -55,10 +55,10 @@ class Registration(pluginregistration_pb2_grpc.RegistrationServicer):
     ) -> pluginregistration_pb2.RegistrationStatusResponse:
         """What the kubelet made of it. Nothing else ever tells that it refused."""
         if request.plugin_registered:
-            self._log.info("the kubelet knows the driver", driver=CSI_DRIVER)
+            self._log.info("the kubelet has registered the driver", driver=CSI_DRIVER)
         else:
             self._log.error(
-                "the kubelet refused the driver: no pod with a GPU starts or ends on this node",
+                "the kubelet rejected the driver: no pod with a GPU starts or ends on this node",
                 driver=CSI_DRIVER,
                 why=request.error,
             )
@@ -136,7 +136,7 @@ class Node(csi_pb2_grpc.NodeServicer):
     async def _target(self, path: str, uid: str, context: grpc.aio.ServicerContext) -> Target:
         found = target_of(path, self._root, uid=uid)
         if isinstance(found, NoTarget):
-            self._log.warning("a volume was asked for at no place of a volume", why=found.why)
+            self._log.warning("the kubelet named a path that is not a volume's", why=found.why)
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, found.why)
         return found
 

@@ -103,7 +103,7 @@ def reset_of(gpu: GpuUuid, before: str = "end what runs on the GPU") -> str:
     named, because without -i nvidia-smi resets all of the node, under all tenants.
     """
     return (
-        f"{before}, stop the node's agent (take its label sluice.dev/agent away) and run"
+        f"{before}, stop the node's agent (remove its label sluice.dev/agent) and run"
         f" nvidia-smi --gpu-reset -i {gpu}, or reboot the node"
     )
 

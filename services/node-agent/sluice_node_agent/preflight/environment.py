@@ -24,8 +24,8 @@ The CVE records say "up to and including v1.16.1" and "1.17.7" (CVEProject/cveli
 CVE-2025-23266.json). The third is a warning: its version (NVIDIA bulletin 5850) was only read second-hand.
 """
 MANAGERS: dict[str, str] = {
-    "nvidia-mig-manager": "it makes and destroys GPU instances by node label",
-    "nvidia-mig-parted": "it makes and destroys GPU instances",
+    "nvidia-mig-manager": "it creates and destroys GPU instances by node label",
+    "nvidia-mig-parted": "it creates and destroys GPU instances",
     "nvidia-device-plugin": "it hands out every GPU and MIG device that it finds, ours too",
     "gpu-kubelet-plugin": "the DRA driver hands out every GPU and MIG device that it finds, ours too",
     "mps-control-daemon": "the device plugin's daemon starts MPS on GPUs that we may hand out",
@@ -57,8 +57,8 @@ def check_mps(machine: Machine, devices: DriverReport) -> list[Finding]:
             Finding(
                 Check.MPS,
                 "problem",
-                f"the MPS control program {machine.mps_asked} is not there, or may not be run",
-                "set SLUICE_NODE_AGENT_MPS_CONTROL to where it is, or unset it to have it looked for",
+                f"the MPS control program {machine.mps_asked} does not exist, or cannot be run",
+                "set SLUICE_NODE_AGENT_MPS_CONTROL to its path, or unset it to search for it",
             )
         ]
     if not machine.mps_control:
@@ -68,7 +68,7 @@ def check_mps(machine: Machine, devices: DriverReport) -> list[Finding]:
                 "warning",
                 f"{MPS_CONTROL} is not found: this node takes no pods in the modes mps and fractional",
                 "install it (it comes with the driver; in packages often as nvidia-compute-utils), or set "
-                "SLUICE_NODE_AGENT_MPS_CONTROL=off to say that this is meant",
+                "SLUICE_NODE_AGENT_MPS_CONTROL=off if this is intended",
             )
         ]
     if machine.simulated:
@@ -80,8 +80,8 @@ def check_mps(machine: Machine, devices: DriverReport) -> list[Finding]:
             Finding(
                 Check.MPS,
                 "problem",
-                f"{machine.mps_control} does not run: {said or 'it ended without a word'}",
-                "install the one of the driver that is loaded",
+                f"{machine.mps_control} does not run: {said or 'it ended without output'}",
+                "install the version of the loaded driver",
             )
         ]
     if devices.driver_version and version_of(devices.driver_version) < MPS_FLOOR:
@@ -125,7 +125,7 @@ def check_toolkit(machine: Machine) -> list[Finding]:
         ]
     missing = [floor for floor in TOOLKIT_FLOORS if version_of(found[1]) < version_of(floor[0])]
     if not missing:
-        return [Finding(Check.TOOLKIT, "ok", f"NVIDIA container toolkit {found[1]}: no known way out of a container")]
+        return [Finding(Check.TOOLKIT, "ok", f"NVIDIA container toolkit {found[1]}: no known container escape")]
     cves = " and ".join(cve for _, cve, _ in missing)
     return [
         Finding(
@@ -170,7 +170,7 @@ def check_journal(machine: Machine) -> list[Finding]:
             )
         ]
     if not journal.exists:
-        return [Finding(Check.JOURNAL, "ok", "there is no journal yet: it is begun with the first start")]
+        return [Finding(Check.JOURNAL, "ok", "there is no journal yet: it is created at the first start")]
     slices = sum(isinstance(record, SliceRecord) for record in journal.records)
     homes = sum(isinstance(record, SharedDeviceRecord) for record in journal.records)
     return [Finding(Check.JOURNAL, "ok", f"the journal can be read: {slices} slices, {homes} homes of shares")]
@@ -190,7 +190,7 @@ def _told_of(managers: dict[str, list[int]], monitors: dict[str, list[int]]) -> 
         for name, pids in managers.items()
     ]
     if not managers:
-        found.append(Finding(Check.MANAGERS, "ok", "nobody else who hands out GPUs is seen"))
+        found.append(Finding(Check.MANAGERS, "ok", "no other GPU manager runs here"))
     found += [
         Finding(
             Check.MONITORS,
@@ -202,13 +202,13 @@ def _told_of(managers: dict[str, list[int]], monitors: dict[str, list[int]]) -> 
         for name, pids in monitors.items()
     ]
     if not monitors:
-        found.append(Finding(Check.MONITORS, "ok", "no monitoring is seen that holds GPUs open"))
+        found.append(Finding(Check.MONITORS, "ok", "no monitoring holds GPUs open"))
     return found
 
 
 def _foreign_daemons(pids: list[int]) -> list[Finding]:
     if not pids:
-        return [Finding(Check.FOREIGN_MPS, "ok", "no MPS daemon is seen that is not ours")]
+        return [Finding(Check.FOREIGN_MPS, "ok", "no foreign MPS daemon runs here")]
     return [
         Finding(
             Check.FOREIGN_MPS,

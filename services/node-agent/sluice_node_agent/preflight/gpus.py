@@ -81,7 +81,7 @@ def look_at_gpus(machine: Machine) -> tuple[list[Finding], DriverReport]:
         finally:
             backend.close()
     except (BackendError, DeviceError) as error:
-        remedy = "see whether `nvidia-smi` works here, as this user and in this container"
+        remedy = "check whether `nvidia-smi` works here, as this user and in this container"
         return [Finding(Check.LIBRARY, "problem", f"the GPUs cannot be used: {error}", remedy)], DriverReport()
     kernel = kernel_version(machine) or ""
     if not machine.simulated and kernel and devices.driver_version and kernel != devices.driver_version:
@@ -103,7 +103,7 @@ def check_gpus(machine: Machine, devices: DriverReport) -> list[Finding]:
         Finding(
             Check.GPUS,
             "problem",
-            f"GPU {index} cannot tell its UUID, so that nothing new is put on it: {why}",
+            f"GPU {index} cannot read its UUID, so it gets no new slices: {why}",
             "look for its Xid in the kernel's log (dmesg | grep Xid); if it does not come back, reboot the node",
         )
         for index, why in devices.nameless.items()
@@ -114,7 +114,7 @@ def check_gpus(machine: Machine, devices: DriverReport) -> list[Finding]:
                 Check.GPUS,
                 "problem",
                 "there is no GPU",
-                "look whether `nvidia-smi -L` lists any, and whether the container was given them",
+                "check whether `nvidia-smi -L` lists any, and whether the container was given them",
             )
         ]
     found = nameless
@@ -160,11 +160,11 @@ def check_instances(machine: Machine, devices: DriverReport) -> list[Finding]:
     ]
     unusable = _unusable(devices)
     if not foreign:
-        return [*unusable, Finding(Check.INSTANCES, "ok", "no GPU instance is there that is not ours")]
+        return [*unusable, Finding(Check.INSTANCES, "ok", "there are no foreign GPU instances")]
     named = ", ".join(f"{instance.profile} at {instance.start} of {called(gpu)}" for gpu, instance in foreign[:4])
     if machine.journal.problem:
         what = f"whose {len(foreign)} GPU instances are is not known, for the journal says nothing: {named}"
-        return [*unusable, Finding(Check.INSTANCES, "warning", what, "destroy none of them; see to the journal first")]
+        return [*unusable, Finding(Check.INSTANCES, "warning", what, "destroy none of them; fix the journal first")]
     gpu, instance = foreign[0]
     one = f"-i {gpu.uuid} -gi {instance.gi_id}"  # without ids all instances of the node go, our tenants' too
     return [
@@ -200,7 +200,7 @@ def _unusable(devices: DriverReport) -> list[Finding]:
     ]
     if not said:
         return []
-    remedy = "make them as they shall be: nvidia-smi mig -cgi, -cci, or mig-parted"
+    remedy = "create them as intended: nvidia-smi mig -cgi, -cci, or mig-parted"
     what = f"of fixed layouts {len(said)} cannot be handed out: {'; '.join(said[:4])}"
     return [Finding(Check.INSTANCES, "warning", what, remedy)]
 
@@ -213,7 +213,7 @@ def check_compute_mode(machine: Machine, devices: DriverReport) -> list[Finding]
             Finding(
                 Check.COMPUTE_MODE,
                 "warning",
-                "the compute modes of the GPUs are not known: nvidia-smi does not say them",
+                "the compute modes of the GPUs are not known: nvidia-smi does not report them",
                 "install nvidia-smi, or look with the driver's tools of this node",
             )
         ]
@@ -227,12 +227,12 @@ def check_compute_mode(machine: Machine, devices: DriverReport) -> list[Finding]
         return [Finding(Check.COMPUTE_MODE, "ok", "no GPU is left in compute mode EXCLUSIVE_PROCESS")]
     if machine.journal.problem:
         what = f"whether {called(left[0])} is in compute mode EXCLUSIVE_PROCESS for its shares is not known"
-        return [Finding(Check.COMPUTE_MODE, "warning", what, "leave its mode as it is; see to the journal first")]
+        return [Finding(Check.COMPUTE_MODE, "warning", what, "leave its mode as it is; fix the journal first")]
     return [
         Finding(
             Check.COMPUTE_MODE,
             "warning",
-            f"{called(gpu)} is in compute mode EXCLUSIVE_PROCESS although nobody shares it: "
+            f"{called(gpu)} is in compute mode EXCLUSIVE_PROCESS although it is not shared: "
             "a whole-GPU pod with two processes would fail on it",
             f"nvidia-smi -i {gpu.uuid} -c DEFAULT",
         )

@@ -93,7 +93,7 @@ def check_capability_files(machine: Machine, devices: DriverReport) -> list[Find
             Finding(
                 Check.CAPABILITY_FILES,
                 "problem",
-                f"MIG is on, but {unknown[0]} is not there or says no device",
+                f"MIG is on, but {unknown[0]} is missing or names no device",
                 "give the agent the host's /proc/driver/nvidia/capabilities (a privileged container has it)",
             )
         ]
@@ -171,7 +171,7 @@ def check_directories(machine: Machine) -> list[Finding]:
         elif _others_may_write(there):
             found.append(
                 _bad(
-                    f"everybody may write in {there}, so a tenant could put things in the agent's place",
+                    f"all users may write in {there}, so a tenant could replace the agent's files",
                     f"chmod o-w {there}",
                 )
             )
@@ -211,7 +211,7 @@ def check_socket_paths(machine: Machine) -> list[Finding]:
                 Check.SOCKET_PATHS,
                 "warning",
                 f"the agent's control socket would have a path of {control} bytes, and the kernel takes "
-                f"{SOCKET_PATH_BYTES_MAX}: `show` would not ask the agent, and nothing could be released",
+                f"{SOCKET_PATH_BYTES_MAX}: `show` could not reach the agent, and nothing could be released",
                 f"set SLUICE_DATA_DIR to a path that is at least {control - SOCKET_PATH_BYTES_MAX} bytes shorter",
             )
         )
@@ -236,7 +236,7 @@ def _check_pods_are_known(machine: Machine, names: set[str]) -> list[Finding]:
             Check.HOST_PROCESSES,
             "warning",
             "a kubelet runs here, but no process is in the cgroup of a pod: unless the node has no pods at all, the "
-            "agent cannot tell whether processes of a pod are left when it gives back a slice",
+            "agent cannot tell whether processes of a pod are left when it destroys a slice",
             "let the container runtime put pods into the cgroups that the kubelet names (.../kubepods/.../pod<uid>, or "
             "kubepods-...-pod<uid>.slice), which is the default of both",
         )

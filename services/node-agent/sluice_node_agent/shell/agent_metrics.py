@@ -25,7 +25,7 @@ SLICES = Metric(
     ("state",),
 )
 GPUS = Metric("sluice_agent_gpus", "gauge", "GPUs by health: healthy, unhealthy, lost (no answer).", ("health",))
-QUARANTINED = Metric("sluice_agent_quarantined_places", "gauge", "Places that could not be given back.", ())
+QUARANTINED = Metric("sluice_agent_quarantined_places", "gauge", "Places whose instance could not be destroyed.", ())
 FOREIGN = Metric("sluice_agent_foreign_instances", "gauge", "MIG instances that Sluice did not create.", ())
 HOMES = Metric(
     "sluice_agent_homes",

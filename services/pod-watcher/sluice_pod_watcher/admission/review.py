@@ -99,7 +99,7 @@ def _ask_of_later(pod: Pod, spec: Mapping[str, Any], limits: RequestLimits) -> N
     if isinstance(asked, Refusal):
         return asked
     if not asked.pod.claims:
-        return malformed_stored(text, "it asks for no GPU, and the pod would wait for ever")
+        return malformed_stored(text, "it requests no GPU, so the pod would wait forever")
     return NewRequest(stored, stored, asked)
 
 

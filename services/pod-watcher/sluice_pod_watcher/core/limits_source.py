@@ -260,7 +260,7 @@ class LimitsSource:
 
     def _keep(self, address: Address, wanted: LimitMessage, standing: LimitMessage | None) -> None:
         if standing is not None and standing.source == BY_HAND:
-            self._told.append(WriteLogLine("info", f"{_name(address)}: {self._origin} replaces what an operator said"))
+            self._told.append(WriteLogLine("info", f"{_name(address)}: {self._origin} replaces what an operator set"))
         self._outbox.keep(address, wanted)
 
     def _end(self, address: Address) -> None:

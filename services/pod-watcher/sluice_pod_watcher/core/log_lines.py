@@ -56,7 +56,7 @@ def asks_nothing(file: str, found: ManifestPod) -> list[WriteLogLine]:
         return [WriteLogLine("info", found.skipped)]
     who = f"{found.namespace}/{found.name or '(no name)'} ({file})"
     warned = [WriteLogLine("warning", f"{who}: {each}") for each in found.terms.warnings]
-    return [WriteLogLine("info", f"{who} asks for no slice: left alone"), *warned]
+    return [WriteLogLine("info", f"{who} requests no slice: ignored"), *warned]
 
 
 def answered(who: str, uid: str, answer: BindingMessage, held: Held | None) -> WriteLogLine:

@@ -9,7 +9,7 @@ from sluice.runtime.prometheus.metrics import Metric, Sample
 PODS = Metric(
     "sluice_pods",
     "gauge",
-    "Pods by state: asking, waiting, bound, refused, ending (its slice is not given back yet).",
+    "Pods by state: asking, waiting, bound, refused, ending (its slice is not released yet).",
     ("state",),
 )
 KUBE_REQUESTS = Metric(

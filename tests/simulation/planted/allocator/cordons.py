@@ -86,7 +86,7 @@ def _promised_for_ever(original: Any) -> Any:
     def why_give_up(desk: Any, promised: Any, revision: int) -> Any:
         """A promise stands, whatever an operator says of its place."""
         why = original(desk, promised, revision)
-        return None if why is not None and why.endswith("may not be used any more") else why
+        return None if why is not None and why.endswith("can no longer be used") else why
 
     return why_give_up
 

@@ -219,6 +219,6 @@ def test_who_has_a_place_is_told_for_whom_it_waits():
     told = standing(bench, "a")
     assert told.state is State.GRANTED
     assert told.message == (
-        "its place is booked, and group train begins when all of its 2 pods have theirs: 2 have a place, 1 a slice that"
+        "its place is reserved, and group train starts when all of its 2 pods have theirs: 2 have a place, 1 a slice that"
         " is ready"
     )

@@ -103,7 +103,7 @@ def test_a_job_that_is_more_than_its_quota_is_told_what_both_are():
     message = waits(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))["a"].message
     assert "may have 2 devices and has 2; this one asks for 1" in message
     assert message.endswith(
-        " (the places found for the others count); they can only be together when the quota is raised: "
+        " (including the places found for the others); they can run together only if the quota is raised: "
         "namespace default may have 2 devices in all, and they take 3 at least"
     )
 
@@ -199,7 +199,7 @@ def test_more_pods_than_the_size_wait_as_the_next_group():
     bench = fleet(4)
     said = ask(bench, *(member(name, WHOLE) for name in "abc"))
     assert sorted(grants(said)) == ["a", "b"]
-    assert waits(said)["c"].message.endswith("of those beyond, 1 of 2 pods of group train have asked")
+    assert waits(said)["c"].message.endswith("of the surplus, 1 of 2 pods of group train have asked")
     assert sorted(grants(ask(bench, member("d", WHOLE)))) == ["c", "d"]
 
 

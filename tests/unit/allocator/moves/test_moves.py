@@ -129,7 +129,7 @@ def test_a_pod_is_told_that_it_has_more_than_it_asked_for(bench):
     assert (write.message.booking.instead_of, write.message.booking.devices[0].profile) == ("1g.5gb", "1g.6gb")
     (said,) = messages(all_of(bench, bench.ready(write.message)))
     assert isinstance(said, Bound)
-    assert said.warnings == ("asked for 1g.5gb and has 1g.6gb: nothing smaller had a place",)
+    assert said.warnings == ("asked for 1g.5gb and has 1g.6gb: nothing smaller was free",)
 
 
 def test_one_who_waits_is_offered_a_larger_one_that_is_freed(bench):
@@ -304,7 +304,7 @@ def test_a_place_that_nobody_comes_for_is_given_up(bench):
     assert messages(passes(bench, KEPT_S - 30)) == []
     (revoked,) = messages(passes(bench, 60))
     assert isinstance(revoked, Revoke)
-    assert revoked.cause == "no replacement of its pod came, for 60 s"
+    assert revoked.cause == "no replacement of its pod came (after 60 s)"
     assert revoked.booking == kept.booking
 
 
@@ -314,7 +314,7 @@ def test_a_pod_that_ends_by_itself_needs_no_place(bench):
     landed = messages(end(bench, old, "containers ended"))
     assert [(each.booking.allocation, each.cause) for each in landed if isinstance(each, Revoke)] == [
         (old.booking.allocation, "containers ended"),
-        (kept.booking.allocation, "its pod has ended by itself"),
+        (kept.booking.allocation, "its pod ended by itself"),
     ]
 
 
@@ -394,7 +394,7 @@ def test_two_allocators_that_move_one_pod_keep_one_place(bench):
     other = msgspec.structs.replace(own, allocation=AllocationId("web-1_r9_1"), node="node-c", devices=(device,))
     grant = Grant(revision=1, incarnation=kept.incarnation, booking=other, after=kept.after, evict=True)
     (revoked,) = messages(all_of(bench, bench.observe(subjects.ledger("node-c", other.allocation), grant)))
-    assert (revoked.booking, revoked.cause) == (other, "another place was booked for it before")
+    assert (revoked.booking, revoked.cause) == (other, "an earlier place is reserved for it")
     assert old.booking.allocation in bench.allocator.desk.world.ledger
 
 
@@ -414,7 +414,7 @@ def test_a_kept_place_is_not_bound_when_its_pods_own_slice_is_gone_and_no_bindin
     all_of(bench, bench.ready(kept))
     del bench.allocator.desk.world.bindings[RequestId("web-1")]
     said = messages(all_of(bench, bench.gone(old)))
-    assert [each.cause for each in said if isinstance(each, Revoke)] == ["its slice is gone, and its pod is not"]
+    assert [each.cause for each in said if isinstance(each, Revoke)] == ["its slice is gone, but its pod is not"]
     assert kept.booking.allocation not in [each.allocation for each in said if isinstance(each, Bound)]
     again = messages(all_of(bench, bench.gone(kept)))
     assert not [each for each in again if isinstance(each, Bound)]
@@ -596,7 +596,7 @@ def test_a_bound_pod_is_explained_with_what_it_has_instead_and_what_becomes_of_i
     standing = how_it_stands(desk, RequestId("web-1"))
     assert standing is not None
     larger = (
-        "is bound on node-b; it has a larger profile, for no 1g.5gb was free; it is moved back (evicted, and started "
+        "is bound on node-b; it has a larger profile because no 1g.5gb was free; it is moved back (evicted and started "
         f"again there) when one is free and it has stayed for {COOLDOWN_S:.0f} s"
     )
     assert standing.message == larger
@@ -604,7 +604,7 @@ def test_a_bound_pod_is_explained_with_what_it_has_instead_and_what_becomes_of_i
     says(bench, "web-1", EvictionBlocked(request=RequestId("web-1"), why="disruption budget"))
     standing = how_it_stands(desk, RequestId("web-1"))
     assert standing is not None
-    booked = "a place on node-a is booked for its successor, and it is evicted"
+    booked = "a place on node-a is reserved for its replacement, and it is evicted"
     assert standing.message == f"{larger}; {booked}, which is refused: disruption budget"
 
 

@@ -8,7 +8,7 @@ from sluice.contracts.messages import Grant, NodeInventory, Pending, Revoke, Sli
 
 NODE, OTHER = NodeName("node-a"), NodeName("node-b")
 WHY = "no usable answer for 30 s: UNAVAILABLE"
-CAUSE = f"nothing was heard of its slice, and its node does not answer: {WHY}"
+CAUSE = f"its slice was never reported, and its node does not answer: {WHY}"
 
 
 def told(bench, *, stale):

@@ -69,7 +69,7 @@ def test_one_pod_more_than_its_operator_allows_waits_beside_a_free_gpu_and_is_to
             request_revision=1,
             message=(
                 f"1 x {A100}: no free place of that size; "
-                f"1 x {A100}: as many pods with slices on their node as its operator allows"
+                f"1 x {A100}: their node has as many pods with slices as its operator allows"
             ),
             reasons=(
                 ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=1, of=A100, known_as="CardMigTopologyInfeasible"),

@@ -152,7 +152,7 @@ def test_a_part_of_a_gpu_whose_memory_is_not_told_is_said_to_be_had_only_whole(a
     """A person would look for MIG or for MPS, which the nodes beside it have."""
     shop = Shop(node("a", 1), node("g", 1, model="gb10", mig=False))
     asked = msgspec.structs.replace(asked, only=DeviceFilter(models=("gb10",)))
-    assert never(shop, asked) == "the driver does not tell the memory of GB10, so it can be had whole only"
+    assert never(shop, asked) == "the driver does not report the memory of GB10, so it can only be granted whole"
 
 
 def test_without_mig_an_instance_is_said_to_need_it():
@@ -235,7 +235,7 @@ def test_sizes_that_fit_beside_each_other_are_not_said_never_to_fit(profiles):
 def test_where_no_agent_tells_numa_nodes_that_is_said():
     """`The most is 0` beside eight free GPUs makes nobody think of it."""
     shop = Shop(snapshot("n", tuple(gpu_report("n", at, numa_node=None) for at in range(2))))
-    sentence = "it asks for 2 GPUs on one NUMA node, and no agent here tells on which its GPUs are"
+    sentence = "it asks for 2 GPUs on one NUMA node, and no agent here reports the NUMA nodes of its GPUs"
     assert never(shop, claim(gpus=2, numa_bind=True)) == sentence
 
 

@@ -133,10 +133,10 @@ def test_of_equally_used_gpus_packing_takes_the_smaller() -> None:
         ("", "binpack,", "there is no policy ''"),
         ("", ",", "there is no policy ''"),
         ("", " ", "there is no policy ''"),
-        ("", "numa,fragmentation", "fragmentation stands alone"),
-        ("", "numa,numa", "numa is said twice"),
+        ("", "numa,fragmentation", "fragmentation cannot be chained"),
+        ("", "numa,numa", "numa is listed twice"),
         ("", "binpack,spread", "opposites"),
-        ("", "numa" + ",numa" * 10_000, "numa is said twice"),
+        ("", "numa" + ",numa" * 10_000, "numa is listed twice"),
         ("", "x" * 100_000, "100000 characters"),
         ("", "ｓｐｒｅａｄ", "there is no policy"),  # noqa: RUF001
     ],

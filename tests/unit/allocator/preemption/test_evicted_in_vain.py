@@ -38,7 +38,7 @@ def edited(bench: Bench) -> list[Instruction]:
 
 
 def cordoned(bench: Bench) -> list[Instruction]:
-    """Its place may not be used any more."""
+    """Its place can no longer be used."""
     return bench.observe(subjects.cordon(NODE), Cordoned(node=NODE, why="new fans"))
 
 

@@ -76,7 +76,7 @@ def test_a_more_important_pod_gets_the_place_and_its_tenant_is_evicted(bench):
     assert ordered == order("batch", "its place is needed for default/service")
     assert isinstance(pending, Pending)
     assert [reason.reason for reason in pending.reasons] == [WaitReason.PLACE_BEING_FREED]
-    assert pending.message == ("its place on node-a is booked and waits for default/batch to be evicted for it")
+    assert pending.message == ("its place on node-a is reserved and waits for default/batch to be evicted for it")
 
 
 def test_the_place_is_bound_when_the_victim_is_gone(bench):
@@ -464,7 +464,7 @@ def test_a_pod_is_told_of_its_promise_where_another_place_was_waived(bench, life
     bench.observe(subjects.binding(RequestId("service")), word)
     _, pending, _ = said(bench.land_all(bench.request(high("service", WHOLE))))
     assert isinstance(pending, Pending)
-    assert pending.message == "its place on node-a is booked and waits for default/batch to be evicted for it"
+    assert pending.message == "its place on node-a is reserved and waits for default/batch to be evicted for it"
 
 
 def test_people_are_told_for_whom_a_promised_place_waits(bench):
@@ -475,7 +475,7 @@ def test_people_are_told_for_whom_a_promised_place_waits(bench):
     standing = how_it_stands(bench.allocator.desk, RequestId("service"))
     assert (standing.state, standing.node) == (State.GRANTED, "node-a")
     assert standing.message == (
-        "its place on node-a is booked and waits for default/batch (cannot be evicted: the budget allows none) "
+        "its place on node-a is reserved and waits for default/batch (cannot be evicted: the budget allows none) "
         "to be evicted for it"
     )
 
@@ -491,12 +491,12 @@ def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):
     assert isinstance(pending, Pending)
     assert pending.request == "service"
     assert pending.message == (
-        "its place on node-a is booked and waits for default/batch (cannot be evicted: the budget allows none) "
+        "its place on node-a is reserved and waits for default/batch (cannot be evicted: the budget allows none) "
         "to be evicted for it"
     )
     (pending,) = said(outcome(bench, "batch", EvictionDone(request=RequestId("batch"))))
     assert isinstance(pending, Pending)
-    assert pending.message == "its place on node-a is booked and waits for default/batch to be evicted for it"
+    assert pending.message == "its place on node-a is reserved and waits for default/batch to be evicted for it"
 
 
 # -- where nobody is evicted ------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(
     """Who has all of a namespace's devices may be said last."""
     opens(empty, "node-a")
     (why,) = whys(say(empty, asked("more", WHOLE)))
-    assert why == "namespace default has limits, and its source 'folder' has not said all that its pods have yet"
+    assert why == "namespace default has limits, and its source 'folder' has not reported all slices of its pods yet"
     say(empty, remembered(grant))
     assert ALL_TAKEN in whys(all_of(empty, empty.observe(*all_said())))
 
@@ -166,7 +166,7 @@ def test_a_share_is_not_made_larger_into_what_others_have_on_nodes_that_are_not_
 
     unsure = refused(empty, "here", memory_mib=30_000)
     assert unsure.reason is AdjustReason.NOT_NOW
-    assert unsure.message.endswith("source 'folder' has not said all that its pods have yet; ask again")
+    assert unsure.message.endswith("source 'folder' has not reported all slices of its pods yet; retry")
     assert shares_of(adjusted(empty, "here", memory_mib=9_000)) == [9_000]
     all_of(empty, empty.observe(*all_said()))
     wrong = refused(empty, "here", memory_mib=30_000)

@@ -72,7 +72,7 @@ def test_of_two_grants_at_once_the_later_is_taken_back(pair):
     (revoke,) = [write.message for write in writes if isinstance(write.message, Revoke)]
     assert (revoke.booking, revoke.cause) == (
         later.booking,
-        "an earlier grant took what the quota of namespace lab had left of devices",
+        "an earlier grant used up the quota of namespace lab for devices",
     )
 
 
@@ -119,7 +119,7 @@ def test_a_grant_that_lands_after_the_limit_of_one_pod_is_taken_back(bench):
     assert [type(each) for each in said] == [Waived, Revoke]
     assert (said[1].booking, said[1].cause) == (
         mine.booking,
-        "it has more MiB of memory than one pod of namespace lab may have",
+        "it has more MiB of memory than namespace lab allows one pod",
     )
 
 

@@ -157,7 +157,7 @@ def test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever(empty, end):
         word = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone", held=HELD)
         cause = "pod gone"
     else:
-        word, cause = replace(asked("p1"), held=HELD), "slice lost: it is not in the ledger any more"
+        word, cause = replace(asked("p1"), held=HELD), "slice lost: it is no longer in the ledger"
     binding = subjects.binding(RequestId("p1"))
     empty.observe(binding, late_bound())
     request = subjects.request(RequestId("p1"))
@@ -236,7 +236,7 @@ def test_a_pod_whose_slice_is_just_taken_back_is_given_no_other(empty, lost):
 
 def told_of_its_loss(request: str) -> list:
     """What a pod is told whose slice is nowhere: nothing was said before, so it is waived first."""
-    cause = "slice lost: node-a does not have it any more"
+    cause = "slice lost: node-a no longer has it"
     waived = Waived(
         request=RequestId(request),
         request_revision=1,
@@ -254,7 +254,7 @@ def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(em
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
     grant = Grant(revision=1, incarnation=INCARNATION, booking=booking("p1_new_1", node=OTHER))
     empty.observe(subjects.ledger(OTHER, AllocationId("p1_new_1")), grant)
-    why = "surplus: its pod is where its slice was, which is lost: node-a does not have it any more"
+    why = "surplus: its pod runs where its lost slice was: node-a no longer has it"
     (write,) = [each for each in empty.request(replace(asked("p1"), held=HELD)) if isinstance(each, Write)]
     assert write.message == Waived(
         request=RequestId("p1"),
@@ -269,7 +269,7 @@ def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(em
     assert revoke.message == Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=why)
     landed = [each.message for each in empty.land_all(empty.gone(grant))]
     assert not any(isinstance(each, Bound) for each in landed)
-    assert landed[-1] == Released(request=RequestId("p1"), cause="slice lost: node-a does not have it any more")
+    assert landed[-1] == Released(request=RequestId("p1"), cause="slice lost: node-a no longer has it")
 
 
 @pytest.mark.parametrize("late", [(), (OLD,), (AllocationId("p1_old_2"),)], ids=["none", "of it", "of another"])
@@ -287,7 +287,7 @@ def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_kno
     (revoke,) = [each.message for each in landed if isinstance(each.message, Revoke)]
     (order,) = [each.message for each in landed if isinstance(each.message, EvictionOrdered)]
     assert revoke.booking.allocation == OLD
-    assert order.cause == "its slice on node-a is being taken back"
+    assert order.cause == "its slice on node-a is being revoked"
 
     ended = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
     later = [each.message for each in empty.land_all(empty.observe(subjects.request(RequestId("p1")), ended))]

@@ -211,7 +211,7 @@ def test_an_answer_ends_after_what_was_granted(bench):
         revision=2,
         incarnation=INCARNATION,
         booking=grant.booking,
-        cause="orphan: its source does not ask for it any more",
+        cause="orphan: its source no longer requests it",
     )
     bench.land(revoke)
     assert [i for i in tick(bench, 140.0) if isinstance(i, Write)] == []

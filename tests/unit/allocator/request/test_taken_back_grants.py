@@ -47,7 +47,7 @@ def test_it_rests_longer_each_time_and_is_told_so(pair: Bench):
     grant = pair.granted("p")
     (told,) = taken_back(pair, grant)
     assert isinstance(told, Pending)
-    assert told.message == "another allocator took its last place back; it is tried again within 30 s"
+    assert told.message == "another allocator revoked its last place; it is retried within 30 s"
     assert [(reason.reason, reason.count) for reason in told.reasons] == [(WaitReason.GPU_AVOIDED, 1)]
 
     assert after(pair, 0.5) == []

@@ -100,7 +100,7 @@ def test_who_has_waited_long_enough_is_promised_the_place_that_is_free_soonest(f
     assert set(grant.after) == {entry(full, name).booking.allocation for name in ("p1", "p2")}
     assert not grant.evict
     assert pending.reasons[0].reason is WaitReason.PLACE_BEING_FREED
-    assert pending.message == "its place on node-a is booked and waits for default/p1, default/p2 to end"
+    assert pending.message == "its place on node-a is reserved and waits for default/p1, default/p2 to end"
 
 
 def test_what_is_freed_of_a_promised_place_is_nobody_elses(full: Bench):
@@ -436,8 +436,8 @@ def test_people_are_told_what_a_promise_waits_for(full: Bench):
     stands = how_it_stands(full.allocator.desk, RequestId("big"))
     assert stands is not None
     assert stands.message == (
-        "its place on node-a is booked and waits for default/p1, default/p2 to end; "
-        "it takes any other that is free earlier"
+        "its place on node-a is reserved and waits for default/p1, default/p2 to end; "
+        "it takes any other place that is free earlier"
     )
     assert stands.turn == Turn(priority=0, before=0, waiting=1, ahead=0)
 
@@ -451,7 +451,7 @@ def test_who_could_use_what_is_kept_is_told_that_it_is_kept(full: Bench):
     assert isinstance(pending, Pending)
     model = full.allocator.desk.fleet.models()[0].product_names[0]
     assert pending.message == (
-        f"1 x {model}: no free place of that size; 1 x {model}: promised to others whose turn is before"
+        f"1 x {model}: no free place of that size; 1 x {model}: reserved for pods ahead in the queue"
     )
     assert [each.reason for each in pending.reasons] == [WaitReason.GPU_LAYOUT_FULL, WaitReason.PLACE_PROMISED]
 

@@ -35,7 +35,7 @@ def test_a_promise_that_was_ended_before_its_write_was_answered_is_not_counted_a
         revision=2,
         incarnation=promise.incarnation,
         booking=booking,
-        cause="it was promised another place before",
+        cause="an earlier place is reserved for it",
         after=promise.after,
     )
     said = bench.observe(address, revoke)

@@ -141,7 +141,7 @@ def test_a_promise_is_exchanged_for_the_free_gpu_beside_what_it_has(half_there: 
     assert waived.allocations == (promise.booking.allocation,)
     assert revoke.cause == "another place was free earlier"
     assert next(w.message for w in writes if isinstance(w.message, Pending)).message == (
-        "its place on node-a is free, and is made when what it was promised there is given back"
+        "its place on node-a is free, once its earlier reservation there is released"
     )
 
     after = half_there.land_all(half_there.gone(promise))

@@ -285,7 +285,7 @@ def test_what_is_so_already_says_whether_it_is_carried_out(bench):
     """Asking again is how anybody finds out that it is done."""
     bench.bound("p1", mps(4000))
     assert refused(bench, memory_mib=4000) == AdjustRefused(
-        AdjustReason.UNCHANGED, "container 'main' has exactly that already"
+        AdjustReason.UNCHANGED, "container 'main' already has exactly that"
     )
     grant = adjusted(bench, memory_mib=9000)
     assert refused(bench, memory_mib=9000).under_way
@@ -321,7 +321,7 @@ def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
         assert wrong.reason is AdjustReason.NOT_NOW
         return wrong.message
 
-    sentence = "node-a was removed: its Node object was deleted; ask again when its node agent has spoken"
+    sentence = "node-a was removed: its Node object was deleted; retry when its node agent has reported"
     assert is_refused() == sentence  # its head is being closed
     assert bench.observe(subjects.node(NODE), news) == []
     assert "is not open" in is_refused()  # its agent has spoken, and the head's end may still land

@@ -148,7 +148,7 @@ def test_nobody_vouches_for_processes_without_being_asked():
     assert (no.value.exit_code, nobody.value.exit_code) == (1, 2), (
         "as docs/cli.md has it: a script tries the second again"
     )
-    assert questions == ["do you vouch that no process on the devices of a is its tenant's?"]
+    assert questions == ["do you confirm that no process on the devices of a belongs to its pod?"]
     check(wanted, is_terminal=True, ask=lambda _: True)
     check(QuarantineRelease(allocation="a", ignore_holders=True, yes=True), is_terminal=False, ask=pytest.fail)
     check(QuarantineRelease(allocation="a"), is_terminal=False, ask=pytest.fail)

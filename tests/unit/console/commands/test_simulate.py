@@ -80,7 +80,7 @@ def test_a_person_reads_place_what_is_left_and_why_not_elsewhere():
         "  its home on GPU-3f0e6a5c (3g.20gb) has left: 16000 of 20096 MiB, 21 of 42 % of the SMs; 1 of 20 tenants",
         "  leaves on GPU-3f0e6a5c: fits 4x1g.5gb (creatable_total 8 -> 4)",
         "  why not elsewhere:",
-        "    where there is room now: out are",
+        "    free capacity: filtered out",
         "      4 x A100 (pool research): GpuLayoutFull (known elsewhere as CardMigTopologyInfeasible)",
         "    and 3 more reasons",
     ]
@@ -102,7 +102,7 @@ def test_a_person_reads_why_a_pod_would_wait_step_by_step():
     lines = simulated_lines(simulated_pod("ns", "train", "train.yaml", WAITS))
     assert lines[0] == "ns/train: would wait: 4 x A100: no free place"
     assert lines[1] == "  step by step:"
-    assert lines[2] == "    where there is room now: out are"
+    assert lines[2] == "    free capacity: filtered out"
 
 
 def test_a_newer_allocators_words_are_left_out_and_stop_nothing():
@@ -141,8 +141,8 @@ def test_who_could_make_room_is_shown_with_what_it_costs():
     assert proposal_lines(now.proposal) == [
         "it would fit on n1 (40320 MiB) if movable pods made room: 2 restarts, 14720 MiB moved",
         "  lab/a (4864 MiB) from n1 to n2",
-        "  lab/b (9856 MiB) from n1 to n3, which it may as soon as it has stayed longer where it is",
-        "  this is only said: the allocator moves pods by itself where its setting `defragment` is true",
+        "  lab/b (9856 MiB) from n1 to n3, once it has run long enough on its node",
+        "  not applied: the allocator moves pods only where its setting `defragment` is true",
     ]
     assert standing(pb.ExplainResponse(state=pb.REQUEST_STATE_QUEUED)).proposal is None
 
@@ -163,7 +163,7 @@ def test_the_exit_code_is_the_worst_of_the_answers(answers, code):
 def test_a_person_reads_what_a_cluster_would_warn_of():
     """Below the answer, one line each; a pod that is refused has other worries."""
     warned = with_warnings(idle_pod("n", "p", "f"), ("its images see no GPU",))
-    assert simulated_lines(warned) == ["n/p: asks for nothing of Sluice", "  warning: its images see no GPU"]
+    assert simulated_lines(warned) == ["n/p: requests nothing from Sluice", "  warning: its images see no GPU"]
     refusal = Refusal(reason=RefusalReason.INVALID_VALUE, message="wrong", field="a", value="b")
     assert with_warnings(refused_pod("n", "p", "f", refusal), ("x",)).warnings == ()
 
@@ -207,7 +207,7 @@ def test_a_pod_of_a_job_is_not_promised_a_start_of_its_own():
     alone = simulated_pod("default", "rank-0", "job.yaml", pb.SimulateResponse(bound=pb.WouldBeBound(node="gpu-1")))
     group = PodGroup(name="job", size=2)
     assert with_group(alone, group).message == (
-        "would be bound on gpu-1, looked at alone; the 2 pods of group job start together or not at all"
+        "would be bound on gpu-1, evaluated alone; the 2 pods of group job start together or not at all"
     )
     waits = simulated_pod("default", "rank-0", "job.yaml", pb.SimulateResponse(waits=pb.WouldWait(message="full")))
     assert with_group(waits, group) == waits

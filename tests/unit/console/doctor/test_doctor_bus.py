@@ -208,7 +208,7 @@ def test_no_node_at_all_is_a_problem(well):
     """Every pod would wait for ever."""
     subjects = ("node.gpu-1_example_internal", "inventory.gpu-1_example_internal", "ledger.gpu-1_example_internal.head")
     seen = without(well, *(f"sluice.{subject}" for subject in subjects))
-    assert only(seen, Check.AGENTS, "problem") == "no node has been heard of"
+    assert only(seen, Check.AGENTS, "problem") == "no node agent has published anything"
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,8 @@ def test_of_a_fixed_layout_everything_is_shown_and_what_is_free_is_not_in_use(ma
     shown = plain(picture(gpus_document(fleet_state), unicode=False))
     assert "layout is fixed, 1 free" in shown
     assert "to be had: 1x3g.20gb" in shown
-    assert "free: to be had as it is  3g.20gb at 0 of GPU 0" in shown
-    assert "not to be had  3g.20gb at 4 of GPU 0" in shown
+    assert "free: available as it is  3g.20gb at 0 of GPU 0" in shown
+    assert "unavailable  3g.20gb at 4 of GPU 0" in shown
     assert "(it is used by python 7, which Sluice did not start)" in shown
 
 

@@ -147,7 +147,7 @@ def test_a_pod_that_is_being_moved_is_shown_with_what_it_has(make):
 def test_a_promised_pod_waits_until_those_before_it_have_left(make):
     """`is being made` for as long as somebody else's training runs reads like a node that hangs."""
     grant = msgspec.structs.replace(make.grant(), after=("other_1",))
-    why = "its place on gpu-1 is booked and waits for default/other to end"
+    why = "its place on gpu-1 is reserved and waits for default/other to end"
     pending = Pending(request=make.request, request_revision=1, message=why, reasons=())
     pod = only(make.fleet_state(request=make.asked(), ledger=grant, waiting=pending))
     assert (pod.state, pod.message) == ("waiting", f"waits: {why}")
@@ -245,7 +245,7 @@ def test_the_allocators_word_is_not_told_twice(make):
     assert same[1:] == [
         "now: waits: full",
         "  in the queue: 2 before it (1 of its kind), 3 in all",
-        "  where there is room now: out are",
+        "  free capacity: filtered out",
         "    4 x A100: GpuLayoutFull",
     ]
     newer = msgspec.structs.replace(now, message="waits: fuller", waiting=0)

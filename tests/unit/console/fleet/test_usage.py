@@ -88,7 +88,7 @@ def test_only_agents_with_slices_are_asked_and_silence_is_told(make):
     fleet_state = make.fleet_state(ledger=make.grant(), node=make.changed())
     assert nodes_with_slices(fleet_state) == {NODE: make.changed().endpoint}
     document = usages_document({}, {"gpu-2": "UNAVAILABLE: it does not answer"}, idle_s=1.0)
-    assert silent_lines(document) == ["nothing is known of the slices on gpu-2: UNAVAILABLE: it does not answer"]
+    assert silent_lines(document) == ["usage is unknown for the slices on gpu-2: UNAVAILABLE: it does not answer"]
     lines = silent_lines(usages_document({}, {f"gpu-{number:03}": "why" for number in range(1000)}))
     assert (len(lines), lines[-1]) == (11, "nor of those on 990 more nodes")
 
@@ -101,7 +101,7 @@ def test_one_agents_nonsense_is_not_shown_of_anybody(told, number):
     assert why_senseless(NODE, usage) == "its agent tells numbers of 'a-x' that make no sense"
     (usage,) = answer(used("fine", busy_percent=0.0, sm_percent=100.0, idle_s=1.0)).values()
     assert why_senseless(NODE, usage) == ""
-    assert why_senseless("gpu-2", usage) == f"its agent tells of another node, {NODE!r}"
+    assert why_senseless("gpu-2", usage) == f"its agent reports another node, {NODE!r}"
 
 
 def test_a_pod_in_the_list_of_pods_says_what_it_does():

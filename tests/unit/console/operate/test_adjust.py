@@ -51,9 +51,9 @@ def test_a_change_says_per_field_when_it_is_felt():
     assert (document.outcome, document.revision, len(document.fields)) == ("adjusted", 2, 3)
     assert lines_of(document) == [
         "lab/train is adjusted on gpu-1, container main:",
-        "  memory 8000 MiB -> 4000 MiB, from the next start of its containers; what runs keeps what it began with",
+        "  memory 8000 MiB -> 4000 MiB, from the next start of its containers; running processes keep the old size",
         "  sure part of time 1 -> 0.5, now",
-        "  it counts as before until the processes that run now have ended",
+        "  the old size counts until the running processes have ended",
     ]
 
 

@@ -156,8 +156,8 @@ def test_one_gpu_of_a_whole_cordon_is_not_guessed():
         ((), "running", ""),
         ((EvictionOrdered,), "ordered", "drained"),
         ((EvictionOrdered, EvictionBlocked), "blocked", "budget"),
-        ((EvictionOrdered, EvictionDone), "evicted", "it takes its grace period to end"),
-        ((RequestWithdrawn,), "ending", "its pod is gone, and its slice is to be unmade"),
+        ((EvictionOrdered, EvictionDone), "evicted", "it is terminating within its grace period"),
+        ((RequestWithdrawn,), "ending", "its pod is gone; its slice is to be destroyed"),
     ],
 )
 def test_each_pod_is_shown_with_what_holds_it_up(make, values, state, why):
@@ -222,4 +222,4 @@ async def test_whoever_stops_waiting_is_told_that_the_drain_goes_on(capsys):
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert capsys.readouterr().err == f"{NODE} goes on being drained; `sluice uncordon {NODE}` ends that\n"
+    assert capsys.readouterr().err == f"{NODE} is still being drained; `sluice uncordon {NODE}` ends that\n"

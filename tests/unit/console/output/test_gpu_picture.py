@@ -158,10 +158,10 @@ def test_a_gpu_without_mig_says_whether_it_can_be_shared(make):
     gpu = make.gpu_report(mig=False, creatable={})
     alone = plain(picture(gpus_document(make.fleet_state(inventory=make.inventory(gpu)))))
     shared = make.inventory(gpu, modes=("exclusive", "mps"))
-    assert "MIG is off: given whole only" in alone
-    assert "MIG is off: given whole, or shared" in plain(picture(gpus_document(make.fleet_state(inventory=shared))))
+    assert "MIG is off: allocated whole only" in alone
+    assert "MIG is off: allocated whole, or shared" in plain(picture(gpus_document(make.fleet_state(inventory=shared))))
     untold = make.inventory(replace(gpu, memory_mib=0), modes=("exclusive", "mps"))
-    assert "MIG is off: given whole only" in plain(picture(gpus_document(make.fleet_state(inventory=untold))))
+    assert "MIG is off: allocated whole only" in plain(picture(gpus_document(make.fleet_state(inventory=untold))))
 
 
 def test_a_span_that_could_not_be_freed_is_drawn_as_taken(make):

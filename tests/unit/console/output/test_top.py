@@ -261,7 +261,7 @@ async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, monkey
     await ensured(bus)
     await say(bus, subjects.request(make.request), 0, make.asked())
     await say(bus, subjects.binding(make.request), 0, make.bound())
-    silent = ["nothing is known of the slices on gpu-2: it is away"]
+    silent = ["usage is unknown for the slices on gpu-2: it is away"]
     answers = ["97%, 300 of 4864 MiB", "97%, 300 of 4864 MiB", "0%, 10 of 4864 MiB"]
     asked = []
 

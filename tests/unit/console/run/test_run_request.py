@@ -163,7 +163,7 @@ def pod(state, message, **fields):
 
 def test_who_waits_reads_why():
     """The reason, and not a spinner."""
-    assert standing_text(None) == "the ask is not read yet"
+    assert standing_text(None) == "the request is not read yet"
     assert standing_text(pod("waiting", "waits: 4 x A100: full")) == "waits: 4 x A100: full"
     assert standing_text(pod("making", "its slice is being made on a")) == "its slice is being made on a"
 

@@ -17,7 +17,7 @@ ENV_ALLOWED = {
     "NVIDIA_DRIVER_CAPABILITIES": "a literal value, or the annotation sluice.dev/driver-capabilities",
     "CUDA_VISIBLE_DEVICES": "leave it out, or indexes of the container's own devices, from 0",
 }
-HOST_ALLOWED = "where the slices of other pods are reached (allowed: other directories of the host)"
+HOST_ALLOWED = "which gives access to the slices of other pods (allowed: other directories of the host)"
 MOUNT = {"name": "sluice-slice", "mountPath": "/run/sluice/slice", "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
 
 
@@ -113,7 +113,7 @@ def test_a_second_preload_does_not_replace_the_time_quota():
     assert message == (
         "spec.containers[main].env[LD_PRELOAD] = '/usr/lib/libjemalloc.so.2': a fractional share preloads the library "
         "of its time quota here, and a second entry would replace it (allowed: preload yours in the image "
-        "(/etc/ld.so.preload), or ask for a mode without a time quota)"
+        "(/etc/ld.so.preload), or use a mode without a time quota)"
     )
     assert answer(pod(container(env=[entry]), annotations={"sluice.dev/profile": "1g.5gb"})).allowed
 
@@ -147,7 +147,7 @@ def test_a_container_cannot_ask_for_a_gpu_and_for_none():
         422,
         (
             "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'void': "
-            "the container asks for a GPU, and this hides all GPUs (allowed: one of the two)"
+            "the container requests a GPU, and this hides all GPUs (allowed: one of the two)"
         ),
     )
 
@@ -222,7 +222,7 @@ def test_nothing_else_is_mounted_where_the_ticket_is():
 
 def test_the_volume_of_tickets_is_not_made_by_hand():
     """A look-alike would let containers start without a slice."""
-    named = "spec.volumes = 'sluice-slice': this name is of the volume that Sluice adds (allowed: another name)"
+    named = "spec.volumes = 'sluice-slice': this name belongs to the volume that Sluice adds (allowed: another name)"
     assert denial(with_volume(name="sluice-slice", emptyDir={})) == (403, named)
     writable = {"driver": "slice.sluice.dev", "readOnly": False}
     assert denial(with_volume(name="sluice-slice", csi=writable)) == (403, named)
@@ -243,13 +243,12 @@ def test_marks_of_sluice_are_not_set_by_hand():
     out = "(allowed: leave it out)"
     gate = (
         "spec.schedulingGates = 'sluice.dev/slice': "
-        f"Sluice sets its gate itself; one set by hand might never be opened {out}"
+        f"Sluice sets its gate itself; one set by hand may never be opened {out}"
     )
-    label = "metadata.labels[sluice.dev/managed] = 'true': Sluice sets this label on the pods that it serves " + out
+    label = "metadata.labels[sluice.dev/managed] = 'true': Sluice sets this label on its pods " + out
     request = "metadata.annotations[sluice.dev/request] = '{}': Sluice writes this when the pod is created " + out
     grant = (
-        "metadata.annotations[main.granted.sluice.dev/visible-devices] = 'all': Sluice writes what it grants, later "
-        + out
+        "metadata.annotations[main.granted.sluice.dev/visible-devices] = 'all': Sluice writes this with a grant " + out
     )
     gated = {"schedulingGates": [{"name": "sluice.dev/slice"}]}
     granted = {"main.granted.sluice.dev/visible-devices": "all"}
@@ -265,7 +264,7 @@ def test_a_pod_on_a_node_cannot_wait():
     assert denial(pod(container(resources=GPU), nodeName="gpu-1")) == (
         403,
         (
-            "spec.nodeName = 'gpu-1': a pod that is on a node already cannot wait for a slice "
+            "spec.nodeName = 'gpu-1': a pod that is already on a node cannot wait for a slice "
             "(allowed: nodeSelector or node affinity)"
         ),
     )
@@ -326,7 +325,7 @@ WHOLE = "(allowed: a whole number from 0 to 8)"
         ),
         (
             amounts("2", "1"),
-            f"{REQUEST} = '1': differs from its limit '2' (allowed: request and limit alike, or the limit alone)",
+            f"{REQUEST} = '1': differs from its limit '2' (allowed: equal request and limit, or the limit alone)",
         ),
     ],
 )
@@ -356,7 +355,7 @@ def test_the_ask_is_refused_in_the_words_of_the_one_parser():
     assert denial(pod(annotations={"sluice.dev/priority": "1"})) == (
         422,
         (
-            "sluice.dev/priority = '1': it says how, and nothing says what: the pod asks for no GPU "
+            "sluice.dev/priority = '1': it only says how to use a GPU, and the pod asks for none "
             "(allowed: for instance sluice.dev/memory beside it)"
         ),
     )
@@ -367,7 +366,7 @@ def test_a_flood_of_keys_is_refused_unread():
     flood = {f"c{at}.sluice.dev/memory": "1Gi" for at in range(2001)}
     assert denial(pod(annotations=flood)) == (
         422,
-        "metadata.annotations = '': 2001 annotations that ask for GPUs (allowed: at most 2000)",
+        "metadata.annotations = '': 2001 annotations that request GPUs (allowed: at most 2000)",
     )
 
 
@@ -378,8 +377,8 @@ def test_an_init_container_may_not_ask_for_devices_of_its_own():
         422,
         (
             "nvidia.com/gpu = '1 x a whole GPU, exclusive': the init container 'prep' uses the devices of a container "
-            "that asks for the same, and none does "
-            "(allowed: the same ask and runAsUser as another container of the pod, or none)"
+            "that with the same request, and there is none "
+            "(allowed: the same request and runAsUser as another container of the pod, or none)"
         ),
     )
 
@@ -391,7 +390,7 @@ def test_what_the_watcher_could_not_place_is_refused_at_once():
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     code, message = denial(pod(container(resources=GPU), affinity=affinity))
     assert code == 422
-    assert message.endswith("no field that can be matched (allowed: metadata.name In [one node])")
+    assert message.endswith("this field cannot be matched (allowed: metadata.name In [one node])")
 
 
 def test_all_problems_are_told_at_once():
@@ -458,10 +457,10 @@ def test_a_plain_debug_container_is_let_into_a_gpu_pod():
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({"max_gpus_per_node": 0}, "max_gpus_per_node = 0: from 1 to 64"),
-        ({"default_mode": "fast"}, "default_mode = 'fast': one of exclusive, mps, fractional, auto, or empty"),
-        ({"host_directories": ("run/sluice",)}, "host_directories holds 'run/sluice': absolute paths"),
-        ({"host_directories": ("//",)}, "host_directories holds '//': absolute paths"),
+        ({"max_gpus_per_node": 0}, "max_gpus_per_node = 0: must be from 1 to 64"),
+        ({"default_mode": "fast"}, "default_mode = 'fast': must be one of exclusive, mps, fractional, auto, or empty"),
+        ({"host_directories": ("run/sluice",)}, "host_directories holds 'run/sluice': use absolute paths"),
+        ({"host_directories": ("//",)}, "host_directories holds '//': use absolute paths"),
         ({"env_allowed": frozenset({"CUDA_MPS_PIPE_DIRECTORY"})}, "env_allowed holds 'CUDA_MPS_PIPE_DIRECTORY'"),
         ({"env_allowed": frozenset({"NVIDIA_VISIBLE_DEVICES"})}, "env_allowed holds 'NVIDIA_VISIBLE_DEVICES'"),
         ({"driver_capabilities": ("compute", "utility", "x11")}, "driver_capabilities holds 'x11'"),

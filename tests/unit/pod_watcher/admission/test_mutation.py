@@ -296,7 +296,7 @@ def test_what_is_no_review_of_a_pod_is_said_and_never_raised():
         assert "why" in dir(review_pod(raw, AdmissionConfig())), raw
     wrong_version = review_of(ASKS) | {"apiVersion": "admission.k8s.io/v1beta1"}
     assert review_pod(wrong_version, AdmissionConfig()).why == (
-        "admission.k8s.io/v1beta1 AdmissionReview is no admission.k8s.io/v1 AdmissionReview"
+        "admission.k8s.io/v1beta1 AdmissionReview is not an admission.k8s.io/v1 AdmissionReview"
     )
 
 
@@ -370,9 +370,7 @@ def test_keys_that_say_nothing_here_are_told_as_warnings():
     )
     assert answer(pod(annotations={"sluice.dev/memory": "8000"})).warnings == ()
     fast = pod(annotations={"sluice.dev/mode": "fastpod", "sluice.dev/sm-partition": "10"})
-    assert answer(fast).warnings == (
-        "sluice.dev/mode = 'fastpod': fastpod is now called fractional, and means the same",
-    )
+    assert answer(fast).warnings == ("sluice.dev/mode = 'fastpod': fastpod is now called fractional; use that name",)
 
 
 # -- driver capabilities ------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def test_an_image_that_asks_for_all_gpus_gets_none_without_an_ask(runtime, resou
     assert "schedulingGates" not in after["spec"]
     (warning,) = response.warnings
     assert warning == (
-        f"spec.runtimeClassName = {runtime!r}: the pod asks for no GPU, so its containers get none "
+        f"spec.runtimeClassName = {runtime!r}: the pod requests no GPU, so its containers get none "
         "(NVIDIA_VISIBLE_DEVICES=void)"
     )
     assert sent_patch(answer(after)) == []
@@ -47,12 +47,12 @@ def test_devices_by_hand_without_an_ask_are_warned_of_and_not_called_hidden():
     by_hand = container(resources=ZERO, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
     hidden, chosen = answer(pod(by_hand, container("side"), runtimeClassName="nvidia")).warnings
     assert hidden == (
-        "spec.runtimeClassName = 'nvidia': the pod asks for no GPU, so container side gets none "
+        "spec.runtimeClassName = 'nvidia': the pod requests no GPU, so container side gets none "
         "(NVIDIA_VISIBLE_DEVICES=void)"
     )
     assert chosen == (
         "container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod asks for no GPU, and a policy of Sluice refuses "
-        "devices that are chosen by hand; ask for what it needs"
+        "devices that are selected by hand; request what it needs"
     )
 
 
@@ -71,8 +71,8 @@ def test_devices_by_hand_without_an_ask_are_warned_of_and_not_called_hidden():
 def test_what_the_policy_refuses_is_warned_of_without_a_runtime_class_too(name, value, refused):
     """The policy looks at all pods (tests/unit/deploy/test_no_side_door.py); a rehearsal would be silent."""
     warnings = answer(pod(container(env=[{"name": name, "value": value}]))).warnings
-    why = "the pod asks for no GPU, and a policy of Sluice refuses devices that are chosen by hand"
-    assert warnings == ((f"container main: {name} = {value!r}: {why}; ask for what it needs",) if refused else ())
+    why = "the pod requests no GPU, and a policy of Sluice refuses devices selected by hand"
+    assert warnings == ((f"container main: {name} = {value!r}: {why}; request what it needs",) if refused else ())
 
 
 def test_a_pod_without_a_runtime_class_is_left_as_it_is():

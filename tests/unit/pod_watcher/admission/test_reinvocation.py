@@ -162,7 +162,7 @@ def test_an_ask_that_was_stored_by_hand_is_worth_no_more_than_its_keys():
     assert message_of(stored_as(nine)) == "nvidia.com/gpu = '9': out of range (allowed: a whole number from 0 to 8)"
     granted = {"main.granted.sluice.dev/ticket": "x"}
     forged = json.dumps({"version": 1, "first": "main", "annotations": granted})
-    assert "what was granted is written by Sluice, never asked for" in message_of(stored_as(forged))
+    assert "Sluice writes this key, it is never a request" in message_of(stored_as(forged))
 
 
 def test_a_stored_ask_that_sluice_would_not_write_is_denied_in_words():
@@ -170,7 +170,7 @@ def test_a_stored_ask_that_sluice_would_not_write_is_denied_in_words():
     cure = "(allowed: leave it out: Sluice writes it when the pod is created)"
     nothing = '{"version":1,"first":"main"}'
     assert message_of(stored_as(nothing)) == (
-        f"sluice.dev/request = {nothing!r}: it asks for no GPU, and the pod would wait for ever {cure}"
+        f"sluice.dev/request = {nothing!r}: it requests no GPU, so the pod would wait forever {cure}"
     )
     other = '{"version":1,"first":"main","resources":{"gone":{"nvidia.com/gpu":"1"}}}'
     written = '{"first":"main","resources":{"gone":{"nvidia.com/gpu":"1"}},"version":1}'
@@ -178,5 +178,5 @@ def test_a_stored_ask_that_sluice_would_not_write_is_denied_in_words():
     for text in ("", "[]", '{"version":2,"first":"main"}', '{"version":1,"first":"main","more":1}', "{" * 9999):
         message = message_of(stored_as(text))
         assert message.startswith("sluice.dev/request = ")
-        assert "not what Sluice stores there" in message
+        assert "not in the form that Sluice stores" in message
         assert message.endswith(cure)

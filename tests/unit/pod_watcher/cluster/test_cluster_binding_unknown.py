@@ -115,7 +115,7 @@ def test_an_answer_of_before_a_wipe_does_not_keep_in_the_balance_what_a_pod_has(
         refusal = Refusal(reason=RefusalReason.TOO_LARGE, message="no model has that")
         late = Refused(request=RequestId("u1"), request_revision=1, refusal=refusal)
     else:
-        late = Released(request=RequestId("u1"), cause="slice lost: it is not in the ledger any more")
+        late = Released(request=RequestId("u1"), cause="slice lost: it is no longer in the ledger")
     bench.observe(subjects.binding(RequestId("u1")), late)
     bench.calls.clear()
     bench.handle(e.PodRead(call.uid, bench.api.find("u1")))

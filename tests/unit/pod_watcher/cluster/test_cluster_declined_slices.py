@@ -48,7 +48,7 @@ def test_a_pod_gives_back_a_slice_on_a_node_that_keeps_it_out_by_now(bench, spec
     assert not bench.api.opened
     assert not bench.api.evictions
     notes = [each.note for each in bench.api.events]
-    assert notes == [f"the pod gives back its slice on node-a, which {why}. It waits for another one"]
+    assert notes == [f"the pod declined its slice on node-a, which {why}. It waits for another slice"]
     bench.handle(e.NodeSeen(node_of("node-a", 3)))
     bench.bind("u1", revision=2)
     assert not bench.api.opened, "it has said that it waits for another one"

@@ -79,7 +79,7 @@ def test_a_refused_pod_says_why(bench):
         (
             "Warning",
             "UnknownProfile",
-            "no such profile. This pod can never start: delete it, and create it anew with that mended.",
+            "no such profile. This pod can never start: delete it, and create it again with that fixed.",
         )
     ]
 
@@ -214,7 +214,7 @@ def test_a_pod_whose_slice_takes_long_to_make_is_told_so(bench, sick_node):
     bench.pass_time(120)
     (told,) = bench.api.events
     assert (told.level, told.reason) == ("Normal", "WaitsForSlice")
-    assert told.note.startswith("its place on node-a is booked, and its slice is being made.")
+    assert told.note.startswith("its place on node-a is reserved, and its slice is being created.")
     bench.observe(subjects.inventory(NodeName("node-a")), sick_node("ready"))
     bench.pass_time(29)
     assert len(bench.api.events) == 1
@@ -247,7 +247,7 @@ def test_a_refusal_of_the_api_server_is_told_when_it_lasts(bench):
     (said,) = bench.api.events
     assert (said.reason, said.note) == (
         "SliceNotUsable",
-        "the pod is not told its slice, for the API server refuses it (422: no 5); it is tried again",
+        "the pod cannot be bound to its slice: the API server refuses the patch (422: no 5); retrying",
     )
     bench.calls.clear()
     bench.automatic = True
@@ -267,7 +267,7 @@ def test_a_lost_slice_says_what_to_do(new, owner):
     released = Released(request=RequestId("u1"), cause="slice lost: node-a was removed")
     bench.observe(subjects.binding(RequestId("u1")), released)
     bench.pass_time(1)
-    anew = "its Job makes it anew" if owner else "create it anew"
+    anew = "its Job recreates it" if owner else "create it again"
     note = f"its slice was lost (node-a was removed), and it gets no other: delete the pod, and {anew}."
     assert (bench.api.events[-1].reason, bench.api.events[-1].note) == ("SliceLost", note)
 

@@ -38,7 +38,9 @@ def test_the_log_says_why_it_is_passed_over(bench):
     pod["metadata"]["labels"] = dict(IGNORED)
     said = tells(bench.core.handle(e.PodSeen(bench.api.store(pod)), bench.now))
     (sentence,) = said
-    assert sentence.startswith("ns/by-hand is passed over: it has the gate of Sluice, and the label sluice.dev/ignore")
+    assert sentence.startswith(
+        "ns/by-hand is ignored: it has Sluice's scheduling gate, but the label sluice.dev/ignore"
+    )
 
 
 def test_what_it_asks_is_not_even_refused(bench):

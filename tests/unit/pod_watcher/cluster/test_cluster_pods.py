@@ -358,7 +358,7 @@ def test_a_pod_that_runs_is_not_told_of_another_slice_on_its_node(bench):
     assert bench.annotations("u1") == before
     assert [event.reason for event in bench.api.events] == ["SliceBound"]
     assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
-    assert bench.told[-1] == "ns/train keeps slice u1_r_1 on node-a: slice u1_r_2 is not for it any more"
+    assert bench.told[-1] == "ns/train keeps slice u1_r_1 on node-a: slice u1_r_2 was withdrawn"
 
 
 # -- the end ------------------------------------------------------------------------------------------------------
@@ -638,7 +638,7 @@ def test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_as
     after = new(bench.api, run="w2")
     after.start()
     assert after.bus == {}
-    why = "has a slice, and what it asks for cannot be read (annotation sluice.dev/request)"
+    why = "has a slice, but its request cannot be parsed (annotation sluice.dev/request)"
     assert after.told == [f"ns/train {why}"]
     after.observe(subjects.request(RequestId("u1")), bench.word("u1"))
     assert isinstance(after.bus["sluice.source.cluster"], SourceSynced), "somebody who knows it asks for it"

@@ -41,7 +41,7 @@ def test_a_pod_that_was_over_and_is_back_is_told_of(bench):
     bench.pass_time(1)
     bench.told.clear()
     restored(bench, before)
-    assert [each for each in bench.told if "restored from a backup" in each and "delete it" in each]
+    assert [each for each in bench.told if "restored from a backup" in each and "delete the pod" in each]
 
 
 def test_a_node_of_a_backup_counts(bench):

@@ -1,4 +1,4 @@
-"""A live GPU's report becomes the model that decisions are made with."""
+"""A live GPU's report becomes the model that decisions use."""
 
 import msgspec
 import pytest
@@ -35,7 +35,7 @@ def test_a_gpu_as_the_catalog_knows_it_is_that_model(model: GpuModel) -> None:
 
 
 def test_another_driver_is_another_model() -> None:
-    """Two drivers size profiles differently; taking one for the other would promise memory that is not there."""
+    """Two drivers size profiles differently; confusing them would promise memory that does not exist."""
     a100 = catalog()[0]
     report = report_of(a100)
     smaller = msgspec.structs.replace(report.profiles[0], memory_mib=4800)
@@ -54,7 +54,7 @@ def test_another_driver_is_another_model() -> None:
 
 
 def test_a_gpu_without_mig_is_a_model_without_profiles() -> None:
-    """An older GPU is given whole; its report must not stop anything."""
+    """An older GPU is granted whole; its report must not stop anything."""
     report = msgspec.structs.replace(
         report_of(catalog()[0]), model="Tesla P4", mig_enabled=False, memory_slices=0, compute_slices=0, profiles=()
     )

@@ -1,4 +1,4 @@
-"""Manifests as people write them: every pod is found, and no text stops or delays whoever reads it."""
+"""Manifests as people write them: every pod is found, and no text stops or delays the reader."""
 
 import pytest
 from hypothesis import given, settings
@@ -37,7 +37,7 @@ def test_every_document_and_every_item_of_a_list_is_a_pod():
 
 
 def test_what_a_pod_asks_and_needs_is_kept_as_it_was_written():
-    """For whoever asks on: the parser's result beside what it was made of."""
+    """For the next reader: the parser's result beside its source."""
     (pod,) = pods(POD.format(name="a"))
     assert (pod.namespace, pod.name, pod.refusal) == ("default", "a", None)
     assert pod.annotations == {"sluice.dev/profile": "1g.5gb"}
@@ -48,7 +48,7 @@ def test_what_a_pod_asks_and_needs_is_kept_as_it_was_written():
 
 
 def test_a_pod_of_somebody_else_asks_for_nothing():
-    """Neither an ask nor a refusal, whatever else may be wrong in it."""
+    """Neither a request nor a refusal, whatever else may be wrong in it."""
     (pod,) = pods("{kind: Pod, metadata: {name: a}, spec: {containers: nonsense}}")
     assert (pod.ask, pod.refusal) == (None, None)
 
@@ -73,7 +73,7 @@ def test_one_wrong_document_refuses_only_itself():
     ids=["no yaml", "bytes", "documents", "items", "nesting", "values"],
 )
 def test_a_text_that_cannot_be_read_is_refused_whole(text, limits, reason):
-    """Nobody can say which pods are in it."""
+    """Its pods are unknown."""
     found = read(text, **limits)
     assert isinstance(found, Refusal)
     assert found.reason is reason

@@ -1,4 +1,4 @@
-"""The rules of writing: each with the case in which a simpler outbox gives a place twice, or loses one."""
+"""The rules of writing: each with the case in which a simpler outbox books a place twice, or loses one."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def write(
 
 
 class Desk:
-    """An outbox and the events it has been told."""
+    """An outbox and the events it returned."""
 
     def __init__(self, *entries: Entry, stream: Stream = Stream.BOOK) -> None:
         """The stream has been read and holds `entries`."""
@@ -76,14 +76,14 @@ class Desk:
         self.read(*entries)
 
     def read(self, *entries: Entry, life: str = "1", now: float = 0.0) -> list[BusInstruction]:
-        """The stream is read anew and holds exactly `entries`."""
+        """The stream is reread and holds exactly `entries`."""
         self.tell(ReadingStarted(self.stream, Incarnation(life)), now)
         for each in entries:
             self.tell(Observed(self.stream, each), now)
         return self.tell(ReadingCaughtUp(self.stream), now)
 
     def tell(self, event: object, now: float = 0.0) -> list[BusInstruction]:
-        """One event, and what to do about it."""
+        """One event, and the instructions for it."""
         self.reports += self.outbox.handle(event, now)  # type: ignore[arg-type]
         return self.outbox.drain()
 
@@ -134,7 +134,7 @@ def test_the_guard_of_a_refusal_is_never_used() -> None:
 
 
 def test_an_own_write_beyond_what_a_lagging_server_shows_does_not_move_the_guard() -> None:
-    """W2: what lies between is not known, another grant of the same place perhaps; seed 500038 granted one twice."""
+    """W2: the entries between are unknown, perhaps another grant of the same place; seed 500038 granted one twice."""
     desk = Desk(entry(A, 5))
     desk.outbox.commit(B, word("one"))
     assert desk.outbox.drain() == [write(FIRST, B, 5, word("one"))]
@@ -177,7 +177,7 @@ def test_one_that_lands_while_an_up_to_date_server_is_read_moves_it() -> None:
 
 
 def test_writes_under_one_guard_go_one_after_another_each_by_the_one_before() -> None:
-    """W2: an own accepted write moves the guard without waiting for it to be read."""
+    """W2: an own accepted write moves the guard before it is observed."""
     desk = Desk(entry(A, 5))
     desk.outbox.commit(A, word("one"))
     desk.outbox.commit(B, word("two"))
@@ -187,7 +187,7 @@ def test_writes_under_one_guard_go_one_after_another_each_by_the_one_before() ->
 
 
 def test_nodes_do_not_wait_for_one_another() -> None:
-    """One in flight per guard, not one in all."""
+    """One in flight per guard, not one overall."""
     desk = Desk()
     desk.outbox.commit(A, word("one"))
     desk.outbox.commit(OTHER, word("two"))
@@ -219,7 +219,7 @@ def test_a_write_without_an_answer_is_written_again_with_the_same_guard_and_oper
 
 
 def test_a_write_whose_answer_was_lost_is_found_to_have_landed() -> None:
-    """W3: the second attempt is refused by the first; the operation says that it is the same."""
+    """W3: the second attempt is refused by the first; the operation shows that it is the same."""
     desk = Desk(entry(A, 5))
     desk.outbox.commit(B, word("grant"))
     desk.outbox.drain()
@@ -231,7 +231,7 @@ def test_a_write_whose_answer_was_lost_is_found_to_have_landed() -> None:
 
 
 def test_a_write_that_is_seen_before_its_answer_is_settled_once() -> None:
-    """The tail may be faster than the answer; the answer then says nothing new."""
+    """The tail may be faster than the answer, which then adds nothing."""
     desk = Desk(entry(A, 5))
     desk.outbox.commit(B, word("grant"))
     desk.outbox.drain()
@@ -256,7 +256,7 @@ def test_a_refusal_is_not_explained_by_a_reading_that_began_before_it() -> None:
 
 
 def test_a_guard_that_stepped_back_is_learned_by_reading_anew() -> None:
-    """After closing words expired, or the broker was wiped, nothing will ever come that explains the refusal."""
+    """After closing messages expired, or the broker was wiped, nothing will come that explains the refusal."""
     desk = Desk(entry(A, 5), entry(B, 7))
     desk.outbox.commit(B, word("grant"))
     desk.outbox.drain()
@@ -267,7 +267,7 @@ def test_a_guard_that_stepped_back_is_learned_by_reading_anew() -> None:
 
 
 def refused(sequence: int) -> Desk:
-    """A grant was refused by what is at a sequence, which was not read; the stream is read anew to explain that."""
+    """A grant was refused by an entry that was not read; the stream is reread to explain that."""
     desk = Desk(entry(A, 5))
     desk.outbox.commit(B, word("grant"))
     desk.outbox.drain()
@@ -280,7 +280,7 @@ def refused(sequence: int) -> Desk:
 
 
 def test_a_refusal_that_stays_unexplained_is_looked_into() -> None:
-    """The refusing entry may have expired before it was read: the stream is read anew then, again and again."""
+    """The refusing entry may have expired before it was read: the stream is then reread, repeatedly."""
     desk = refused(9)
     desk.read(entry(A, 5), now=12.2)
     assert desk.reports == []
@@ -291,7 +291,7 @@ def test_a_refusal_that_stays_unexplained_is_looked_into() -> None:
 
 
 def test_a_reading_that_ends_before_what_refused_a_write_does_not_tell_that_it_has_not_landed() -> None:
-    """W3: it was refused by itself, its answer was lost, and a server that lags shows what was there before."""
+    """W3: it was refused by itself, its answer was lost, and a lagging server shows an older state."""
     desk = refused(9)
     desk.read(entry(A, 5), now=12.2)
     desk.see(entry(B, 9, FIRST, word("grant")))
@@ -300,14 +300,14 @@ def test_a_reading_that_ends_before_what_refused_a_write_does_not_tell_that_it_h
 
 @pytest.mark.parametrize(("life", "shown"), [("1", entry(OTHER, 10)), ("0", entry(A, 3))])
 def test_a_reading_that_goes_beyond_or_is_of_another_life_tells_all(life: str, shown: Entry) -> None:
-    """The refusing entry was overwritten or has expired, or went with a broker that was wiped: nothing else comes."""
+    """The refusing entry was overwritten or has expired, or went with a wiped broker: nothing else comes."""
     desk = refused(9)
     desk.read(shown, life=life, now=12.2)
     assert desk.reports == [settled(FIRST, B, word("grant"), landed=False)]
 
 
 def test_an_own_write_that_is_older_than_what_was_read_since_is_not_known_again() -> None:
-    """STATE has forgotten it, which a reading has shown before its answer came: nobody would ever say it again."""
+    """A reading showed that STATE forgot it before its answer came: otherwise it would never be written again."""
     desk = Desk(stream=Stream.STATE)
     desk.outbox.keep(SLICE, word("ready"))
     assert desk.outbox.drain() == [write(FIRST, SLICE, 0, word("ready"))]
@@ -318,7 +318,7 @@ def test_an_own_write_that_is_older_than_what_was_read_since_is_not_known_again(
 
 
 def test_a_commit_that_is_older_than_what_was_read_since_has_not_landed() -> None:
-    """A broker was wiped before its answer came: its place would count as booked, and no ledger tells of it."""
+    """A broker was wiped before its answer came: its place would count as booked without a ledger entry."""
     desk = Desk()
     desk.outbox.commit(A, word("grant"))
     desk.outbox.drain()
@@ -344,7 +344,7 @@ def test_what_was_accepted_while_a_snapshot_was_read_is_not_forgotten_by_it() ->
 
 
 def test_a_commit_that_was_not_sent_can_be_taken_back_and_one_that_was_cannot() -> None:
-    """Withdrawn while committing waits for the settled result."""
+    """A withdrawal while committing waits for the settled result."""
     desk = Desk()
     sent = desk.outbox.commit(A, word("one"))
     waiting = desk.outbox.commit(B, word("two"))
@@ -373,7 +373,7 @@ def test_a_paused_outbox_settles_but_begins_nothing() -> None:
 
 
 def test_what_is_there_already_is_not_written() -> None:
-    """A restarted service says nothing that was said."""
+    """A restarted service does not repeat what is published."""
     desk = Desk(entry(SLICE, 3, message=word("ready")), stream=Stream.STATE)
     desk.outbox.keep(SLICE, word("ready"))
     assert desk.outbox.drain() == []
@@ -389,7 +389,7 @@ def test_what_the_broker_forgot_is_written_again() -> None:
 
 
 def test_only_the_newest_of_what_shall_be_kept_is_written() -> None:
-    """Words of the same subject that were never sent are replaced."""
+    """Unsent messages of the same subject are replaced."""
     desk = Desk(stream=Stream.STATE)
     desk.outbox.keep(SLICE, word("one"))
     desk.outbox.drain()
@@ -399,8 +399,8 @@ def test_only_the_newest_of_what_shall_be_kept_is_written() -> None:
     assert desk.tell(WriteAccepted(FIRST, 1)) == [write(SECOND, SLICE, 1, word("three"))]
 
 
-def test_a_contested_word_is_reported_and_said_again_unless_forgotten() -> None:
-    """Two writers of one noun: the core decides whether to go on."""
+def test_a_contested_value_is_reported_and_written_again_unless_forgotten() -> None:
+    """Two writers of one kind: the core decides whether to go on."""
     desk = Desk(entry(SLICE, 3, message=word("ready")), stream=Stream.STATE)
     desk.outbox.keep(SLICE, word("ready"))
     desk.outbox.drain()
@@ -412,8 +412,8 @@ def test_a_contested_word_is_reported_and_said_again_unless_forgotten() -> None:
     assert desk.see(entry(SLICE, 5)) == []
 
 
-def test_a_closing_word_is_said_once_and_forgotten() -> None:
-    """W5: when it has expired it is not said again; the subject is free, and memory with it."""
+def test_a_closing_message_is_written_once_and_forgotten() -> None:
+    """W5: when it has expired it is not repeated; the subject is free, and memory with it."""
     desk = Desk(stream=Stream.STATE)
     desk.outbox.keep(SLICE, word("gone"), ttl_s=60)
     assert desk.outbox.drain() == [write(FIRST, SLICE, 0, word("gone"), ttl_s=60)]
@@ -426,14 +426,14 @@ def test_a_closing_word_is_said_once_and_forgotten() -> None:
 
 
 def agent() -> Desk:
-    """An outbox that may read no stream."""
+    """An outbox that may not read a stream."""
     desk = Desk()
     desk.outbox = Outbox(RunId("run"), frozenset({"slice"}), reading="last")
     return desk
 
 
 def test_an_agent_reads_the_last_value_before_it_writes() -> None:
-    """Its guard is what is there now, for instance from its life before."""
+    """Its guard is the current value, for instance from its previous run."""
     desk = agent()
     desk.outbox.keep(SLICE, word("ready"))
     assert desk.outbox.drain() == [ReadLast(Stream.STATE, SLICE.subject)]
@@ -441,7 +441,7 @@ def test_an_agent_reads_the_last_value_before_it_writes() -> None:
 
 
 def test_an_agent_whose_write_is_refused_reads_and_writes_again() -> None:
-    """A refusal is settled by what is there: its own word, or another's."""
+    """A refusal is settled by the current value: its own message, or another's."""
     desk = agent()
     desk.outbox.keep(SLICE, word("ready"))
     desk.outbox.drain()
@@ -457,7 +457,7 @@ def test_an_agent_whose_write_is_refused_reads_and_writes_again() -> None:
 
 
 def test_an_agent_that_is_shown_less_than_has_refused_its_write_looks_again_after_a_pause() -> None:
-    """A server that lags would have it write, be refused and look in turn, at the speed of the bus."""
+    """With a lagging server it would write, be refused and read in a tight loop."""
     desk = agent()
     desk.outbox.keep(SLICE, word("ready"))
     desk.outbox.drain()
@@ -473,7 +473,7 @@ def test_an_agent_that_is_shown_less_than_has_refused_its_write_looks_again_afte
 
 @pytest.mark.parametrize("forgotten", [True, False])
 def test_an_agent_goes_by_what_it_is_shown_when_what_has_refused_its_write_is_there_no_more(*, forgotten: bool) -> None:
-    """The bus has forgotten it, which a reconnect tells; or it was a closing word that has run out."""
+    """The bus has forgotten it, as a reconnect shows; or it was a closing message that expired."""
     desk = agent()
     desk.outbox.keep(SLICE, word("ready"))
     desk.outbox.drain()
@@ -498,7 +498,7 @@ def test_an_agent_compares_everything_again_after_a_reconnect() -> None:
 
 
 def test_an_answer_that_was_on_its_way_when_an_own_write_landed_is_not_taken_for_the_last_word() -> None:
-    """The next word would be thought to be there already, if it is what was there before: nobody would ever hear it."""
+    """An older value would make the next message seem published already: it would never be sent."""
     desk = agent()
     desk.outbox.keep(SLICE, word("warned"))
     desk.outbox.drain()
@@ -521,8 +521,8 @@ def test_an_answer_that_was_on_its_way_when_an_own_write_landed_is_not_taken_for
     assert desk.outbox.drain() == [write(OperationId("run-4"), SLICE, 2, word("warned"))]
 
 
-def test_what_a_life_before_has_said_is_said_again_for_a_look_does_not_prove_that_it_was_its_last_word() -> None:
-    """A server that lags shows the word of before: what was said after it would stay, and nobody would set it right."""
+def test_a_direct_read_does_not_prove_that_a_value_of_an_earlier_run_is_the_last() -> None:
+    """A lagging server shows an older message: the later one would stay on the bus, uncorrected."""
     desk = agent()
     desk.outbox.keep(SLICE, word("ready"))
     desk.outbox.drain()
@@ -538,10 +538,10 @@ def test_what_a_life_before_has_said_is_said_again_for_a_look_does_not_prove_tha
 
 
 @pytest.mark.parametrize("ttl_s", [None, 60])
-def test_a_word_that_has_the_number_which_an_older_one_expected_is_said_once_more(ttl_s: int | None) -> None:
+def test_a_write_on_a_reused_sequence_is_written_once_more(ttl_s: int | None) -> None:
     """
-    STATE forgot its latest words, and gives out their numbers again; a copy of the older word that is still under way
-    would land over the newer one, and its agent would never hear of it.
+    STATE forgot its latest messages, and reuses their numbers; a copy of the older message in flight would land over
+    the newer one, and its agent would never notice.
     """
     desk = agent()
     desk.outbox.keep(SLICE, word("ready"))
@@ -558,8 +558,8 @@ def test_a_word_that_has_the_number_which_an_older_one_expected_is_said_once_mor
     assert desk.tell(WriteAccepted(fourth, 8)) == []
 
 
-def test_a_closing_word_of_a_life_before_is_not_said_again() -> None:
-    """All that was ever there would be said again, with another time to live, whenever an agent starts."""
+def test_a_closing_message_of_an_earlier_run_is_not_repeated() -> None:
+    """All old closing messages would be repeated, with another TTL, whenever an agent starts."""
     desk = agent()
     desk.outbox.keep(SLICE, word("gone"), ttl_s=60)
     desk.outbox.drain()

@@ -1,4 +1,4 @@
-"""Who may call what over gRPC: one table, of every method that there is."""
+"""Which caller may use which gRPC method: one table of all methods."""
 
 import pytest
 
@@ -23,7 +23,7 @@ EXPECTED = {
     f"{ALLOCATOR}/Adjust": PEOPLE,
     "/grpc.health.v1.Health/Check": {"allocator", "inventory", "web", *PEOPLE},
 }
-"""Said again, by hand: a change of rights is made in two places, or it is a mistake."""
+"""Repeated by hand: a change of rights is made in two places, or it is a mistake."""
 WHO = {
     "allocator": "allocator.sluice.internal",
     "inventory": "inventory.sluice.internal",
@@ -35,12 +35,12 @@ WHO = {
     "somebody's own domain": "inventory.example.internal",
     "a name with more in front": "x.inventory.sluice.internal",
     "everybody": "*.sluice.internal",
-    "nobody": "",
+    "no name": "",
 }
 
 
 def test_every_method_has_its_callers_and_no_other():
-    """A new method that nobody thought of is one that nobody may call, until somebody does."""
+    """A new method has no callers until somebody adds them."""
     served = {
         f"/{service.full_name}/{method.name}"
         for file in (agent_pb2, allocator_pb2, inventory_pb2, health_pb2)
@@ -52,13 +52,13 @@ def test_every_method_has_its_callers_and_no_other():
 
 @pytest.mark.parametrize("method", [*EXPECTED, f"{AGENT}/Reboot", "/sluice.v1.Agent/GetInventory", ""])
 @pytest.mark.parametrize("who", WHO)
-def test_each_may_call_what_he_needs_and_nothing_else(who, method):
+def test_each_caller_has_the_rights_it_needs_and_no_more(who, method):
     """A right too many is what a stolen certificate can do."""
     assert (deny_reason([WHO[who]], method) == "") is (who in EXPECTED.get(method, set()))
 
 
 def test_a_refusal_says_who_may_and_who_asked():
-    """Somebody has to find out which certificate is mounted where."""
+    """The operator must find out which certificate is mounted where."""
     assert deny_reason(["gpu-1.node.sluice.internal"], f"{ALLOCATOR}/Explain") == (
         "/sluice.v1.AllocatorService/Explain may be called by console.sluice.internal or operator.sluice.internal; "
         "the certificate of this caller says gpu-1.node.sluice.internal"
@@ -69,7 +69,7 @@ def test_a_refusal_says_who_may_and_who_asked():
 
 
 def test_no_node_has_the_name_of_a_service():
-    """Nodes are called as their owners like."""
+    """Owners choose the names of nodes."""
     services = {dns_name(caller) for caller in Caller}
     for node in ("inventory", "inventory.node", "node", "a.inventory"):
         assert node_dns_name(NodeName(node)) not in services

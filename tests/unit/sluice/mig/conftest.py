@@ -1,4 +1,4 @@
-"""An independent judge of layouts: the slow, obvious way, sharing no code with what it judges."""
+"""An independent judge of layouts: slow and obvious, sharing no code with what it judges."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ Layout = frozenset[Placed]
 
 @dataclass(slots=True)
 class Judge:
-    """Every layout of a model that may exist, found by trying all sets of placements."""
+    """Every legal layout of a model, found by trying all sets of placements."""
 
     model: GpuModel
     layouts: set[Layout] = field(default_factory=set)
@@ -53,12 +53,12 @@ class Judge:
         )
 
     def places(self, layout: Layout, profile: str) -> set[tuple[int, int]]:
-        """Where one more instance of the profile may be made."""
+        """Where one more instance of the profile fits."""
         mine = [placed for placed in self.placements() if placed[0] == profile and placed not in layout]
         return {placed[1:] for placed in mine if layout | {placed} in self.layouts}
 
     def how_many_more(self, layout: Layout, profile: str) -> int:
-        """How many more instances of the profile alone may be made, by trying all ways."""
+        """How many more instances of the profile alone fit, by trying all ways."""
         known = self._more.get((layout, profile))
         if known is None:
             mine = [placed for placed in self.placements() if placed[0] == profile and placed not in layout]
@@ -70,5 +70,5 @@ class Judge:
 
 @pytest.fixture(scope="session")
 def judge_of() -> Callable[[GpuModel], Judge]:
-    """The judge of a model; made once."""
+    """The judge of a model; cached."""
     return lru_cache(maxsize=32)(Judge)

@@ -1,4 +1,4 @@
-"""The models that are known: a wrong number here is a wrong fleet in every simulation and every refusal."""
+"""The known models: a wrong number here is a wrong fleet in every simulation and every refusal."""
 
 import pytest
 
@@ -14,7 +14,7 @@ SEEN = ("a100-40gb", "a100-80gb", "a30-24gb", "h100-sxm-80gb", "h100-pcie-80gb",
 
 
 def test_all_known_models_are_there() -> None:
-    """A model that is lost could not be simulated, and requests for its profiles would be refused."""
+    """A lost model could not be simulated, and requests for its profiles would be refused."""
     newer = ("gh200-144gb", "h20-96gb", "b200-180gb", "gb200-186gb", "gb200-189gb", "b300-269gb", "gb300-278gb")
     assert [model.key for model in mig_models()] == [*SEEN, "h200-141gb", "rtx-pro-6000-blackwell-96gb", *newer]
     assert sum(len(model.profiles) for model in catalog()) == 65 + 7 * len(newer)
@@ -36,7 +36,7 @@ def test_all_known_models_are_there() -> None:
     ],
 )
 def test_the_newer_models_have_the_profiles_that_the_operator_lists(key: str, profiles: str) -> None:
-    """A pod for a profile of a new GPU would be refused, although NVIDIA's own tools make it."""
+    """A pod for a profile of a new GPU would be refused, although NVIDIA's own tools create it."""
     model = find_model(key)
     assert model is not None
     assert ", ".join(f"{each.name} {each.max_instances}" for each in model.profiles) == profiles
@@ -44,7 +44,7 @@ def test_the_newer_models_have_the_profiles_that_the_operator_lists(key: str, pr
 
 @every_model_with_mig
 def test_a_profiles_name_follows_from_its_memory_as_the_driver_makes_names(model: GpuModel) -> None:
-    """Memory that belies its profile's name is a slip of the table: go-nvlib's rule, worked out here once more."""
+    """Memory that does not match its profile's name is a typo: go-nvlib's rule, computed here again."""
     whole_gib = -(-model.memory_mib // 1024)
     for profile in model.profiles:
         eighths = -(-profile.memory_mib * 8 // model.memory_mib)
@@ -61,7 +61,7 @@ def test_names_and_numbers_of_profiles_are_their_own(model: GpuModel) -> None:
 
 @every_model
 def test_every_profile_fits_its_gpu(model: GpuModel) -> None:
-    """A placement beyond the end, or more memory or SMs than there are, cannot be what hardware reports."""
+    """Hardware cannot report a placement beyond the end, or more memory or SMs than it has."""
     for profile in model.profiles:
         assert profile.placements
         assert all(p.start >= 0 and p.size > 0 and p.start + p.size <= model.memory_slices for p in profile.placements)
@@ -128,7 +128,7 @@ def test_an_unknown_name_finds_nothing() -> None:
 
 
 def test_no_name_means_two_models() -> None:
-    """The same name for two models would find whichever came last."""
+    """An ambiguous name would find whichever model came last."""
     shared = {
         name: [model.key for model in find_models(name)]
         for model in catalog()
@@ -140,7 +140,7 @@ def test_no_name_means_two_models() -> None:
 
 
 def test_what_is_wrong_with_a_layout_is_said_in_words() -> None:
-    """An agent that must refuse a placement tells the operator why."""
+    """An agent that must refuse a placement shows the operator why."""
     a30 = find_model("a30-24gb")
     assert a30 is not None
     me, other = Instance("1g.6gb+me", 0, 1), Instance("2g.12gb+me", 2, 2)

@@ -21,7 +21,7 @@ JudgeOf = Callable[[GpuModel], Any]
 
 
 def _check_every_layout(judge: Any, table: TransitionTable) -> set[int]:
-    """Hold the layout rules and the table against the judge, for every layout; returns the states met."""
+    """Check the layout rules and the table against the judge, for every layout; returns the states met."""
     model = judge.model
     states: set[int] = set()
     for layout in judge.layouts:
@@ -48,7 +48,7 @@ def _check_every_layout(judge: Any, table: TransitionTable) -> set[int]:
 
 @pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
 def test_no_layout_of_any_model_is_misjudged(model: GpuModel, judge_of: JudgeOf) -> None:
-    """A slice given that hardware cannot hold, refused though it fits, or lost when it is destroyed: none exists."""
+    """A slice granted that hardware cannot hold, refused though it fits, or lost when destroyed: none exists."""
     judge = judge_of(model)
     assert len(judge.layouts) == LAYOUTS.get(model.key, SEVEN_SLICE_LAYOUTS)
     states = _check_every_layout(judge, table_of(model))
@@ -82,7 +82,7 @@ def _is_free(layout: frozenset[tuple[str, int, int]], placed: tuple[str, int, in
 
 @pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
 def test_engines_in_use_are_those_of_the_instances(model: GpuModel) -> None:
-    """Counts of engines that do not add up would hide why +me is not available."""
+    """Wrong engine counts would hide why +me is not available."""
     for profile in model.profiles:
         start, size = profile.placements[0].start, profile.placements[0].size
         assert engines_used(model, [Instance(profile.name, start, size)]) == profile.engines

@@ -1,4 +1,4 @@
-"""A layout that nobody may change answers as a model's table does, and never with what is not there."""
+"""A fixed layout's table has the interface of a model's, and grants only existing instances."""
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ TABLE = fixed_layout_table_of(A100, LAYOUT)
 
 
 def test_only_what_is_there_can_be_had():
-    """A place would be promised where nobody may make an instance."""
+    """A place would be granted where no instance may be created."""
     assert {name: count for name, count in TABLE.creatable(TABLE.empty).items() if count} == {
         "3g.20gb": 1,
         "2g.10gb": 1,
@@ -30,7 +30,7 @@ def test_only_what_is_there_can_be_had():
 
 
 def test_what_is_taken_is_taken_whole_and_comes_back_whole():
-    """An instance would be handed out twice, or never again."""
+    """An instance would be granted twice, or never again."""
     taken = TABLE.with_one_more(TABLE.empty, LAYOUT[0])
     assert taken is not None
     assert TABLE.with_one_more(taken, LAYOUT[0]) is None
@@ -43,7 +43,7 @@ def test_what_is_taken_is_taken_whole_and_comes_back_whole():
 
 
 def test_whatever_lies_on_an_instance_takes_all_of_it():
-    """What is booked where the layout was another would share its slices with what is there now."""
+    """A booking from an earlier layout would share its slices with today's instances."""
     over_both = TABLE.state([Instance("1g.10gb", 3, 2)])
     assert (TABLE.count(over_both, "3g.20gb"), TABLE.count(over_both, "2g.10gb")) == (0, 0)
     assert TABLE.count(over_both, "1g.5gb") == 1
@@ -51,14 +51,14 @@ def test_whatever_lies_on_an_instance_takes_all_of_it():
 
 
 def test_what_is_booked_where_no_instance_is_any_more_keeps_the_gpu_from_being_idle():
-    """A pod that wants a GPU without neighbours would get one with a tenant whose instance was taken away."""
+    """A pod that wants a GPU without neighbours would get one with a tenant whose instance was removed."""
     left_behind = TABLE.state([Instance("1g.5gb", 7, 1)])
     assert left_behind != TABLE.empty
     assert TABLE.creatable(left_behind) == TABLE.creatable(TABLE.empty)
 
 
 def test_what_is_there_comes_before_what_would_have_to_be_made():
-    """Slices that could become anything would be cut up while those that are there stay idle."""
+    """Free slices would be cut up while existing instances stay idle."""
     (there,) = TABLE.choices(TABLE.empty, "1g.5gb")
     full = table_of(A100).state([Instance("4g.20gb", 0, 4), Instance("2g.10gb", 4, 2)])
     (snug, *_) = table_of(A100).choices(full, "1g.5gb")
@@ -74,7 +74,7 @@ def test_a_profile_that_the_model_does_not_have_is_a_mistake_of_the_caller():
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(range(7)), max_size=20), st.integers(0, 127))
 def test_steps_lead_where_the_whole_leads(moves, first):
-    """Followed step by step, a GPU would be thought to have what it has not."""
+    """Followed step by step, a GPU would seem to have what it has not."""
     layout = tuple(Instance("1g.5gb", start, 1) for start in range(7))
     table = fixed_layout_table_of(A100, layout)
     taken = {start for start in range(7) if first >> start & 1}

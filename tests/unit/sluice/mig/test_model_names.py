@@ -1,4 +1,4 @@
-"""Whatever names a GPU means one thing everywhere: in a fleet, in a pod's filter and in a pool's table."""
+"""A GPU name means one thing everywhere: in a fleet, in a pod's filter and in a pool's table."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from sluice.mig.model_names import is_meant, is_named, product_name_of, suggesti
 
 @pytest.mark.parametrize("model", catalog(), ids=lambda model: model.key)
 def test_every_name_of_a_model_means_its_gpus(model: GpuModel) -> None:
-    """A pod that names its GPU as the fleet file does would wait for ever beside it."""
+    """A pod that names its GPU as the fleet file does would wait without end beside it."""
     for product in model.product_names:
         for name in (model.key, *model.short_names, product, product.casefold().replace(" ", "-")):
             assert is_named(product, name)
@@ -44,7 +44,7 @@ def test_a_name_of_one_model_never_means_another(product: str, part: str, meant:
 
 
 def test_a_name_without_a_letter_names_nothing() -> None:
-    """A slip of punctuation must not admit every GPU of a pool's table."""
+    """A typo must not admit every GPU of a pool's table."""
     assert not is_named("NVIDIA A30", "--")
 
 
@@ -56,7 +56,7 @@ def test_the_product_that_a_name_spells_is_reported() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    """A person who writes half a name would have to guess which half is missing."""
+    """A person with half a name would have to guess which half is missing."""
     assert suggestions("a100") == ("a100-40gb", "a100-80gb")
     assert suggestions("gh200") == ("gh200-96gb", "gh200-144gb")
     assert suggestions("rtx4090")[0] == "rtx-4090"
@@ -69,7 +69,7 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     [("A1O0", "a100-40gb"), ("a10o", "a100-40gb"), ("L4OS", "l40s"), ("4O90", "rtx-4090"), ("h2oo", "h200-141gb")],
 )
 def test_letters_that_look_like_digits_are_no_difference(slip: str, meant: str) -> None:
-    """`A1O0` is an A100: a10 and a10g, which take as many changes, are other cards."""
+    """`A1O0` is an A100: a10 and a10g, at the same edit distance, are other cards."""
     found = suggestions(slip)
     assert found[0] == meant
     assert not {"a10", "a10g", "l4"} & {*found}

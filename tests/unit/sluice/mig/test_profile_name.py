@@ -23,13 +23,13 @@ from sluice.mig.profile_name import ProfileName, ProfileNameError
     ],
 )
 def test_every_form_that_drivers_print_is_understood(text: str, name: ProfileName) -> None:
-    """A form that is not understood could not be asked for."""
+    """An unknown form could not be requested."""
     assert ProfileName.parse(text) == name
     assert str(name) == text
 
 
 def test_every_name_of_the_catalog_survives_the_grammar() -> None:
-    """A known profile whose name does not parse could not be asked for."""
+    """A known profile whose name does not parse could not be requested."""
     names = [profile.name for model in catalog() for profile in model.profiles]
     assert [str(ProfileName.parse(name)) for name in names] == names
 
@@ -64,7 +64,7 @@ def test_what_is_no_profile_name_is_refused_with_the_text(text: str) -> None:
     )
 )
 def test_a_name_read_back_is_the_same(name: ProfileName) -> None:
-    """Names go over the bus as text and must come back as they went."""
+    """Names go over the bus as text and must come back unchanged."""
     assert ProfileName.parse(str(name)) == name
 
 

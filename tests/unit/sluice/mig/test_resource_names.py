@@ -1,4 +1,4 @@
-"""Names of profiles that went through Kubernetes come back as they were."""
+"""Profile names survive Kubernetes' resource names."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ _ATTRIBUTES = st.lists(st.tuples(st.sampled_from("+-"), _WORDS, st.sampled_from(
 
 @pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
 def test_every_profile_comes_back_from_its_resource(model):
-    """A profile whose resource is read as another one cannot be asked for in NVIDIA's words."""
+    """A profile whose resource is misread cannot be requested by NVIDIA's names."""
     for profile in model.profiles:
         resource = to_resource(profile.name)
         assert "+" not in resource
@@ -23,7 +23,7 @@ def test_every_profile_comes_back_from_its_resource(model):
 
 @given(slices=st.integers(1, 16), memory=st.integers(1, 400), attributes=_ATTRIBUTES)
 def test_a_profile_that_no_known_model_has_comes_back_as_well(slices, memory, attributes):
-    """A GPU of next year may have attributes of its own; those of today tell how they are written."""
+    """Next year's GPUs may have new attributes, spelled like today's."""
     written = "".join(f"{sign}{word}{rest}" for sign, word, rest in attributes)
     try:
         name = ProfileName.parse(f"{slices}g.{memory}gb{written}")
@@ -36,6 +36,6 @@ def test_a_profile_that_no_known_model_has_comes_back_as_well(slices, memory, at
     "text", ["", "large", "1g", "1g.5gb.", "1g.5gb..me", "1g.5gb.all", "3g+20gb", "1g.5gb." + "m." * 200]
 )
 def test_what_is_no_name_is_said_to_be_none(text):
-    """A guess would make an instance that nobody asked for."""
+    """A guess would create an unwanted instance."""
     with pytest.raises(ProfileNameError):
         from_resource(text)

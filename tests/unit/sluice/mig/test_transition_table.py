@@ -1,4 +1,4 @@
-"""Where a slice is put, and what that leaves for the next one."""
+"""Where a slice is placed, and what that leaves for the next one."""
 
 import pytest
 from hypothesis import given
@@ -102,7 +102,7 @@ def test_a_used_gpu_is_filled_before_an_empty_one_is_opened() -> None:
 
 
 def test_foreign_instances_and_quarantined_spans_are_not_given_away() -> None:
-    """Somebody else's instance, or a span that could not be cleaned, must count as taken."""
+    """Foreign instances, and spans that could not be cleaned, must count as taken."""
     blocked = TABLE.state([Instance("3g.20gb", 4, 4)], blocked=[Placement(0, 2)])
     assert [choice.start for choice in TABLE.choices(blocked, "2g.10gb")] == [2]
     assert TABLE.why_not(blocked, "4g.20gb") == "slices"
@@ -111,7 +111,7 @@ def test_foreign_instances_and_quarantined_spans_are_not_given_away() -> None:
 
 
 def test_hardware_in_disorder_is_still_described() -> None:
-    """Overlapping reports (an instance inside a quarantined span), or more engines than there are, stop nothing."""
+    """Overlapping reports (an instance inside a quarantined span), or more engines than exist, stop nothing."""
     twice = [Instance("1g.5gb+me", 0, 1), Instance("1g.5gb+me", 1, 1), Instance("2g.10gb", 0, 2)]
     state = TABLE.state(twice, blocked=[Placement(0, 1), Placement(7, 4)])
     assert TABLE.free_slices(state) == 5
@@ -120,7 +120,7 @@ def test_hardware_in_disorder_is_still_described() -> None:
 
 
 def test_a_release_of_what_is_not_there_is_refused() -> None:
-    """Freeing a place that nobody holds would give a slice twice later."""
+    """Freeing a place that is not taken would grant a slice twice later."""
     state = TABLE.state([Instance("2g.10gb", 4, 2)])
     with pytest.raises(ValueError, match="not part of a state"):
         TABLE.release(state, Instance("2g.10gb", 2, 2))
@@ -129,7 +129,7 @@ def test_a_release_of_what_is_not_there_is_refused() -> None:
 
 
 def test_a_profile_of_another_model_is_named() -> None:
-    """Asking one model's table for another's profile is a mistake to hear of, not an empty answer."""
+    """Asking one model's table for another's profile is an error, not an empty answer."""
     with pytest.raises(UnknownProfileError, match=r"a100-40gb has no profile 1g\.6gb"):
         TABLE.choices(TABLE.empty, "1g.6gb")
     with pytest.raises(UnknownProfileError):
@@ -141,7 +141,7 @@ def test_a_profile_of_another_model_is_named() -> None:
 
 
 def test_known_demand_moves_small_slices_out_of_the_way() -> None:
-    """Where people only ever ask for 1g and 3g, what a place costs them is what counts."""
+    """Where people only ever ask for 1g and 3g, the cost of a place is what it takes from these."""
     state = TABLE.state([Instance("1g.5gb", 0, 1)])
     halves = TransitionTable(A100, {"3g.20gb": 3.0, "1g.5gb": 1.0})
     assert halves.choices(state, "1g.5gb")[0].start < 4
@@ -170,7 +170,7 @@ def test_a_gpu_without_mig_profiles_has_an_empty_table() -> None:
 
 @given(data=st.data())
 def test_the_order_of_arrivals_leaves_no_trace(data: st.DataObject) -> None:
-    """Any history of making and destroying ends in the state that its survivors alone would have, in any table."""
+    """Any history of creating and destroying ends in the state of the remaining instances alone, in any table."""
     model = data.draw(st.sampled_from(mig_models()))
     table, fresh = table_of(model), TransitionTable(model)
     state = table.empty

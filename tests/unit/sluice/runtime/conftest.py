@@ -1,4 +1,4 @@
-"""A core that does as it is told and a bus that answers as it is told."""
+"""A scripted core and a scripted bus."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +18,7 @@ from sluice.runtime.tracing.request_traces import RequestTraces
 
 @dataclass
 class _Script:
-    """A core: keeps all it hears, and says what `rules` says for each event."""
+    """A core: keeps all its events, and returns what `rules` gives for each."""
 
     rules: Callable[[object], list[object]] = lambda _event: []
     heard: list[object] = field(default_factory=list)
@@ -123,13 +123,13 @@ def started(number: int = 1) -> ReadingStarted:
 
 @pytest.fixture
 def bus() -> _FakeBus:
-    """A bus that answers as it is told."""
+    """A scripted bus."""
     return _FakeBus()
 
 
 @pytest.fixture
 def core() -> _Script:
-    """A core that does as it is told."""
+    """A scripted core."""
     return _Script()
 
 

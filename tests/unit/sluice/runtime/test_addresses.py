@@ -1,4 +1,4 @@
-"""An address is read as it was meant, and whoever listens everywhere is reached there: by IPv4 and by IPv6."""
+"""Addresses are parsed as meant, and a server on all addresses is reached by IPv4 and IPv6."""
 
 import asyncio
 import errno
@@ -67,7 +67,7 @@ def test_an_address_is_read_as_it_was_meant(text: str, address: tuple[str, int])
     ],
 )
 def test_what_is_no_address_is_told_what_would_be_right(text: str, told: str):
-    """An IPv6 address without brackets would be taken for another one, at gRPC's own port."""
+    """An IPv6 address without brackets would be misread as another one, at gRPC's own port."""
     with pytest.raises(ValueError, match=told):
         host_and_port(text)
 
@@ -105,7 +105,7 @@ SERVED = pytest.mark.parametrize("served", [grpc_at, metrics_at, http_at, page_a
 
 
 async def reached(port: int) -> set[str]:
-    """The addresses of this machine's loopback at which somebody listens."""
+    """The addresses of this machine's loopback that accept connections."""
     found = set()
     for host in ("127.0.0.1", "::1"):
         try:
@@ -121,7 +121,7 @@ async def reached(port: int) -> set[str]:
 @SERVED
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
 async def test_who_listens_everywhere_is_reached_in_a_cluster_of_either_family(served, host: str):
-    """At 0.0.0.0 alone the webhook of an IPv6 cluster would answer nobody, and no pod would start."""
+    """At 0.0.0.0 alone the webhook of an IPv6 cluster would be unreachable, and no pod would start."""
     async with served(f"{host}:0") as port:
         assert await reached(port) == {"127.0.0.1", "::1"}
 
@@ -129,7 +129,7 @@ async def test_who_listens_everywhere_is_reached_in_a_cluster_of_either_family(s
 @NEEDS_IPV6
 @SERVED
 async def test_who_listens_at_one_address_is_reached_at_no_other(served):
-    """What is for this machine's own stays so."""
+    """What is for this machine only stays so."""
     for host, only in (("127.0.0.1", "127.0.0.1"), ("[::1]", "::1"), ("[127.0.0.1]", "127.0.0.1")):
         async with served(f"{host}:0") as port:
             assert await reached(port) == {only}
@@ -151,7 +151,7 @@ async def test_a_kernel_without_ipv6_listens_everywhere_all_the_same(monkeypatch
 
 @pytest.mark.parametrize("served", [metrics_at, http_at, page_at])
 async def test_a_port_that_somebody_has_is_said(served):
-    """Otherwise half of the clients would reach somebody else."""
+    """Otherwise half of the clients would reach another server."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Exception, match="in use"):
@@ -160,7 +160,7 @@ async def test_a_port_that_somebody_has_is_said(served):
 
 
 async def test_an_agent_says_its_address_as_others_can_dial_it():
-    """Brackets around an IPv4 address are nothing that gRPC knows."""
+    """GRPC rejects brackets around an IPv4 address."""
     async with transport.serve(lambda _: None, address="[127.0.0.1]:0") as address:
         assert address.startswith("127.0.0.1:")
         async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(10):

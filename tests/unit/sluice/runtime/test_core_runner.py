@@ -1,4 +1,4 @@
-"""The runner: what is read, answered and due reaches the core in order; what it says is done, or the service ends."""
+"""Readings, results and ticks reach the core in order; its instructions are done, or the service ends."""
 
 import asyncio
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Unmake:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How an instruction went."""
+    """The result of an instruction."""
 
     number: int
 
@@ -58,7 +58,7 @@ async def test_an_agent_reads_its_ledger(core, bus, running, make_started):
 
 
 async def test_a_write_is_done_and_its_answer_comes_back(core, bus, running, make_started, make_write):
-    """No instruction is lost, no answer either."""
+    """No instruction and no result is lost."""
     core.rules = lambda event: [make_write(7)] if event == make_started(1) else []
     async with running():
         bus.batches_of((Stream.BOOK, ())).put_nowait([make_started(1)])
@@ -78,7 +78,7 @@ async def test_a_word_carries_the_trace_of_its_request(core, bus, running, make_
 
 
 async def test_reading_again_starts_the_readers_anew(core, bus, running, make_started):
-    """An unexplained answer is explained by a new reading."""
+    """A new reading explains an unexplained answer."""
     core.rules = lambda event: [ReadAgain(Stream.BOOK)] if event == make_started(1) else []
     async with running():
         bus.batches_of((Stream.BOOK, ())).put_nowait([make_started(1)])
@@ -87,7 +87,7 @@ async def test_reading_again_starts_the_readers_anew(core, bus, running, make_st
 
 
 async def test_a_single_read_is_asked_until_it_is_answered(core, bus, running):
-    """An agent whose broker was away for a moment still learns its guard."""
+    """An agent whose broker was briefly away still gets its guard."""
     entry = Entry("sluice.node.a", 5, OperationId("op"), None)
     bus.silent_reads, bus.values["sluice.node.a"] = 3, entry
     core.rules = lambda event: [ReadLast(Stream.STATE, "sluice.node.a")] if isinstance(event, Made) else []
@@ -98,7 +98,7 @@ async def test_a_single_read_is_asked_until_it_is_answered(core, bus, running):
 
 
 async def test_own_instructions_are_carried_out_and_reported(core, bus, running):
-    """A core hears how each of its instructions went; some have nothing to tell."""
+    """A core gets the result of each of its instructions; some have none."""
 
     async def make(instruction: Make) -> Made | None:
         return Made(instruction.number) if instruction.number else None
@@ -113,7 +113,7 @@ async def test_own_instructions_are_carried_out_and_reported(core, bus, running)
 async def test_what_waits_for_nothing_is_done_before_anybody_else_has_a_turn(
     core, bus, running, make_started, monkeypatch
 ):
-    """Of many nodes in one process each goes on as far as it can: all of them waiting for all would be served last."""
+    """Of many nodes in one process each goes on as far as it can: none waits for a turn of all others."""
     monkeypatch.setattr(core_runner, "SLICE_S", 60.0)  # however slow the machine is
     turns = []
 
@@ -144,7 +144,7 @@ async def test_what_waits_for_nothing_is_done_before_anybody_else_has_a_turn(
 
 
 async def test_what_fails_at_once_ends_the_service(core, run_until_failure):
-    """A step that could not be taken is not passed over."""
+    """A failed step is not skipped."""
 
     def at_once(_make):
         def do():
@@ -185,7 +185,7 @@ async def test_work_on_one_gpu_is_never_done_at_the_same_time(core, bus, running
 
 
 async def test_a_device_is_served_again_after_it_was_idle(core, bus, running):
-    """The order of one key ends with its work and begins anew."""
+    """The order of one key ends with its work and restarts."""
     numbers = iter([1, 2])
 
     async def work(instruction: Make) -> Made:
@@ -219,9 +219,9 @@ async def test_only_so_many_of_one_instruction_run_at_once(core, bus, running):
 
 async def test_an_answer_never_overtakes_the_reading_that_was_asked_for_before_it(core, bus, running, make_started):
     """
-    A refusal that came after a reading began is not explained by it; the core must hear them in that order.
+    A refusal that came after a reading began is not explained by it; the core must see them in that order.
 
-    Otherwise a write that landed is taken for lost: the snapshot was older than the refusal.
+    Otherwise a landed write seems lost: the snapshot was older than the refusal.
     """
     release = asyncio.Event()
 
@@ -268,7 +268,7 @@ async def test_time_passes_for_the_core_in_the_middle_of_a_giant_batch(core, bus
 
 
 async def test_readers_wait_while_the_core_is_behind(core, bus, running, make_started):
-    """A slow core costs time, never memory without end."""
+    """A slow core costs time, never unbounded memory."""
     async with running(events_max=100) as runner:
         runner._inbox.add([make_started(0)] * 100)
         await runner.offer(make_started(1))
@@ -276,8 +276,8 @@ async def test_readers_wait_while_the_core_is_behind(core, bus, running, make_st
     assert core.heard == [make_started(0)] * 100 + [make_started(1)]
 
 
-async def test_a_full_inbox_lets_nobody_in_until_there_is_room(core, bus, running, make_started):
-    """The limit holds: who offers more has to wait."""
+async def test_a_full_inbox_makes_producers_wait(core, bus, running, make_started):
+    """The limit holds: producers wait."""
     async with running(events_max=10) as runner:
         runner._inbox.add([make_started(0)] * 10)
         coroutine = runner.offer(make_started(1))
@@ -287,7 +287,7 @@ async def test_a_full_inbox_lets_nobody_in_until_there_is_room(core, bus, runnin
 
 
 async def test_a_failing_executor_ends_the_service(core, run_until_failure):
-    """A core that misses an answer must not go on: the supervisor starts the service anew."""
+    """A core that misses an answer must not go on: the supervisor restarts the service."""
 
     async def broken(_instruction: Make) -> None:
         raise OSError("disk full")
@@ -298,7 +298,7 @@ async def test_a_failing_executor_ends_the_service(core, run_until_failure):
 
 
 async def test_a_denied_write_ends_the_service(core, bus, run_until_failure, make_write):
-    """Missing rights are said loudly, not tried for ever."""
+    """Missing rights are reported loudly, not retried without end."""
     bus.failure = BusError("no permission to write sluice.waiting.r1")
     core.rules = lambda event: [make_write()]
     with pytest.RaisesGroup(BusError):
@@ -306,7 +306,7 @@ async def test_a_denied_write_ends_the_service(core, bus, run_until_failure, mak
 
 
 async def test_a_failing_core_ends_the_service(core, run_until_failure):
-    """An error in deciding is never skipped over."""
+    """An error in deciding is never skipped."""
 
     def rules(event):
         raise ArithmeticError("broken invariant")
@@ -317,7 +317,7 @@ async def test_a_failing_core_ends_the_service(core, run_until_failure):
 
 
 async def test_an_instruction_without_executor_ends_the_service(core, run_until_failure):
-    """A forgotten executor shows at the first instruction, it does not swallow it."""
+    """A missing executor fails at the first instruction instead of dropping it."""
     core.rules = lambda event: [Make("a")]
     missing = pytest.RaisesExc(LookupError, match="test has no executor for Make")
     with pytest.RaisesGroup(missing, flatten_subgroups=True):
@@ -325,7 +325,7 @@ async def test_an_instruction_without_executor_ends_the_service(core, run_until_
 
 
 async def test_a_reader_that_ends_ends_the_service(bus, run_until_failure, monkeypatch):
-    """A core that hears nothing any more must not look alive."""
+    """A core without input must not look alive."""
 
     async def nothing(_which):
         return
@@ -338,7 +338,7 @@ async def test_a_reader_that_ends_ends_the_service(bus, run_until_failure, monke
 
 
 async def test_a_write_under_way_is_finished_when_the_service_stops(core, bus, running, make_write):
-    """An orderly stop leaves as few unknown writes behind as it can."""
+    """An orderly stop leaves as few unknown writes as possible."""
     bus.hold_writes = asyncio.Event()
     core.rules = lambda event: [make_write()] if event == Made(1) else []
     async with running(drain_s=5.0) as runner:
@@ -352,7 +352,7 @@ async def test_a_write_under_way_is_finished_when_the_service_stops(core, bus, r
 
 
 async def test_a_stop_does_not_wait_for_ever(core, bus, running, make_write):
-    """A write that never ends is given up after the time to drain."""
+    """A write that never ends is given up after the drain time."""
     bus.hold_writes = asyncio.Event()
     core.rules = lambda event: [make_write()] if event == Made(1) else []
     async with asyncio.timeout(5):

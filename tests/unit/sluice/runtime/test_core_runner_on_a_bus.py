@@ -1,4 +1,4 @@
-"""A real outbox in a core, driven over a bus that loses words and answers: what was wanted is what is there."""
+"""A real outbox in a core, on a bus that loses messages and answers: what was wanted is published."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ NODE = NodeName("gpu-1.example.internal")
 
 
 class _Keeper:
-    """A core that wants one word about each request, and one ledger head when asked."""
+    """A core that keeps one message per request, and one ledger head when asked."""
 
     def __init__(self, run: str, reading: str = "stream") -> None:
         self.outbox = Outbox(RunId(run), frozenset({"waiting", "ledger"}), reading=reading)
@@ -64,7 +64,7 @@ async def _until_all_there(bus: MemoryBus) -> None:
 
 @pytest.mark.parametrize("trouble", ["lose_answers", "lose_writes"])
 async def test_what_a_core_wants_is_there_although_words_are_lost(trouble):
-    """No request stays without its word because a connection was bad for a moment; and the moment can be seen."""
+    """A short outage leaves no request without its message; and the outage is visible."""
     words = {answer: ("keeper", "WaitOver", answer) for answer in ("accepted", "unknown")}
     before = {answer: metrics.value(WRITES, *labels) for answer, labels in words.items()}
     again, decided = metrics.value(WRITES_AGAIN, "keeper", "WaitOver"), metrics.value(INSTRUCTIONS, "keeper", "Write")
@@ -83,7 +83,7 @@ async def test_what_a_core_wants_is_there_although_words_are_lost(trouble):
 
 
 async def test_a_commit_whose_answer_is_lost_is_settled():
-    """A decision is never in doubt for ever."""
+    """A decision does not stay in doubt."""
     broker = MemoryBroker()
     bus = broker.bus("keeper")
     core = _Keeper("run1")
@@ -100,7 +100,7 @@ async def test_a_commit_whose_answer_is_lost_is_settled():
 
 
 async def test_a_wiped_broker_is_filled_again():
-    """After the broker lost everything, what is wanted is there again without anybody's help."""
+    """After the broker lost everything, what is wanted is published again by itself."""
     broker = MemoryBroker()
     task = asyncio.create_task(_runner(_Keeper("run1"), broker.bus("keeper")).run())
     await _until_all_there(broker.bus("test"))
@@ -112,7 +112,7 @@ async def test_a_wiped_broker_is_filled_again():
 
 
 async def test_an_agent_writes_without_reading_any_stream(monkeypatch):
-    """An agent knows only its ledger and the last values of its own subjects, also when the broker comes up late."""
+    """An agent sees only its ledger and the last values of its own subjects, also when the broker comes up late."""
     broker = MemoryBroker()
     bus = broker.bus("agent")
     bus.connected = False
@@ -135,8 +135,8 @@ async def test_an_agent_writes_without_reading_any_stream(monkeypatch):
     await asyncio.wait((task,))
 
 
-async def test_nothing_of_a_reading_is_passed_on_before_who_asked_for_it_is_ready():
-    """Pods would be asked for before the limits of their namespaces are said."""
+async def test_a_reading_waits_until_its_reader_is_ready():
+    """Pods would be requested before the limits of their namespaces are published."""
     broker = MemoryBroker()
     core, bus = _Keeper("run1"), broker.bus("keeper")
     begun, may_go_on = asyncio.Event(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""How soon a lease is looked at again, on a clock of the test's. That it has one holder is tested in `conformance`."""
+"""How soon a lease is read again, on the test's clock. `conformance` tests that it has one holder."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -19,14 +19,14 @@ RENEWAL_S = TTL_S / RENEWALS
 
 
 class EnoughError(Exception):
-    """As often as the test wants to see."""
+    """The test has seen enough."""
 
 
 class CountedClock:
     """Time that passes only in sleeps, and ends after so many of them."""
 
     def __init__(self, sleeps: int) -> None:
-        """Nobody slept yet."""
+        """Start without sleeps."""
         self._left = sleeps
         self._now = 0.0
         self.slept: list[float] = []
@@ -51,12 +51,12 @@ class Deaf:
     """A broker that cannot be reached."""
 
     async def last(self, _stream: Stream, _subject: str) -> Entry | None:
-        """Nobody answers."""
+        """No answer."""
         raise TimeoutError
 
 
 async def kept(bus: object, sleeps: int) -> tuple[Lease, list[float]]:
-    """A candidate's lease after so many looks, and how long it slept after each."""
+    """A candidate's lease after so many reads, and how long it slept after each."""
     clock = CountedClock(sleeps)
     lease = Lease(bus, clock, role="allocator", run=RunId("run"), ttl_s=TTL_S)  # type: ignore[arg-type]
     with pytest.raises(EnoughError):
@@ -64,7 +64,7 @@ async def kept(bus: object, sleeps: int) -> tuple[Lease, list[float]]:
     return lease, clock.slept
 
 
-async def test_who_lost_the_broker_works_again_as_soon_as_it_is_back():
+async def test_a_holder_resumes_as_soon_as_the_broker_is_back():
     """Pods would wait a whole renewal longer after each restart of the broker."""
     lease, slept = await kept(LosingAnswers(MemoryBroker().bus("allocator", None), 2), 4)
     assert slept == [RETRY_S, RETRY_S, RENEWAL_S, RENEWAL_S]
@@ -72,20 +72,20 @@ async def test_who_lost_the_broker_works_again_as_soon_as_it_is_back():
 
 
 async def test_a_broker_that_is_away_is_asked_again_soon():
-    """Whoever stands by must notice that it is back, too."""
+    """A standby must notice that it is back, too."""
     _, slept = await kept(Deaf(), 3)
     assert slept == [RETRY_S] * 3
 
 
 async def test_an_answer_is_not_asked_for_more_often_than_it_must_be():
-    """Each look is a write to every replica."""
+    """Each attempt is a write to every replica."""
     bus = MemoryBroker().bus("allocator", None)
     _, slept = await kept(bus, 3)
     assert slept == [RENEWAL_S] * 3
 
 
 async def test_a_silent_broker_does_not_keep_its_holder_from_ending():
-    """A write waits for an answer as long as a service has to end in: it would be ended without finishing."""
+    """A write waits for an answer as long as a service has to stop: it would be killed before finishing."""
     bus = MemoryBroker().bus("allocator")
     lease = Lease(bus, SystemClock(), role="allocator", run=RunId("run"), ttl_s=TTL_S)
     await lease.step()

@@ -1,4 +1,4 @@
-"""Logs: one object per line with who, which run and which trace; never a reason to stop."""
+"""Logs: one object per line with service, run and trace; never a reason to stop."""
 
 import io
 import json
@@ -68,7 +68,7 @@ def test_the_level_is_kept(lines):
 
 
 def test_lines_of_libraries_come_out_the_same_way(lines):
-    """The NATS client's complaints are not lost, nor in another format."""
+    """The NATS client's errors are not lost, nor in another format."""
     read = lines()
     logging.getLogger("nats.aio.client").warning("slow consumer on %s", "sluice.>")
     (line,) = read()
@@ -80,7 +80,7 @@ def test_lines_of_libraries_come_out_the_same_way(lines):
 
 
 def test_an_exception_is_written_in_full(lines):
-    """What failed can be found without running it again."""
+    """The failure can be found without running it again."""
     read = lines()
     try:
         raise OSError("disk full")
@@ -98,7 +98,7 @@ def test_what_json_cannot_say_is_still_logged(lines):
 
 
 def test_a_file_whose_name_is_no_text_is_still_named():
-    """A service would end over the name of a file in a folder that it looks at, or over a path in its settings."""
+    """A file's odd name, in a watched folder or in a settings path, would end a service."""
     stream = io.StringIO()
     logs.configure(service="allocator", run="run1", form="json", stream=stream)
     name = os.fsdecode(b"caf\xe9.pem")

@@ -1,4 +1,4 @@
-"""Looking before it is asked for: sooner, and never anything older than a question could have been told."""
+"""Reading before it is requested: sooner, and never older than a request could return."""
 
 import asyncio
 import gc
@@ -15,20 +15,20 @@ CAUGHT_UP = ReadingCaughtUp(Stream.BOOK)
 
 
 def heard(name="a1"):
-    """A word of the ledger after which the word of a slice is going to be asked for."""
+    """A ledger entry after which the slice's status will be requested."""
     return Observed(Stream.BOOK, Entry(f"sluice.ledger.n1.{name}", 7, OperationId("o1"), None))
 
 
 def predict_read(entry):
-    """What is going to be asked for."""
+    """What will be requested."""
     return ReadLast(Stream.STATE, entry.subject.replace("ledger", "slice"))
 
 
 class SlowBus:
-    """Answers when told to: the n-th question is answered with sequence n."""
+    """Answers on command: the n-th request is answered with sequence n."""
 
     def __init__(self):
-        """Nothing was asked."""
+        """Start without requests."""
         self.asked = []
         self.may_answer = asyncio.Event()
         self.error = None
@@ -72,13 +72,13 @@ async def test_what_is_foreseen_is_looked_at_while_nobody_waits_for_it(ahead, bu
 
 
 async def test_a_second_question_is_asked_anew(ahead, bus):
-    """A refused write would be explained by what was there before it, and said again under the wrong guard for ever."""
+    """A refused write would be explained by an older value, and retried under the wrong guard without end."""
     ahead.hear([heard()])
     assert [(await ahead.last(WANTED)).sequence for _ in range(3)] == [1, 2, 3]
 
 
 async def test_what_was_seen_before_a_new_reading_is_not_used_after_it(ahead, bus):
-    """A broker that has forgotten a slice's word would never be told of it again."""
+    """A broker that has forgotten a slice's status would never get it again."""
     ahead.hear([heard()])
     await asyncio.sleep(0)
     ahead.hear([STARTED])
@@ -86,7 +86,7 @@ async def test_what_was_seen_before_a_new_reading_is_not_used_after_it(ahead, bu
 
 
 async def test_what_a_reading_begins_with_is_not_looked_at(ahead, bus):
-    """An agent that starts on a full node would ask for all its slices' words twice."""
+    """An agent that starts on a full node would read all its slices' statuses twice."""
     ahead.hear([STARTED, heard()])
     ahead.hear([CAUGHT_UP, heard("a2")])
     await asyncio.sleep(0)
@@ -94,7 +94,7 @@ async def test_what_a_reading_begins_with_is_not_looked_at(ahead, bus):
 
 
 async def test_a_look_without_an_answer_is_told_as_a_question_without_one(ahead, bus):
-    """The question would not be repeated, and the pod wait for ever."""
+    """The request would not be repeated, and the pod wait without end."""
     bus.error = TimeoutError()
     ahead.hear([heard()])
     with pytest.raises(TimeoutError):
@@ -104,7 +104,7 @@ async def test_a_look_without_an_answer_is_told_as_a_question_without_one(ahead,
 
 
 async def test_looks_that_nobody_takes_are_bounded_and_end_without_a_word(ahead, bus):
-    """Memory would grow with every slice, and each lost connection be a page of errors in the log."""
+    """Memory would grow with every slice, and each lost connection fill a page of the log."""
     told = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
     bus.error = TimeoutError()
@@ -123,7 +123,7 @@ async def test_looks_that_nobody_takes_are_bounded_and_end_without_a_word(ahead,
 
 
 async def test_without_foresight_everything_is_looked_at_when_it_is_asked_for(bus):
-    """Allocator and pod-watcher, which read their own words, would ask for each of them."""
+    """Allocator and pod-watcher read their own messages anyway, and would read each of them twice."""
     looks = Prefetch(bus, None)
     looks.hear([STARTED, CAUGHT_UP, heard()])
     await asyncio.sleep(0)

@@ -23,7 +23,7 @@ async def test_a_call_that_fails_for_a_moment_succeeds():
 
 
 async def test_a_call_that_goes_on_failing_ends_with_its_own_error():
-    """Nothing is tried for ever, and the reason is not lost."""
+    """Retries end, and the reason is not lost."""
     calls = []
 
     @bounded(OSError, attempts=3, wait_initial_s=0.001)
@@ -37,7 +37,7 @@ async def test_a_call_that_goes_on_failing_ends_with_its_own_error():
 
 
 async def test_an_error_that_was_not_named_is_not_retried():
-    """A mistake is told at once, not five times later."""
+    """A bug shows at once, not five attempts later."""
     calls = []
 
     async def call() -> None:
@@ -52,7 +52,7 @@ async def test_an_error_that_was_not_named_is_not_retried():
 
 
 def test_pauses_grow_to_their_limit_and_begin_anew():
-    """A broker that comes back is not met by everybody at once, nor after a needlessly long pause."""
+    """A returning broker is not hit by all clients at once, nor after a needlessly long pause."""
     backoff = Backoff(0.1, 1.0, rng=random.Random(1))
     pauses = [backoff.next_s() for _ in range(8)]
     for pause, longest in zip(pauses, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0], strict=True):

@@ -1,4 +1,4 @@
-"""A service process: told why it cannot start, stopped in order, never hanging."""
+"""A service process: explains why it cannot start, stops in order, never hangs."""
 
 import importlib.metadata
 import json
@@ -59,7 +59,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, list[dict]]:
 
 
 def test_a_service_that_is_done_ends_well(start):
-    """What ends by itself is no failure; each run has a name."""
+    """A service that ends by itself has not failed; each run has a name."""
     code, out, log = finish(start("async def main(service): say(service.name)"))
     assert (code, out) == (0, "allocator\n")
     assert [line["event"] for line in log] == ["starting", "stopped"]
@@ -68,7 +68,7 @@ def test_a_service_that_is_done_ends_well(start):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_a_service_in_order(start, number):
-    """What was begun is put away before the process ends, and that is success."""
+    """Started work is finished before the process ends, and that is success."""
     process = start("""
         async def main(service):
             try:
@@ -126,7 +126,7 @@ def test_a_thread_that_never_ends_does_not_keep_a_service_alive(start):
 
 
 def test_a_thread_that_never_ends_does_not_keep_a_failed_service_alive(start):
-    """A service that failed beside a device call that hangs ends, so that its supervisor can start it again."""
+    """A service that failed beside a hanging device call ends, so that its supervisor can restart it."""
     process = start(
         """
         async def main(service):
@@ -148,7 +148,7 @@ def test_a_thread_that_never_ends_does_not_keep_a_failed_service_alive(start):
     ],
 )
 def test_what_a_failed_service_has_left_behind_does_not_keep_it_alive(start, left):
-    """A pod-watcher whose folder hangs (NFS) and whose bus has failed ends, and can be started again."""
+    """A pod-watcher whose folder hangs (NFS) and whose bus has failed ends, and can be restarted."""
     process = start(
         f"""
         async def never_ending():
@@ -202,7 +202,7 @@ def test_a_second_signal_ends_at_once(start):
     ],
 )
 def test_a_known_error_is_one_sentence(start, error, sentence, expected):
-    """Who can mend it reads what to mend, not a traceback; and who starts it again learns whether that may help."""
+    """The operator reads what to fix, not a traceback; and the supervisor learns whether a restart may help."""
     code, _, log = finish(start(f"async def main(service): raise {error}"))
     assert code == expected
     assert [(line["level"], line["event"]) for line in log[1:]] == [("error", sentence)]
@@ -210,14 +210,14 @@ def test_a_known_error_is_one_sentence(start, error, sentence, expected):
 
 
 def test_where_a_known_error_came_from_can_be_seen(start):
-    """With debug logging the traceback is there."""
+    """With debug logging the traceback is shown."""
     code, _, log = finish(start("async def main(service): raise BusError('no')", SLUICE_LOG_LEVEL="debug"))
     assert code == 1
     assert "BusError: no" in log[-1]["exception"]
 
 
 def test_an_unknown_error_is_told_with_its_traceback(start):
-    """A mistake of ours can be found from one log line."""
+    """A bug of ours can be found from one log line."""
     code, _, log = finish(start("async def main(service): raise KeyError('oops')"))
     assert code == 1
     assert (log[-1]["event"], log[-1]["error"]) == ("failed", "KeyError('oops')")
@@ -241,7 +241,7 @@ def test_an_error_while_stopping_is_a_failure(start):
 
 
 def test_wrong_settings_are_told_before_anything_starts(start):
-    """One line on stderr, and the exit code of what a person must mend."""
+    """One line on stderr, and the exit code for a configuration error."""
     process = start("async def main(service): say('started')", SLUICE_LOG_LEVL="debug")
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (EXIT_CONFIG, "")
@@ -251,7 +251,7 @@ def test_wrong_settings_are_told_before_anything_starts(start):
 
 
 def test_a_service_says_which_version_it_is(start):
-    """Without settings and without starting: of an image that does not start one wants to know it most."""
+    """Without settings and without starting: it matters most for an image that does not start."""
     out, err = start("async def main(service): say('started')", "--version", SLUICE_LOG_LEVEL="wrong").communicate(
         timeout=20
     )
@@ -259,7 +259,7 @@ def test_a_service_says_which_version_it_is(start):
 
 
 def test_a_service_does_not_start_on_words_that_it_does_not_know(start):
-    """Whoever types them means something by them."""
+    """An argument was typed for a reason."""
     process = start("async def main(service): say('started')", "--nats-url", "nats://elsewhere:4222")
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (2, "")

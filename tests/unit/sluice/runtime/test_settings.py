@@ -37,7 +37,7 @@ def read(environ: dict[str, str] | None = None, config: Path | None = None) -> A
 
 
 def refusal(environ: dict[str, str] | None = None, config: Path | None = None) -> str:
-    """What the person is told."""
+    """The error."""
     with pytest.raises(SettingsError) as caught:
         read(environ, config)
     return str(caught.value)
@@ -91,14 +91,14 @@ def test_the_environment_wins_over_the_file(config):
 
 
 def test_a_services_own_spelling_of_a_common_field_holds_for_it_alone():
-    """One service can be made talkative while the others stay quiet."""
+    """One service can log at debug while the others stay quiet."""
     environ = {**NODES, "SLUICE_LOG_LEVEL": "warning", "SLUICE_NODE_AGENT_LOG_LEVEL": "debug"}
     assert read(environ).log_level == "debug"
     assert read({**NODES, "SLUICE_LOG_LEVEL": "warning", "SLUICE_ALLOCATOR_LOG_LEVEL": "debug"}).log_level == "warning"
 
 
 def test_one_file_serves_all_services(config):
-    """Tables of other services are theirs to check."""
+    """Tables of other services are checked by those."""
     path = config('[allocator]\nanything = 1\n[node-agent]\nnodes = ["a"]\n')
     assert read({}, path).nodes == ("a",)
 
@@ -135,9 +135,9 @@ def test_a_misspelt_key_of_the_file_is_not_silently_ignored(config):
 
 
 def test_a_key_at_the_wrong_place_of_the_file_is_told_its_place(config):
-    """A person is told where it belongs, not that it does not exist."""
+    """The error says where it belongs, not that it does not exist."""
     path = config("workers = 1\n")
-    assert refusal(config=path) == f"{path}: workers belongs into the table [node-agent]"
+    assert refusal(config=path) == f"{path}: workers belongs in the table [node-agent]"
     path = config('[node-agent]\nnats_url = "x"\n')
     expected = f"{path}: [node-agent] nats_url belongs to the top of the file: it is common to all services"
     assert refusal(config=path) == expected
@@ -155,7 +155,7 @@ def test_a_key_at_the_wrong_place_of_the_file_is_told_its_place(config):
     ],
 )
 def test_a_wrong_value_names_field_value_and_what_is_expected(name, value, expected):
-    """Nobody has to guess what was wrong."""
+    """The operator need not guess what was wrong."""
     variable = f"SLUICE_NODE_AGENT_{name}"
     assert refusal({**NODES, variable: value}) == f"{variable} is {expected}"
 
@@ -167,7 +167,7 @@ def test_a_number_in_quotes_in_the_file_is_refused(config):
 
 
 def test_an_empty_path_in_the_file_is_no_folder(config):
-    """A journal would be kept wherever the service happened to be started, and be lost at a start elsewhere."""
+    """A journal would be kept in the current folder, and be lost at a start elsewhere."""
     path = config('data_dir = ""\n[node-agent]\nnodes = ["a"]\n')
     assert refusal({}, path) == f"{path}: data_dir is '': Expected a path"
 
@@ -184,7 +184,7 @@ def test_a_missing_setting_is_named_as_the_person_would_set_it():
 
 
 def test_a_rule_over_several_fields_is_told():
-    """What the class itself checks reaches the person too."""
+    """The class's own checks reach the operator too."""
     sentence = refusal({"SLUICE_NODE_AGENT_NODES": "a,b", "SLUICE_NODE_AGENT_WORKERS": "1"})
     assert sentence == "settings of node-agent: workers must be at least the number of nodes"
 

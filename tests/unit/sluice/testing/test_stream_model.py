@@ -1,4 +1,4 @@
-"""The model of the broker that the simulator and the memory bus stand on."""
+"""The model of the broker that the simulator and the memory bus use."""
 
 import itertools
 
@@ -27,7 +27,7 @@ NODE_1, NODE_2 = "sluice.ledger.n1.>", "sluice.ledger.n2.>"
 def put(
     values: StreamModel, subject: str, guard: str, expected: int, now: float = 0.0, ttl_s: float | None = None
 ) -> PublishOutcome:
-    """Publish some word."""
+    """Publish some message."""
     return values.publish(
         subject=subject,
         guard=guard,
@@ -75,13 +75,13 @@ _PATTERNS = st.lists(st.sampled_from(["sluice", "n1", "a", "*"]), max_size=4).fl
 @settings(max_examples=300, deadline=None)
 @given(st.lists(_PATTERNS, min_size=1, max_size=3), _TOKENS)
 def test_a_short_way_through_filters_ends_where_the_long_one_does(patterns: list[str], tokens: list[str]) -> None:
-    """A reader that misses a word of its node, or is told another's, is not what a broker would make of it."""
+    """A reader that misses a message of its node, or gets another node's, does not match a broker."""
     subject = ".".join(tokens)
     assert is_under(tuple(patterns), subject) is any(matches(pattern, subject) for pattern in patterns)
 
 
 def test_a_place_is_booked_once() -> None:
-    """The guard of a node is its highest entry; every other expectation is refused, and told which."""
+    """The guard of a node is its highest entry; any other expectation is refused, with the right one."""
     values = StreamModel()
     first = landed(put(values, "sluice.ledger.n1.a", NODE_1, 0))
     assert first == FIRST_SEQUENCE
@@ -92,8 +92,8 @@ def test_a_place_is_booked_once() -> None:
     assert values.highest(NODE_1, 0) == second
 
 
-def test_expired_words_free_the_guard_and_not_more() -> None:
-    """The guard steps back to what remains."""
+def test_expired_messages_free_the_guard_and_no_more() -> None:
+    """The guard steps back to the remaining entries."""
     values = StreamModel()
     stays = landed(put(values, "sluice.ledger.n1.a", NODE_1, 0))
     landed(put(values, "sluice.ledger.n1.b", NODE_1, stays, ttl_s=5))
@@ -107,7 +107,7 @@ def test_expired_words_free_the_guard_and_not_more() -> None:
 
 
 def test_a_word_that_was_said_again_without_a_ttl_does_not_expire() -> None:
-    """The time of the word before is no more."""
+    """The TTL of the earlier message is void."""
     values = StreamModel()
     first = landed(put(values, "sluice.ledger.n1.a", NODE_1, 0, ttl_s=1))
     second = landed(put(values, "sluice.ledger.n1.a", NODE_1, first))
@@ -137,7 +137,7 @@ def test_a_guard_that_does_not_cover_the_subject_guards_nothing() -> None:
 
 
 def test_a_killed_server_may_forget_and_give_sequences_again() -> None:
-    """What was overwritten is back, expiry included, and readers must start anew."""
+    """Overwritten values return, expiry included, and readers must restart."""
     values = StreamModel()
     first = landed(put(values, "sluice.node.n1", "sluice.node.n1", 0, ttl_s=10))
     second = landed(put(values, "sluice.node.n1", "sluice.node.n1", first))
@@ -152,7 +152,7 @@ def test_a_killed_server_may_forget_and_give_sequences_again() -> None:
 
 
 def test_what_is_written_for_good_outlives_the_time_of_what_had_its_sequence_before() -> None:
-    """A sequence that a killed server gives again does not bring the end of the lost value with it."""
+    """A reused sequence does not inherit the expiry of the lost value."""
     values = StreamModel()
     lost = landed(put(values, "sluice.waiting.r", "sluice.waiting.r", 0, ttl_s=10))
     assert values.lose_latest(Stream.STATE, 1) == 1
@@ -179,7 +179,7 @@ def test_a_cursor_skips_what_was_overwritten_and_misses_nothing_else() -> None:
 
 
 def test_a_cursor_of_a_wiped_stream_reads_nothing_of_the_next_one() -> None:
-    """Its reader starts anew, in another incarnation."""
+    """Its reader restarts, in another incarnation."""
     values = StreamModel()
     cursor = values.cursor(Stream.BOOK)
     values.wipe()
@@ -190,7 +190,7 @@ def test_a_cursor_of_a_wiped_stream_reads_nothing_of_the_next_one() -> None:
 
 
 def test_history_keeps_what_was_overwritten_but_no_leases() -> None:
-    """And no refused word."""
+    """And no refused message."""
     values = StreamModel()
     first = landed(put(values, "sluice.node.n1", "sluice.node.n1", 0))
     put(values, "sluice.node.n1", "sluice.node.n1", 0)
@@ -203,7 +203,7 @@ def test_history_keeps_what_was_overwritten_but_no_leases() -> None:
 
 
 def test_a_wipe_takes_the_agents_durables_with_it() -> None:
-    """They must be declared again."""
+    """They must be created again."""
     values = StreamModel()
     values.ensure_agent(NodeName("n1"))
     assert values.has_agent(NodeName("n1"))

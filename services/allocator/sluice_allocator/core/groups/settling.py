@@ -99,7 +99,7 @@ def waiver(
         return None
     party = desk.gangs.of[desk.gangs.member_of[request]].party_of[request]
     name = desk.gangs.member_of[request][1]
-    cause = f"group {name} could not get all of its {party.size} pods a ready place, and gives back what it has"
+    cause = f"group {name} could not get all of its {party.size} pods a ready slice, and releases those it has"
     return waived(desk, request, asked, list(grants), cause)
 
 
@@ -411,7 +411,7 @@ def _count(reason: WaitReason, count: int, gang: Gang) -> ReasonCount:
 def _incomplete(gang: Gang, party: Party, there: int) -> Why:
     message = f"{there} of {party.size} pods of group {gang.key[1]} have asked"
     if party.number:
-        message = f"group {gang.key[1]} has all of its {party.size} pods already; of those beyond, {message}"
+        message = f"group {gang.key[1]} has all of its {party.size} pods already; of the surplus, {message}"
     return Why(message, (_count(WaitReason.GROUP_INCOMPLETE, party.size - there, gang),))
 
 
@@ -422,7 +422,7 @@ def _not_tried(gang: Gang, party: Party) -> Why:
 
 def _not_ready(gang: Gang, party: Party, placed: int, ready: int) -> Why:
     message = (
-        f"its place is booked, and group {gang.key[1]} begins when all of its {party.size} pods have theirs: "
-        f"{placed} have a place, {ready} a slice that is ready"
+        f"its place is reserved, and group {gang.key[1]} begins when all of its {party.size} pods have theirs: "
+        f"{placed} have a place, {ready} a ready slice"
     )
     return Why(message, (_count(WaitReason.GROUP_INCOMPLETE, party.size - ready, gang),))

@@ -144,7 +144,7 @@ def _end_in_vain(desk: Desk, trial: Trial, request: RequestId, found: NoPlace) -
     message = f"{placed} of {party.size} pods of group {gang.key[1]} have a place; the {_nth(placed + 1)}"
     message += f" ({asked.name}): {found.message}"
     if placed and found.reasons and found.reasons[0].reason is WaitReason.QUOTA_EXCEEDED:
-        message += " (the places found for the others count)"
+        message += " (including the places found for the others)"
     never = _never(desk, [_asked(desk, member) for member in party.members])
     if never:
         message += f"; {never}"
@@ -207,7 +207,7 @@ def _never(desk: Desk, asked: list[AllocationRequested]) -> str:
     """Why these pods could not start together even if nothing else were there; empty where that is not sure."""
     over = never_allows(desk, asked[0].namespace, total(least_of(desk, each.claims) for each in asked))
     if over is not None:
-        return f"they can only be together when the quota is raised: {over.sentence_of_all()}"
+        return f"they can run together only if the quota is raised: {over.sentence_of_all()}"
     alike: dict[bytes, tuple[Asking, int]] = {}
     for each in asked:
         shape = shape_of(each)

@@ -81,13 +81,13 @@ def excess(desk: Desk, grant: Grant) -> str | None:
         return None
     alone = _is_too_much_for_one(desk, quota, booking)
     if alone:
-        return f"it has more {alone} than one pod of namespace {booking.namespace} may have"
+        return f"it has more {alone} than namespace {booking.namespace} allows one pod"
     if not _is_over(desk, quota):
         return None
     for promised in (False, True):
         over = _beyond(desk, quota, grant, promised=promised)
         if over:
-            return f"an earlier grant took what the quota of namespace {booking.namespace} had left of {over}"
+            return f"an earlier grant used up the quota of namespace {booking.namespace} for {over}"
     return None
 
 

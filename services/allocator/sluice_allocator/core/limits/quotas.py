@@ -258,9 +258,9 @@ def _is_promise(desk: Desk, allocation: AllocationId) -> bool:
 
 
 def _nobody_knows(namespace: str, source: SourceName) -> NoPlace:
-    message = f"namespace {namespace} has limits, and its source {source!r} has not said all that its pods have yet"
+    message = f"namespace {namespace} has limits, and its source {source!r} has not reported all slices of its pods yet"
     known_as = KNOWN_AS[WaitReason.QUOTA_EXCEEDED]
-    of = "sources that have not spoken yet"
+    of = "sources that have not reported yet"
     return NoPlace(message, (ReasonCount(reason=WaitReason.QUOTA_EXCEEDED, count=1, of=of, known_as=known_as),))
 
 

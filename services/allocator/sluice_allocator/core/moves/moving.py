@@ -183,18 +183,18 @@ def why_end_move(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | N
     if heir is not None:
         return f"its place was handed over to {heir.namespace}/{heir.name}"
     if is_too_late(desk, grant):
-        return "written in another life of the broker: no agent will act on it"
+        return "written before the broker was recreated: no agent will act on it"
     slice_ = desk.world.slices.get(booking.allocation)
     if isinstance(slice_, UNUSABLE):
-        return f"the slice that it was to be moved to is not there: {slice_.message}"
+        return f"the slice that it was to move to does not exist: {slice_.message}"
     gpus = (desk.fleet.gpus.get(device.gpu) for device in booking.devices)
     if {desk.fleet.why_unusable(gpu) for gpu in gpus if gpu is not None} & {
         WaitReason.NODE_CORDONED,
         WaitReason.GPU_UNHEALTHY,
     }:
-        return f"its place on {booking.node} may not be used any more"
+        return f"its place on {booking.node} can no longer be used"
     if any(is_earlier(desk, other, grant) for other in _moves_of(desk, booking.request)):
-        return "another place was booked for it before"
+        return "an earlier place is reserved for it"
     return _why_not_any_longer(desk, grant, asked)
 
 
@@ -237,7 +237,7 @@ def _why_not_any_longer(desk: Desk, grant: Grant, asked: RequestFact | None) -> 
     evicted = isinstance(outcome, EvictionDone)
     if isinstance(asked, AllocationRequested):
         if all(is_gone(desk, each) for each in grant.after):
-            return "its slice is gone, and its pod is not"
+            return "its slice is gone, but its pod is not"
         if evicted:
             return _over(desk, grant, "leaving", desk.rules.move_leaving_s, "its pod was evicted and has not ended")
         if not _has_purpose(desk, grant, asked):
@@ -247,7 +247,7 @@ def _why_not_any_longer(desk: Desk, grant: Grant, asked: RequestFact | None) -> 
     if not isinstance(asked, RequestWithdrawn):
         return None  # nobody asks for it (yet): orphans have a rule of their own
     if not evicted and asked.cause == "containers ended":
-        return "its pod has ended by itself"
+        return "its pod ended by itself"
     return _over(desk, grant, "kept", desk.rules.move_kept_s, "no replacement of its pod came")
 
 
@@ -293,16 +293,16 @@ def about_moving(desk: Desk, allocation: AllocationId) -> str:
     asked = desk.world.requests.get(entry.booking.request)
     words = ""
     if entry.booking.instead_of:
-        words = f"; it has a larger profile, for no {entry.booking.instead_of} was free"
+        words = f"; it has a larger profile because no {entry.booking.instead_of} was free"
         if isinstance(asked, AllocationRequested) and asked.leeway.substitute == "return":
             stayed = f"it has stayed for {desk.rules.move_cooldown_s:.0f} s"
-            words += f"; it is moved back (evicted, and started again there) when one is free and {stayed}"
+            words += f"; it is moved back (evicted and started again there) once one is free and {stayed}"
     kept = next(iter(_moves_of(desk, entry.booking.request)), None)
     if kept is None:
         return words
     outcome = desk.world.evicted.get(entry.booking.request)
-    blocked = f", which is refused: {outcome.why}" if isinstance(outcome, EvictionBlocked) else ""
-    return f"{words}; a place on {kept.booking.node} is booked for its successor, and it is evicted{blocked}"
+    blocked = f", but the eviction is refused: {outcome.why}" if isinstance(outcome, EvictionBlocked) else ""
+    return f"{words}; a place on {kept.booking.node} is reserved for its replacement, and it is evicted{blocked}"
 
 
 def is_kept(desk: Desk, entry: Grant) -> bool:

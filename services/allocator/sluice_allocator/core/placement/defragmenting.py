@@ -156,7 +156,7 @@ class _MoveTrial:
     def move(self, allocation: AllocationId) -> Move | None:
         """A place for one of them: where nothing was taken yet if there is one, else beside what was."""
         asking = self.destinations.may_move(allocation)
-        assert asking is not None, "only those who may be moved are in the way"
+        assert asking is not None, "only movable pods are in the way"
         found = find_place(self.fleet, asking, frozenset(self._gpus))
         if isinstance(found, Place) and self.take(found, asking):
             return Move(allocation, found)

@@ -188,7 +188,7 @@ def _too_many(look: Look, shapes: Shapes) -> Never:
             if claim.numa_bind:
                 why = f"it asks for {what} on one NUMA node, and the most is {most}"
                 if not most:
-                    why = f"it asks for {what} on one NUMA node, and no agent here tells on which its GPUs are"
+                    why = f"it asks for {what} on one NUMA node, and no agent here reports the NUMA nodes of its GPUs"
                 return Never(WaitReason.NUMA_NOT_FIT, why)
             return Never(WaitReason.TOO_FEW_GPUS_ON_NODE, f"it asks for {what}, and the most is {most} on one node")
     why = "its containers together ask for more than the GPUs of any one node hold"
@@ -226,5 +226,5 @@ def _too_little_room(look: Look, shapes: Shapes) -> Never:
     if most < need.cpu_milli:
         why = f"it requests {need.cpu_milli / 1000:g} CPUs, and the largest node has {most / 1000:g}"
         return Never(WaitReason.NODE_INSUFFICIENT_CPU, why)
-    why = "no one node has the CPU, the memory and all else that it requests beside its GPUs"
+    why = "no single node has the CPU, memory and other resources that it requests beside its GPUs"
     return Never(WaitReason.NODE_INSUFFICIENT_RESOURCE, why)

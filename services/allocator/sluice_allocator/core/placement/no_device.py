@@ -76,7 +76,7 @@ def _whose_model(only: DeviceFilter) -> str:
 
 def _no_memory_told(gpus: list[Gpu]) -> str:
     models = listed(list(dict.fromkeys(short_name(gpu.report.model) for gpu in gpus)))
-    return f"the driver does not tell the memory of {models}, so it can be had whole only"
+    return f"the driver does not report the memory of {models}, so it can only be granted whole"
 
 
 def _kinds(shapes: Shapes) -> Iterator[tuple[NodeClass, Gpu]]:

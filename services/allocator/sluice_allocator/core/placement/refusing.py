@@ -39,7 +39,7 @@ def _refuse_share(claim: Claim, rules: PlacingRules) -> Refusal | None:
     if claim.shares_percent is not None and claim.shares_percent % quantum:
         return Refusal(
             reason=RefusalReason.INVALID_VALUE,
-            message="no whole number of the quanta that GPUs are split into here",
+            message="not a multiple of the part that GPUs are split into here",
             field="shares",
             value=f"{claim.shares_percent / 100:g}",
             allowed=f"a multiple of {quantum / 100:g}",
@@ -48,7 +48,7 @@ def _refuse_share(claim: Claim, rules: PlacingRules) -> Refusal | None:
     if shared and claim.uid is None and rules.assumed_uid is None:
         return Refusal(
             reason=RefusalReason.CONTRADICTION,
-            message="a share of a GPU needs to know whose processes use it, and this cluster assumes nothing",
+            message="a share of a GPU needs the user id of its processes, and this cluster assumes none",
             field="securityContext.runAsUser",
             allowed="a user id",
         )

@@ -57,10 +57,10 @@ _OF_PROCESSES: tuple[Field, ...] = ("memory_mib", "sm_partition")
 """What an MPS server gives a client when that connects, and never changes for it (NVIDIA MPS documentation,
 "nvidia-cuda-mps-control", `set_active_thread_percentage` and `set_device_pinned_mem_limit`)."""
 _MEANS = {
-    WaitReason.GPU_INSUFFICIENT_MEMORY: "its device has not that much memory left beside the others",
-    WaitReason.GPU_INSUFFICIENT_SMS: "its device has not that many SMs left beside the others",
-    WaitReason.GPU_TIME_USED_UP: "those who take turns with it leave not that much time",
-    WaitReason.GPU_OTHER_TRUST_DOMAIN: "its device is booked for two trust domains at once, which ends by itself",
+    WaitReason.GPU_INSUFFICIENT_MEMORY: "its device has less memory left beside the other pods",
+    WaitReason.GPU_INSUFFICIENT_SMS: "its device has fewer SMs left beside the other pods",
+    WaitReason.GPU_TIME_USED_UP: "the pods that share time with it leave less time",
+    WaitReason.GPU_OTHER_TRUST_DOMAIN: "its device is booked for two trust domains at once, which resolves itself",
 }
 
 
@@ -81,7 +81,7 @@ def adjust(desk: Desk, change: Change) -> Outcome:
     fields = tuple(_field_change(each, grant.booking.devices, becomes, container) for each in FIELDS)
     if becomes == grant.booking.devices:
         under_way = not is_resize_done(grant, desk.world.slices.get(grant.booking.allocation))
-        message = f"container {container!r} has exactly that already"
+        message = f"container {container!r} already has exactly that"
         return AdjustRefused(AdjustReason.UNCHANGED, message, under_way=under_way)
     now = desk.counted(grant).devices
     refused = _why_not(desk, grant.booking, now, becomes)
@@ -98,7 +98,7 @@ def ask(desk: Desk, number: int, change: Change) -> None:
     """Change the shares, or say why not; the answer comes in `Adjustments.answers`, when the ledger has it."""
     state = desk.adjustments
     if len(state.on_their_way) + len(state.again) >= ASKED_MAX:
-        message = f"{ASKED_MAX} adjustments are being booked already; ask again"
+        message = f"{ASKED_MAX} adjustments are being booked already; retry"
         state.answers.append((number, AdjustRefused(AdjustReason.NOT_NOW, message)))
         return
     _decide(desk, Asked(number, change))
@@ -109,7 +109,7 @@ def ask_again(desk: Desk) -> None:
     again, desk.adjustments.again = desk.adjustments.again, []
     for asked in again:
         if asked.tries >= TRIES_MAX:
-            message = f"others wrote to the ledger of its node first, {asked.tries} times; ask again"
+            message = f"the ledger of its node changed meanwhile, {asked.tries} times; retry"
             desk.adjustments.answers.append((asked.number, AdjustRefused(AdjustReason.NOT_NOW, message)))
         else:
             _decide(desk, asked)
@@ -130,7 +130,7 @@ def about_adjusting(desk: Desk, allocation: AllocationId) -> str:
     if not isinstance(grant, Grant) or grant.revision == 1 or is_resize_done(grant, slice_):
         return ""
     if grant.counts:
-        return "; its shares are being made smaller, and count as before until processes that use more have ended"
+        return "; its shares are shrinking, and count at the old size until processes that use more have ended"
     return "; its shares are being changed by its node agent"
 
 
@@ -152,20 +152,20 @@ def _grant_of(desk: Desk, change: Change) -> Grant | AdjustRefused:
     world, request = desk.world, change.request
     asked, binding = world.requests.get(request), world.bindings.get(request)
     if asked is None and binding is None and request not in world.allocations_of:
-        return AdjustRefused(AdjustReason.NOT_FOUND, f"nothing is known of a request {shorten(request)!r}")
+        return AdjustRefused(AdjustReason.NOT_FOUND, f"there is no request {shorten(request)!r}")
     if not isinstance(asked, AllocationRequested) or not isinstance(binding, Bound):
         return AdjustRefused(AdjustReason.NOT_BOUND, "it has no slice now, so there is nothing to change")
     grant = world.ledger.get(binding.allocation)
     if not isinstance(grant, Grant):
-        return AdjustRefused(AdjustReason.NOT_BOUND, f"its slice on {binding.node} is being taken away, or was lost")
+        return AdjustRefused(AdjustReason.NOT_BOUND, f"its slice on {binding.node} is being revoked, or was lost")
     node = grant.booking.node
     if desk.outbox.busy(subjects.ledger(node, binding.allocation)):
-        return AdjustRefused(AdjustReason.NOT_NOW, f"another order for its slice on {node} is being written; ask again")
+        return AdjustRefused(AdjustReason.NOT_NOW, f"another order for its slice on {node} is being written; retry")
     if not is_open(desk, node) or grant.incarnation != world.incarnation:
         removed = world.removed.get(node)
-        message = f"{node} is not open, so not everything that is on it is known; ask again"
+        message = f"{node} is not open yet, so its slices are not all known; retry"
         if removed is not None:
-            message = f"{node} was removed: {removed.cause}; ask again when its node agent has spoken"
+            message = f"{node} was removed: {removed.cause}; retry when its node agent has reported"
         return AdjustRefused(AdjustReason.NOT_NOW, message)
     return grant
 
@@ -175,7 +175,7 @@ def _container_of(booking: Booking, change: Change) -> str | AdjustRefused:
     sharing = dict.fromkeys(device.container for device in booking.devices if device.share is not None)
     known = dict.fromkeys(device.container for device in booking.devices)
     if not sharing:
-        return AdjustRefused(AdjustReason.NOT_A_SHARE, "its devices are its own: only shares can be changed")
+        return AdjustRefused(AdjustReason.NOT_A_SHARE, "its devices are not shared: only shares can be changed")
     if not change.container:
         if len(sharing) == 1:
             return next(iter(sharing))
@@ -184,7 +184,7 @@ def _container_of(booking: Booking, change: Change) -> str | AdjustRefused:
     if change.container in sharing:
         return change.container
     if change.container in known:
-        message = f"the devices of container {change.container!r} are its own: only shares can be changed"
+        message = f"the devices of container {change.container!r} are not shared: only shares can be changed"
         return AdjustRefused(AdjustReason.NOT_A_SHARE, message, "container")
     message = f"it has no devices for a container {shorten(change.container)!r}; it has some for {', '.join(known)}"
     return AdjustRefused(AdjustReason.INVALID_VALUE, message, "container")
@@ -202,7 +202,7 @@ def _with_values(
             continue
         strange = next((name for name in values if share.mode == "mps" and name != "memory_mib"), None)
         if strange is not None:
-            message = f"a share in mode mps is one of memory, and has no {WORDS[strange]}"
+            message = f"a share in mode mps has only memory, and no {WORDS[strange]}"
             return AdjustRefused(AdjustReason.INVALID_VALUE, message, strange)
         changed = _share_with(share, values)
         if changed.quota_request_permille > changed.quota_limit_permille:
@@ -254,7 +254,7 @@ def _why_not(
     grows = will_count != counts or usage_of(desk, max_sizes(booking.devices, becomes)) != granted
     unknown = why_unknown(desk, booking.request, booking.namespace) if grows else None
     if unknown is not None:
-        return AdjustRefused(AdjustReason.NOT_NOW, f"{unknown.message}; ask again")
+        return AdjustRefused(AdjustReason.NOT_NOW, f"{unknown.message}; retry")
     exceeded = forbids(desk, booking.namespace, counts, will_count)
     if exceeded is None:  # it may count more than it was granted last, and a limit be less than all of that by now
         exceeded = forbids(desk, booking.namespace, counts, will_be_granted, granted=granted)
@@ -283,7 +283,7 @@ def _short_of(
             message = f"{booked.gpu} is {how} by its node, so what is left of it is unknown; retry"
             return AdjustRefused(AdjustReason.NOT_NOW, message)
         if not at_home.gpu.stands(place):
-            message = f"its device on {booked.gpu} is out of use now, or used by who is not known there; ask again"
+            message = f"its device on {booked.gpu} is unavailable, or used by an unknown process; retry"
             return AdjustRefused(AdjustReason.NOT_NOW, message)
         key = (booking.allocation, number)
         trial = trials.setdefault((booked.gpu, *place), at_home.home.copy())
@@ -323,7 +323,7 @@ def _most(
 def _with_most(refused: AdjustRefused, most: tuple[tuple[Field, int], ...]) -> AdjustRefused:
     """The same refusal with what would fit, in its sentence too."""
     fitting = ", ".join(f"{WORDS[name]} {value}" for name, value in most)
-    words = f"{refused.message}; the most that fits now, the rest as it is: {fitting}"
+    words = f"{refused.message}; the most that fits now, with the rest unchanged: {fitting}"
     return AdjustRefused(refused.reason, words, most=most)
 
 
@@ -332,7 +332,7 @@ def _with_most(refused: AdjustRefused, most: tuple[tuple[Field, int], ...]) -> A
 
 def _decide(desk: Desk, asked: Asked) -> None:
     if desk.outbox.paused or not desk.world.settled:
-        message = "this allocator does not work, or has not read the bus whole; ask again"
+        message = "this allocator is on standby or still loading; retry"
         desk.adjustments.answers.append((asked.number, AdjustRefused(AdjustReason.NOT_NOW, message)))
         return
     outcome = adjust(desk, asked.change)

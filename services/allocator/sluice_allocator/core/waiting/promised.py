@@ -121,19 +121,19 @@ def why_give_up(desk: Desk, promised: Grant, revision: int) -> str | None:
     if has_place_now(desk, promised):
         return "another place was free earlier"
     if revision > booking.request_revision:
-        return "the request was edited since its place was promised"
+        return "the request was edited after its place was reserved"
     if desk.fleet.has_room_beside(booking) and not _takes_over(desk, promised):
-        return "those it was to come after were made smaller: its place is free beside them"
+        return "the pods it waited for were resized: its place is free beside them"
     gpus = (desk.fleet.gpus.get(device.gpu) for device in booking.devices)
     lost = {desk.fleet.why_unusable(gpu) for gpu in gpus if gpu is not None}
     if lost & {WaitReason.NODE_CORDONED, WaitReason.GPU_UNHEALTHY}:
-        return f"its place on {booking.node} was promised, and may not be used any more"
+        return f"its reserved place on {booking.node} can no longer be used"
     stuck = _stuck(desk, promised)
     if stuck:
         return f"its place on {booking.node} could not be freed: {', '.join(_name_of(desk, each) for each in stuck)}"
     others = (each for each in _promises_of(desk, booking.request) if each.booking.allocation not in promised.after)
     if any(is_earlier(desk, other, promised) for other in others):
-        return "it was promised another place before"
+        return "an earlier place is reserved for it"
     return None
 
 
@@ -282,7 +282,7 @@ def with_promises(desk: Desk, why: NoPlace) -> NoPlace:
     kept = {model: count for model, count in sorted(desk.promised.of_model.items()) if model in named}
     if not kept:
         return why
-    words = "; ".join(f"{count} x {model}: promised to others whose turn is before" for model, count in kept.items())
+    words = "; ".join(f"{count} x {model}: reserved for pods ahead in the queue" for model, count in kept.items())
     more = tuple(ReasonCount(reason=WaitReason.PLACE_PROMISED, count=n, of=model) for model, n in kept.items())
     return NoPlace(f"{why.message}; {words}", (*why.reasons, *more), why.more)
 
@@ -293,13 +293,13 @@ def for_whom_it_waits(desk: Desk, grant: Grant) -> str | None:
     if not waited_for:
         return None
     if is_exchange(grant):
-        return f"its place on {grant.booking.node} is free, and is made when what it was promised there is given back"
+        return f"its place on {grant.booking.node} is free, once its earlier reservation there is released"
     names = [_name_of(desk, each) for each in waited_for[:NAMED_MAX]]
     if grant.evict and names == [f"{grant.booking.namespace}/{grant.booking.name}"]:
         return f"its place on {grant.booking.node} was kept for it when it was evicted, and is being handed over"
     more = f" and {len(waited_for) - NAMED_MAX} more" if len(waited_for) > NAMED_MAX else ""
     how = "to be evicted for it" if grant.evict else "to end"
-    return f"its place on {grant.booking.node} is booked and waits for {', '.join(names)}{more} {how}"
+    return f"its place on {grant.booking.node} is reserved and waits for {', '.join(names)}{more} {how}"
 
 
 def _name_of(desk: Desk, allocation: AllocationId) -> str:

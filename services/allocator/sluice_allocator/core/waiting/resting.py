@@ -48,7 +48,7 @@ def rests(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
         desk.queue.remove(request)
     count = sum(claim.gpus for claim in asked.claims)
     reason = ReasonCount(reason=WaitReason.GPU_AVOIDED, count=count, of="GPUs")
-    message = f"another allocator took its last place back; it is tried again within {desk.rules.taken_back_max_s:g} s"
+    message = f"another allocator revoked its last place; it is retried within {desk.rules.taken_back_max_s:g} s"
     say_why(desk, request, asked, message, reason)
     return True
 

@@ -75,7 +75,7 @@ def _of_trial(trial: AdmissionTrial) -> FindingDocument:
     if not trial.namespace:
         return warning(
             Check.ADMISSION,
-            "no namespace is looked at by the webhook",
+            "no namespace is selected by the webhook",
             "label one sluice.dev/enabled=true where only such namespaces are looked at (docs/operations.md)",
         )
     if not trial.problem:
@@ -91,7 +91,7 @@ def _of_trial(trial: AdmissionTrial) -> FindingDocument:
             "docs/operations.md",
         )
     if "cannot create resource" in trial.problem:
-        return unknown(Check.ADMISSION, f"{where}: {trial.problem}", "look as somebody who may create pods there")
+        return unknown(Check.ADMISSION, f"{where}: {trial.problem}", "run this as a user who may create pods there")
     return warning(
         Check.ADMISSION,
         f"{where}, would be refused: {trial.problem}",
@@ -124,7 +124,7 @@ def _policies(seen: ObservedCluster) -> Iterator[FindingDocument]:
     if doubtful:
         yield warning(
             Check.POLICIES,
-            f"the API server has doubts about {named(doubtful)}",
+            f"the API server reports warnings for {named(doubtful)}",
             f"kubectl get validatingadmissionpolicy {doubtful[0]} -o yaml, at status.typeChecking",
         )
     if not missing and not loose and not doubtful:

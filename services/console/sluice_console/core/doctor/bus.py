@@ -173,7 +173,7 @@ def _without(subject: str) -> str:
     if address.kind == "ledger":
         return f"{address.key[0]} gets nothing new until it is gone"
     if address.kind in {"node", "inventory"}:
-        return f"{address.key[0]} is not used as long as nothing else is said of it"
+        return f"{address.key[0]} is not used until another message replaces it"
     return "it was set aside, and everything behind it is read"
 
 
@@ -189,10 +189,10 @@ def _allocator(seen: ObservedBus) -> Iterator[FindingDocument]:
         yield problem(
             Check.ALLOCATOR,
             "no allocator is active (none holds the lease), so nothing new is granted",
-            "start it, or look into its log; one that begins takes the lease within seconds",
+            "start one, or read its log; a new one takes the lease within seconds",
         )
     elif seen.allocator is None:
-        yield ok(Check.ALLOCATOR, f"run {held.owner} holds the lease; it was not asked anything")
+        yield ok(Check.ALLOCATOR, f"run {held.owner} holds the lease; it was not queried")
     elif seen.allocator.problem:
         yield warning(
             Check.ALLOCATOR,
@@ -222,12 +222,12 @@ def _sources(seen: ObservedBus) -> Iterator[FindingDocument]:
             Check.POD_WATCHER,
             "no pod-watcher is active (none holds the lease); new pods are not served, and of "
             "ended ones nothing is freed",
-            "start it, or look into its log; one that begins takes the lease within seconds",
+            "start one, or read its log; a new one takes the lease within seconds",
         )
     elif silent:
         yield problem(
             Check.POD_WATCHER,
-            f"silent for too long: {named(silent)}; its new pods are not served, and of ended ones nothing is freed",
+            f"silent for too long: {named(silent)}; its new pods are not served, and slices of ended pods are not released",
             "start its pod-watcher, or look into its log",
         )
     else:
@@ -247,29 +247,31 @@ def _inventory(seen: ObservedBus) -> Iterator[FindingDocument]:
     if behind:
         yield problem(
             Check.INVENTORY,
-            f"news of {counted(len(behind), 'node')} were not pulled for over a minute: {named(behind)}",
-            "start the inventory, or look into its log: the allocator decides from what it pulls",
+            f"news of {counted(len(behind), 'node')} were not read for over a minute: {named(behind)}",
+            "start the inventory, or look into its log: the allocator decides from what it reads",
         )
     if seen.inventory is not None and seen.inventory.problem:
         yield problem(Check.INVENTORY, seen.inventory.problem, "start the inventory, or look into its log")
     elif seen.inventory is not None:
         yield ok(Check.INVENTORY, f"it answers: {seen.inventory.said}")
     elif not behind:
-        yield ok(Check.INVENTORY, "it lags behind no node's news; it was not asked anything (--inventory HOST:PORT)")
+        yield ok(Check.INVENTORY, "it is up to date with every node; it was not queried (--inventory HOST:PORT)")
 
 
 def _agents(seen: ObservedBus) -> Iterator[FindingDocument]:
     fleet_state = seen.fleet_state
     known = sorted({*fleet_state.news(), *fleet_state.inventories(), *fleet_state.heads()})
     if not known:
-        yield problem(Check.AGENTS, "no node has been heard of", "start the node agents; each says why in its log")
+        yield problem(
+            Check.AGENTS, "no node agent has published anything", "start the node agents; each says why in its log"
+        )
         return
     pulled = fleet_state.inventories()
     never = [node for node in known if node not in pulled]
     if never:
         yield problem(
             Check.AGENTS,
-            f"heard of, but never pulled: {named(never)}",
+            f"published, but never read by the inventory: {named(never)}",
             "the inventory's log says why: is the agent's address reachable from it?",
         )
     for node in known:
@@ -308,7 +310,9 @@ def _gpus(fleet_state: FleetState) -> Iterator[FindingDocument]:
         )
     if held:
         yield warning(
-            Check.GPUS, f"something is in quarantine on {named(held)}", "sluice gpus names who holds it (docs/node.md)"
+            Check.GPUS,
+            f"quarantined slices on {named(held)}",
+            "sluice gpus shows which processes hold them (docs/node.md)",
         )
     if gpus and not ill and not held:
         yield ok(Check.GPUS, f"{counted(len(gpus), 'GPU')}, all well")
@@ -342,7 +346,7 @@ def _versions(seen: ObservedBus) -> Iterator[FindingDocument]:
 
 def _clocks(seen: ObservedBus) -> Iterator[FindingDocument]:
     if not seen.written:
-        yield unknown(Check.CLOCKS, "nothing with a time was written yet", "look again when something runs")
+        yield unknown(Check.CLOCKS, "nothing with a time was written yet", "check again when something runs")
         return
     off = {
         subject.removeprefix("sluice."): times.writer_s - times.broker_s
@@ -352,7 +356,9 @@ def _clocks(seen: ObservedBus) -> Iterator[FindingDocument]:
     if off:
         listed = [f"the writer of {subject} by {skew_s:+.1f} s" for subject, skew_s in sorted(off.items())]
         yield warning(
-            Check.CLOCKS, f"clocks differ from the broker's: {named(listed)}", "let time be kept there (chrony, ntpd)"
+            Check.CLOCKS,
+            f"clocks differ from the broker's: {named(listed)}",
+            "synchronize the clocks there (chrony, ntpd)",
         )
     else:
         yield ok(Check.CLOCKS, f"{counted(len(seen.written), 'writer')} within {CLOCK_SKEW_S:g} s of the broker")

@@ -68,7 +68,7 @@ def check_cluster(seen: ObservedCluster) -> list[FindingDocument]:
 
 def _unread(seen: ObservedCluster) -> Iterator[FindingDocument]:
     for kind, why in seen.problems.items():
-        yield unknown(Check.CLUSTER, f"{KINDS[kind].resource}: {why}", "look as somebody who may list them")
+        yield unknown(Check.CLUSTER, f"{KINDS[kind].resource}: {why}", "run this as a user who may list them")
     if not seen.problems:
         yield ok(Check.CLUSTER, f"the API server of {seen.where} answers")
 
@@ -100,9 +100,9 @@ def _services(seen: ObservedCluster) -> list[FindingDocument]:
 def _consequence(service: str) -> str:
     return {
         "sluice-webhook": "; pods that ask for GPUs cannot be created",
-        WATCHER: "; new pods wait at their gate, and of ended ones nothing is freed",
+        WATCHER: "; new pods wait at their gate, and slices of ended pods are not released",
         "sluice-allocator": "; nothing new is granted",
-        "sluice-inventory": "; what nodes have goes out of date, and the allocator decides from it",
+        "sluice-inventory": "; the allocator decides from outdated node data",
         BROKER: "; nothing is decided",
     }[service]
 
@@ -209,7 +209,7 @@ def _waiting(seen: ObservedCluster) -> Iterator[FindingDocument]:
     elif untold:
         yield problem(
             Check.WAITING,
-            f"wait for over {UNTOLD_S / 60:g} minutes and were not told why: {named(untold)}",
+            f"wait for over {UNTOLD_S / 60:g} minutes without a reason: {named(untold)}",
             f"kubectl --namespace {SYSTEM} logs deployment/{WATCHER}; sluice explain POD",
         )
     elif ours:

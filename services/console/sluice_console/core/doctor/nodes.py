@@ -59,7 +59,7 @@ def check_nodes(
         yield warning(
             Check.NODES,
             f"have GPUs and no agent: {named(idle)}",
-            "nothing, if somebody else hands them out; else label them sluice.dev/agent=true (docs/operations.md)",
+            "nothing, if another system manages them; otherwise label them sluice.dev/agent=true (docs/operations.md)",
         )
     if chosen and not found:
         yield ok(Check.NODES, f"{counted(len(chosen), 'node')} with an agent")
@@ -78,7 +78,7 @@ def _runtime(spec: Object, runtimes: Sequence[Object] | None) -> Iterator[Findin
         yield problem(
             Check.NODES,
             f"there is no RuntimeClass {wanted}, which the agents use: their pods are refused",
-            "make it, for the handler of the NVIDIA runtime (docs/operations.md)",
+            "create it, for the handler of the NVIDIA runtime (docs/operations.md)",
         )
 
 
@@ -90,7 +90,7 @@ def _without_agent(chosen: Sequence[Object], agents: Sequence[Object]) -> Iterat
     if missing:
         yield problem(
             Check.NODES,
-            f"have no agent, though they shall: {named(missing)}",
+            f"have no agent, although they should: {named(missing)}",
             "kubectl --namespace sluice-nodes describe daemonset sluice-node-agent",
         )
     for node in chosen:

@@ -8,7 +8,7 @@ from sluice_console.core.documents.document import VERSION, Document
 from sluice_console.core.documents.pods import OutDocument
 
 SimulatedAnswer = Literal["bound", "pending", "refused", "nothing"]
-"""Would be bound now; would wait; could never be served; asks for nothing of Sluice."""
+"""Would be bound now; would wait; could never be served; requests nothing from Sluice."""
 
 
 class SimulatedDeviceDocument(Document, frozen=True, kw_only=True):

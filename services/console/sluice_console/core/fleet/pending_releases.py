@@ -26,7 +26,7 @@ def being_freed(fleet_state: FleetState, now: StandingDocument | None) -> tuple[
     }
     kept = {said.allocation: said.message for _, said in fleet_state.of("slice", SliceQuarantined)}
     lines = [
-        f"{places_text(booking)} on {booking.node} is being taken from {owner_of(booking)}"
+        f"{places_text(booking)} on {booking.node} is being freed by {owner_of(booking)}"
         f" ({kept.get(booking.allocation) or message.cause})"
         for message, booking in fleet_state.bookings()
         if isinstance(message, Revoke) and any(device.gpu in wanted for device in booking.devices)

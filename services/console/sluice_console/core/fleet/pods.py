@@ -190,7 +190,7 @@ def _orphan(order: Order) -> PodDocument:
         origin="",
         source=booking.source,
         state="ending",
-        message=f"a slice on {booking.node} that no request stands behind; it is kept until its source has spoken",
+        message=f"a slice on {booking.node} that no request claims; it is kept until its source has listed its pods",
         revision=booking.request_revision,
         node=booking.node,
         allocation=booking.allocation,

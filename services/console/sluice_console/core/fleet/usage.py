@@ -73,7 +73,7 @@ def nodes_with_slices(fleet_state: FleetState) -> dict[str, str]:
 def why_senseless(node: str, usage: NodeUsage) -> str:
     """Why an answer is none that the agent of `node` gives; empty when it is one. Somebody may have taken it over."""
     if usage.node != node:
-        return f"its agent tells of another node, {shorten(usage.node)!r}"
+        return f"its agent reports another node, {shorten(usage.node)!r}"
     for each in usage.slices:
         told = (
             each.busy_percent, each.sm_percent, each.memory_busy_percent, each.watched_s, each.age_s, each.idle_s,
@@ -159,9 +159,9 @@ def duration_text(duration_s: float) -> str:
 
 def silent_lines(document: UsagesDocument) -> list[str]:
     """What could not be asked, for people."""
-    lines = [f"nothing is known of the slices on {node}: {why}" for node, why in document.silent.items()]
+    lines = [f"usage is unknown for the slices on {node}: {why}" for node, why in document.silent.items()]
     more = len(lines) - _SILENT_SHOWN_MAX
-    return [*lines[:_SILENT_SHOWN_MAX], *([f"nor of those on {more} more nodes"] if more > 0 else [])]
+    return [*lines[:_SILENT_SHOWN_MAX], *([f"and for those on {more} more nodes"] if more > 0 else [])]
 
 
 def _percent(value: float | None) -> str:

@@ -90,7 +90,7 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
             return f"cannot be understood: {message.origin}: {message.refusal.sentence()}"
         case RequestWithdrawn():
             last = "; closed" if message.closing else ""
-            return f"is not wanted any more ({message.cause}){last}"
+            return f"was withdrawn ({message.cause}){last}"
         case SourceSynced():
             return f"source {message.source} has told all it has: {message.count} live requests"
         case HostFacts():
@@ -102,7 +102,7 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
         case Grant():
             return _granted_text(message)
         case Revoke():
-            return f"shall be unmade on {message.booking.node}: {message.cause}"
+            return f"is to be destroyed on {message.booking.node}: {message.cause}"
         case Closed():
             what = "its state is unknown" if message.removed else "the place is free"
             return f"is closed in the ledger of {message.node}: {what} ({message.cause})"
@@ -121,9 +121,9 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
         case WaitOver():
             return "waits no longer"
         case EvictionOrdered():
-            return f"shall be evicted: {message.cause}"
+            return f"is to be evicted: {message.cause}"
         case EvictionOver():
-            return "is under no order to be evicted any more"
+            return "is no longer to be evicted"
         case EvictionDone():
             return "was evicted"
         case EvictionBlocked():
@@ -217,7 +217,7 @@ def _asked_text(asked: AllocationRequested) -> str:
 
 def _granted_text(grant: Grant) -> str:
     how = "is granted" if grant.revision == 1 else "is adjusted"
-    how = "is taken over from its agent's report" if grant.adopted else how
+    how = "is adopted from its agent's report" if grant.adopted else how
     others = "another slice is" if len(grant.after) == 1 else f"{len(grant.after)} other slices are"
     after = f", once {others} gone" if grant.after else ""
     return f"{how}: {places_text(grant.booking)} on {grant.booking.node}{after}"

@@ -141,12 +141,12 @@ def _on(fleet_state: FleetState, message: object, booking: Booking) -> DrainedPo
 def _state(fleet_state: FleetState, message: object, request: RequestId) -> tuple[str, str]:
     """How far one pod is, and what holds it up."""
     if not isinstance(message, Grant):
-        return "ending", "its slice is being unmade"
+        return "ending", "its slice is being destroyed"
     if fleet_state.at("request", RequestWithdrawn, request) is not None:
-        return "ending", "its pod is gone, and its slice is to be unmade"
+        return "ending", "its pod is gone; its slice is to be destroyed"
     bound = fleet_state.at("binding", Bound, request)
     if bound is None or bound.allocation != message.booking.allocation:
-        return "granted", "its slice is promised or being made"
+        return "granted", "its slice is reserved or being created"
     ordered = fleet_state.at("eviction", EvictionOrdered, request)
     blocked = fleet_state.at("evicted", EvictionBlocked, request)
     if ordered is None:
@@ -154,5 +154,5 @@ def _state(fleet_state: FleetState, message: object, request: RequestId) -> tupl
     if blocked is not None:
         return "blocked", blocked.why
     if fleet_state.at("evicted", EvictionDone, request) is not None:
-        return "evicted", "it takes its grace period to end"
+        return "evicted", "it is terminating within its grace period"
     return "ordered", ordered.cause

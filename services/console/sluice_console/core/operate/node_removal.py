@@ -16,8 +16,8 @@ class NodeRemoval:
     def lines(self) -> list[str]:
         """For a person, before anything is done."""
         if not self.slices:
-            return [f"{self.node} is not there any more, and holds no slices"]
-        return [f"{self.node} is not there any more; given up with it:", *(f"  {each}" for each in self.slices)]
+            return [f"{self.node} is gone and holds no slices"]
+        return [f"{self.node} is gone; these slices are given up:", *(f"  {each}" for each in self.slices)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ def removal_of(fleet_state: FleetState, node: str) -> NodeRemoval | NotRemovable
     if inventory is None and node not in fleet_state.news() and node not in fleet_state.heads() and not bookings:
         return NotRemovable(f"there is no node {node!r}", is_known=False)
     if inventory is not None and not inventory.stale:
-        why = f"the agent of {node} answers: a node is removed when it is gone, and its agent with it"
-        return NotRemovable(f"{why}; `sluice drain` empties one that lives", is_known=True)
+        why = f"the agent of {node} answers: only a node whose agent is gone can be removed"
+        return NotRemovable(f"{why}; `sluice drain` empties a running node", is_known=True)
     slices = tuple(sorted(f"{each.namespace}/{each.name}: {places_text(each)}" for each in bookings))
     return NodeRemoval(node, slices)
 

@@ -20,7 +20,7 @@ _WORDS = {
 _WHEN = {
     "unchanged": "as it was",
     "now": "now",
-    "next process start": "from the next start of its containers; what runs keeps what it began with",
+    "next process start": "from the next start of its containers; running processes keep the old size",
 }
 
 
@@ -43,8 +43,8 @@ def question_of(request: str, container: str, sizes: SizeChange, *, dry_run: boo
     asked = pb.AdjustRequest(request=request, container=container, dry_run=dry_run)
     memory_mib = _number("--memory", sizes.memory, parse_memory_mib, "an amount like 8Gi, 8000Mi or 8000 (MiB)")
     partition = _number("--sm-partition", sizes.sm_partition, parse_whole, "whole percents of the GPU's SMs")
-    sure = _number("--quota-request", sizes.quota_request, _part, "a part of time from 0.001 to 1")
-    allowed = _number("--quota-limit", sizes.quota_limit, _part, "a part of time from 0.001 to 1")
+    sure = _number("--quota-request", sizes.quota_request, _part, "a fraction of time from 0.001 to 1")
+    allowed = _number("--quota-limit", sizes.quota_limit, _part, "a fraction of time from 0.001 to 1")
     if memory_mib is not None:
         doubt = suspicious_memory(sizes.memory or "")
         if doubt:
@@ -113,7 +113,7 @@ def lines_of(document: AdjustDocument) -> list[str]:
     ]
     smaller = any(each.after < each.before and each.effect == "next process start" for each in changed)
     if smaller:
-        lines.append("  it counts as before until the processes that run now have ended")
+        lines.append("  the old size counts until the running processes have ended")
     return [first, *lines]
 
 

@@ -59,7 +59,7 @@ def _gpu(
 ) -> list[Line]:
     percent = f"{gpu.allocated_fraction:.0%}"
     shared = gpu.memory_mib > 0 and node is not None and any(mode != "exclusive" for mode in node.modes)
-    whole = "MIG is off: given whole, or shared" if shared else "MIG is off: given whole only"
+    whole = "MIG is off: allocated whole, or shared" if shared else "MIG is off: allocated whole only"
     room = room_text(gpu) if gpu.mig_enabled else whole
     room = f"layout is fixed, {gpu.creatable_total} free" if gpu.mig_enabled and gpu.fixed_layout else room
     head = f"  GPU {gpu.index}  {gpu.model.removeprefix('NVIDIA ')}  {percent} in use  {room}"
@@ -101,7 +101,7 @@ def fits_text(gpu: GpuDocument) -> str:
     if not gpu.fixed_layout:
         return fits(gpu.creatable)
     free = fits(gpu.creatable).removeprefix("fits ")
-    return f"to be had: {free}" if any(gpu.creatable.values()) else "nothing of its layout is free"
+    return f"available: {free}" if any(gpu.creatable.values()) else "nothing of its layout is free"
 
 
 def fits(creatable: dict[str, int]) -> str:
@@ -180,12 +180,12 @@ def _whose(place: InstanceDocument) -> str:
     if place.tenants or place.daemon is not None:
         return f"shared by {len(place.tenants) or 'no pod'}"
     words = {
-        "foreign": "not ours: never touched",
+        "foreign": "foreign: never touched",
         "quarantined": "could not be freed",
-        "free": "free: to be had as it is",
+        "free": "free: available as it is",
         "unusable": "not to be had",
     }
-    return words.get(place.state, "ours, between two tenants")
+    return words.get(place.state, "ours, without a tenant now")
 
 
 def _is_ill(place: InstanceDocument) -> bool:

@@ -94,13 +94,13 @@ def with_group(pod: SimulatedPodDocument, group: PodGroup) -> SimulatedPodDocume
     """The same, and that each pod of a job was looked at as if it came alone."""
     if pod.answer != "bound":
         return pod
-    words = f"{pod.message}, looked at alone; the {group.size} pods of group {group.name} start together or not at all"
+    words = f"{pod.message}, evaluated alone; the {group.size} pods of group {group.name} start together or not at all"
     return msgspec.structs.replace(pod, message=words)
 
 
 def idle_pod(namespace: str, name: str, origin: str) -> SimulatedPodDocument:
     """A pod without any key of ours."""
-    message = "asks for nothing of Sluice"
+    message = "requests nothing from Sluice"
     return SimulatedPodDocument(namespace=namespace, name=name, origin=origin, answer="nothing", message=message)
 
 
@@ -155,12 +155,12 @@ def proposal_lines(plan: ProposalDocument) -> list[str]:
     restarts = f"{len(plan.moves)} restart{'s' if len(plan.moves) > 1 else ''}, {plan.moves_mib} MiB moved"
     lines = [f"it would fit on {plan.node} ({plan.gains_mib} MiB) if movable pods made room: {restarts}"]
     for each in plan.moves:
-        rest = "" if each.rested else ", which it may as soon as it has stayed longer where it is"
+        rest = "" if each.rested else ", once it has run long enough on its node"
         lines.append(
             f"  {each.namespace}/{each.name} ({each.memory_mib} MiB) from {each.from_node} to {each.to_node}{rest}"
         )
-    done = "the allocator does so as soon as it may"
-    said = "this is only said: the allocator moves pods by itself where its setting `defragment` is true"
+    done = "the allocator does so as soon as it can"
+    said = "not applied: the allocator moves pods only where its setting `defragment` is true"
     return [*lines, f"  {done if plan.is_done else said}"]
 
 

@@ -141,7 +141,7 @@ async def _target(asked: BenchOptions, say: Callable[[str], None]) -> AsyncItera
         async with system:
             await system.ready(within_s=READY_WITHIN_S)
             if not await system.live.calm(quiet_s=CALM_S, within_s=CALM_WITHIN_S):
-                say(f"after {CALM_WITHIN_S:g} s the nodes still say something: their start is measured, too")
+                say(f"after {CALM_WITHIN_S:g} s the nodes still publish: their start is measured, too")
             yield BenchTarget(system.live, system.nats_url, pods_dir, _agents(system.running(), asked.processes))
 
 
@@ -171,7 +171,7 @@ async def _measure(
             work.create_task(_bring(target.pods_dir, files, began_s))
             work.create_task(_all_served(target.live, served, began_s))
     except TimeoutError:
-        say(f"not everybody was served within {asked.within_s:g} s")
+        say(f"not all pods were served within {asked.within_s:g} s")
     finally:
         booked_twice = overcommitted(booking for _, booking in target.live.fleet_state.bookings())
         for file in files:

@@ -67,9 +67,9 @@ def show(document: BenchDocument) -> None:
             f"throughput {document.throughput_ratio:g} of it"
         )
     if document.overcommitted:
-        out.print(f"{document.overcommitted} memory slices were given twice", style="bold red")
+        out.print(f"{document.overcommitted} memory slices were allocated twice", style="bold red")
     if not document.released:
-        out.print("not everything was given back", style="bold red")
+        out.print("not everything was released", style="bold red")
 
 
 def _cells(spread: SpreadDocument) -> tuple[str, ...]:

@@ -16,27 +16,25 @@ def add_to(app: App) -> None:
 
 def bench_command(
     *,
-    requests: Annotated[int, Parameter(help="How many pods; of a workload, how many of its arrivals.")] = 1000,
-    rate: Annotated[float, Parameter(help="Pods a second; 0 is all at once.")] = 0.0,
-    burst: Annotated[int, Parameter(help="With a rate: so many at a time.")] = 1,
-    mix: Annotated[str, Parameter(help="Profiles and their parts.")] = "1g.5gb=6,2g.10gb=3,3g.20gb=1",
-    replay: Annotated[
-        Path | None, Parameter(help="Arrivals and departures of a workload (docs/simulate.md) instead.")
-    ] = None,
-    speed: Annotated[float, Parameter(help="Of a workload: so many times as fast.")] = 1.0,
+    requests: Annotated[int, Parameter(help="Number of pods, or of arrivals of a workload.")] = 1000,
+    rate: Annotated[float, Parameter(help="Pods per second; 0 is all at once.")] = 0.0,
+    burst: Annotated[int, Parameter(help="Pods per burst, with --rate.")] = 1,
+    mix: Annotated[str, Parameter(help="Profiles and their weights.")] = "1g.5gb=6,2g.10gb=3,3g.20gb=1",
+    replay: Annotated[Path | None, Parameter(help="Replay a workload file (docs/simulate.md) instead.")] = None,
+    speed: Annotated[float, Parameter(help="Replay so many times as fast.")] = 1.0,
     nodes: Annotated[int, Parameter(help="Simulated nodes.")] = 200,
-    gpus: Annotated[int, Parameter(help="GPUs of each.")] = 8,
-    model: Annotated[str, Parameter(help="Their model.")] = "A100-SXM4-40GB",
+    gpus: Annotated[int, Parameter(help="GPUs per node.")] = 8,
+    model: Annotated[str, Parameter(help="GPU model.")] = "A100-SXM4-40GB",
     processes: Annotated[
         int | None,
-        Parameter(help="At most so many processes for all node agents; otherwise one per core, and 8 at most."),
+        Parameter(help="Maximum of processes for all node agents; by default one per core, at most 8."),
     ] = None,
     running: Annotated[
-        bool, Parameter(negative="", help="On the running `sluice up`, instead of a system of its own.")
+        bool, Parameter(negative="", help="Use the running `sluice up` instead of starting a system.")
     ] = False,
     ceiling: Annotated[bool, Parameter(help="Measure the bare broker too.")] = True,
-    within_s: Annotated[float, Parameter(help="How long each part may take.")] = 300.0,
-    svg: Annotated[Path | None, Parameter(help="A picture of the figures.")] = None,
+    within_s: Annotated[float, Parameter(help="Time limit of each part, in seconds.")] = 300.0,
+    svg: Annotated[Path | None, Parameter(help="Write a chart to this SVG file.")] = None,
     json: AsJson = False,
     output: Documented = None,
 ) -> int:

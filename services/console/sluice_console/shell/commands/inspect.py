@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 
 Output = Annotated[
     Literal["wide", "json", "yaml"] | None,
-    Parameter(name=["--output", "-o"], help="A line per thing with all of it, or a document (docs/json.md)."),
+    Parameter(
+        name=["--output", "-o"], help="wide: one line per item, every column; json, yaml: a document (docs/json.md)."
+    ),
 ]
 SECONDS_MAX = 100 * 365 * 86400
 """A century: what lies further back than the calendar goes has no date, and nothing is kept for so long."""
-Watch = Annotated[bool, Parameter(name=["--watch", "-w"], negative="", help="Stay, and show it again when it changes.")]
+Watch = Annotated[bool, Parameter(name=["--watch", "-w"], negative="", help="Stay and show every change.")]
 
 
 def add_to(app: App) -> None:
@@ -44,7 +46,7 @@ def nodes_command(
     json: AsJson = False,
     output: Output = None,
     watch: Watch = False,
-    idle: Annotated[bool, Parameter(negative="", help="Only those with nothing on them.")] = False,
+    idle: Annotated[bool, Parameter(negative="", help="Only idle nodes.")] = False,
 ) -> int:
     """Every node in a line: whether it may be used, what is free, and since when nothing is on it."""
     from sluice_console.shell.inspect.views import FleetView
@@ -58,7 +60,7 @@ def pods_command(
     json: AsJson = False,
     output: Output = None,
     watch: Watch = False,
-    all_: Annotated[bool, Parameter(name="--all", negative="", help="Ended ones too.")] = False,
+    all_: Annotated[bool, Parameter(name="--all", negative="", help="Include ended pods.")] = False,
 ) -> int:
     """Every pod that asked for slices, and what became of it."""
     from sluice_console.shell.inspect.views import FleetView
@@ -79,8 +81,8 @@ def usage_command(
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,
-    idle: Annotated[bool, Parameter(negative="", help="Only slices of which nothing was seen for long.")] = False,
-    idle_s: Annotated[float | None, Parameter(help="For how long, in seconds; an hour when not given.")] = None,
+    idle: Annotated[bool, Parameter(negative="", help="Only slices that have been idle for long.")] = False,
+    idle_s: Annotated[float | None, Parameter(help="Minimum idle time in seconds; an hour by default.")] = None,
 ) -> int:
     """What every slice is really used for, as its node's agent sees it; who has had one and left it idle (--idle)."""
     from sluice_console.core.fleet.usage import IDLE_S
@@ -127,7 +129,9 @@ def trace_command(
 def events_command(
     *,
     server: Server = None,
-    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", help="Stay and show what comes.")] = False,
+    follow: Annotated[
+        bool, Parameter(name=["--follow", "-f"], negative="", help="Stay and show new messages.")
+    ] = False,
     since_s: Annotated[float, Parameter(help="How far to look back, in seconds.")] = 900.0,
     json: AsJson = False,
     output: Documented = None,

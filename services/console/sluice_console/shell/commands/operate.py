@@ -64,7 +64,7 @@ def quota_set_command(
     pod_gpus: Annotated[str | None, Parameter(help="Of one pod.")] = None,
     pod_memory: Annotated[str | None, Parameter(help="Of one pod.")] = None,
     pod_compute_slices: Annotated[str | None, Parameter(help="Of one pod.")] = None,
-    guaranteed_gpus: Annotated[str | None, Parameter(help="Not preempted for other namespaces.")] = None,
+    guaranteed_gpus: Annotated[str | None, Parameter(help="Guaranteed: not preempted for other namespaces.")] = None,
     guaranteed_memory: Annotated[str | None, Parameter(help="Likewise.")] = None,
     guaranteed_compute_slices: Annotated[str | None, Parameter(help="Likewise.")] = None,
     take_over: TakeOver = False,
@@ -107,7 +107,7 @@ def quota_unset_command(namespace: str, *, take_over: TakeOver = False, server: 
 Gpus = Annotated[
     tuple[str, ...], Parameter(name="--gpu", negative="", help="Limit to this GPU (UUID or index); repeatable.")
 ]
-Why = Annotated[str, Parameter(help="Shown to everybody who waits because of it.")]
+Why = Annotated[str, Parameter(help="Reason, shown to every pod that waits because of it.")]
 
 
 def cordon_command(
@@ -159,7 +159,7 @@ def drain_command(
     gpu: Gpus = (),
     why: Why = "",
     yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
-    wait: Annotated[float | None, Parameter(help="Stay until everybody has left, at most so many seconds.")] = None,
+    wait: Annotated[float | None, Parameter(help="Wait until all pods have left, at most so many seconds.")] = None,
     take_over: TakeOver = False,
     server: Server = None,
     json: AsJson = False,
@@ -192,12 +192,12 @@ def release_quarantine_command(
         str, Parameter(help="The slice, as `sluice gpus -o json` and `sluice pods -o wide` name it.")
     ],
     *,
-    node: Annotated[str, Parameter(help="Whose agent; otherwise the bus is asked who has it.")] = "",
+    node: Annotated[str, Parameter(help="Node of the slice; by default looked up on the bus.")] = "",
     data: Annotated[
-        Path | None, Parameter(help="The agent's data directory; otherwise of the running `sluice up`.")
+        Path | None, Parameter(help="The agent's data directory; by default that of the running `sluice up`.")
     ] = None,
     ignore_holders: Annotated[
-        bool, Parameter(negative="", help="Vouch that the processes on its devices are none of its tenant's.")
+        bool, Parameter(negative="", help="Confirm that no process on its devices belongs to its pod.")
     ] = False,
     yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
     server: Server = None,

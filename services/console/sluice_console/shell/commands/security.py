@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 app = App(name="security", help="Certificates and users, without Kubernetes (docs/security.md).")
 
-Folder = Annotated[Path, Parameter(help="The folder of all of them. Keep it where nothing of Sluice runs.")]
+Folder = Annotated[Path, Parameter(help="Folder of all credentials. Keep it on a machine that runs no part of Sluice.")]
 Nodes = Annotated[tuple[str, ...], Parameter(negative="", help="The name of a node with an agent.")]
-FILES_LIE, LISTENS = "Where each one's files will lie on its machine, for its settings", "Where the broker listens"
+FILES_LIE, LISTENS = (
+    "Folder of the files on their machine, as written into the settings",
+    "Address that the broker listens on",
+)
 RELOAD = "Bring the changed files to their machines; then: nats-server --signal reload=PID"
 
 
@@ -24,11 +27,11 @@ RELOAD = "Bring the changed files to their machines; then: nats-server --signal 
 def init_command(
     folder: Folder,
     *,
-    host: Annotated[tuple[str, ...], Parameter(negative="", help="What clients call the broker.")],
+    host: Annotated[tuple[str, ...], Parameter(negative="", help="Name or address by which clients reach the broker.")],
     node: Nodes = (),
     listen: Annotated[str, Parameter(help=f"{LISTENS}.")] = "127.0.0.1:4222",
     at: Annotated[str, Parameter(help=f"{FILES_LIE}.")] = "",
-    authority: Annotated[Path | None, Parameter(help="Your own authority (PEM), in place of new ones.")] = None,
+    authority: Annotated[Path | None, Parameter(help="Your own authority (PEM) instead of new ones.")] = None,
     authority_key: Annotated[Path | None, Parameter(help="Its key: EC, PEM, without a password.")] = None,
     force: Annotated[bool, Parameter(negative="", help="Replace what is there.")] = False,
 ) -> int:
@@ -38,7 +41,7 @@ def init_command(
     given = given_authority(authority, authority_key)
     _opened(folder).create(host, node, InstallationOptions(listen, at), given=given, force=force)
     return _said(
-        f"made in {folder}: authorities (keep them offline), broker, and a folder for each service and node.\n"
+        f"created in {folder}: authorities (keep them offline), broker, and a folder for each service and node.\n"
         "Each folder goes to its own machine and nowhere else; sluice.env in it has the settings.\n"
         "Start the broker in its folder: nats-server -c nats-server.conf"
     )
@@ -48,8 +51,8 @@ def init_command(
 def add_node_command(
     folder: Folder,
     *node: str,
-    listen: Annotated[str | None, Parameter(help=f"{LISTENS}; otherwise as init was told.")] = None,
-    at: Annotated[str | None, Parameter(help=f"{FILES_LIE}; otherwise as init was told.")] = None,
+    listen: Annotated[str | None, Parameter(help=f"{LISTENS}; by default as given to init.")] = None,
+    at: Annotated[str | None, Parameter(help=f"{FILES_LIE}; by default as given to init.")] = None,
 ) -> int:
     """
     Add nodes; of all other files only the broker's list of users changes.
@@ -79,7 +82,9 @@ def remove_node_command(
 
 @app.command(name="renew")
 def renew_command(
-    folder: Folder, *, all_: Annotated[bool, Parameter(name="--all", negative="", help="Not only those.")] = False
+    folder: Folder,
+    *,
+    all_: Annotated[bool, Parameter(name="--all", negative="", help="Renew all certificates.")] = False,
 ) -> int:
     """Renew certificates that end within 30 days. Services read them when they change."""
     _opened(folder).renew(everything=all_)
@@ -105,7 +110,7 @@ def _opened(folder: Path) -> "Installation":
 
 def _named(nodes: tuple[str, ...]) -> None:
     if not nodes:
-        raise UsageError("name at least one node, behind the folder")
+        raise UsageError("name at least one node, after the folder")
 
 
 def _said(text: str) -> int:

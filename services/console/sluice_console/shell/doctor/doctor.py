@@ -1,7 +1,7 @@
 """
 `sluice doctor`: reads the bus and, through kubectl, the cluster, and says what is wrong with both. It changes nothing.
 
-Exit codes: 0 nothing must be fixed, 1 something must, 2 something could not be looked at.
+Exit codes: 0 nothing must be fixed, 1 something must, 2 something could not be checked.
 """
 
 import asyncio
@@ -245,7 +245,7 @@ async def _look_at_cluster(look: DoctorOptions) -> tuple[list[FindingDocument], 
 
 
 def _not_installed(where: str, *, asked_for: bool) -> FindingDocument:
-    what = f"there is nothing of Sluice in {where}"
+    what = f"Sluice is not installed in {where}"
     if asked_for:
         return problem(Check.CLUSTER, what, "install it (docs/install.md)")
     return warning(Check.CLUSTER, what, "KUBECONFIG names it; --no-cluster leaves it out")
@@ -294,7 +294,7 @@ _VERDICTS: dict[Level, str] = {
     "ok": "nothing must be fixed",
     "warning": "nothing must be fixed; read the warnings",
     "problem": "something must be fixed",
-    "unknown": "something could not be looked at",
+    "unknown": "something could not be checked",
 }
 
 

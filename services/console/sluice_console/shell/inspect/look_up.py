@@ -86,7 +86,7 @@ def not_found(wanted: str) -> int:
     """Say that there is no such request."""
     sys.stderr.write(
         f"there is no request {wanted!r}: not as an id, a pod name, namespace/name or file; "
-        "`sluice pods --all` shows which there are\n"
+        "`sluice pods --all` lists them\n"
     )
     return EXIT_NOT_FOUND
 
@@ -148,7 +148,7 @@ def _long_gone(request: str, asked: AllocationRequested | RequestRejected) -> Po
         origin=asked.origin,
         source=asked.source,
         state="ended",
-        message="ended; only the history knows it",
+        message="ended; known from the history only",
         revision=asked.revision,
     )
 

@@ -68,7 +68,7 @@ async def _history(url: str, filters: tuple[str, ...]) -> Iterable[HistoryMessag
 def show_nodes(out: Console, document: NodesDocument, *, idle_only: bool) -> None:
     """One row per node."""
     if not document.nodes:
-        out.print("no node is without slices" if idle_only else "no node is known yet")
+        out.print("no node is idle" if idle_only else "no node is known yet")
         return
     rows = []
     for node in document.nodes:

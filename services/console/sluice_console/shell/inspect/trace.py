@@ -14,7 +14,7 @@ _STYLES = {"wait": "dim", "step": "cyan", "word": "green"}
 _TEXT_WIDTH = 62
 """What a line holds beside its bar."""
 _TITLES = {
-    "request": "from the pod that was seen to the open gate",
+    "request": "from the pod's first event to its open gate",
     "running": "while it ran",
     "release": "from its end to its last message",
 }
@@ -55,4 +55,4 @@ def show(document: WaterfallDocument) -> None:
             text.append(line.bar.rstrip(), style=_STYLES[line.kind])
             out.print(text)
     if not document.parts:
-        out.print("the history knows nothing of it any more")
+        out.print("the history no longer has it")

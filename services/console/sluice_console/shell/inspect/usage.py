@@ -70,7 +70,7 @@ async def use_by_request(fleet_state: FleetState) -> tuple[dict[str, str], list[
     try:
         document = await usages_at(fleet_state)
     except BusError as error:
-        return {}, [f"agents cannot be asked what slices are used for: {error}"]
+        return {}, [f"slice usage cannot be read from the agents: {error}"]
     use = {each.request: usage_of_pod(each.request, document.slices) for each in document.slices}
     return use, silent_lines(document)
 
@@ -97,7 +97,7 @@ async def _ask(node: str, endpoint: str, security: TransportSecurity) -> NodeUsa
         return str(error)
     except grpc.aio.AioRpcError as error:
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
-            return "its agent is of an older version, which does not tell it"
+            return "its agent is of an older version, which does not report it"
         untrusted = transport.why_untrusted(error, security=security, server_name=name)
         return untrusted or f"{error.code().name}: {shorten(error.details() or '', _WHY_MAX)}"
     found = usage_from_proto(answer)

@@ -52,10 +52,10 @@ async def _endpoint(bus: Bus) -> str:
     try:
         entry = await bus.last(Stream.STATE, subjects.lease(ROLE).subject)
     except TimeoutError:
-        raise NotAskableError("the bus does not say who works as the allocator") from None
+        raise NotAskableError("the bus does not show which allocator is active") from None
     held = entry.message if entry is not None else None
     if not isinstance(held, LeaseHeld) or not held.owner:
         raise NotAskableError("no allocator is active: none holds the lease")
     if not held.endpoint:
-        raise NotAskableError(f"the allocator {held.owner} does not say where it answers; it is of an older version")
+        raise NotAskableError(f"the allocator {held.owner} does not publish its address; it is of an older version")
     return held.endpoint

@@ -149,5 +149,5 @@ async def following(bus: Bus, heard: Heard | None = None) -> AsyncIterator[LiveF
 async def read_fleet_state(bus: Bus) -> FleetState:
     """All last values as they are now. Raises NotAnsweringError when the bus does not answer."""
     async with following(bus) as live:
-        what = "the bus to show its last values; `sluice doctor` looks why it does not"
+        what = "the bus to show its last values; run `sluice doctor` to find out why it does not"
         return await live.until(lambda fleet_state: fleet_state, within_s=READ_TIMEOUT_S, what=what)

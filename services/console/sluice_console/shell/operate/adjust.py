@@ -52,8 +52,8 @@ async def adjust(url: str, wanted: str, container: str, sizes: SizeChange, *, dr
 def _say_which(wanted: str, found: list[PodDocument]) -> int:
     if not found:
         sys.stderr.write(
-            f"there is no living request {wanted!r}: not as an id, a pod name, namespace/name or file; "
-            "`sluice pods` shows which there are\n"
+            f"there is no live request {wanted!r}: not as an id, a pod name, namespace/name or file; "
+            "`sluice pods` lists them\n"
         )
         return EXIT_NOT_FOUND
     several = ", ".join(f"{pod.namespace}/{pod.name} ({pod.request})" for pod in found)

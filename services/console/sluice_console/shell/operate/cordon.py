@@ -170,7 +170,7 @@ async def wait_until_left(
             except NotAnsweringError:
                 return _left(live, node, gpus)
     except asyncio.CancelledError:
-        tell([f"{node} goes on being drained; `sluice uncordon {node}` ends that"])
+        tell([f"{node} is still being drained; `sluice uncordon {node}` ends that"])
         raise
     return ()
 

@@ -57,7 +57,7 @@ async def remove_node(url: str, node: str, *, yes: bool, asked: bool, run: RunId
     word = NodeRemoved(node=NodeName(node), cause=CAUSE)
     async with connected(url) as bus, following(bus) as live:
         if not await publish_if_unchanged(bus, address, before, word, operation=OperationId(f"{run}-0"), ttl_s=KEPT_S):
-            meanwhile = "somebody has spoken for this node meanwhile, so it may be there; look again"
+            meanwhile = "its agent has published meanwhile, so the node may be up; check again"
             sys.stderr.write(f"sluice node remove: {meanwhile}\n")
             return EXIT_FAILED
         return await _see_it_done(live, node, len(found.slices))
@@ -65,7 +65,7 @@ async def remove_node(url: str, node: str, *, yes: bool, asked: bool, run: RunId
 
 def _person_agrees(node: str) -> bool:
     """Ask once. Anything but the name of the node is a no."""
-    return answered(f"Their pods lose them. Type {node} to go on: ") == node
+    return answered(f"Their pods lose them. Type {node} to continue: ") == node
 
 
 async def _see_it_done(live: LiveFleet, node: str, slices: int) -> int:
@@ -81,10 +81,12 @@ async def _see_it_done(live: LiveFleet, node: str, slices: int) -> int:
         await live.until(is_over, within_s=CLOSED_WITHIN_S, what=f"an allocator to give up what {node} held")
     except NotAnsweringError as error:
         if node not in live.fleet_state.news():
-            sys.stderr.write(f"sluice node remove: {node} is said to be gone, but {error}; is an allocator working?\n")
+            sys.stderr.write(f"sluice node remove: {node} is marked as removed, but {error}; is an allocator active?\n")
             return EXIT_FAILED
     if node in live.fleet_state.news():
-        sys.stderr.write(f"sluice node remove: the agent of {node} has spoken: it is there, and keeps what it has\n")
+        sys.stderr.write(
+            f"sluice node remove: the agent of {node} has published: the node is up and keeps its slices\n"
+        )
         return EXIT_FAILED
     sys.stdout.write(f"{node} is removed; {slices} {'slice was' if slices == 1 else 'slices were'} given up\n")
     return 0

@@ -61,7 +61,7 @@ def check(wanted: QuarantineRelease, *, is_terminal: bool, ask: Callable[[str], 
         return
     if not is_terminal:
         raise NoTerminalError("--ignore-holders needs a confirmation, and there is no terminal; use --yes")
-    question = f"do you vouch that no process on the devices of {wanted.allocation} is its tenant's?"
+    question = f"do you confirm that no process on the devices of {wanted.allocation} belongs to its pod?"
     if not ask(question):
         raise DeclinedError("nothing was done")
 

@@ -46,7 +46,7 @@ def take(folder: Path, name: str, text: str) -> LockedManifest:
             raise
     except OSError as error:
         raise RunError(
-            f"{folder} cannot be written ({error.strerror or error}): the asks of this machine are read there, by the "
+            f"{folder} cannot be written ({error.strerror or error}): requests of this machine are read there, by the "
             "pod-watcher; run as the user of `sluice up`, or name another system by --server and --pods"
         ) from error
     return LockedManifest(file, descriptor)

@@ -92,7 +92,7 @@ class SupervisedProcess:
             case "done":
                 self._is_done = True
             case _:
-                raise RunError(f"the keeper says {word!r}, which this version does not know")
+                raise RunError(f"the supervisor sent {word!r}, which this version does not know")
 
     async def wait(self) -> int:
         """
@@ -110,7 +110,7 @@ class SupervisedProcess:
                 return self.exit_code()
         if not self._is_done:
             await asyncio.to_thread(self._end_the_rest)
-            self.say("the keeper of the command was killed, and the command with it")
+            self.say("the supervisor of the command was killed, and the command with it")
             self.code = self.code if self.code is not None else -signal.SIGKILL
         await asyncio.to_thread(self.process.wait)
         return self.exit_code()
@@ -133,7 +133,7 @@ class SupervisedProcess:
         there = supervisor.killed_below(os.getpid(), but=but, within_s=ENDED_WITHIN_S)
         if there:
             pids = ", ".join(str(pid) for pid in there)
-            raise RunError(f"the keeper was killed, and process {pids} cannot be ended; the slice stays with it")
+            raise RunError(f"the supervisor was killed, and process {pids} cannot be ended; the slice stays with it")
 
 
 _NOT_FOUND = frozenset({2, 20})

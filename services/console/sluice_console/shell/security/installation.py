@@ -43,8 +43,8 @@ LISTEN = "127.0.0.1:4222"
 _SAYS_LISTEN, _SAYS_AT = r'^\s*listen\s*[:=]\s*"([^"]+)"', rf'^\s*cert_file\s*[:=]\s*"(.*)/{re.escape(TLS)}"'
 
 ROTATION = (
-    "everybody believes the new authorities besides the old ones",
-    "everybody shows certificates of the new authorities",
+    "all parts trust the new authorities besides the old ones",
+    "all parts use certificates of the new authorities",
     "the old authorities are no longer trusted",
 )
 

@@ -121,7 +121,7 @@ class _Answers:
         try:
             return EventStream(self._hub, self._hub.join(), headers)
         except TooManyClientsError:
-            return problem(503, f"{len(self._hub)} pages watch already; close one, and this one goes on by itself")
+            return problem(503, f"{len(self._hub)} pages are open already; close one, and this one continues by itself")
 
     async def map(self, request: Request) -> Response:
         form = request.query_params.get("form", FORMS[0])
@@ -159,14 +159,14 @@ class _Answers:
         pod = self._board.pod(name)
         endpoint = self._board.endpoint_of(pod.node) if pod is not None else ""
         if pod is None or not endpoint:
-            return problem(404, f"no request {shorten(name)!r} has a slice on a node that is known")
+            return problem(404, f"no request {shorten(name)!r} has a slice on a known node")
         return JsonAnswer(await self._usages.of(pod, endpoint), headers=NO_STORE)
 
     async def _of_request(self, request: Request, read: Callable[[PodDocument], Awaitable[Document]]) -> Response:
         name = request.path_params["request"]
         pod = self._board.pod(name)
         if pod is None:
-            return problem(404, f"no request {shorten(name)!r} is known; `sluice explain` knows those of the past, too")
+            return problem(404, f"no request {shorten(name)!r} is known; `sluice explain` also finds ended ones")
         try:
             return JsonAnswer(await read(pod), headers=NO_STORE)
         except TimeoutError:

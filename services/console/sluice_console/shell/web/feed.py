@@ -92,7 +92,7 @@ class Feed:
             self._rereads_since_s = now_s
         rereads_s = now_s - self._rereads_since_s if self._rereads_since_s is not None else 0.0
         if max(rereads_s, bus.unread_s) > UNREAD_MAX_S:
-            return "lost", "the broker answers, but its streams cannot be read; `sluice doctor` looks why"
+            return "lost", "the broker answers, but its streams cannot be read; run `sluice doctor` to find out why"
         if self._trouble:
             return "full", self._trouble
         return ("live", "") if live.caught_up else ("reading", "")

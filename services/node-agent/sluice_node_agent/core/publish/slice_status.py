@@ -38,7 +38,7 @@ def status_message(work: SliceTask, state: NodeState, config: AgentConfig) -> Sl
     allocation, request, revision = record.booking.allocation, record.booking.request, record.revision
     stuck = stuck_on(work, state, config)
     if stuck is not None and record.lost and not record.revoked:  # it was bound, and still is wanted
-        message = f"its devices vanished, and what is left of them cannot be cleared away: {stuck.trouble}"
+        message = f"its devices vanished, and the rest of them cannot be removed: {stuck.trouble}"
         return _degraded(record, message)
     if stuck is not None:
         return SliceQuarantined(
@@ -58,7 +58,7 @@ def status_message(work: SliceTask, state: NodeState, config: AgentConfig) -> Sl
             shrinking=_is_shrinking(record),
         )
     if record.phase == "degraded":
-        message = f"its devices vanished and could not be made again: {record.error}: {record.message}"
+        message = f"its devices vanished and could not be created again: {record.error}: {record.message}"
         return _degraded(record, message)
     return None
 

@@ -47,13 +47,11 @@ class SnapshotVersions:
         self._modes, self._time_quota = event.modes, event.time_quota
         if event.journal_problem:
             self._warnings = (f"rebuilt from devices and ledger: {event.journal_problem}",)
-        left_out = (
-            f"a GPU cannot tell its UUID, so that nothing new is put on it: {why}" for why in event.nameless.values()
-        )
+        left_out = (f"a GPU cannot read its UUID, so it gets no new slices: {why}" for why in event.nameless.values())
         self._warnings = (*self._warnings, *left_out)
         if event.has_pods and event.why_unseen:
             why = event.why_unseen
-            unseen = f"no slice that a pod had is given back, because its processes cannot be checked: {why}"
+            unseen = f"slices of pods cannot be destroyed, because their processes cannot be checked: {why}"
             self._warnings = (*self._warnings, unseen)
         self._generation = self._asked_upto = self._reserved_upto = generation
 

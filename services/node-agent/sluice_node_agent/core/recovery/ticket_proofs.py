@@ -111,7 +111,7 @@ def _is_no_record(name: str, record: TicketRecord, node: NodeName, state: NodeSt
     if not booking.devices or len(booking.devices) != len(record.devices):
         return TicketRejected(f"it books {len(booking.devices)} devices and tells of {len(record.devices)}")
     if any(device.step != "made" or not device.uuid for device in record.devices):
-        return TicketRejected("it tells of a device that was not made")
+        return TicketRejected("it lists a device that was not created")
     if booking.allocation in state.slices:
         return TicketRejected(f"{booking.allocation} is known, with another ticket", over=True)
     return None

@@ -148,7 +148,7 @@ class SharedDeviceController:
             self._save(home, replace(home.record, inherited=False))
             return
         home.holders = tuple(f"process {pid}" for pid in home.strangers)
-        home.trouble = f"used by {', '.join(home.holders)} of no slice that is known here"
+        home.trouble = f"used by {', '.join(home.holders)} of no known slice"
         if not self._state.wants_home(home.key):
             home.failures += 1  # its last tenant is gone with it only
 

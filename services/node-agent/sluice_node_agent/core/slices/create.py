@@ -221,7 +221,7 @@ def _join(record: SliceRecord, number: int, state: NodeState, config: AgentConfi
         return None
     there = home.record
     if there.phase in {"undoing", "unmaking"}:
-        why = f"{grant.gpu} {grant.start}:{grant.size}: a home that was there cannot be taken down: {home.trouble}"
+        why = f"{grant.gpu} {grant.start}:{grant.size}: an earlier home cannot be destroyed: {home.trouble}"
         return undoing(record, str(DeviceErrorKind.IN_USE), why) if is_stuck(home, config) else None
     if there.phase == "failed":
         return undoing(record, there.error, there.message)

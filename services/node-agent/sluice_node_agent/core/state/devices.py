@@ -153,7 +153,7 @@ class Devices:
         free = (index for index in self._nameless if index not in indexes)
         index = next(free, max((*indexes, *self._nameless)) + 1)
         why = "; ".join(self._nameless.values())
-        told = f"{gpu}: no GPU that answers is this one, and of others the driver cannot tell which they are: {why}"
+        told = f"{gpu}: no GPU that answers has this UUID, and others cannot read theirs: {why}"
         known = {**self.reports, gpu: never_read(gpu, index, told)}
         self.reports = dict(sorted(known.items(), key=lambda each: each[1].index))
         return True

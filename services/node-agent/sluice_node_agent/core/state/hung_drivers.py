@@ -25,7 +25,7 @@ class HungDrivers:
         out = self._in_flight.out_on_gpus()
         self._since = {gpu: self._seen_since(gpu, call, now) for gpu, call in out.items()}
         late = (gpu for gpu, (_, since) in self._since.items() if now - since >= self._patience_s)
-        return {gpu: f"{gpu}: its driver does not come back from {type(out[gpu]).__name__}" for gpu in late}
+        return {gpu: f"{gpu}: its driver does not return from {type(out[gpu]).__name__}" for gpu in late}
 
     def _seen_since(self, gpu: GpuUuid, call: OwnInstruction, now: float) -> tuple[int, float]:
         known = self._since.get(gpu)

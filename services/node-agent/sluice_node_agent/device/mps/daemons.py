@@ -216,7 +216,7 @@ class MpsDaemons:
         if stopped:
             pids = ", ".join(map(str, stopped))
             raise MpsError(
-                f"home {order.home}: process {pids} is stopped; no server lets go of it: continue or kill it"
+                f"home {order.home}: process {pids} is stopped; no server can disconnect it: continue or kill it"
             )
 
     def _let_go(self, directory: HomeDirectory, control: MpsControl, server: int, pid: int, deadline: Deadline) -> None:

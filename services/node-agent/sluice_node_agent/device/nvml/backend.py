@@ -215,7 +215,7 @@ class NvmlBackend:
         found: dict[GpuUuid, None] = {}
         for trouble in self._events.wait(handles, timeout_s):
             if trouble.xid or trouble.gpu is None:  # else it may be an instance that we made ourselves
-                self._log.warning("the driver told of an error", gpu=trouble.gpu, xid=trouble.xid)
+                self._log.warning("the driver reported an error", gpu=trouble.gpu, xid=trouble.xid)
             if trouble.gpu is None:
                 found.update(dict.fromkeys(handles))  # the readings find out whose it was
             elif trouble.gpu in handles:
@@ -255,7 +255,7 @@ def _as_backend_error(error: Exception) -> BackendError:
         return no_backend(error.value)
     if isinstance(error, UnicodeDecodeError):
         return BackendError(
-            "the NVIDIA driver's version is no text: see what nvidia-smi says on this node, and install the driver anew"
+            "the NVIDIA driver's version is not valid text: check nvidia-smi on this node, and reinstall the driver"
         )
     if isinstance(error, OSError):
         return BackendError(f"the node's boot id cannot be read: {error}")

@@ -38,7 +38,7 @@ _VERSIONS = "update the driver, or reboot the node if it was updated under a run
 
 _MEANINGS: dict[int, tuple[type[DeviceError], str]] = {
     pynvml.NVML_ERROR_UNINITIALIZED: (DeviceError, "NVML is not initialized"),
-    pynvml.NVML_ERROR_INVALID_ARGUMENT: (InvalidArgumentError, "the driver takes it for an invalid argument"),
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: (InvalidArgumentError, "the driver rejects an argument as invalid"),
     pynvml.NVML_ERROR_NOT_SUPPORTED: (NotSupportedError, "the GPU does not support it, or MIG is off"),
     pynvml.NVML_ERROR_NO_PERMISSION: (
         NoPermissionError,
@@ -60,7 +60,7 @@ _MEANINGS: dict[int, tuple[type[DeviceError], str]] = {
     pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: (InsufficientResourcesError, "no room there, or an engine is used up"),
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: (
         DriverMismatchError,
-        f"this driver speaks another version of the call; {_VERSIONS}",
+        f"this driver has another version of the call; {_VERSIONS}",
     ),
     pynvml.NVML_ERROR_GPU_NOT_FOUND: (GpuLostError, "the GPU is not on this node"),
     pynvml.NVML_ERROR_UNKNOWN: (DeviceError, "the driver failed without saying why"),
@@ -113,7 +113,7 @@ def told(doing: str, gpu: GpuUuid | None = None) -> Iterator[None]:
     except pynvml.NVMLError as error:
         raise meaning(doing, error.value, gpu) from None
     except UnicodeDecodeError:
-        raise DeviceError(f"{doing}: the driver's answer is no text") from None
+        raise DeviceError(f"{doing}: the driver's answer is not valid text") from None
 
 
 def known_or(default: T, call: Callable[..., T], *arguments: Any) -> T:

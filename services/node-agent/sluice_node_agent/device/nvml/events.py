@@ -56,7 +56,7 @@ class EventSet:
         try:
             self._set = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as error:
-            self._log.warning("this driver tells no errors by itself", code=error.value)
+            self._log.warning("this driver reports no errors by itself", code=error.value)
 
     def forget(self, gpu: GpuUuid) -> None:
         """The GPU was reset, or has another handle: it has to be registered again."""
@@ -124,7 +124,7 @@ class EventSet:
                 pynvml.nvmlDeviceRegisterEvents(device, wanted, self._set)
         except pynvml.NVMLError as error:
             # Not tried again until the GPU was reset: it would fail as often as it is tried.
-            self._log.warning("this GPU tells no errors by itself", gpu=gpu, code=error.value)
+            self._log.warning("this GPU reports no errors by itself", gpu=gpu, code=error.value)
 
 
 def _gpu_of(device: Handle) -> GpuUuid | None:

@@ -85,7 +85,7 @@ class GpuInventory:
                 why = f"{gpu}: the driver does not list the GPU any more; reboot the node"
                 reports[gpu] = self._lose(known, said or _Silence(why, gone=all_told))
         for index, silence in silent.items():
-            self._log.warning("a GPU that cannot tell its UUID is left out", index=index, error=silence.why)
+            self._log.warning("a GPU that cannot read its UUID is left out", index=index, error=silence.why)
         with self._lock:
             self._nameless = {index: silence.why for index, silence in silent.items()}
         return tuple(sorted(map(self._linked, reports.values()), key=lambda report: report.index))
@@ -116,7 +116,7 @@ class GpuInventory:
             if not self._only or gpu in self._only:
                 self.handles.keep(gpu, handle)
                 named.append(gpu)
-                self._log.info("a GPU that could not tell its UUID tells it now", gpu=gpu, index=index)
+                self._log.info("a GPU that could not read its UUID can read it now", gpu=gpu, index=index)
         return tuple(named)
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:

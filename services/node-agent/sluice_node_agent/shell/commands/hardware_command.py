@@ -44,7 +44,7 @@ def change_hardware(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="sluice-node-agent", description="Without arguments: run the agent, told by SLUICE_* variables."
+        prog="sluice-node-agent", description="Without arguments: run the agent, configured by SLUICE_* variables."
     )
     hardware = parser.add_subparsers(required=True).add_parser(
         "hardware", help="change the hardware of a simulated node"
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     what.add_parser("show", help="print it as JSON").set_defaults(do=_show)
     what.add_parser("reboot", help="instances and processes vanish").set_defaults(do=_reboot)
     fault = what.add_parser(
-        "fault", help=f"let something go wrong, for instance gpu_lost=0 slow=5 (known: {', '.join(_FAULTS)})"
+        "fault", help=f"inject a fault, for instance gpu_lost=0 slow=5 (known: {', '.join(_FAULTS)})"
     )
     fault.add_argument("switches", nargs="+", metavar="NAME=VALUE")
     fault.set_defaults(do=_fault)
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     stop.add_argument("pid", type=int)
     stop.set_defaults(do=_stop_process)
     create = what.add_parser(
-        "create", help="make an instance by hand: a foreign one for the agent, or one of a fixed layout"
+        "create", help="create an instance by hand: a foreign one for the agent, or one of a fixed layout"
     )
     create.add_argument("gpu", type=int, help="index")
     create.add_argument("profile")
@@ -87,14 +87,14 @@ def _parser() -> argparse.ArgumentParser:
 def _mib(text: str) -> int:
     value = int(text)
     if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than no memory; it is 0 or more MiB")
+        raise argparse.ArgumentTypeError(f"{text} is negative; it must be 0 or more MiB")
     return value
 
 
 def _percent(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{text} is no part of the time; it is 0 to 100 percent")
+        raise argparse.ArgumentTypeError(f"{text} is out of range; it must be 0 to 100 percent")
     return value
 
 

@@ -46,21 +46,21 @@ def run_command(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sluice-node-agent",
-        description="Without arguments: run the agent, told by SLUICE_* variables. "
+        description="Without arguments: run the agent, configured by SLUICE_* variables. "
         "The commands read the same variables.",
         epilog="`sluice-node-agent hardware --help` changes the hardware of a simulated node.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    check = commands.add_parser("check", help="see whether this node can be served, and what to fix")
+    check = commands.add_parser("check", help="check whether this node can be served, and what to fix")
     check.set_defaults(do=_check)
-    show = commands.add_parser("show", help="what this node has, and whose it is")
+    show = commands.add_parser("show", help="list this node's GPUs, instances and slices, with their owners")
     show.set_defaults(do=_show)
-    release = commands.add_parser("release-quarantine", help="have a quarantined slice tried again at once")
+    release = commands.add_parser("release-quarantine", help="retry a quarantined slice at once")
     release.add_argument("allocation", help="the slice, as `show` names it")
     release.add_argument(
         "--ignore-holders",
         action="store_true",
-        help="vouch that the processes found on its devices are none of its tenant's",
+        help="confirm that the processes on its devices are not its tenant's",
     )
     release.set_defaults(do=_release)
     for command in (check, show):
@@ -81,7 +81,7 @@ def _check(wanted: argparse.Namespace) -> int:
     except WhichNodeError:
         raise
     except ServiceError as error:
-        findings = [Finding(Check.SETTINGS, "problem", str(error), "set it right in the environment of the agent")]
+        findings = [Finding(Check.SETTINGS, "problem", str(error), "correct it in the environment of the agent")]
     if wanted.json:
         _say_json({"node": node, "verdict": worst(findings), "findings": findings})
     else:

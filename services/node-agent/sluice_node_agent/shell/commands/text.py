@@ -41,9 +41,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _lines(shown: Shown) -> Iterator[str]:
     if shown.source == "agent":
-        yield f"node {shown.node}, as its agent says (run {shown.agent_run}, generation {shown.generation})"
+        yield f"node {shown.node}, from its agent (run {shown.agent_run}, generation {shown.generation})"
     else:
-        yield f"node {shown.node}, as its journal and its devices say: no agent answers"
+        yield f"node {shown.node}, from its journal and devices: no agent answers"
     facts = [("boot", shown.boot_id), ("driver", shown.driver_version), ("toolkit", shown.toolkit_version)]
     facts.append(("modes", ", ".join(shown.modes)))
     if any(value for _, value in facts):

@@ -16,7 +16,7 @@ from sluice_node_agent.core.journal_records import NodeRecord, Record, SharedDev
 
 Owner = Literal["slice", "home", "warm", "foreign", "free", "unusable"]
 """`free` and `unusable`: of a fixed layout, with nobody's record."""
-_REBOOTED = "the node was rebooted since its agent ran: what stands is made again when it starts"
+_REBOOTED = "the node was rebooted since its agent ran: standing slices are created again when it starts"
 
 
 class ShownInstance(msgspec.Struct, frozen=True, kw_only=True):

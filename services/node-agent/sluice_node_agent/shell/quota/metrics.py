@@ -32,7 +32,7 @@ OVERRUN = Metric(
 STALLS = Metric(
     "sluice_quota_stalls_total",
     "counter",
-    "Tokens that were never given back, so that others continued beside them.",
+    "Tokens that were never returned, so that others continued beside them.",
     _OF_TENANT,
 )
 PROCESSES = Metric(

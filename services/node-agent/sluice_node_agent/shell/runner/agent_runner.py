@@ -98,7 +98,7 @@ class AgentRunner:
                 finally:
                     site.backend.close()
             except* RebootedError:
-                logs.get("app", node=node).warning("the node was rebooted; its agent begins anew")
+                logs.get("app", node=node).warning("the node was rebooted; its agent restarts")
             finally:
                 self.shared.pulled.agents[node] = None
                 self.shared.pulled.usage.pop(node, None)

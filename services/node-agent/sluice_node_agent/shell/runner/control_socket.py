@@ -66,7 +66,7 @@ class ControlServicer(agent_pb2_grpc.NodeControlServiceServicer):
             found = self._slice(allocation)
         if found is None:
             return f"slice {allocation} is gone, and its place is free"
-        return f"slice {allocation} is being tried again, and stays quarantined until nothing holds it"
+        return f"slice {allocation} is being retried, and stays quarantined until nothing holds it"
 
     def _slice(self, allocation: AllocationId) -> SliceReport | None:
         slices = self._agent.snapshot().slices

@@ -37,11 +37,11 @@ async def watch_xids(
                 else:
                     gpus = backend.troubled(0.0)
             except DeviceError as error:
-                log.warning("the driver tells of no errors by itself", why=str(error))
+                log.warning("the driver reports no errors by itself", why=str(error))
                 await asyncio.sleep(_DEAF_S)
                 continue
             for gpu in gpus:
-                log.info("the driver tells of an error", gpu=gpu)
+                log.info("the driver reported an error", gpu=gpu)
                 await offer(GpuTroubled(gpu))
             await asyncio.sleep(max(watch.pause_s, _PAUSE_S if gpus else 0.0))
     finally:

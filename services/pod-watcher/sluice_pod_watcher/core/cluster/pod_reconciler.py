@@ -46,7 +46,7 @@ SERVER_ERRORS = 500
 """From here on a refusal does not tell whether the write was taken (504: nobody waited for that any more)."""
 NOT_FOR_PEOPLE = frozenset({0, *NOT_THAT_POD})
 """Of a write: the API server is away, or it is another pod."""
-ASKS_FOR_WHAT = f"has a slice, and what it asks for cannot be read (annotation {ANNOTATION_REQUEST})"
+ASKS_FOR_WHAT = f"has a slice, but its request cannot be parsed (annotation {ANNOTATION_REQUEST})"
 TOLD_AFTER = 5
 """Refusals in a row, in half a minute of tries, before the pod's owner is told: shorter troubles end by themselves."""
 
@@ -270,7 +270,7 @@ class PodReconciler:
 
     def _evict(self, record: PodRecord, cause: str, now: float) -> None:
         if not record.evicted and self._may(record, record.evicting, now):
-            self.status_writer.event(record, "Warning", "Evicting", f"evicts the pod: {cause}")
+            self.status_writer.event(record, "Warning", "Evicting", f"evicting the pod: {cause}")
             self.out.append(EvictPod(record.uid, record.namespace, record.name, cause))
 
     def evicted(self, record: PodRecord) -> None:
@@ -288,7 +288,7 @@ class PodReconciler:
         if event.status in NOT_THAT_POD:
             record.mark_for_read()
         elif event.status:
-            why = f"cannot evict the pod now, and tries again: {event.message}"
+            why = f"cannot evict the pod now, retrying: {event.message}"
             self.status_writer.event(record, "Warning", "EvictionBlocked", why)
             if record.eviction and not record.evicted:  # else it goes already, and that it does was said
                 self.outcomes.append((record.uid, EvictionBlocked(request=record.uid, why=event.message[:1000])))

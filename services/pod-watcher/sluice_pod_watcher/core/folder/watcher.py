@@ -251,9 +251,7 @@ class FolderWatcher:
         self._list_at = now + self.config.relist_s
         why = event.why if isinstance(event, FolderUnlistable) else ""
         if why and why != self._unlistable:
-            self._told.append(
-                WriteLogLine("warning", f"{why}; everything stays as it is until the folder can be listed")
-            )
+            self._told.append(WriteLogLine("warning", f"{why}; its pods stay as they are until it can be listed"))
         elif self._unlistable and not why:
             self._told.append(WriteLogLine("info", "the folder can be listed again"))
         self._unlistable = why

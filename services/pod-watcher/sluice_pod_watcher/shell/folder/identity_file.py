@@ -106,4 +106,4 @@ class IdentityFile:
         return known if known is not None and known[0] is record else (record, msgspec.json.encode(record))
 
 
-_CURE = "is damaged; put back a copy, or move it away to take the identities from the bus"
+_CURE = "is damaged; restore a copy, or move it away to take the identities from the bus"

@@ -117,7 +117,7 @@ async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Corouti
                 working = tasks.create_task(watch(), name="watch")
                 while lease.held:
                     await clock.sleep(LOOK_S)  # one that fails ends the group, and with it this
-                log.warning("stands by: the lease has run out")
+                log.warning("on standby: the lease expired")
                 working.cancel()
                 await asyncio.wait((working,))
         finally:

@@ -126,7 +126,7 @@ class KubeCredentials:
                 new = Session(await load(self._kubeconfig))
             except ServiceError as error:
                 self._seen = found
-                self._log.error("the new credentials are no good; the old ones stay in use", why=str(error))
+                self._log.error("the new credentials are invalid; the old ones stay in use", why=str(error))
                 return
             # A call may be cancelled at each await: until here nothing was seen, from here on all of it is in use.
             old, self._session, self._seen = self.session, new, found

@@ -146,7 +146,7 @@ class Reflector:
                 raise
             pause_s = max(RETRY_RESYNC_S, error.retry_after_s)
             logs.get("kube", what=self.what).warning(
-                "cannot be listed anew: is watched on, and listed later", why=error.message, pause_s=pause_s
+                "the resync failed: is watched on, and listed later", why=error.message, pause_s=pause_s
             )
             return self.clock.monotonic() + pause_s
         return self.clock.monotonic() + self.resync_s * self.rng.uniform(0.8, 1.2)
@@ -165,7 +165,12 @@ class Reflector:
             self._version = ""
         pause_s = max(pause_s, error.retry_after_s * self.rng.uniform(1.0, 1.2))
         if error.status in FORBIDDEN:
-            log.warning("may not be listed and watched", why=error.message, status=error.status, pause_s=pause_s)
+            log.warning(
+                "listing and watching is not allowed; check the RBAC rules",
+                why=error.message,
+                status=error.status,
+                pause_s=pause_s,
+            )
         else:
             log.info("watches again", why=error.message, status=error.status, pause_s=round(pause_s, 3))
         return pause_s
@@ -186,7 +191,7 @@ class Reflector:
     def _answers(self) -> None:
         if self._outage_told and self._failing_since is not None:
             lasted_s = round(self.clock.monotonic() - self._failing_since)
-            logs.get("kube", what=self.what).warning("it comes from the API server again", after_s=lasted_s)
+            logs.get("kube", what=self.what).warning("the API server answers again", after_s=lasted_s)
         self._failing_since, self._outage_told = None, False
 
     # -- listing --------------------------------------------------------------------------------------------------

@@ -39,7 +39,9 @@ class WatchStatus:
             return ""
         missing = [kind for kind in KINDS if kind not in self._listed]
         if missing:
-            return f"it watches, and has not listed yet: {', '.join(missing)} (the log says why the API server refuses)"
+            return (
+                f"it is active, but has not listed yet: {', '.join(missing)} (the log says why the API server refuses)"
+            )
         limit_s = self.resync_s * OVERDUE + SLACK_S
         for kind in KINDS:
             age_s = self.clock.monotonic() - self._listed[kind]

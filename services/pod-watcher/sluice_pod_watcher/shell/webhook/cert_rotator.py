@@ -84,9 +84,9 @@ class CertificateRotator:
         if self._shown is None:
             return f"there is no certificate yet: {self._trouble or 'not asked for'}"
         if self._shown.expires <= self._clock.utc():
-            return f"the certificate has ended: {self._trouble or 'not renewed'}"
+            return f"the certificate has expired: {self._trouble or 'not renewed'}"
         if self._shown.bundle and not self._published:
-            return f"nobody was told of the certificate's authority: {self._trouble}"
+            return f"the certificate's authority is not published: {self._trouble}"
         return ""
 
     async def run(self) -> None:
@@ -110,11 +110,11 @@ class CertificateRotator:
             if found.bundle:
                 await self._publisher.publish(found.bundle)
                 if found.bundle != self._published:
-                    self._log.info("the API servers are told whom to trust")
+                    self._log.info("the caBundle is published")
                 self._published = found.bundle
         except (CertificateUnavailableError, UnusableCertificateError, NotPublishedError) as error:
             if str(error) != self._trouble:
-                self._log.warning("the certificate could not be refreshed", why=str(error))
+                self._log.warning("the certificate cannot be refreshed; retrying", why=str(error))
             self._trouble = str(error)
         else:
             if self._trouble:
@@ -125,5 +125,5 @@ class CertificateRotator:
         before = self._shown
         if before is None or (before.certificate_pem, before.key_pem) != (found.certificate_pem, found.key_pem):
             show(self._context, found.certificate_pem, found.key_pem)
-            self._log.info("shows a new certificate", expires=found.expires.isoformat())
+            self._log.info("serves a new certificate", expires=found.expires.isoformat())
         self._shown = found

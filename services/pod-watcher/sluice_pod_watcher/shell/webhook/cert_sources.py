@@ -93,7 +93,7 @@ def _decoded(text: str) -> Generations:
         return msgspec.json.decode(text, type=Generations)
     except NOT_READABLE as error:
         raise CertificateUnavailableError(
-            f"what is kept of certificates is damaged; empty it, and new ones are made ({shorten(str(error), 300)})"
+            f"the stored certificates are damaged; empty the Secret, and new ones are made ({shorten(str(error), 300)})"
         ) from error
 
 

@@ -70,7 +70,7 @@ def answer_to(body: bytes, config: AdmissionConfig) -> AdmissionResponse | Malfo
     try:
         raw = msgspec.json.decode(body)
     except NOT_READABLE as error:
-        return MalformedReview(f"the body is no JSON: {shorten(str(error), 300)}")
+        return MalformedReview(f"the body is not JSON: {shorten(str(error), 300)}")
     return review_pod(raw, config)
 
 
@@ -93,7 +93,7 @@ class _Handlers:
         except TimeoutError:
             raise web.HTTPRequestTimeout(text=f"the request took longer than {self._limits.request_s:g} s") from None
         except ConnectionError:  # nobody hears the answer; the log shall not call it a defect of ours
-            raise web.HTTPBadRequest(text="the caller broke off before its request was whole") from None
+            raise web.HTTPBadRequest(text="the caller disconnected before its request was complete") from None
         if isinstance(response, MalformedReview):
             raise web.HTTPBadRequest(text=response.why)
         if not response.allowed:
@@ -122,7 +122,7 @@ async def _in_words(request: web.Request, handler: Handler) -> web.StreamRespons
         return web.Response(status=refusal.status, text=text, headers=headers)
     except Exception:  # the border: the caller must learn that it failed, and nothing of how
         log.exception("a request failed", **_caller(request))
-        return web.Response(status=500, text="the webhook failed; its log says why")
+        return web.Response(status=500, text="the webhook failed; see its log")
 
 
 def _kind(response: AdmissionResponse | MalformedReview) -> str:

@@ -1,4 +1,4 @@
-"""Rights and streams as they are derived, without a server."""
+"""Derived rights and streams, without a server."""
 
 import pytest
 
@@ -16,7 +16,7 @@ EVERYBODY = [permissions_of(role) for role in Role if role is not Role.NODE_AGEN
 
 
 def test_an_agents_rights_are_exactly_these() -> None:
-    """The most exposed user: a line too many here is a way out of a node."""
+    """The most exposed user: one line too many is a way out of a node."""
     rights = permissions_of(Role.NODE_AGENT, NODE)
     assert rights.user == "node-agent.gpu-1_example"
     assert rights.subscribe == ("_INBOX_node-agent_gpu-1_example.>",)
@@ -34,8 +34,8 @@ def test_an_agents_rights_are_exactly_these() -> None:
     )
 
 
-def test_nobody_may_do_everything_or_delete_anything() -> None:
-    """No bare wildcard, no deletion, purge or change of a stream, and an inbox of one's own."""
+def test_no_user_may_do_everything_or_delete_anything() -> None:
+    """No bare wildcard, no deletion, purge or change of a stream, and an inbox per user."""
     for rights in EVERYBODY:
         assert not {">", "$JS.>", "$JS.API.>", "sluice.>", "hist.>"} & set(rights.publish)
         assert not [right for right in rights.publish if any(word in right for word in ("DELETE", "PURGE", "UPDATE"))]
@@ -44,14 +44,14 @@ def test_nobody_may_do_everything_or_delete_anything() -> None:
 
 
 def test_only_the_allocator_may_write_what_was_decided() -> None:
-    """The book has one author."""
+    """BOOK has one writer."""
     for rights in EVERYBODY:
         writes = [right for right in rights.publish if right.startswith(("sluice.ledger.", "sluice.binding."))]
         assert bool(writes) is (rights.user == Role.ALLOCATOR)
 
 
 def test_every_subject_has_a_noun_a_stream_and_a_writer() -> None:
-    """A message that no noun names could be said nowhere; a subject in two streams is refused by the server."""
+    """A message without a kind could not be published; a subject in two streams is refused by the server."""
     said = {message for noun in SUBJECT_KINDS for message in noun.messages}
     assert said == set(AnyMessage.__args__)
     subjects = [subject for declaration in STREAMS for subject in declaration.subjects]
@@ -66,7 +66,7 @@ def test_every_subject_has_a_noun_a_stream_and_a_writer() -> None:
 
 
 def test_a_stream_is_synced_where_it_cannot_be_rebuilt() -> None:
-    """BOOK on every write; a cluster knows no asynchronous persistence."""
+    """BOOK on every write; a cluster has no asynchronous persistence."""
     configs = {
         d.stream: (d.config(first_sequence=7, replicas=1), d.config(first_sequence=7, replicas=3)) for d in STREAMS
     }
@@ -80,7 +80,7 @@ def test_a_stream_is_synced_where_it_cannot_be_rebuilt() -> None:
 
 
 def test_a_durable_reads_its_own_node_only() -> None:
-    """And tells its agent the incarnation, for which an agent may not ask."""
+    """It also tells its agent the incarnation, which an agent may not ask for."""
     config = consumer_config(NODE, Incarnation("7"))
     assert config["filter_subject"] == "sluice.ledger.gpu-1_example.>"
     assert config["deliver_policy"] == "all"

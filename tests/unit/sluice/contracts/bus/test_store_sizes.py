@@ -1,4 +1,4 @@
-"""How much of a disk the streams may take: never so much that what is booked finds no room."""
+"""How much of a disk the streams may take: bookings always find room."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_history_takes_a_quarter_of_a_small_disk_and_4_gib_of_a_large_one(disk_m
 
 
 def test_the_smallest_disk_that_is_taken_has_room_beside_the_smallest_history():
-    """What starts also works: a demo's BOOK, STATE, journals and logs are under 2 MiB."""
+    """A system that starts also works: a demo's BOOK, STATE, journals and logs are under 2 MiB."""
     assert HISTORY_MIB_MIN * 4 <= ROOM_MIB
     assert history_bytes(ROOM_MIB * MIB) + 2 * MIB < ROOM_MIB * MIB
     assert 2 * HISTORY_BYTES_MAX <= STORE_BYTES_MAX < VOLUME_BYTES

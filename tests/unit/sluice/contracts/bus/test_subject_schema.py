@@ -1,4 +1,4 @@
-"""What may stand at a subject: a word in the wrong place would book, or answer, what nobody sees there."""
+"""Which messages belong to a subject: one in the wrong place would book, or answer, something no other process sees."""
 
 import golden
 import pytest
@@ -13,18 +13,18 @@ from sluice.contracts.messages import Envelope, Grant, NodeInventory
 LINES = [line.split(" ", 1) for line in (golden.recorded()[-1] / golden.WORDS).read_text().splitlines()]
 WORDS = [(parse(subject), envelope.message) for subject, data in LINES if (envelope := decode(data.encode()))]
 KEYED = [(a, m) for a, m in WORDS if a.kind not in {"request", "host"}]
-"""Words that say themselves what they are about; of the other two only the subject does."""
+"""Messages that name their own object; for the other two only the subject does."""
 
 
-def test_every_word_that_is_recorded_belongs_where_it_stands():
+def test_every_recorded_message_belongs_to_its_subject():
     """A rule that is too narrow would set aside what our own services write."""
     assert [
         schema_violation(address, message) for address, message in WORDS if schema_violation(address, message)
     ] == []
 
 
-def test_no_word_belongs_to_another_noun():
-    """An answer that stands where an order is read is none."""
+def test_no_message_belongs_to_another_kind():
+    """An answer in place of an order is invalid."""
     for _, message in WORDS:
         for noun in SUBJECT_KINDS:
             if type(message) not in noun.messages:
@@ -33,7 +33,7 @@ def test_no_word_belongs_to_another_noun():
 
 
 @pytest.mark.parametrize("at", [0, -1])
-def test_no_word_belongs_to_another_key(at: int):
+def test_no_message_belongs_to_another_key(at: int):
     """An order of another node, or an answer to another request, however well formed."""
     for address, message in KEYED:
         key = list(address.key)
@@ -54,6 +54,6 @@ def test_a_share_counts_where_it_is_booked():
 
 
 def test_everything_that_is_recorded_can_be_read():
-    """The words above are all of them."""
+    """The messages above are all of them."""
     assert len(WORDS) == len(LINES)
     assert all(isinstance(decode(data.encode()), Envelope) for _, data in LINES)

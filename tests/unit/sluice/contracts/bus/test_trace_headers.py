@@ -1,4 +1,4 @@
-"""The ids of traces, and the steps that travel beside a word."""
+"""The ids of traces, and the steps that travel with a message."""
 
 import hashlib
 
@@ -21,12 +21,12 @@ def test_steps_come_back_as_they_were_told():
 
 
 def test_only_the_last_steps_are_told():
-    """A slice that is tried for hours does not make a header without end."""
+    """A slice that is retried for hours does not make an endless header."""
     many = [TimedStep("ReadGpu", float(number), 1.0) for number in range(100)]
     assert steps_of(steps_text(many)) == tuple(many[-STEPS_MAX:])
 
 
 @pytest.mark.parametrize("text", ["", ";;", "a", "a=1", "a=x+y", "a=-1+2", "a=nan+1", "a=inf+1", "a b=1+2", "x" * 99])
-def test_a_header_that_nobody_of_us_wrote_is_left_out(text):
-    """Anybody may write headers; people are shown none of it."""
+def test_a_foreign_header_is_ignored(text):
+    """Headers are untrusted; people are shown none of a foreign one."""
     assert steps_of(text) == ()

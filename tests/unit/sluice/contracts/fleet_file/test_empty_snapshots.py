@@ -1,4 +1,4 @@
-"""A fleet without its agents must look to the allocator like one that has them."""
+"""A fleet without agents must look to the allocator like one that has them."""
 
 from sluice.contracts.fleet_file.empty_snapshots import empty_snapshot, host_facts
 from sluice.contracts.fleet_file.fleet_spec import FleetSpec, parse_fleet
@@ -28,7 +28,7 @@ def test_gpus_are_named_after_their_node_and_counted_over_all_entries() -> None:
 
 
 def test_numa_and_links_are_those_of_the_entry() -> None:
-    """Indices in a second entry begin at 0 in the file, and not on the node."""
+    """Indices of a second entry begin at 0 in the file, but not on the node."""
     linked = '{model = "a100-40gb", count = 3, numa = [0, 0, 1], nvlink = [[0, 2]]}'
     (node,) = fleet(f'{{model = "A30"}}, {linked}').nodes
 
@@ -39,7 +39,7 @@ def test_numa_and_links_are_those_of_the_entry() -> None:
 
 
 def test_an_agent_can_do_everything_unless_the_file_says_otherwise() -> None:
-    """Whoever simulates wants to know what would be, not what today's agents are."""
+    """A simulation asks what would be possible, not what today's agents support."""
     assert empty_snapshot(fleet("").nodes[0]).modes == ("exclusive", "mps", "fractional")
     restricted = empty_snapshot(fleet("", 'modes = ["exclusive"]\ntime_quota = true').nodes[0])
     assert (restricted.modes, restricted.time_quota) == (("exclusive",), True)
@@ -68,7 +68,7 @@ resources = { nic = 2 }
 
 
 def test_instances_that_an_administrator_made_are_reported_and_free() -> None:
-    """A fleet with fixed layouts would be simulated as one that Sluice may cut up."""
+    """A fleet with fixed layouts would be simulated as one that Sluice may repartition."""
     (node,) = fleet('{model = "a100-40gb", layout = ["2g.10gb:4", "3g.20gb", "1g.5gb"]}, {model = "a100-40gb"}').nodes
     fixed, plain = empty_snapshot(node).gpus
     assert (fixed.fixed_layout, plain.fixed_layout, plain.instances) == (True, False, ())

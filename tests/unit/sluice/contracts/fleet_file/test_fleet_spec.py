@@ -225,7 +225,7 @@ def in_node(line: str) -> str:
     ],
 )
 def test_a_mistake_is_named_where_it_is(text: str, at: str, value: str, right: str) -> None:
-    """A person must be able to mend the file from the one sentence they are shown."""
+    """A person must be able to fix the file from this one sentence."""
     with pytest.raises(FleetSpecError) as caught:
         parse_fleet(text, origin="fleet.toml")
     error = caught.value
@@ -258,7 +258,7 @@ def test_a_model_that_is_not_known_can_be_spelled_out() -> None:
 
 
 def test_what_the_file_spells_out_counts_before_the_catalog() -> None:
-    """A fleet file that gave the sizes of a T4 before T4 was known must be read as before."""
+    """A fleet file with the sizes of a T4, from before T4 was in the catalog, must be read as before."""
     text = in_node('gpus = [{model = "T4", mig = false, memory_mib = 15109, multiprocessors = 40}]')
     (node,) = parse_fleet(text, origin="fleet.toml").nodes
     assert (node.gpus[0].model.memory_mib, node.gpus[0].mig) == (15109, False)
@@ -284,7 +284,7 @@ def test_what_the_file_spells_out_counts_before_the_catalog() -> None:
     ],
 )
 def test_a_slip_in_a_model_that_is_spelled_out_is_named(old: str, new: str, at: str, right: str) -> None:
-    """A model that was misread would be a wrong fleet in everything that follows."""
+    """A misread model would be a wrong fleet in everything that follows."""
     with pytest.raises(FleetSpecError) as caught:
         parse_fleet(in_node(f"gpus = [{SPELLED_OUT.replace(old, new)}]"), origin="fleet.toml")
     assert caught.value.field == f"node 1 (gpu-1).gpus[1].{at}"
@@ -292,7 +292,7 @@ def test_a_slip_in_a_model_that_is_spelled_out_is_named(old: str, new: str, at: 
 
 
 def test_too_much_is_refused_before_it_is_built() -> None:
-    """A slip of the finger in a count must not fill the machine's memory."""
+    """A typo in a count must not fill the machine's memory."""
     half = '{ model = "A30", count = 33 }'
     with pytest.raises(FleetSpecError, match="at most 64 GPUs on one node"):
         parse_fleet(in_node(f"gpus = [{half}, {half}]"), origin="fleet.toml")

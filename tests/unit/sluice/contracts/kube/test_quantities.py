@@ -1,4 +1,4 @@
-"""Numbers in manifests: exact, never less than written, and never taken for nothing."""
+"""Numbers in manifests: exact, never less than written, and never ignored."""
 
 import math
 from fractions import Fraction
@@ -36,7 +36,7 @@ from sluice.contracts.kube.quantities import (
     ],
 )
 def test_memory_is_read_exactly_and_rounded_up(text, size_mib):
-    """Nobody gets less than asked, not even by rounding."""
+    """No pod gets less than it asked for, not even by rounding."""
     assert parse_memory_mib(text) == size_mib
 
 
@@ -114,7 +114,7 @@ def test_a_quantity_is_what_the_api_server_reads(text, size):
     ],
 )
 def test_what_is_no_quantity_is_said_to_be_none(text):
-    """A slip of the pen is refused, never read as something else, and takes no time however large it is."""
+    """A typo is refused, never read as something else, and costs no time however large it is."""
     assert isinstance(parse_quantity(text), NotANumber)
 
 
@@ -133,7 +133,7 @@ def test_a_decimal_is_exact_or_refused(whole, part):
 
 @pytest.mark.parametrize("text", ["1", "8", "10", "80", "288", "+8", "007", "319"])
 def test_a_few_mib_without_a_unit_are_doubted(text):
-    """`10` is ten MiB: somebody who wants 10 GiB gets the smallest slice there is, and a process that dies in it."""
+    """`10` is ten MiB: a person who means 10 GiB gets the smallest slice, and a process that dies in it."""
     size = int(text)
     assert (
         suspicious_memory(text)
@@ -143,5 +143,5 @@ def test_a_few_mib_without_a_unit_are_doubted(text):
 
 @pytest.mark.parametrize("text", ["8000", "320", "0", "-8", "10Mi", "8Gi", "1G", "50%", "", "eight", "9" * 40])
 def test_what_is_plain_is_not_doubted(text):
-    """As documented, `8000` is MiB; and who writes a unit has said what is meant."""
+    """As documented, `8000` is MiB; a unit makes the meaning explicit."""
     assert suspicious_memory(text) == ""

@@ -1,4 +1,4 @@
-"""What a pod needs of its node besides GPUs: nobody is pinned where the pod cannot run."""
+"""What a pod needs of its node besides GPUs: no pod is pinned where it cannot run."""
 
 import pytest
 from hypothesis import given
@@ -242,6 +242,6 @@ trees = st.recursive(
 
 @given(st.dictionaries(keys, trees, max_size=6))
 def test_no_spec_whatever_raises_an_error(spec):
-    """One pod's nonsense must not stop the pods of others."""
+    """One invalid pod must not stop other pods."""
     assert isinstance(read_host_needs(spec), HostNeeds | Refusal)
     assert isinstance(read_containers(spec), tuple | Refusal)

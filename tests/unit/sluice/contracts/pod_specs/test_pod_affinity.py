@@ -1,4 +1,4 @@
-"""What a pod says of other pods, of spreading and of ports, as Kubernetes means it."""
+"""Affinity, spreading and ports of a pod, as Kubernetes means them."""
 
 import pytest
 
@@ -15,7 +15,7 @@ BY_SIZE = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]
 
 
 def needs(labels: dict[str, str] | None = None, **spec: object) -> HostNeeds:
-    """What is read of this spec, in the namespace `lab`."""
+    """The parsed needs of this spec, in the namespace `lab`."""
     found = read_host_needs(spec, "lab", labels or {"app": "llm", "pod-template-hash": "77"})
     assert isinstance(found, HostNeeds), found
     return found
@@ -61,8 +61,8 @@ def test_a_term_means_what_the_scheduler_takes_it_to_mean(term, selector, namesp
     assert needs(affinity=apart(**term)).apart == (expected,)
 
 
-def test_a_term_whose_selector_is_null_keeps_nobody_out() -> None:
-    """Null is no pod, and an empty selector is every pod."""
+def test_a_term_with_a_null_selector_keeps_no_pod_out() -> None:
+    """Null matches no pod, and an empty selector every pod."""
     assert needs(affinity=apart()).apart == ()
     beside = {"podAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, "labelSelector": None}]}}
     assert len(needs(affinity=beside).beside) == 1
@@ -123,8 +123,8 @@ def test_what_the_api_server_would_refuse_is_refused_by_its_field(spec, field) -
     assert field in found.field
 
 
-def test_a_demand_that_nobody_here_can_look_at_is_told() -> None:
-    """Labels of namespaces are not known: the person who wrote that is told what is looked at instead."""
+def test_an_unsupported_requirement_is_warned_of() -> None:
+    """Labels of namespaces are unknown: a warning says what is used instead."""
     by_team = apart(labelSelector={}, namespaceSelector={"matchLabels": {"team": "ml"}})
     (told,) = unknown_demands({"affinity": by_team})
     assert "namespaceSelector" in told

@@ -1,4 +1,4 @@
-"""How urgent a pod is by Kubernetes' own words: `priority`, its class, and whether others go for it."""
+"""A pod's urgency in Kubernetes' terms: `priority`, its class, and whether it preempts others."""
 
 import pytest
 
@@ -6,7 +6,6 @@ from sluice.contracts.pod_specs import (
     NO_PRIORITY,
     PodPriority,
     PriorityClass,
-    read_priority,
     read_priority_class,
     unknown_class,
     with_priority_class,
@@ -37,8 +36,8 @@ CLASSES = (
     ],
 )
 def test_what_a_spec_says_is_read(spec, expected):
-    """A pod that production depends on would wait behind everybody's experiments."""
-    assert read_priority(spec) == expected
+    """A pod that production depends on would wait behind every experiment."""
+    assert read_urgency(spec) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,8 +53,8 @@ def test_what_a_spec_says_is_read(spec, expected):
     ],
 )
 def test_a_slip_is_refused_by_its_field(spec, field):
-    """Taken for nothing, the pod would wait for a reason that stands nowhere."""
-    found = read_priority(spec)
+    """Ignored, the pod would wait for a reason that is written nowhere."""
+    found = read_urgency(spec)
     assert isinstance(found, Refusal)
     assert found.field == field
 
@@ -78,8 +77,8 @@ def test_a_class_says_what_the_spec_does_not(urgency, expected):
 
 
 def test_a_class_that_is_nowhere_is_warned_of():
-    """The pod would wait behind everybody without a word."""
-    found = with_priority_class(PodPriority(class_name="productoin"), CLASSES)
+    """The pod would silently wait behind all others."""
+    found = resolved(Urgency(class_name="productoin"), CLASSES)
     assert found.value == 0
     said = unknown_class(found, CLASSES)
     assert said.startswith(

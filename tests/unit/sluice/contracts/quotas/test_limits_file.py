@@ -1,4 +1,4 @@
-"""The limits file: what can be written in it, and what a person is told who wrote something else."""
+"""The limits file: its syntax, and the error for each mistake."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ SOURCE = SourceName("cluster")
 
 
 def said(text: str) -> list[QuotaSet | Cordoned]:
-    """What a file says."""
+    """The content of a file."""
     return list(read_limits(text, origin="limits.toml", source=SOURCE).values())
 
 
@@ -61,7 +61,7 @@ def test_the_example_can_be_read_also_with_what_is_only_shown_in_it():
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[namespaces]\n[nodes]\n"])
 def test_a_file_may_say_nothing(text):
-    """So every limit of the file is lifted."""
+    """Then every limit of the file is lifted."""
     assert said(text) == []
 
 
@@ -107,7 +107,7 @@ def test_a_file_may_say_nothing(text):
     ],
 )
 def test_a_mistake_names_file_table_key_value_and_cure(text, sentence):
-    """Whoever edits a ConfigMap sees nothing but this sentence in a log."""
+    """The editor of a ConfigMap sees only this sentence in a log."""
     with pytest.raises(TableError) as found:
         said(text)
     assert sentence in str(found.value)

@@ -1,4 +1,4 @@
-"""What booked devices count against a namespace's limits: the same number for whoever decides and whoever shows."""
+"""What booked devices count against a namespace's limits: one number to enforce and to display."""
 
 import pytest
 from hypothesis import given
@@ -37,7 +37,7 @@ def fractional(sm_partition: int, memory_mib: int = 1000, quota_permille: int = 
 
 @pytest.mark.parametrize("model", [*catalog()], ids=lambda model: model.key)
 def test_an_instance_counts_its_profile_and_a_whole_gpu_its_largest(model):
-    """Whoever takes a whole GPU would count less than one who takes the largest instance of it."""
+    """A whole GPU would count less than the largest instance of it."""
     for profile in model.profiles:
         counts = usage_of_device(device(profile.name), model)
         assert counts == Usage(1, profile.memory_mib, profile.compute_slices * 1000)
@@ -54,7 +54,7 @@ def test_a_gpu_that_cannot_be_partitioned_has_one_compute_slice():
 
 @given(percent=st.integers(1, 100))
 def test_no_part_of_a_gpu_is_rounded_to_nothing(percent):
-    """tensor-fusion B8: 0.3 % of 100 TFLOPS is a whole number of them there, which is 0: compute free of charge."""
+    """tensor-fusion B8: 0.3 % of 100 TFLOPS is a whole number there, which is 0: compute free of charge."""
     assert usage_of_device(device(None, fractional(percent)), A100).compute_permille == 70 * percent
     tiny = usage_of_device(device("1g.5gb", mps(1)), A100)
     assert tiny == Usage(1, 1, 1)
@@ -62,7 +62,7 @@ def test_no_part_of_a_gpu_is_rounded_to_nothing(percent):
 
 @given(parts=st.lists(st.integers(1, 40), max_size=6))
 def test_parts_of_a_gpu_never_count_more_than_the_gpu_does(parts):
-    """Those who share would reach their limit before those who do not."""
+    """Namespaces with shares would reach their limit before those with whole GPUs."""
     fitting = []
     for part in parts:
         if sum(fitting) + part <= 100:
@@ -88,7 +88,7 @@ def test_time_quotas_change_nothing():
 
 
 def test_on_a_gpu_that_is_not_known_any_more_the_name_of_the_profile_speaks():
-    """Its tenants run on, and a limit would be passed by pulling a cable."""
+    """Its tenants run on, and unplugging a cable would lift a limit."""
     assert usage_of_device(device("3g.20gb"), None) == Usage(1, 20480, 3000)
     assert usage_of_device(device("1g.5gb+me"), None) == Usage(1, 5120, 1000)
     assert usage_of_device(device("7g.999gb"), A100) == Usage(1, 999 * 1024, 7000)
@@ -98,7 +98,7 @@ def test_on_a_gpu_that_is_not_known_any_more_the_name_of_the_profile_speaks():
 
 
 def test_sums_and_differences_are_exact():
-    """Usage is kept by adding and taking away, for months."""
+    """Usage is kept by adding and subtracting, for months."""
     one, other = Usage(1, 20, 300), Usage(2, 3, 4)
     assert one + other - other == one
     assert total([]) == NOTHING

@@ -1,4 +1,4 @@
-"""Which driver capabilities a container is given, in whichever words it asks for its GPU."""
+"""Driver capabilities of a container, with every vocabulary."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def read(annotations, *containers, limits=RequestLimits()):  # noqa: B008 - a fr
 )
 @pytest.mark.parametrize("key", [KEY, f"main.{KEY}"])
 def test_capabilities_stand_beside_every_vocabulary(annotations, container, key):
-    """Whoever asks in the field's words would have to learn ours to use the video engines."""
+    """HAMi's users would have to learn our keys to use the video engines."""
     assert read({**annotations, key: "compute, video,compute"}, container) == {"main": "compute,video"}
     assert read(annotations, container) == {"main": ""}
 
@@ -47,7 +47,7 @@ def test_every_word_that_the_runtime_knows_can_be_said():
 
 
 def test_a_container_says_it_for_itself_before_the_pod_does():
-    """The variable of a chart's container is as good as its annotation."""
+    """The variable in a chart's container is as good as its annotation."""
     containers = [
         ContainerRequest(name, limits={"nvidia.com/gpu": "1"}, driver_capabilities=variable)
         for name, variable in (("a", ""), ("b", "compute,graphics"), ("c", ""), ("d", "video,compute"))
@@ -63,11 +63,11 @@ def test_a_container_says_it_for_itself_before_the_pod_does():
         ({KEY: "graphics"}, RESTRICTED, RefusalReason.INVALID_VALUE, "compute, utility, video, or all"),
         ({KEY: "x" * 300}, RequestLimits(), RefusalReason.TOO_LARGE, "too long"),
         ({f"other.{KEY}": "all"}, RequestLimits(), RefusalReason.UNKNOWN_CONTAINER, "other"),
-        ({f"side.{KEY}": "all"}, RequestLimits(), RefusalReason.CONTRADICTION, "nothing says what"),
+        ({f"side.{KEY}": "all"}, RequestLimits(), RefusalReason.CONTRADICTION, "it only says how to use a GPU"),
     ],
 )
 def test_what_cannot_be_given_is_refused_with_what_can(annotations, limits, reason, words):
-    """The runtime would refuse the container when it starts, with the slice already taken."""
+    """The runtime would refuse the container when it starts, with the slice already granted."""
     containers = (ContainerRequest("main", limits={"nvidia.com/gpu": "1"}), ContainerRequest("side"))
     found = read(annotations, *containers, limits=limits)
     assert isinstance(found, Refusal)
@@ -75,14 +75,14 @@ def test_what_cannot_be_given_is_refused_with_what_can(annotations, limits, reas
 
 
 def test_how_a_gpu_is_used_asks_for_none():
-    """A pod that only says how would start without a GPU."""
+    """A pod with capabilities only would start without a GPU."""
     found = read({KEY: "all"})
     assert isinstance(found, Refusal)
     assert found.reason is RefusalReason.CONTRADICTION
 
 
 def test_where_they_are_restricted_all_is_what_is_allowed_and_so_is_what_a_profile_implies():
-    """An operator's word would be passed by whoever asks for a profile that implies more."""
+    """A profile that implies more would bypass the operator's restriction."""
     gfx, me = ContainerRequest("main", limits={"nvidia.com/mig-1g.24gb.gfx": "1"}), {"sluice.dev/profile": "1g.5gb+me"}
     assert read({KEY: "all"}, gfx, limits=RESTRICTED) == {"main": "compute,utility,video"}
     assert read({}, gfx, limits=RESTRICTED) == {"main": "compute,utility"}
@@ -94,7 +94,7 @@ PROFILES = [(model.key, str(profile.name)) for model in catalog() for profile in
 
 @pytest.mark.parametrize(("model", "profile"), PROFILES)
 def test_a_profile_implies_what_it_is_made_for(model, profile):
-    """A +gfx instance on which nothing can be drawn, or a +me one without a codec, is bought for nothing."""
+    """A +gfx instance that cannot draw, or a +me one without a codec, is useless."""
     found = set(implied([profile]).split(","))
     assert found == {
         "compute",

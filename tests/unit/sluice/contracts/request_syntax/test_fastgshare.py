@@ -1,4 +1,4 @@
-"""FaST-GShare's annotations: each of its three types gives what its users know, and its silent cases are refused."""
+"""FaST-GShare's annotations: each of its three types gives what its users expect, and its silent cases are refused."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_each_type_gives_what_it_says(said, values):
 
 
 def test_the_node_that_is_named_is_the_only_one():
-    """It is handed on to whoever knows the nodes."""
+    """It is passed on to the allocator."""
     answer = ask(gpu_mem="1", gpu_sm_partition="5", node_name="gpu-1.example")
     assert isinstance(answer, PodRequest)
     assert answer.node_name == "gpu-1.example"
@@ -102,7 +102,7 @@ GOOD = {"gpu_mem": "1048576", "gpu_sm_partition": "12"}
     ],
 )
 def test_a_mistake_is_refused_by_its_key(said, reason, field):
-    """Nothing is rounded to nothing, and no key is passed over because its type does not use it."""
+    """Nothing is rounded to zero, and no key is ignored because its type does not use it."""
     refusal = ask(**said)
     assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.field) == (reason, f"fastgshare/{field}")

@@ -1,4 +1,4 @@
-"""HAMi's and Volcano's words: people who switch need not edit their manifests, and no slip is taken for nothing."""
+"""HAMi's and Volcano's vocabulary: manifests work unchanged, and no mistake is ignored."""
 
 import json
 
@@ -72,7 +72,7 @@ def test_resources_mean_what_their_users_know(names, resources, values):
     ],
 )
 def test_the_mode_that_a_pod_names_is_the_only_one_it_gets(mode, cores, modes):
-    """Whoever asks for a hard wall is never given a share."""
+    """A pod that asks for hard isolation never gets a share."""
     answer = ask({"mem": 3000, "cores": cores}, {"nvidia.com/vgpu-mode": mode})
     assert isinstance(answer, PodRequest)
     assert answer.claims[0].modes == modes
@@ -106,7 +106,7 @@ def test_the_mode_that_a_pod_names_is_the_only_one_it_gets(mode, cores, modes):
     ],
 )
 def test_an_amount_that_cannot_be_had_is_refused_and_never_taken_for_nothing(resources, reason, key):
-    """Elsewhere an overflow is a pod without any limit, and a fraction is cut to a smaller number."""
+    """Elsewhere an overflow is a pod without a limit, and a fraction is truncated."""
     refusal = ask(resources)
     assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.field) == (reason, SHORT[key])
@@ -129,7 +129,7 @@ def test_limits_are_read_before_requests_key_by_key():
 
 
 def test_the_annotations_choose_devices_and_policies():
-    """Filters hold for every claim of the pod; nothing of them is scheduling priority."""
+    """Filters apply to every claim of the pod; none of them sets scheduling priority."""
     answer = ask(
         {"gpu": 2, "mem": 3000, "priority": 1},
         {
@@ -173,7 +173,7 @@ def test_the_annotations_choose_devices_and_policies():
     ],
 )
 def test_an_annotation_that_would_be_passed_over_is_refused(key, value):
-    """Elsewhere such a pod waits for ever, or is placed as if nothing had been said."""
+    """Elsewhere such a pod waits without end, or is placed as if the annotation were missing."""
     refusal = ask({"gpu": 1, "mem": 3000}, {key: value})
     assert isinstance(refusal, Refusal)
     assert key in refusal.sentence()

@@ -9,7 +9,7 @@ GPU, MEM, PERCENT, MIG = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpum
 
 
 def asked(own=None, default=None, request_only=None, *, name="main", annotations=None, others=()):
-    """The amounts that are left of a container, whose owner wrote `own`, in a namespace with these defaults."""
+    """The remaining amounts of a container, whose owner wrote `own`, in a namespace with these defaults."""
     own, default, request_only = own or {}, default or {}, request_only or {}
     filled = [each for each in {**default, **request_only} if each not in own]
     parts = [f"{', '.join(filled)} request for container {name}"]
@@ -64,7 +64,7 @@ def test_beside_an_ask_by_annotation_a_default_says_nothing(annotations, default
     ],
 )
 def test_a_default_completes_an_ask_of_its_family_and_contradicts_none(own, default, left):
-    """HAMi's users set a default size; of another family it would refuse what was asked for."""
+    """HAMi's users set a default size; a default of another family would refuse the request."""
     assert asked(own, default) == left
 
 
@@ -75,7 +75,7 @@ def test_the_neighbour_of_a_container_that_asks_gets_nothing_by_default():
     assert asked(default={GPU: "1"}, name="side", annotations=said, others=(ContainerRequest("main"),)) == {}
 
 
-def test_what_somebody_wrote_stays_without_the_word_of_the_plugin():
-    """An ask must not be lost where no LimitRange is."""
+def test_a_written_request_stays_without_the_plugins_annotation():
+    """A request must not be lost where there is no LimitRange."""
     container = ContainerRequest("main", limits={GPU: "1"})
     assert without_defaults({"sluice.dev/profile": "1g.5gb"}, (container,), first="main") == (container,)

@@ -30,7 +30,7 @@ def ask(limits, annotations=None):
     ],
 )
 def test_the_resource_names_the_profile(resource, profile):
-    """Whoever knows NVIDIA's names gets that very profile."""
+    """NVIDIA's names give exactly these profiles."""
     answer = ask({resource: "2"}, {"nvidia.com/use-gputype": "A100"})
     assert isinstance(answer, PodRequest)
     only = DeviceFilter(models=("A100",))
@@ -61,7 +61,7 @@ def test_what_cannot_be_one_profile_is_refused(limits, annotations, reason):
 
 
 def test_a_compute_instance_is_refused_with_the_instance_around_it():
-    """`nvidia-smi mig -lcip` lists such names, and they look like a mistake of spelling elsewhere."""
+    """`nvidia-smi mig -lcip` lists such names, which elsewhere look like typos."""
     resource = ask({"nvidia.com/mig-1c.3g.20gb": 1})
     assert isinstance(resource, Refusal)
     assert resource.sentence() == (
@@ -76,7 +76,7 @@ def test_a_compute_instance_is_refused_with_the_instance_around_it():
 
 @pytest.mark.parametrize("nothing", [0, "0", "0m", None, ""], ids=repr)
 def test_none_of_a_profile_is_nothing(nothing):
-    """A template that sets a count to zero does not ask, and contradicts nobody who does."""
+    """A template that sets a count to zero requests nothing, and contradicts no other request."""
     assert ask({"nvidia.com/mig-1g.5gb": nothing}) == PodRequest()
     assert ask({"nvidia.com/mig-1g.5gb": nothing, "nvidia.com/gpu": 1}) == ask({"nvidia.com/gpu": 1})
     assert ask({"nvidia.com/gpu": nothing, "nvidia.com/mig-1g.5gb": 1}) == ask({"nvidia.com/mig-1g.5gb": 1})
@@ -113,7 +113,7 @@ def test_a_container_may_have_more_instances_than_its_node_has_gpus(limits, coun
     ],
 )
 def test_more_devices_than_any_node_holds_are_refused_with_what_it_holds(limits, annotations, allowed):
-    """Whole GPUs, and shares of one container, are on as many GPUs; a pod would wait for ever."""
+    """Whole GPUs, and shares of one container, need one GPU each; a pod would wait without end."""
     refusal = ask(limits, annotations)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is R.OUT_OF_RANGE
@@ -121,7 +121,7 @@ def test_more_devices_than_any_node_holds_are_refused_with_what_it_holds(limits,
 
 
 def test_devices_of_all_containers_together_fit_on_a_node():
-    """Two containers with five instances each would be refused, and 60 instances in two would wait for ever."""
+    """Two containers with five instances each would be refused, and 60 instances in two would wait without end."""
 
     def pod(*limits):
         return parse_pod({}, [ContainerRequest(f"c{number}", limits=each) for number, each in enumerate(limits)])

@@ -1,4 +1,4 @@
-"""Pods at large: several containers, several vocabularies, and input that nobody meant."""
+"""Whole pods: several containers, several vocabularies, and strange input."""
 
 import pytest
 from hypothesis import given
@@ -45,7 +45,7 @@ def test_each_container_may_speak_its_own_vocabulary():
     ],
 )
 def test_two_vocabularies_for_one_thing_are_refused_with_both_keys(annotations, limits, keys):
-    """Which of them was meant is not for us to guess."""
+    """Sluice must not guess which of them was meant."""
     refusal = parse_pod(annotations, [ContainerRequest("main", limits=limits)])
     assert isinstance(refusal, Refusal)
     assert refusal.reason is RefusalReason.CONTRADICTION
@@ -60,7 +60,7 @@ def test_our_words_for_the_pod_stand_beside_any_vocabulary():
 
 
 def test_a_pod_without_containers_cannot_ask():
-    """There would be nobody to give it to."""
+    """No container could use the GPU."""
     for annotations in (OWN, FAST):
         refusal = parse_pod(annotations, [])
         assert isinstance(refusal, Refusal)
@@ -68,14 +68,14 @@ def test_a_pod_without_containers_cannot_ask():
 
 
 def test_ten_thousand_annotations_of_others_are_passed_over_and_of_ours_are_refused():
-    """The size of a pod's annotations is no way to hold up the pods of others."""
+    """The size of one pod's annotations must not hold up other pods."""
     others = {f"example.com/{number}": "x" * 100 for number in range(10_000)}
     answer = parse_pod(others | OWN, [ContainerRequest("main")])
     assert isinstance(answer, PodRequest)
     ours = {f"sluice.dev/{number}": "x" * 100 for number in range(10_000)}
     assert isinstance(parse_pod(ours, [ContainerRequest("main")]), Refusal)
     many = [ContainerRequest(f"c{number}", limits=VGPU) for number in range(10_000)]
-    assert isinstance(parse_pod({"nobody.sluice.dev/gpus": "1"}, many), Refusal)
+    assert isinstance(parse_pod({"missing.sluice.dev/gpus": "1"}, many), Refusal)
 
 
 anything = st.one_of(
@@ -109,7 +109,7 @@ resources = st.dictionaries(
 
 @given(st.dictionaries(fields, anything, max_size=6), st.lists(st.tuples(resources, resources), max_size=2))
 def test_nothing_that_is_written_raises_an_error(annotations, written):
-    """One pod's nonsense must not stop the pods of others; what is taken is within its range."""
+    """One invalid pod must not stop other pods; accepted values are within their range."""
     names = ("main", "x")
     containers = [ContainerRequest(names[at], *parts) for at, parts in enumerate(written)]
     answer = parse_pod(annotations, containers)

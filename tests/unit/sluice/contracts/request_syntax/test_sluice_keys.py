@@ -1,4 +1,4 @@
-"""The vocabulary of `sluice.dev/<key>`: what is taken, and how mistakes are refused."""
+"""The vocabulary of `sluice.dev/<key>`: what is accepted, and how mistakes are refused."""
 
 import pytest
 
@@ -11,7 +11,7 @@ MAIN = ("main",)
 
 
 def parse_claims(annotations, containers, *, max_gpus_per_node: int = 8):
-    """The claims of a pod whose containers say nothing by themselves."""
+    """The claims of a pod whose containers have no keys of their own."""
     named = [ContainerRequest(name, uid=7) for name in containers]
     ask = parse_pod(annotations, named, limits=RequestLimits(max_gpus_per_node))
     return ask.claims if isinstance(ask, PodRequest) else ask
@@ -163,7 +163,7 @@ def test_containers_speak_for_themselves_and_the_pod_for_its_first_one():
     ],
 )
 def test_a_mistake_is_refused_with_field_value_and_what_would_be_right(annotations, reason, field, value, allowed):
-    """The person who wrote it can mend it without reading anything else."""
+    """The author can fix it without reading anything else."""
     refusal = parse_claims(annotations, MAIN)
     assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.field, refusal.value) == (reason, f"sluice.dev/{field}", value)
@@ -176,12 +176,12 @@ def test_a_mistake_is_refused_with_field_value_and_what_would_be_right(annotatio
         ("sluice.dev/profil", "did you mean sluice.dev/profile?"),
         ("main.sluice.dev/gpu", "did you mean main.sluice.dev/gpus?"),
         ("mian.sluice.dev/gpus", "no container 'mian'; did you mean main?"),
-        ("main.granted.sluice.dev/visible-devices", "written by Sluice, never asked for"),
-        ("granted.sluice.dev/ticket", "written by Sluice, never asked for"),
+        ("main.granted.sluice.dev/visible-devices", "Sluice writes this key"),
+        ("granted.sluice.dev/ticket", "Sluice writes this key"),
     ],
 )
 def test_a_misspelt_key_names_the_nearest_one(field, words):
-    """A key that nobody reads must not be dropped silently."""
+    """An unknown key must not be dropped silently."""
     refusal = parse_claims({field: "1"}, MAIN)
     assert isinstance(refusal, Refusal)
     assert words in refusal.message
@@ -189,7 +189,7 @@ def test_a_misspelt_key_names_the_nearest_one(field, words):
 
 @pytest.mark.parametrize(("profile", "memory"), [("1g.5gb", "60Gi"), ("1g.5gb", "5121"), ("99g.990gb", "1Ti")])
 def test_more_memory_than_the_profile_says_itself_is_a_contradiction(profile, memory):
-    """Its name is the same on every GPU that there may ever be; the value is told as it was written."""
+    """Its name means the same on every GPU; the value is shown as written."""
     refusal = parse_claims({"sluice.dev/profile": profile, "sluice.dev/memory": memory}, MAIN)
     assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.field, refusal.value) == (R.CONTRADICTION, "sluice.dev/memory", memory)
@@ -201,7 +201,7 @@ def test_more_memory_than_the_profile_says_itself_is_a_contradiction(profile, me
     [{"memory": "5Gi"}, {"sm-count": "60"}, {"sm-percentage": "50"}, {"memory": "50%"}],
 )
 def test_what_only_the_models_of_today_have_not_beside_a_profile_is_no_contradiction(sizes):
-    """A refusal is final for its pod, and the next model may have it: it waits, with what is there."""
+    """A refusal is final for its pod, and the next model may have it: the pod waits, with a reason."""
     asked = {f"sluice.dev/{key}": size for key, size in sizes.items()}
     assert not isinstance(parse_claims({"sluice.dev/profile": "1g.5gb", **asked}, MAIN), Refusal)
 
@@ -237,7 +237,7 @@ def test_a_pod_that_asks_for_more_devices_than_a_node_may_give_is_refused():
     ],
 )
 def test_auto_takes_an_instance_or_the_share_that_has_as_much(said, claim):
-    """Whoever leaves the choice to us never gets less of what was named."""
+    """With `auto` a pod never gets less than it named."""
     assert parse_claims({"sluice.dev/mode": "auto"} | said, MAIN) == main(snug=True, uid=7, **claim)
 
 
@@ -300,7 +300,7 @@ def test_shares_of_several_gpus_count_as_that_many_devices():
 
 
 def test_what_is_said_of_the_pod_is_no_claim_of_a_container():
-    """Priority and policies are of the pod, and one container cannot have its own."""
+    """Priority and policies belong to the pod; one container cannot have its own."""
     ask = parse_pod(
         keys(gpus="1", priority="-5", node_policy="spread", gpu_policy="numa, binpack"), [ContainerRequest("main")]
     )
@@ -313,7 +313,7 @@ def test_what_is_said_of_the_pod_is_no_claim_of_a_container():
 
 @pytest.mark.parametrize("nothing", [None, "", "  ", Unquoted("null"), Unquoted("~")], ids=repr)
 def test_a_key_without_a_value_is_as_if_it_were_not_there(nothing):
-    """A chart renders every key that it has, and leaves out the value of those that nobody set."""
+    """A chart renders every key that it has, and leaves unset values empty."""
     said = keys(profile="1g.5gb")
     assert parse_claims(said | {"sluice.dev/memory": nothing, "sluice.dev/mode": nothing}, MAIN) == main(
         profile="1g.5gb"
@@ -322,7 +322,7 @@ def test_a_key_without_a_value_is_as_if_it_were_not_there(nothing):
 
 
 def test_where_no_count_is_too_many_none_is_named():
-    """A bound of nine digits is no help to anybody."""
+    """A bound of nine digits does not help."""
     refusal = parse_claims(keys(shares="0"), MAIN, max_gpus_per_node=ANY_COUNT.max_gpus_per_node)
     assert isinstance(refusal, Refusal)
     assert refusal.allowed == "at least 0.01, at most 2 decimals"

@@ -1,4 +1,4 @@
-"""Whether a process says truly that it lives and works, to a kubelet's probes."""
+"""Whether the health service answers a kubelet's probes correctly."""
 
 import asyncio
 from contextlib import ExitStack
@@ -25,7 +25,7 @@ SERVING, NOT_SERVING = (getattr(health_pb2.HealthCheckResponse, name) for name i
 
 
 class _Clock(SystemClock):
-    """Time as it is, and more where told."""
+    """Real time plus an offset."""
 
     def __init__(self) -> None:
         self.further_s = 0.0
@@ -60,8 +60,8 @@ async def test_a_part_that_starts_is_alive_and_not_ready():
         assert health.why_not_ready() == "gpu-1 is starting"
 
 
-async def test_a_broker_that_is_away_makes_nobody_dead():
-    """Every service would be started again and again, and lose what it knows."""
+async def test_an_absent_broker_does_not_affect_liveness():
+    """Every service would be restarted repeatedly, and lose what it knows."""
     clock, connected = _Clock(), [True]
     health = Health(clock, parts=("allocator",))
     runner = _Runner(clock.monotonic())
@@ -75,7 +75,7 @@ async def test_a_broker_that_is_away_makes_nobody_dead():
 
 
 async def test_a_core_without_a_turn_is_dead():
-    """It holds the lease perhaps, decides nothing, and nobody starts it again."""
+    """It may hold the lease, decides nothing, and would not be restarted."""
     clock = _Clock()
     health = Health(clock, parts=("gpu-1", "gpu-2"))
     with ExitStack() as stack:
@@ -95,7 +95,7 @@ class _Idle:
 
 
 async def test_a_real_core_has_its_turns_and_says_when_it_has_read_all():
-    """What the health is told by the runner that production uses."""
+    """The health as reported by the production runner."""
     clock, bus = _Clock(), MemoryBus(MemoryBroker())
     await bus.ensure_streams()
     traces = connect("", service="test", run="r")
@@ -111,7 +111,7 @@ async def test_a_real_core_has_its_turns_and_says_when_it_has_read_all():
             async with asyncio.timeout(10):
                 while health.why_not_ready():  # noqa: ASYNC110 - another task
                     await asyncio.sleep(0.01)
-                clock.further_s = STUCK_S + 1  # as if the machine had been asleep: the next turn mends it
+                clock.further_s = STUCK_S + 1  # as if the machine had been asleep: the next turn fixes it
                 assert "no turn" in health.why_not_alive()
                 while health.why_not_alive():  # noqa: ASYNC110 - another task
                     await asyncio.sleep(0.01)
@@ -133,7 +133,7 @@ async def test_a_real_core_has_its_turns_and_says_when_it_has_read_all():
 )
 @pytest.mark.parametrize("tick_s", ["60", "inf", "nan"])
 def test_no_service_can_be_told_to_tick_so_rarely_that_it_is_taken_for_stuck(service, settings, tick_s):
-    """On a quiet cluster it would be killed by its kubelet every half minute."""
+    """On a quiet cluster its kubelet would kill it every half minute."""
     environ = {f"SLUICE_{service.replace('-', '_').upper()}_TICK_S": tick_s}
     with pytest.raises(SettingsError, match=r"tick_s|TICK_S"):
         load(settings, service=service, environ=environ)
@@ -168,6 +168,6 @@ async def test_the_reason_is_in_the_log_once():
 
 
 async def test_probes_are_answered_beyond_the_loopback_and_nowhere_unless_asked_for():
-    """A kubelet comes from the node, knows no TLS, and learns yes or no."""
+    """A kubelet connects from the node, has no TLS, and learns yes or no."""
     async with transport.serve_health("0.0.0.0:0", Health(_Clock())), transport.serve_health("", Health(_Clock())):
         pass

@@ -1,4 +1,4 @@
-"""gRPC with certificates: who is let in, who is believed, what a person reads when it fails, and new files at work."""
+"""gRPC with certificates: who may connect, which peers are trusted, errors for people, and rotated files."""
 
 import asyncio
 import time
@@ -25,12 +25,12 @@ HOUR_S = 3600
 
 
 def security(files: Files, *names: str) -> TransportSecurity:
-    """Of a process that looks at its files each time."""
+    """Of a process that checks its files at every use."""
     return TransportSecurity(TlsIdentity(files.certificate, files.key, files.authority, names, look_s=0))
 
 
 class _Agent(agent_pb2_grpc.AgentServiceServicer):
-    """An agent that has nothing to say."""
+    """An agent with an empty answer."""
 
     async def GetInventory(self, request, context):  # noqa: N802 - the method's name in the contract
         return node_pb2.NodeSnapshot(node=request.node)
@@ -41,14 +41,14 @@ class _Agent(agent_pb2_grpc.AgentServiceServicer):
 
 @asynccontextmanager
 async def served(files: Files | None, **more):
-    """An agent, and where."""
+    """An agent, and its address."""
     how = transport.LOOPBACK if files is None else security(files)
     async with transport.serve(_Agent().register, security=how, **more) as address:
         yield address
 
 
 async def asked(address: str, caller: TransportSecurity, server_name: str = NODE) -> str:
-    """What an agent answers: its node's name, or why it cannot be asked, in our words."""
+    """An agent's answer: its node's name, or the error in our words."""
     async with transport.channel(address, security=caller, server_name=server_name) as channel:
         try:
             answer = await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(
@@ -61,7 +61,7 @@ async def asked(address: str, caller: TransportSecurity, server_name: str = NODE
 
 @pytest.fixture
 def ours(tmp_path) -> Authority:
-    """The authority that everybody believes."""
+    """The trusted authority."""
     return Authority(tmp_path / "ours")
 
 
@@ -81,29 +81,29 @@ async def test_an_agent_is_asked_by_who_may(ours):
 
 
 @pytest.mark.parametrize("who", ["allocator", "node", "stranger"])
-async def test_who_may_not_ask_is_told_so(ours, who):
+async def test_a_caller_without_the_right_gets_the_reason(ours, who):
     """A certificate of ours is not a right to everything."""
     name = {"allocator": dns_name(Caller.ALLOCATOR), "node": OTHER, "stranger": "example.internal"}[who]
     async with served(ours.files("node", NODE)) as address:
         with structlog.testing.capture_logs() as logged:
             answers = [await asked(address, security(ours.files("caller", name))) for _ in range(3)]
     assert len(set(answers)) == 1
-    assert answers[0].startswith("the server does not let us: /sluice.v1.AgentService/GetInventory may be called by ")
+    assert answers[0].startswith("the server denies access: /sluice.v1.AgentService/GetInventory may be called by ")
     assert answers[0].endswith(f"the certificate of this caller says {name}")
-    # Also where the agent is, and not once a call.
+    # Also on the agent's side, and not once per call.
     assert [entry["why"] for entry in logged if entry["event"] == "refused a call"] == [
-        answers[0].removeprefix("the server does not let us: ")
+        answers[0].removeprefix("the server denies access: ")
     ]
 
 
 @pytest.mark.parametrize("wrong", ["foreign", "ended", "for servers", "none", "plain text"])
-async def test_who_shows_no_good_certificate_is_not_let_in(ours, theirs, wrong):
-    """Neither does he learn anything, nor does he wait for it."""
+async def test_a_client_without_a_valid_certificate_is_refused(ours, theirs, wrong):
+    """Such a client neither learns anything, nor waits for it."""
     good = ours.files("inventory", INVENTORY)
     async with served(ours.files("node", NODE)) as address:
         if wrong == "plain text":
             answer = await asked(address, transport.LOOPBACK)
-            assert answer == "the server closed the connection at once, and we speak plain text; does it want TLS?"
+            assert answer == "the server closed the connection at once: does it require TLS?"
             return
         if wrong == "none":
             credentials = grpc.ssl_channel_credentials(good.authority.read_bytes())
@@ -116,21 +116,21 @@ async def test_who_shows_no_good_certificate_is_not_let_in(ours, theirs, wrong):
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             return
         foreign = theirs.files("inventory", INVENTORY)
-        # What we would refuse of ourselves at the start is shown all the same: by somebody who is not us.
+        # What we would refuse of ourselves at the start is shown all the same: by another process.
         shown = {
             "foreign": foreign,
             "ended": ours.files("ended", INVENTORY, age_days=826),
             "for servers": ours.files("wrong", INVENTORY, usages=(SERVER,)),
         }[wrong]
         answer = await asked(address, _Shameless.of(shown, good.authority))
-    assert answer == "the server closed the connection at once, and we show a certificate; is it accepted?"
+    assert answer == "the server closed the connection at once: does it accept our certificate?"
 
 
 class _Shameless(TlsIdentity):
-    """Shows what it has, good or not."""
+    """Shows its certificate, valid or not."""
 
     def __post_init__(self) -> None:
-        """Look at nothing."""
+        """Skip the checks."""
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """As the files are."""
@@ -144,7 +144,7 @@ class _Shameless(TlsIdentity):
 
     @classmethod
     def of(cls, files: Files, authority: Path) -> TransportSecurity:
-        """With whom it believes."""
+        """With the authority it trusts."""
         return TransportSecurity(cls(files.certificate, files.key, authority))
 
 
@@ -154,17 +154,17 @@ class _Shameless(TlsIdentity):
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ("another node", f"the server is not trusted: its certificate does not say {NODE}"),
+        ("another node", f"the server is not trusted: its certificate is not for {NODE}"),
         ("foreign", "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold"),
         ("other name", "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold"),
-        ("ended", "the server is not trusted: its certificate has ended"),
+        ("ended", "the server is not trusted: its certificate has expired"),
         ("to come", "the server is not trusted: its certificate is not valid yet; is a clock wrong?"),
         ("for clients", "the server is not trusted: its certificate is not one of a server"),
-        ("plain text", "the server is not trusted: it speaks plain text, and we were told to speak TLS"),
+        ("plain text", "the server is not trusted: it speaks plain text, and TLS is configured"),
     ],
 )
 async def test_a_server_that_is_not_the_nodes_agent_is_not_believed(ours, theirs, tmp_path, wrong, why):
-    """What it says would be booked as this node's; and a person must know which certificate to look at."""
+    """Its answer would be booked as this node's; and a person must know which certificate to check."""
     inventory = security(ours.files("inventory", INVENTORY))
     shown = {
         "another node": lambda: ours.files("other", OTHER),
@@ -195,7 +195,7 @@ async def test_a_server_that_is_away_is_not_called_a_stranger(ours):
     "address", ["0.0.0.0:0", "[::]:0", "10.1.2.3:9411", "gpu-1.example:9411", "127.0.0.1.example:1"]
 )
 async def test_nothing_is_said_in_plain_text_beyond_this_machine(address):
-    """A forgotten setting would open every node to everybody, and nobody would notice."""
+    """A forgotten setting would open every node to the network, unnoticed."""
     sentence = "would be plain text beyond this machine: set grpc_certificate_file, .* or grpc_plain_text = true"
     with pytest.raises(transport.PlainTextError, match=sentence):
         async with transport.serve(_Agent().register, address=address):
@@ -205,15 +205,15 @@ async def test_nothing_is_said_in_plain_text_beyond_this_machine(address):
             pass
 
 
-async def test_who_vouches_for_the_network_may_speak_plain_text():
-    """A network of containers on one machine has no strangers."""
+async def test_plain_text_is_allowed_on_a_network_declared_trusted():
+    """A network of containers on one machine is trusted."""
     how = TransportSecurity(plain_text=True)
     async with transport.serve(_Agent().register, address="0.0.0.0:0", security=how) as address:
         assert await asked(address.replace("0.0.0.0", "127.0.0.1"), how) == "gpu-1.example"
 
 
 async def test_a_unix_socket_needs_no_certificate(ours, tmp_path):
-    """Who may open the file may ask: people on the node, and its kubelet, have none."""
+    """File permissions decide: people on the node, and its kubelet, have no certificate."""
     address = f"unix:{tmp_path / 'a.sock'}"
     async with served(ours.files("node", NODE), address=address):
         assert await asked(address, transport.LOOPBACK) == "gpu-1.example"
@@ -223,10 +223,10 @@ async def test_a_unix_socket_needs_no_certificate(ours, tmp_path):
 
 
 async def test_a_new_certificate_is_shown_without_a_restart(ours):
-    """Certificates end; the agent of a node with running pods does not."""
+    """Certificates expire; the agent of a node with running pods goes on."""
     inventory = security(ours.files("inventory", INVENTORY))
     async with served(ours.files("node", OTHER)) as address:
-        assert "does not say" in await asked(address, inventory)
+        assert "is not for" in await asked(address, inventory)
         ours.files("node", NODE)
         assert await asked(address, inventory) == "gpu-1.example"
 
@@ -245,7 +245,7 @@ async def test_a_new_certificate_ends_no_call(ours):
 
 
 async def test_a_connection_is_made_anew_after_a_while_and_no_call_is_lost(ours):
-    """Who has been let in must show his certificate again, or it would never end."""
+    """A client must show its certificate again, or its admission would never end."""
     inventory = security(ours.files("inventory", INVENTORY))
     seen = set()
     node = _Agent()
@@ -266,7 +266,7 @@ async def test_a_connection_is_made_anew_after_a_while_and_no_call_is_lost(ours)
 
 
 async def test_bad_files_change_nothing_but_the_log(ours, theirs):
-    """Half of a rotation, or a slip of the hand, must not cut a node off."""
+    """Half of a rotation, or a typo, must not cut a node off."""
     files = ours.files("node", NODE)
     identity = TlsIdentity(files.certificate, files.key, files.authority, (NODE,), look_s=0)
     first = identity.current()
@@ -274,7 +274,7 @@ async def test_bad_files_change_nothing_but_the_log(ours, theirs):
     for spoil, why in (
         (lambda: files.certificate.write_bytes(b""), "has 0 bytes"),
         (lambda: files.certificate.write_bytes(other.certificate.read_bytes()), "vouches for"),
-        (lambda: ours.files("node", OTHER), f"must say {NODE}, and says {OTHER}"),
+        (lambda: ours.files("node", OTHER), f"must be for {NODE}, and is for {OTHER}"),
         (files.certificate.unlink, "cannot be read"),
     ):
         spoil()
@@ -282,7 +282,7 @@ async def test_bad_files_change_nothing_but_the_log(ours, theirs):
             assert identity.current() is first
             assert identity.current() is first
         (entry,) = [each for each in logged if each["log_level"] == "error"]
-        assert (entry["log_level"], entry["event"]) == ("error", "the new files are no good; the old ones stay in use")
+        assert (entry["log_level"], entry["event"]) == ("error", "the new files are invalid; the old ones stay in use")
         assert why in entry["why"]
     ours.files("node", NODE)
     assert identity.current() is not first
@@ -290,7 +290,7 @@ async def test_bad_files_change_nothing_but_the_log(ours, theirs):
 
 
 async def test_a_new_certificate_that_is_not_valid_yet_is_shown_once_it_is(ours):
-    """The clock of who made it is ahead of ours: the old one must not be shown for ever, until it has ended."""
+    """Its issuer's clock is ahead of ours: the old one must not be shown until it has expired."""
     files = ours.files("node", NODE)
     identity = TlsIdentity(files.certificate, files.key, files.authority, (NODE,), look_s=0)
     first = identity.current()
@@ -306,12 +306,12 @@ async def test_a_new_certificate_that_is_not_valid_yet_is_shown_once_it_is(ours)
 
 
 def test_a_new_certificate_that_we_were_not_let_read_is_shown_when_we_are(ours):
-    """Who put it there as root sees what the log says, and gives it to the service's user."""
+    """An operator who installed it as root sees the log, and gives it to the service's user."""
     files = ours.files("node", NODE)
     reads = CertificateFiles(files.certificate, files.key, files.authority)
 
     def read() -> CertificateMaterial:
-        if not files.certificate.stat().st_mode & S_IRUSR:  # as it is for who is not root
+        if not files.certificate.stat().st_mode & S_IRUSR:  # as it is for a user other than root
             raise CertificateError(f"{files.certificate} cannot be read")
         return reads.read()
 
@@ -361,10 +361,10 @@ def test_what_a_certificate_says_is_read_at_the_start(ours):
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ("ended", "grpc_certificate_file: the certificate in .*ended.pem has ended; it must be made anew"),
+        ("ended", "grpc_certificate_file: the certificate in .*ended.pem has expired; renew it"),
         ("to come", "the certificate in .* is not valid yet; is the clock of this machine right"),
         ("foreign", r"the certificate in .* is not one that .*ca.crt \(grpc_ca_file\) vouches for: "),
-        ("other node", f"the certificate in .* must say {NODE}, and says {OTHER}$"),
+        ("other node", f"the certificate in .* must be for {NODE}, and is for {OTHER}$"),
         ("other key", "grpc_key_file: .*other.pem is not the key of the certificate in .*good.pem"),
         ("no key", "must hold a certificate and its key as PEM, the key without a password"),
         ("no certificate", "must hold a certificate and its key as PEM"),
@@ -399,7 +399,7 @@ def test_files_that_are_no_good_are_one_sentence_at_the_start(ours, theirs, tmp_
 
 
 def test_half_of_the_settings_are_refused(ours):
-    """A process with a certificate and no authority would believe everybody."""
+    """A process with a certificate and no authority would trust every peer."""
     files = ours.files("node", NODE)
     with pytest.raises(CertificateError, match="grpc_ca_file must be set too: all three of them, or none"):
         security_from_settings(settings(certificate=files.certificate, key=files.key))

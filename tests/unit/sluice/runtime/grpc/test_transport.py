@@ -1,4 +1,4 @@
-"""gRPC: bounded in time and size, on the port it says, within the caller's trace."""
+"""gRPC: bounded in time and size, on the reported port, within the caller's trace."""
 
 import asyncio
 import time
@@ -49,7 +49,7 @@ def echo() -> _Echo:
 
 
 async def test_a_server_says_on_which_port_it_listens(echo):
-    """Port 0 is any free one; others are told the real one."""
+    """Port 0 is any free one; the real one is reported."""
     async with transport.serve(echo.register) as address, transport.channel(address) as channel:
         assert not address.endswith(":0")
         assert address.startswith("127.0.0.1:")
@@ -58,7 +58,7 @@ async def test_a_server_says_on_which_port_it_listens(echo):
 
 @pytest.mark.parametrize("traceparent", ["", TRACEPARENT], ids=["of a timer", "within a trace"])
 async def test_an_answer_that_is_no_message_is_a_failed_call(echo, traceparent):
-    """Of gRPC itself it is None: what the asker then did with it ended the service, again and again."""
+    """GRPC itself returns None for it: what the caller then did with it repeatedly ended the service."""
     with request_traces.within(traceparent):
         async with transport.serve(echo.register) as address, transport.channel(address) as channel:
             ask = channel.unary_unary("/Echo/Say", response_deserializer=NodeSnapshot.FromString)
@@ -102,7 +102,7 @@ async def test_own_metadata_travels_beside_the_trace(echo):
 
 
 async def test_a_call_without_a_deadline_gets_one(echo):
-    """A server that does not answer holds up nobody for ever."""
+    """A server that does not answer holds up no caller without end."""
     async with transport.serve(echo.register) as address, transport.channel(address, deadline_s=0.1) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary("/Echo/Wait")(b"")

@@ -1,4 +1,4 @@
-"""What agents say on the bus is read up to a size, at which it still fits into what others say of it."""
+"""Agents' messages are read up to a size at which they still fit into what other services publish about them."""
 
 import msgspec
 import pytest
@@ -36,8 +36,8 @@ def of_size(message: AnyMessage, field: str, size_bytes: int) -> bytes:
         pytest.param(subjects.node(NODE), news(), "endpoint", id="node"),
     ],
 )
-def test_a_long_word_of_an_agent_is_set_aside(prefix: str, address: Address, message: AnyMessage, field: str):
-    """The allocator repeats it in a word of its own, which no bus takes then: every allocator would end, for ever."""
+def test_a_long_message_of_an_agent_is_set_aside(prefix: str, address: Address, message: AnyMessage, field: str):
+    """The allocator quotes it in its own message, which the bus then refuses: every allocator would end, repeatedly."""
     subject = prefix + address.subject
     largest = read_stored(subject, 7, of_size(message, field, AGENTS_WORD_BYTES_MAX))
     assert (largest.why, largest.entry.message is None) == ("", False)
@@ -46,8 +46,8 @@ def test_a_long_word_of_an_agent_is_set_aside(prefix: str, address: Address, mes
     assert found.why == found.entry.why == "128001 bytes is over the limit of 128000 for what agents say"
 
 
-def test_a_word_of_a_service_may_be_larger():
-    """It repeats what agents say, and must not be taken for one of theirs."""
+def test_a_message_of_a_service_may_be_larger():
+    """It quotes agents, and must not be limited like one."""
     closed = Closed(revision=1, allocation=A1, request=R1, node=NODE, cause="")
     found = read_stored(subjects.ledger(NODE, A1).subject, 7, of_size(closed, "cause", AGENTS_WORD_BYTES_MAX * 2))
     assert found.why == ""

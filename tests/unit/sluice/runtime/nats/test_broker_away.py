@@ -1,4 +1,4 @@
-"""A broker that is away for a weekend costs a service that waits for it no memory."""
+"""A broker that is away for a weekend costs a waiting service no memory."""
 
 import pytest
 from factories.broker.bus_rigs import place, raw
@@ -10,10 +10,10 @@ PATIENCE_S = 10.0
 
 
 async def test_what_is_asked_while_the_broker_is_away_is_not_kept(tmp_path):
-    """Each word that cannot be said is tried again every few seconds, and each try would stay in memory for ever."""
+    """Each unsent message is retried every few seconds, and each try would stay in memory."""
     async with Broker(tmp_path / "nats") as broker, raw(broker.url) as connection:
         with pytest.raises(TimeoutError):
-            await connection.request("nobody.listens", timeout_s=PATIENCE_S)
+            await connection.request("without.listener", timeout_s=PATIENCE_S)
         (server,) = broker.servers
         await server.kill()
         for _ in range(100):

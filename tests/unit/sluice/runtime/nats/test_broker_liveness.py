@@ -1,4 +1,4 @@
-"""A broker that is there and answers nothing: a person is told once, with what to do; not because we did not run."""
+"""A broker that is connected and answers nothing: reported once with a hint, and not after a pause of our own."""
 
 from structlog.testing import capture_logs
 
@@ -15,7 +15,7 @@ class _Time:
 
 
 def _runs(time: _Time, silence: BrokerLiveness, for_s: float) -> None:
-    """The process runs, and looks whenever it meant to."""
+    """The process runs, and checks on time."""
     ends = time.now + for_s
     while time.now < ends:
         time.now = min(ends, time.now + CHECK_EVERY_S)
@@ -23,7 +23,7 @@ def _runs(time: _Time, silence: BrokerLiveness, for_s: float) -> None:
 
 
 async def test_a_cluster_without_quorum_is_told_once_with_what_to_do():
-    """Services that wait for ever and say nothing look like services with nothing to do."""
+    """Services that wait in silence look like services with nothing to do."""
     time = _Time()
     with capture_logs() as lines:
         silence = BrokerLiveness(logs.get("bus"), time)
@@ -45,7 +45,7 @@ async def test_a_cluster_without_quorum_is_told_once_with_what_to_do():
 
 
 async def test_a_connection_that_is_lost_is_not_called_a_silent_broker():
-    """That is said by the connection itself; and the time begins anew when it is back."""
+    """The connection itself reports that; and the time restarts when it is back."""
     time = _Time()
     with capture_logs() as lines:
         silence = BrokerLiveness(logs.get("bus"), time)
@@ -61,7 +61,7 @@ async def test_a_connection_that_is_lost_is_not_called_a_silent_broker():
 
 
 async def test_a_process_that_was_stopped_does_not_blame_the_broker():
-    """Somebody would look into a broker that lacks nothing; a whole bound begins when the process runs again."""
+    """Somebody would check a healthy broker; the whole deadline restarts when the process runs again."""
     time = _Time()
     with capture_logs() as lines:
         silence = BrokerLiveness(logs.get("bus"), time)
@@ -77,8 +77,8 @@ async def test_a_process_that_was_stopped_does_not_blame_the_broker():
     assert [line["for_s"] for line in lines] == [REPORT_AFTER_S]
 
 
-def test_time_in_which_nobody_listened_is_nobodys_silence():
-    """What a look is late by makes the bound longer; one that is far too late begins it anew."""
+def test_time_in_which_the_process_was_paused_is_not_silence():
+    """A late check extends the deadline; one that is far too late restarts it."""
     deadline = AwakeDeadline(4.0, 100.0)
     assert deadline.due == 100.0 + CHECK_EVERY_S
     assert not deadline.is_over(101.5)
@@ -97,7 +97,7 @@ def test_time_in_which_nobody_listened_is_nobodys_silence():
 
 
 def test_a_bound_that_is_shorter_than_a_look_is_kept():
-    """It would be as long as a look takes."""
+    """It would be as long as a check interval."""
     deadline = AwakeDeadline(0.25, 100.0)
     assert deadline.due == 100.25
     assert deadline.is_over(100.25)

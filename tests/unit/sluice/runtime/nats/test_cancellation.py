@@ -1,4 +1,4 @@
-"""A Ctrl-C counts whenever it comes, also at the very moment at which the bus answers."""
+"""A Ctrl-C takes effect whenever it comes, also just when the bus answers."""
 
 import asyncio
 
@@ -26,14 +26,14 @@ async def test_a_request_that_is_cancelled_as_it_is_answered_is_cancelled(tmp_pa
 
 
 async def answer_and_cancel(connection: Connection, question: Msg, task: asyncio.Task) -> None:
-    """Give the answer to whoever waits for it, and cancel him before he has run."""
+    """Answer the waiting task, and cancel it before it has run."""
     token = question.reply.rsplit(".", 1)[1]
     connection._client._resp_map[token].set_result(question)
     task.cancel()
 
 
 async def test_a_server_that_dies_while_its_client_leaves_keeps_no_process_from_ending(tmp_path):
-    """`sluice run` ended only minutes after its system was killed, or never: what the client left behind went on."""
+    """`sluice run` ended only minutes after its system was killed, or never: tasks of the client went on."""
     async with Broker(tmp_path / "nats") as broker:
         before = asyncio.all_tasks()
         connection = await Connection.open(broker.url, name="raw")
@@ -46,7 +46,7 @@ async def test_a_server_that_dies_while_its_client_leaves_keeps_no_process_from_
 
 
 async def test_a_client_that_is_left_as_its_try_to_connect_is_refused_tries_no_more(tmp_path, monkeypatch):
-    """Its own timeout swallows that cancellation, too, and a process waits for it for ever in the end."""
+    """Its own timeout swallows that cancellation, too, and the process would never end."""
     async with Broker(tmp_path / "nats") as broker:
         before = asyncio.all_tasks()
         connection = await Connection.open(broker.url, name="raw")
@@ -62,7 +62,7 @@ async def test_a_client_that_is_left_as_its_try_to_connect_is_refused_tries_no_m
         async with asyncio.timeout(10):
             await tried.wait()
             goes_on.set()
-            await asyncio.sleep(0)  # it is refused, and who waits for that has not run yet
+            await asyncio.sleep(0)  # it is refused, and the waiting task has not run yet
             await connection.close()
         await asyncio.sleep(0)
         assert asyncio.all_tasks() <= before

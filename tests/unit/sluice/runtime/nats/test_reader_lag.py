@@ -1,4 +1,4 @@
-"""How far a reading is: what is told of it to those who watch whether a service keeps up."""
+"""The progress of a reading, as metrics show it."""
 
 from types import SimpleNamespace
 
@@ -31,8 +31,8 @@ def delivered(sequence: int, *, of_consumer: int, pending: int):
     return SimpleNamespace(subject=f"sluice.x.{sequence}", reply=reply, headers=None, data=b"x")
 
 
-def test_who_watches_sees_how_far_a_reader_is_behind(counts):
-    """A service that cannot keep up would only be noticed by those who wait for it."""
+def test_metrics_show_how_far_a_reader_is_behind(counts):
+    """A service that cannot keep up would only be noticed by waiting pods."""
     position = _Position(Stream.BOOK, take, 0.0)
     assert position.behind is None
     position.absorb([delivered(5, of_consumer=1, pending=70), delivered(6, of_consumer=2, pending=69)], 1.0)
@@ -43,7 +43,7 @@ def test_who_watches_sees_how_far_a_reader_is_behind(counts):
 
 
 def test_what_is_delivered_again_is_taken_once_and_counted(counts):
-    """A broker that hears no acknowledgement would be found by nobody, or an order be carried out twice."""
+    """A broker without acknowledgements would go unnoticed, or an order be carried out twice."""
     position = _Position(Stream.BOOK, take, 0.0)
     first, _ = position.absorb([delivered(5, of_consumer=1, pending=0)], 1.0)
     again, acks = position.absorb([delivered(5, of_consumer=2, pending=0)], 2.0)
@@ -54,13 +54,13 @@ def test_what_is_delivered_again_is_taken_once_and_counted(counts):
 
 
 def test_what_is_pending_and_does_not_come_ends_the_reading_but_nothing_does_once_all_is_known(counts):
-    """A service would wait for what has run out; or read all anew whenever nobody says anything."""
+    """A service would wait for expired messages, or reread everything whenever the bus is quiet."""
     position = _Position(Stream.BOOK, take, 0.0)
     position.absorb([delivered(5, of_consumer=1, pending=1)], 10.0)
     position.absorb([], 10.0 + PENDING_MAX_S)
     assert position.broken == ""
     position.absorb([], 10.1 + PENDING_MAX_S)
-    assert "run out" in position.broken
+    assert "expired" in position.broken
 
     quiet = _Position(Stream.BOOK, take, 0.0)
     quiet.absorb([delivered(5, of_consumer=1, pending=0)], 1.0)

@@ -1,4 +1,4 @@
-"""What is no address of a NATS server is said, before anybody tries it."""
+"""An invalid NATS address is reported before connecting."""
 
 import pytest
 
@@ -27,7 +27,7 @@ from sluice.runtime.nats.credentials import parse_server_urls
     ],
 )
 async def test_an_address_that_cannot_be_one_is_said(url, says):
-    """Whoever kept the PORT of the README got a traceback about a client that must be connected first."""
+    """A user who kept the PORT of the README got a traceback about a client that must be connected first."""
     with pytest.raises(BusError) as refused:
         await Connection.open(url, name="console", within_s=5)
     assert says in str(refused.value)
@@ -49,6 +49,6 @@ def test_a_password_is_not_repeated():
 
 
 async def test_a_client_that_never_began_to_connect_does_not_hide_why():
-    """What the client itself refuses is said in its words, and not by a fault of closing it."""
+    """The client's own refusal is shown, not an error of closing it."""
     with pytest.raises(BusError, match="invalid hostname"):
         await Connection.open("nats://none:4222", name="console", within_s=5)

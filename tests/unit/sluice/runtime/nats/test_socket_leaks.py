@@ -1,4 +1,4 @@
-"""What answers nonsense where a broker should be costs a service no sockets."""
+"""A foreign server at the broker's address costs a service no sockets."""
 
 import asyncio
 
@@ -11,10 +11,10 @@ PATIENCE_S = 10.0
 
 
 class Stranger:
-    """Says a line that no broker says, and counts who comes before the socket of the last one is closed."""
+    """Sends a line that no broker sends, and counts connections that come before the last one is closed."""
 
     def __init__(self, line: bytes = b"hello\r\n") -> None:
-        """Nobody has come."""
+        """Start without connections."""
         self._line = line
         self.left, self.too_early = asyncio.Semaphore(0), 0
         self._here = 0
@@ -31,7 +31,7 @@ class Stranger:
 
 
 async def test_a_failed_try_to_reach_the_bus_again_leaves_no_socket(tmp_path):
-    """One for each try would be left, until somebody looks for them."""
+    """Each try would leave one, until the garbage collector finds it."""
     stranger = Stranger()
     async with Broker(tmp_path / "nats") as broker, raw(broker.url) as connection:
         (server,) = broker.servers
@@ -56,7 +56,7 @@ async def test_a_failed_try_to_reach_the_bus_again_leaves_no_socket(tmp_path):
     ],
 )
 async def test_a_stranger_at_the_brokers_address_does_not_end_the_search_for_it(tmp_path, line):
-    """The client's own task would end without a word, and the service stay away from the bus until it is restarted."""
+    """The client's task would end silently, and the service stay away from the bus until it is restarted."""
     stranger = Stranger(line)
     async with Broker(tmp_path / "nats") as broker, raw(broker.url) as connection:
         (server,) = broker.servers

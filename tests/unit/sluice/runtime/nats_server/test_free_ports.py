@@ -1,4 +1,4 @@
-"""Ports for servers that are started later: whose they are until then."""
+"""Ports for servers that start later: they stay free until then."""
 
 import socket
 from pathlib import Path
@@ -11,14 +11,14 @@ from sluice.runtime.nats_server.free_ports import LOOPBACK, free_ports
 
 @pytest.fixture
 def systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that says which ports the system gives out."""
+    """The file with the system's own port range."""
     path = tmp_path / "ip_local_port_range"
     monkeypatch.setattr(ports, "SYSTEMS_FILE", path)
     return path
 
 
-def test_a_chosen_port_goes_to_nobody_who_asks_for_any(systems: Path):
-    """A connection of somebody else had the port of a service, which was started in vain for as long as that lasted."""
+def test_a_chosen_port_is_not_given_to_a_program_that_asks_for_any(systems: Path):
+    """Another program's connection had a service's port, and the service failed to start meanwhile."""
     systems.write_text("10100\t29999\n")
     chosen = free_ports(50)
     assert len(set(chosen)) == 50
@@ -26,7 +26,7 @@ def test_a_chosen_port_goes_to_nobody_who_asks_for_any(systems: Path):
 
 
 def test_nothing_is_chosen_of_what_somebody_listens_on(systems: Path, monkeypatch: pytest.MonkeyPatch):
-    """A broker that cannot begin to listen ends at once."""
+    """A broker that cannot listen ends at once."""
     systems.write_text("1\t1\n")
     with socket.socket() as other:
         other.bind((LOOPBACK, 0))
@@ -39,7 +39,7 @@ def test_nothing_is_chosen_of_what_somebody_listens_on(systems: Path, monkeypatc
 
 @pytest.mark.parametrize("says", ["1024\t65535\n", None])
 def test_a_machine_that_sets_no_port_apart_has_ports_all_the_same(systems: Path, says: str | None):
-    """A host may give out all of them, and a sandbox may not say which."""
+    """A host may use all ports itself, and a sandbox may hide which."""
     if says is not None:
         systems.write_text(says)
     chosen = free_ports(5)
@@ -48,6 +48,6 @@ def test_a_machine_that_sets_no_port_apart_has_ports_all_the_same(systems: Path,
 
 
 def test_another_process_that_chooses_in_the_same_moment_seldom_has_the_same(systems: Path):
-    """Two `sluice up` of one machine: chosen one after the other from below, every port would be chosen by both."""
+    """Two `sluice up` of one machine: chosen from below in order, every port would be chosen by both."""
     systems.write_text("32768\t60999\n")
     assert any(not {*free_ports(3)} & {*free_ports(3)} for _ in range(5))

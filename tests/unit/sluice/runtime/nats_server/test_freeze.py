@@ -1,4 +1,4 @@
-"""A server that is frozen: from when that is said to be done, it answers nobody."""
+"""A frozen server: once reported as frozen, it answers nothing."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ threading.Event().wait()
 
 @pytest.fixture
 def busy():
-    """A process of many threads, which all want to run."""
+    """A process of many busy threads."""
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, process_group=0) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -35,8 +35,8 @@ def states_of(pid: int) -> list[str]:
     return [file.read_text().rpartition(")")[2].split()[0] for file in Path(f"/proc/{pid}/task").glob("*/stat")]
 
 
-def test_a_frozen_server_answers_nobody_any_more(busy):
-    """A test of a broker that hangs would be one of a broker that hangs sometimes."""
+def test_a_frozen_server_answers_nothing(busy):
+    """A test of a hanging broker would be one of a broker that hangs sometimes."""
     for _ in range(20):
         os.kill(busy.pid, signal.SIGSTOP)
         broker.until_stopped(busy.pid)
@@ -45,7 +45,7 @@ def test_a_frozen_server_answers_nobody_any_more(busy):
 
 
 def test_a_server_that_goes_on_is_not_called_frozen(busy, monkeypatch):
-    """What was to be tried with a frozen server would be tried with another one."""
+    """A test of a frozen server would run against a living one."""
     monkeypatch.setattr(broker, "STOP_TIMEOUT_S", 0.05)
     with pytest.raises(broker.BrokerError, match=f"process {busy.pid} still runs 0.05 s after SIGSTOP"):
         broker.until_stopped(busy.pid)

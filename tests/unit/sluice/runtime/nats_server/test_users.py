@@ -1,4 +1,4 @@
-"""What a broker is told of its users: a text, without a broker."""
+"""The broker's configuration of its users, without a broker."""
 
 import re
 
@@ -13,13 +13,13 @@ NODE = NodeName("gpu-1.example")
 
 
 def test_without_users_nothing_is_said():
-    """`sluice up` speaks to a broker that knows nobody."""
+    """The broker of `sluice up` has no users."""
     assert authorization(()) == []
 
 
 @pytest.mark.parametrize("password", ["short", 'quo"ted-password', "with space in it", ""])
 def test_a_password_that_would_end_the_line_is_refused(password):
-    """Else a user could be given another one's rights by his password."""
+    """Else a user could get another one's rights through the password."""
     with pytest.raises(ValueError, match="8 or more letters, digits"):
         authorization([User(permissions_of(Role.CONSOLE), password)])
 
@@ -30,7 +30,7 @@ def test_a_password_is_not_in_what_is_shown_of_a_user():
 
 
 def test_what_agents_may_say_is_offered_to_their_accounts():
-    """An import without its export is refused by the server: no broker would start."""
+    """The server refuses an import without its export: no broker would start."""
     for own, offered in zip(permissions_of(Role.NODE_AGENT, NODE).publish, of_any_agent(), strict=True):
         assert own.replace("agent_gpu-1_example", "*").replace("gpu-1_example", "*") == offered
 
@@ -46,7 +46,7 @@ def test_an_agents_lines_are_few_enough_for_hundreds_of_nodes():
 
 
 def test_who_is_known_by_a_certificate_has_no_secret_there():
-    """The list may be read by anybody."""
+    """The list may be public."""
     text = "\n".join(authorization([CertifiedUser(permissions_of(Role.NODE_AGENT, NODE), "gpu-1.example.node")]))
     assert re.findall(r'user: "([^"]+)"', text) == ["gpu-1.example.node"]
     assert "password" not in text

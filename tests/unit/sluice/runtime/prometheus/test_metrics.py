@@ -1,4 +1,4 @@
-"""What a process counts, and the page on which it shows it."""
+"""A process's counts, and the page that shows them."""
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
@@ -47,8 +47,8 @@ async def page(counts):
 GET = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
-async def test_whoever_watches_sees_what_was_counted_and_what_is():
-    """An alert can be built on it: counters, gauges as a core knows them at that moment, and times by their bounds."""
+async def test_the_page_shows_counters_and_current_values():
+    """Alerts need them: counters, current gauges of a core, and times by their bounds."""
     counts = MetricRegistry()
     counts.count(WORDS, "a")
     counts.count(WORDS, "a", by=2)
@@ -88,8 +88,8 @@ async def test_a_scraper_gets_the_format_that_it_asks_for():
 
 
 @pytest.mark.parametrize("kind", ["application/openmetrics-text;version=next", "text/plain;version=x;escaping=values"])
-async def test_who_asks_for_a_version_that_is_none_gets_the_page(kind):
-    """Such a scraper would be hung up on, and each time leave a traceback in the log."""
+async def test_a_scraper_with_an_invalid_version_gets_the_page(kind):
+    """Such a scraper would be disconnected, and each time leave a traceback in the log."""
     counts = MetricRegistry()
     counts.count(WORDS, "a")
     async with page(counts) as address:
@@ -109,13 +109,13 @@ async def test_who_asks_for_a_version_that_is_none_gets_the_page(kind):
     ],
 )
 async def test_nothing_else_is_served(asked, status):
-    """Who reaches the port learns what is counted and nothing more."""
+    """The port shows the counts and nothing more."""
     async with page(MetricRegistry()) as address:
         assert (await ask(address, asked))[0].split()[1] == status
 
 
 @pytest.mark.parametrize("asked", [b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 10_000, b"GET /metrics HTTP/1.1\r\n"])
-async def test_who_asks_without_end_or_not_to_the_end_is_hung_up_on(asked, monkeypatch):
+async def test_a_slow_or_endless_client_is_disconnected(asked, monkeypatch):
     """A slow or endless client cannot hold memory or connections of a service."""
     monkeypatch.setattr(http_page, "WITHIN_S", 0.2)
     async with page(MetricRegistry()) as address:
@@ -125,7 +125,7 @@ async def test_who_asks_without_end_or_not_to_the_end_is_hung_up_on(asked, monke
 
 
 async def test_a_flood_of_connections_leaves_room_for_the_next_scrape(monkeypatch):
-    """More than some connections at once are closed unheard; as soon as one has ended the next is served."""
+    """Connections above the limit are closed unread; as soon as one has ended the next is served."""
     monkeypatch.setattr(http_page, "CONNECTIONS_MAX", 2)
     async with page(MetricRegistry()) as address:
         host, _, port = address.rpartition(":")
@@ -152,7 +152,7 @@ async def test_a_flood_of_connections_leaves_room_for_the_next_scrape(monkeypatc
 
 
 async def test_labels_without_end_do_not_fill_the_memory():
-    """A mistake in the code costs a name, not the process."""
+    """A bug costs a name, not the process."""
     counts = MetricRegistry()
     for number in range(SERIES_MAX + 50):
         counts.count(WORDS, str(number))
@@ -163,14 +163,14 @@ async def test_labels_without_end_do_not_fill_the_memory():
 
 @pytest.mark.parametrize("address", ["9090", ":9090", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:http"])
 async def test_an_address_that_makes_no_sense_is_named(address):
-    """Instead of a service that nobody sees."""
+    """Instead of a page that cannot be reached."""
     with pytest.raises(ServiceError, match=r"metrics_address .*must be HOST:PORT"):
         async with serving_metrics(address, MetricRegistry()):
             pass
 
 
 async def test_a_taken_port_is_named():
-    """Two services with one address: the second says so and ends."""
+    """Two services with one address: the second reports it and ends."""
     async with page(MetricRegistry()) as address:
         with pytest.raises(ServiceError, match=f"metrics cannot be served at {address}: "):
             async with serving_metrics(address, MetricRegistry()):

@@ -1,4 +1,4 @@
-"""What turns of a core look like in traces: connected, bounded, and without a word that is nobody's business."""
+"""Turns of a core in traces: connected, bounded, and without private text."""
 
 import time
 
@@ -28,7 +28,7 @@ def exporter():
 
 @pytest.fixture
 def recorded(exporter):
-    """What records."""
+    """The recorder."""
     made = Spans(exporter, service="allocator", run="run1")
     yield made
     made.close(1)
@@ -36,7 +36,7 @@ def recorded(exporter):
 
 @pytest.fixture
 def book(recorded):
-    """A book that records."""
+    """Traces that record."""
     return RequestTraces(recorded)
 
 
@@ -57,17 +57,17 @@ WITHDRAWN = next(each for each in EXAMPLES if isinstance(each, RequestWithdrawn)
 
 
 def write(message, request="r1", operation="op-1", attempt=1):
-    """A word to be written."""
+    """A message to write."""
     return Write(OperationId(operation), attempt, Stream.BOOK, "sluice.x.y", "sluice.x.y", 0, message, request)
 
 
 def read(sequence=1):
-    """A word that was read."""
+    """A message that was read."""
     return Observed(Stream.STATE, Entry("sluice.request.r1", sequence, OperationId("o"), ASKED))
 
 
 def test_a_word_that_came_the_decision_and_the_word_that_went_are_one_line(book, spans):
-    """From a Grant one finds what it was decided from."""
+    """A Grant leads to the message that caused it."""
     turns = CoreSpans(book)
     book.arrived("sluice.request.r1", 1, "r1", {"traceparent": root_traceparent("r1")}, time.time_ns() - 1000)
     doing = write(GRANT)
@@ -83,7 +83,7 @@ def test_a_word_that_came_the_decision_and_the_word_that_went_are_one_line(book,
 
 
 def test_what_was_delivered_again_names_the_first_time(book, spans, exporter):
-    """A redelivery is seen as one, and not taken for a second request."""
+    """A redelivery is shown as one, not as a second request."""
     turns = CoreSpans(book)
     for _ in range(2):
         book.arrived("sluice.request.r1", 1, "r1", {"traceparent": root_traceparent("r1")})
@@ -96,7 +96,7 @@ def test_what_was_delivered_again_names_the_first_time(book, spans, exporter):
 
 
 def test_an_attempt_names_the_one_before_it(book, spans, exporter):
-    """Whoever looks into a slow write sees that the broker did not answer the first time."""
+    """A slow write's trace shows that the broker did not answer the first time."""
     turns = CoreSpans(book)
     for attempt in (1, 2):
         with turns.publishing(write(GRANT, attempt=attempt), ""):
@@ -116,8 +116,8 @@ def test_a_decision_about_who_waits_names_what_freed_the_place(book, spans):
     assert [f"{link.context.trace_id:032x}" for link in decide.links] == [trace_id("other")]
 
 
-def test_words_that_lead_to_nothing_are_no_spans(book, spans):
-    """Every process reads what others say; a trace shows who did something about it."""
+def test_messages_without_an_effect_are_no_spans(book, spans):
+    """Every process reads others' messages; a trace shows which one acted on them."""
     turns = CoreSpans(book)
     book.arrived("sluice.request.r1", 1, "r1", {"traceparent": root_traceparent("r1")})
     turns.turn(read(), "", [], 0.001)
@@ -126,7 +126,7 @@ def test_words_that_lead_to_nothing_are_no_spans(book, spans):
 
 
 def test_a_phase_is_from_its_first_signal_to_its_last(book, spans):
-    """The wait in the queue is one bar, whatever else was said meanwhile."""
+    """The wait in the queue is one bar, whatever else was published meanwhile."""
     turns = CoreSpans(book, (SpanPhase("queue wait", "saw AllocationRequested", "decided Grant"),))
     for sequence in (1, 2):
         book.arrived("sluice.request.r1", sequence, "r1", {"traceparent": root_traceparent("r1")})
@@ -138,7 +138,7 @@ def test_a_phase_is_from_its_first_signal_to_its_last(book, spans):
 
 
 def test_a_source_begins_both_traces(book, spans):
-    """On a cluster as in a folder: a pod's trace begins with the word that asks for it."""
+    """On a cluster as in a folder: a pod's trace begins with its request."""
     turns = CoreSpans(book)
     turns.turn(Ticked(), "", [(write(ASKED), "r1")], 0.0)
     turns.turn(Ticked(), "", [(write(WITHDRAWN), "r1")], 0.0)
@@ -149,7 +149,7 @@ def test_a_source_begins_both_traces(book, spans):
 
 
 def test_a_listing_of_a_whole_cluster_does_not_make_a_span_for_each_pod(book, spans, exporter):
-    """A turn that concerns everybody stays short."""
+    """A turn that concerns all pods stays short."""
     doing = [(write(WaitOver(request=f"r{number}"), f"r{number}"), f"r{number}") for number in range(500)]
     CoreSpans(book).turn(Ticked(), "", doing, 0.001)
     spans()
@@ -158,7 +158,7 @@ def test_a_listing_of_a_whole_cluster_does_not_make_a_span_for_each_pod(book, sp
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
 def test_nothing_but_names_and_places_leaves_the_process(message):
-    """No ticket, no environment, no annotation, no sentence of a person reaches a collector."""
+    """No ticket, no environment, no annotation, no text of a person reaches a collector."""
     told = {
         **of_message(message),
         **of_subject("sluice.x.y", "publish"),

@@ -1,4 +1,4 @@
-"""Traces: two per request, carried along with and without a collector, never in the way of the service."""
+"""Traces: carried along with and without a collector, never in the way of the service."""
 
 import logging
 import threading
@@ -33,7 +33,7 @@ def recorded(exporter):
 
 @pytest.fixture
 def recording(recorded):
-    """A book whose spans reach `exporter`."""
+    """Traces whose spans reach `exporter`."""
     return RequestTraces(recorded)
 
 
@@ -49,7 +49,7 @@ def spans(recorded, exporter):
 
 
 def test_a_trace_goes_on_through_a_service_that_records_nothing():
-    """Without a collector the next service still knows which trace a word belongs to."""
+    """Without a collector the next service still knows a message's trace."""
     book = RequestTraces()
     book.remember("r1", HEADERS)
     with book.span("decide", "r1"):
@@ -58,7 +58,7 @@ def test_a_trace_goes_on_through_a_service_that_records_nothing():
 
 
 def test_a_restarted_service_goes_on_in_the_same_trace():
-    """What was forgotten with a process costs no trace its connection: ids are those of the request."""
+    """A lost process does not break a trace: ids are derived from the request."""
     assert RequestTraces().headers("r2") == {"traceparent": root_traceparent("r2")}
     assert request_traces.ids_of(root_traceparent("r2"))[0] == trace_id("r2")
     assert RequestTraces().headers("") == {}
@@ -77,7 +77,7 @@ def test_headers_are_new_each_time():
     ["", "x", f"00-{TRACE}-00f067aa0ba902b7", f"01-{TRACE}-00f067aa0ba902b7-01", f"00-{'0' * 32}-00f067aa0ba902b7-01"],
 )
 def test_what_is_no_trace_context_is_not_passed_on(traceparent):
-    """Anybody may write headers; only well-formed ones travel."""
+    """Headers are untrusted; only well-formed ones travel."""
     book = RequestTraces()
     book.remember("r1", {"traceparent": traceparent})
     book.remember("r2", None)
@@ -96,7 +96,7 @@ def test_the_book_forgets_the_request_not_heard_of_for_longest():
 
 
 def test_a_source_begins_a_trace_once(recording, spans):
-    """All words about one request belong to one trace, even when its source says it twice."""
+    """All messages about one request belong to one trace, even repeated ones."""
     recording.start("r1", "request seen")
     recording.start("r1", "request seen")
     recording.start("", "nothing")
@@ -106,7 +106,7 @@ def test_a_source_begins_a_trace_once(recording, spans):
 
 
 def test_a_release_is_a_trace_of_its_own_that_names_the_first(recording, spans):
-    """A pod that ran for a month is not one trace of a month; and from its end one finds its beginning."""
+    """A pod that ran for a month is not one trace of a month; and its end links to its beginning."""
     recording.start("r1", "request given back", "release")
     (root,) = spans()
     assert f"{root.context.trace_id:032x}" == trace_id("r1", "release") != trace_id("r1")
@@ -114,7 +114,7 @@ def test_a_release_is_a_trace_of_its_own_that_names_the_first(recording, spans):
 
 
 def test_a_late_word_does_not_take_a_release_back_into_the_first_trace():
-    """What was on its way when a pod was given back does not tear the trace of its release apart."""
+    """A late message does not tear the trace of a release apart."""
     book = RequestTraces()
     book.remember("r1", {"traceparent": root_traceparent("r1", "release")})
     book.remember("r1", {"traceparent": root_traceparent("r1")})
@@ -148,21 +148,21 @@ def test_a_span_inside_another_is_its_child(recording, spans):
 
 
 def test_what_is_no_requests_is_no_trace(recording, spans):
-    """A viewer full of readings of GPUs and pulls of a timer hides the one trace that somebody looks for."""
+    """Readings of GPUs and periodic pulls would hide the one trace that somebody looks for."""
     with recording.span("ReadGpu"):
         pass
     assert spans() == ()
 
 
 def test_a_pull_is_in_the_trace_of_the_news_once(recording, spans):
-    """A trace does not grow for ever by the pulls that a timer makes of the same node."""
+    """A trace must not grow without end by periodic pulls of the same node."""
     recording.remember("", {"traceparent": root_traceparent("r1")}, "sluice.node.a")
     parents = [recording.at_once("sluice.node.a"), recording.at_once("sluice.node.a")]
     assert parents == [root_traceparent("r1"), ""]
 
 
 def test_a_failed_step_is_shown_as_failed_without_its_text_and_still_fails(recording, spans):
-    """Telemetry neither hides nor swallows an error; and what it says may hold a secret, so only its type is told."""
+    """Telemetry neither hides nor swallows an error; its text may hold a secret, so only its type is recorded."""
     with pytest.raises(OSError, match="password=x"), recording.span("step", "r1"):
         raise OSError("password=x")
     (span,) = spans()
@@ -172,7 +172,7 @@ def test_a_failed_step_is_shown_as_failed_without_its_text_and_still_fails(recor
 
 
 def test_the_next_word_tells_what_steps_took_and_no_word_twice():
-    """`sluice trace` shows device steps without a collector; and a word that did not land loses none of them."""
+    """`sluice trace` shows device steps without a collector; and a message that did not land loses none of them."""
     book = RequestTraces()
     book.took("r1", "CreateGpuInstance", 0.5)
     first = book.steps("r1")
@@ -188,7 +188,7 @@ def test_the_next_word_tells_what_steps_took_and_no_word_twice():
 
 
 def test_a_collector_that_is_away_does_not_hold_up_the_service():
-    """Nobody listens at the endpoint: spans are lost, stopping takes a bounded time."""
+    """Nothing listens at the endpoint: spans are lost, stopping takes a bounded time."""
     book = request_traces.connect("http://127.0.0.1:9", service="allocator", run="run1")
     began = time.monotonic()
     with book.span("step", "r1"):
@@ -198,7 +198,7 @@ def test_a_collector_that_is_away_does_not_hold_up_the_service():
 
 
 class Stuck(InMemorySpanExporter):
-    """A collector that takes what it is sent and does not answer before it is let go."""
+    """A collector that accepts spans and does not answer until released."""
 
     def __init__(self):
         """Hang until `go`."""
@@ -220,7 +220,7 @@ def stuck():
 
 
 def test_spans_beyond_the_queue_are_dropped(stuck):
-    """A stuck collector costs spans, not memory without end."""
+    """A stuck collector costs spans, not unbounded memory."""
     spans = Spans(stuck, service="a", run="r")
     book = RequestTraces(spans)
     for _ in range(4000):
@@ -231,7 +231,7 @@ def test_spans_beyond_the_queue_are_dropped(stuck):
 
 
 def test_a_collector_that_hangs_does_not_keep_a_service_from_ending(stuck):
-    """The supervisor would kill it, and count a failure where there is none."""
+    """The supervisor would kill it, and count a failure without a cause."""
     book = RequestTraces(Spans(stuck, service="a", run="r"))
     for _ in range(2000):
         with book.span("step", "r1"):

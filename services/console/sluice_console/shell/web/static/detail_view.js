@@ -51,7 +51,7 @@ export class DetailView {
       : `/api/gpus/${encodeURIComponent(rest[rest.length - 1])}?node=${encodeURIComponent(rest.slice(0, -1).join("/"))}`;
     const answer = await ask(url);
     if (asked !== this._asked) return;
-    if (answer.error) this._draw("Not to be shown", make("p", { class: "why" }, answer.error));
+    if (answer.error) this._draw("Not available", make("p", { class: "why" }, answer.error));
     else if (kind === "request") await this._request(answer);
     else this._gpu(answer);
   }
@@ -148,7 +148,7 @@ function facts(entries) {
 
 /** @param {{time: string, type: string, text: string}[]} all */
 function steps(all) {
-  if (all.length === 0) return make("p", {}, "The history says nothing of it (any more).");
+  if (all.length === 0) return make("p", {}, "The history has no record of it (any more).");
   const first = new Date(all[0].time);
   return make("ol", { class: "steps" }, ...all.map((step) => {
     const when = new Date(step.time);

@@ -99,8 +99,8 @@ export class QueueView {
     const more = Math.max(0, found.length - SHOWN_MAX) + this._unlisted;
     at("nobody").textContent = this._requests.length === 0
       ? "No request waits: each has its slice."
-      : found.length === 0 ? "None of them is meant by the filter."
-        : more ? `and ${more} more; the filter makes it fewer.` : "";
+      : found.length === 0 ? "No request matches the filter."
+        : more ? `and ${more} more; narrow them down with the filter.` : "";
     if (focused) at("requests").querySelector(`[data-request="${CSS.escape(focused)}"]`)?.focus();
   }
 }

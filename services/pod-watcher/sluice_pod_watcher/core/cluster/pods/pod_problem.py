@@ -60,7 +60,7 @@ def problem_of(record: PodRecord, stuck: str, ails: str, made_on: str) -> PodPro
         case Bound():
             return _of_bound(answer, view, record.complaint, stuck, ails)
         case _ if view.is_gated and record.terms is None and record.asked is not None and view.others_gates:
-            words = f"it asks for its slice when others have opened their gate: {', '.join(view.others_gates)}"
+            words = f"it waits for other scheduling gates before it requests a slice: {', '.join(view.others_gates)}"
             return _said("OtherGates", "OtherGates", words, level="Normal", patience="a moment")
         case None if record.is_lost and view.condition is not None:
             return _lost(view.condition.message)
@@ -108,7 +108,7 @@ def _lost(words: str) -> PodProblem:
 def _once_more(view: PodView) -> str:
     if view.controller:
         return f"If it must not wait, delete the pod: its {view.controller} makes it anew, and it gets another slice."
-    return "If it must not wait, delete the pod and create it anew: it gets another slice."
+    return "If it cannot wait, delete the pod and create it again: it gets another slice."
 
 
 def _waiting(pending: Pending | WaitOver | None, made_on: str) -> PodProblem:
@@ -117,7 +117,7 @@ def _waiting(pending: Pending | WaitOver | None, made_on: str) -> PodProblem:
             place = f"its place on {made_on} is booked" if made_on else "a place is booked for it"
             words = f"{place}, and its slice is being made. If this lasts, check the agent of that node."
             return _said(BEING_MADE, WAITS, words, level="Normal", patience="an answer")
-        words = "it has asked for its slice, and no allocator has answered. If this lasts, the allocator may be down."
+        words = "it requested a slice, and no allocator has answered. If this lasts, check that the allocator runs."
         return _said(UNANSWERED, UNANSWERED, words, patience="an answer")
     lead = pending.reasons[0] if pending.reasons else None
     if lead is None:
