@@ -154,7 +154,7 @@ class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
     of: str
     """A GPU model, or `nodes`."""
     on: str = ""
-    """The class of their nodes, where the fleet has several; empty for all."""
+    """The node class, where the fleet has several."""
     known_as: str = ""
 
 

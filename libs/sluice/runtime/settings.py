@@ -66,7 +66,7 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     nats_password_file: Path | None = None
     """File with that user's password. Read again when it changes."""
     nats_ca_file: Path | None = None
-    """Certificates (PEM) of the authorities that sign the broker's. With it the connection must be TLS."""
+    """CA certificates (PEM) for the broker's. If set, the connection must be TLS."""
     nats_certificate_file: Path | None = None
     """Client certificate (PEM) for the bus. Read again when it changes."""
     nats_key_file: Path | None = None
@@ -78,13 +78,13 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_key_file: Path | None = None
     """Its key (PEM); may be the same file."""
     grpc_ca_file: Path | None = None
-    """Certificates (PEM) of the authorities that sign the certificates of its gRPC peers."""
+    """CA certificates (PEM) for gRPC peers."""
     grpc_plain_text: bool = False
-    """Allow gRPC without certificates beyond the loopback, on a network that is otherwise protected."""
+    """Allow gRPC without certificates beyond the loopback."""
     history_mib: Annotated[int, msgspec.Meta(ge=HISTORY_MIB_MIN)] = HISTORY_BYTES_MAX // MIB
-    """Size limit of HISTORY on the broker's disk, for the service that declares the streams (docs/sizing.md)."""
+    """Size of HISTORY on the broker's disk in MiB, where streams are declared (docs/sizing.md)."""
     data_dir: Path = Path("/var/lib/sluice")
-    """Where a service keeps data across restarts."""
+    """State that survives a restart, such as the agent's journal."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe level logged."""
     log_format: Literal["auto", "json", "text"] = "auto"
@@ -92,7 +92,7 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     otlp_endpoint: str = ""
     """OTLP/HTTP base URL for traces; empty sends none. Headers: `OTEL_EXPORTER_OTLP_HEADERS`."""
     metrics_address: str = ""
-    """Where metrics are served for Prometheus (HOST:PORT), over plain HTTP; empty serves none."""
+    """`host:port` of the Prometheus metrics, plain HTTP; empty serves none."""
 
 
 def holds_credentials(url: str) -> bool:

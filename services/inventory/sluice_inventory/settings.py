@@ -8,9 +8,9 @@ class InventorySettings(CommonSettings, frozen=True, kw_only=True):
     """The tunables of `InventoryConfig`, and what is served."""
 
     grpc_address: str = "127.0.0.1:9410"
-    """Where clients connect: `host:port` (port 0: any free one) or `unix:path`."""
+    """gRPC API: `host:port` (port 0 is any free one) or `unix:path`."""
     health_address: str = ""
-    """Where `grpc.health.v1` answers, in plain text, for probes without TLS; `host:port`, empty for none."""
+    """`host:port` of `grpc.health.v1` in plain text; empty serves none."""
     pull_interval_s: float = 15.0
     """Pull interval of a node without changes."""
     pull_timeout_s: float = 3.0
@@ -28,7 +28,7 @@ class InventorySettings(CommonSettings, frozen=True, kw_only=True):
     watchers_max: int = 64
     """Most clients that watch the fleet."""
     watch_pending_max: int = 4096
-    """Changed nodes that wait to be sent to one watcher; beyond that, it has to start again."""
+    """Most changes pending for one watcher; beyond it the watcher starts again."""
     tick_s: float = 0.5
     """Timer interval; at most 10."""
 

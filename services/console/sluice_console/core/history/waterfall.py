@@ -87,8 +87,8 @@ class PartDocument(Document, frozen=True, kw_only=True):
 
     part: TracePart
     """
-    `request` is from the pod's first event to its open gate, `release` from its end to its last word. What is between
-    is `running`: one for each occasion, a restart of an agent for example.
+    `request`: until the gate opens; `release`: from its end; `running`: one occasion. What is between is `running`: one
+    for each occasion, a restart of an agent for example.
     """
     trace_id: str
     """As at a collector."""

@@ -18,7 +18,7 @@ class SlotDocument(Document, frozen=True, kw_only=True):
     """A span of a GPU that is not simply free; of a home of shares one for each share, all with the same span."""
 
     start: int
-    """A home has a slot for each share, all with one span."""
+    """A home has a slot per share, all with one span."""
     size: int
     state: InstanceState
     profile: str = ""
