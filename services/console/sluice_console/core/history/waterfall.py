@@ -87,8 +87,8 @@ class PartDocument(Document, frozen=True, kw_only=True):
 
     part: TracePart
     """
-    `request`: until the gate opens; `release`: from its end; `running`: one occasion. What is between is `running`: one
-    for each occasion, a restart of an agent for example.
+    `request`: until the gate opens; `release`: from its end; `running`: one for each occasion between, such as a
+    restart of an agent.
     """
     trace_id: str
     """As at a collector."""
