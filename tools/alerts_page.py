@@ -13,9 +13,9 @@ HEAD = """# Alerts
 
 Generated from `deploy/kubernetes/components/metrics/rules.yaml` by `make docs`; do not edit.
 
-The alerts of the component `metrics` ([install.md](install.md)). Their expressions are in that file; the metrics are in
-[metrics.md](metrics.md), further failures in [operations.md](operations.md#when-something-fails). A clock that is far
-off (`sluice doctor`: `clocks`) has no alert of its own: use `node_timex_offset_seconds`, and run chrony or ntpd.
+The alerts of the component `metrics` ([install.md](install.md)). Metrics: [metrics.md](metrics.md); further failures:
+[operations.md](operations.md#when-something-fails). For clocks (`sluice doctor`: `clocks`) use
+`node_timex_offset_seconds`, and run chrony or ntpd.
 """
 
 

@@ -39,15 +39,13 @@ HEAD = """# Messages on the bus
 
 Generated from `sluice.contracts` by `make docs`; do not edit.
 
-Each subject has one kind of writer, and its last message is the current state: a reader of last messages alone knows
-everything. Writes are guarded by the subject's last sequence; a ledger entry by that of its whole node's ledger.
-
-- `BOOK` holds decisions and is synced to disk on every write.
-- `STATE` holds observations; after a reconnect its writers compare and publish again.
-- `HISTORY` holds the past under `hist.sluice.>`, for people and `sluice explain`; no decision reads it.
+Each subject has one kind of writer, and its last message is the current state. Writes are guarded by the subject's
+last sequence; a ledger entry by that of its node's whole ledger. `BOOK` holds decisions, `STATE` observations, which
+writers compare and publish again after a reconnect. `HISTORY` holds the past under `hist.sluice.>`, for people: no
+decision reads it.
 
 In a subject, the dots of a node's name are `_`. To watch: `sluice events -f`; `nats sub 'hist.sluice.>'` (what was
-stored); `nats sub 'sluice.>'` (every attempt to write, rejected ones too).
+stored); `nats sub 'sluice.>'` (every attempt to write).
 """
 
 
@@ -89,24 +87,24 @@ def _messages() -> Iterator[str]:
     yield "\n## Messages"
     for noun in SUBJECT_KINDS:
         for kind in noun.messages:
-            yield f"\n### {kind.__name__}\n\n`{_subject(noun)}`. {getdoc(kind)}\n\n{_json(example_of(kind))}"
+            yield f"\n### {kind.__name__}\n\n{getdoc(kind)}\n\n{_json(example_of(kind))}"
 
 
 def _json(value: object) -> str:
-    return f"```json\n{_pretty(msgspec.to_builtins(value), 0)}\n```"
+    return f"```json\n{_wrapped(msgspec.to_builtins(value))}\n```"
 
 
-def _pretty(value: object, indent: int) -> str:
-    """A message with a line per field; what is inside of it goes on one line where it fits."""
-    compact = msgspec.json.encode(value).decode()
-    if not isinstance(value, dict | list | tuple) or (indent and indent + len(compact) <= 116):
-        return compact
-    inner = " " * (indent + 2)
-    if isinstance(value, dict):
-        colon = ":" if indent else ": "
-        lines = [f'{inner}"{key}"{colon}{_pretty(each, indent + 2)}' for key, each in value.items()]
-        return "\n".join(["{", ",\n".join(lines), " " * indent + "}"])
-    return "\n".join(["[", ",\n".join(inner + _pretty(each, indent + 2) for each in value), " " * indent + "]"])
+def _wrapped(value: object) -> str:
+    """A message as it is on the wire, with line breaks between its fields."""
+    if not isinstance(value, dict):
+        return msgspec.json.encode(value).decode()
+    lines = [""]
+    for key, each in value.items():
+        field = msgspec.json.encode({key: each}).decode()[1:-1] + ","
+        if lines[-1] and len(lines[-1]) + len(field) > 116:
+            lines.append("")
+        lines[-1] += field
+    return "{" + "\n ".join(lines).removesuffix(",") + "}"
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ Both repeat what tests/simulation declares: invariants, planted bugs, cases and 
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -27,6 +28,8 @@ RECORDS = SIMULATION / "records"
 DAY_S = 86_400
 PROTOCOL = ROOT / "docs" / "protocol.md"
 BEGIN, END = "<!-- generated: cases -->", "<!-- end -->"
+_SECTION = re.compile(r"(?<=§\d) [^W].*")
+"""What follows a section's number: the prose cites each case where its rule is."""
 WHOLE = ("PLANTED", "BUGS", "PLAYED")
 """Constants that have bugs of every kind."""
 
@@ -34,26 +37,25 @@ HEAD = """# Invariants, and the bugs that prove them
 
 Generated from `tests/simulation` by `make docs`; do not edit.
 
-Each invariant must hold at every instant, or once all is calm, in every simulated run. Its judge shares no code with
-what it judges. A violation begins with the invariant's id. Numbers are the first ones; the others came later.
+Each invariant holds at every instant, or once all is calm, in every simulated run. Its judge shares no code with what
+it judges. A violation begins with the invariant's id.
 
-A planted bug replaces a rule of the system by the simpler one that somebody might write instead. Its invariants must
-catch it within 100 seeds (`tests/simulation/selftests/test_planted.py`), in a run that passes without it. Bugs with a
-star are too rare for chance: a schedule or a kept plan plays them. What a user would lose to each is beside it in
-`tests/simulation/planted`; the interleavings that they stand for are the [cases of the protocol](protocol.md#cases).
+A planted bug replaces a rule by a simpler one. Its invariants (`caught_by` in `tests/simulation/planted`) must catch it
+within 100 seeds (`tests/simulation/selftests/test_planted.py`). Bugs with a star are too rare for chance: a schedule or
+a kept plan plays them ([cases of the protocol](protocol.md#cases)).
 
-| id | statement | judged in | planted bugs |
+| id | statement | judged in | bugs |
 |---|---|---|---|"""
 UNNAMED = """
-These have no id of their own in a violation:
+Without an id of their own:
 
 | id | judged by |
 |---|---|"""
 RUNS = """
 ## Recorded runs
 
-Each file of `tests/simulation/records` is one run, with the SHA-256 of all that decides how a seed goes. While that is
-unchanged, `--record` with the file prints the run and plays nothing. CI plays 2,000 other seeds at each change.
+Each file of `tests/simulation/records` is one run, with the SHA-256 of all that decides how a seed goes; while that is
+unchanged, `--record FILE` prints the run and plays nothing.
 
 | seeds | from | events | days of virtual time | violations | source |
 |---|---|---|---|---|---|"""
@@ -76,8 +78,9 @@ def protocol() -> str:
 
 def _rules() -> Iterator[str]:
     for rule in RULES:
-        bugs = [bug.name + "*" * (bug in PLAYED) for bug in PLANTED if rule.name in bug.caught_by]
-        yield f"| {rule.name} | {rule.says} | `{rule.judged_in}` | {', '.join(bugs)} |"
+        bugs = [bug in PLAYED for bug in PLANTED if rule.name in bug.caught_by]
+        counts = filter(None, (f"{bugs.count(False) or ''}", f"{bugs.count(True) or ''}" + "*" * any(bugs)))
+        yield f"| {rule.name} | {rule.says} | `{rule.judged_in}` | {', '.join(counts)} |"
 
 
 def _runs() -> Iterator[str]:
@@ -97,7 +100,9 @@ def _kind(variant: Variant) -> str:
 
 def _case(case: Case) -> str:
     places = [f"`{case.test}`"] if case.test else _unique(place for name in case.bugs for place in _played_in(name))
-    return f"| {case.id} | {case.rule} | {case.words} | {', '.join(case.bugs)} | {', '.join(places)} |"
+    return (
+        f"| {case.id} | {_SECTION.sub('', case.rule)} | {case.words} | {', '.join(case.bugs)} | {', '.join(places)} |"
+    )
 
 
 def _played_in(name: str) -> list[str]:

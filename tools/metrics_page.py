@@ -25,26 +25,24 @@ HEAD = """# Metrics
 
 Generated from the code by `make docs`; do not edit.
 
-Each service serves Prometheus metrics over plain HTTP at `/metrics` of `SLUICE_METRICS_ADDRESS` (`127.0.0.1:9430`, for
-example); if unset, none. In a cluster the component `metrics` ([install.md](install.md)) sets the address, lets
-Prometheus in and adds the [alerts](alerts.md). The component `dashboard` has a Grafana dashboard; without it, import
+Each service serves Prometheus metrics over plain HTTP at `/metrics` of `SLUICE_METRICS_ADDRESS` (such as
+`127.0.0.1:9430`). In a cluster the component `metrics` ([install.md](install.md)) sets it, lets Prometheus in and adds
+the [alerts](alerts.md). A Grafana dashboard: the component `dashboard`, or import its
 `deploy/kubernetes/components/dashboard/sluice.json`.
 
-- `_total` is a counter, which starts with the process and is absent before its first count. The rest are gauges, unless
-  noted.
-- Labels never hold a request or any text from outside, so the number of series is bounded. Only agents label by GPU
-  UUID and pod, for what is there now.
+- `_total` is a counter, absent before its first count. The rest are gauges, unless noted.
+- The number of series is bounded: only agents label by GPU UUID and pod, for what is there now.
 - Several allocators or inventories report the same fleet: take `max`, not `sum`.
-- `core` is the service. The usual `process_...` metrics are served, too.
+- `core` is the service. `process_...` metrics are served, too.
 - At 100,000 requests a scrape costs the allocator 20 ms and the pod-watcher 60 ms: every 15 s is enough.
-- At most 16 connections at once, one GET each, 5 s.
+- At most 16 connections, one GET each, 5 s.
 """
 
 FOOT = """## Under HAMi's names
 
-With `SLUICE_NODE_AGENT_HAMI_METRICS=true` the node agent also exports these, for existing dashboards, with the labels
-and units of HAMi's metrics reference: `_ratio` is 0 to 100, but 0 to 1 in `hami_node_gpu_memory_allocated_ratio`;
-`device_uuid` is the physical GPU; `container_index` counts containers with devices; a core ratio of 0 is no bound.
+With `SLUICE_NODE_AGENT_HAMI_METRICS=true` the node agent also exports these, with HAMi's labels and units: `_ratio` is
+0 to 100, but 0 to 1 in `hami_node_gpu_memory_allocated_ratio`; `device_uuid` is the physical GPU; `container_index`
+counts containers with devices; a core ratio of 0 is no bound.
 """
 
 

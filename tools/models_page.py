@@ -9,13 +9,13 @@ HEAD = """# GPU models
 
 Generated from `libs/sluice/mig/catalog.toml` by `make docs`; that file names the source of every number. Do not edit.
 
-Known without a GPU: for `sluice simulate`, simulated nodes and explanations. A real GPU reports its own profiles,
-places and sizes, and those count. `inferred` means that no device confirmed the row.
+For `sluice simulate`, simulated nodes and explanations. What a real GPU reports counts. `inferred`: not confirmed by a
+device.
 
-These names are used in fleet files ([simulate.md](simulate.md)), in the annotations `gpu-model` and `gpu-model-not`
-and their equivalents ([requests.md](requests.md)), and in placement files ([policies.md](policies.md)). Case,
-separators and `NVIDIA`, `Tesla`, `GeForce` are ignored. Of two models with one short name a fleet file means the first,
-a filter both. A fleet file can also spell out a model that is not here.
+Names are used in fleet files ([simulate.md](simulate.md)), in `gpu-model` and `gpu-model-not` and their equivalents
+([requests.md](requests.md)), and in placement files ([policies.md](policies.md)). Case, separators and `NVIDIA`,
+`Tesla`, `GeForce` are ignored. Of two models with one short name a fleet file means the first, a filter both. A fleet
+file can spell out another model.
 """
 
 

@@ -30,11 +30,10 @@ HEAD = """# Settings
 
 Generated from the code by `make docs`; do not edit.
 
-Each service reads its settings once, at the start, from a TOML file (`SLUICE_CONFIG` names it) and from the
-environment, which wins. An unknown name or a wrong value ends the start with a sentence that says which. Lists in the
-environment are separated by commas. In the file, names are lower-case and have no prefix: common settings at the top
-level, a service's own in a table of its name. Tables of other services are ignored, so one file serves all. Names
-end in their unit: `_S` is seconds.
+A service reads its settings at its start, from a TOML file (`SLUICE_CONFIG`) and the environment, which wins. An
+unknown name or wrong value ends the start with a sentence. Lists in the environment have commas. In the file, names
+are lower-case without prefix: common settings at the top level, a service's own in its table; other tables are ignored.
+Units come last: `_S` is seconds.
 
 ```toml
 nats_url = "nats://127.0.0.1:4222"
@@ -42,8 +41,8 @@ nats_url = "nats://127.0.0.1:4222"
 nodes = ["gpu-1.example.internal"]
 ```
 
-A service's own spelling of a common variable (`SLUICE_NODE_AGENT_LOG_LEVEL`) counts for that service only. Secrets are
-never settings: they are in files that settings name ([security.md](security.md#certificates)).
+A service's own spelling of a common variable (`SLUICE_NODE_AGENT_LOG_LEVEL`) counts for it alone. Secrets are in files
+that settings name ([security.md](security.md#certificates)).
 """
 
 
@@ -55,15 +54,15 @@ def page() -> str:
 def _part(title: str, service: str, settings: type[CommonSettings]) -> Iterator[str]:
     yield f"## {title}\n"
     if service:
-        yield f"Table `[{service}]` of the file.\n"
+        yield f"Table `[{service}]`.\n"
     yield "| variable | default | meaning |\n|---|---|---|"
     prefix = f"{PREFIX}{service.replace('-', '_').upper()}_" if service else PREFIX
     meanings = _meanings(settings)
     for field in msgspec.structs.fields(settings):
         if service and field.name in CommonSettings.__struct_fields__:
             continue
-        default = _value(field.default)
-        yield f"| `{prefix}{field.name.upper()}` | {default} | {meanings[field.name]}{_choices(field.type)} |"
+        default, choices = _value(field.default), _choices(field.type, meanings[field.name])
+        yield f"| `{prefix}{field.name.upper()}` | {default} | {meanings[field.name]}{choices} |"
     yield ""
 
 
@@ -97,10 +96,9 @@ def _value(default: Any) -> str:
     return f"`{default}`"
 
 
-def _choices(wanted: Any) -> str:
-    """The values of a setting that has only some."""
+def _choices(wanted: Any, meaning: str) -> str:
+    """The values of a setting that has only some, unless its meaning names each."""
     if get_origin(wanted) in {Union, UnionType}:
-        return "".join(map(_choices, get_args(wanted)))
-    if get_origin(wanted) is not Literal:
-        return ""
-    return f" One of {', '.join(f'`{each}`' for each in get_args(wanted))}."
+        return "".join(_choices(each, meaning) for each in get_args(wanted))
+    values = [f"`{each}`" for each in get_args(wanted)] if get_origin(wanted) is Literal else []
+    return f" One of {', '.join(values)}." if any(value not in meaning for value in values) else ""

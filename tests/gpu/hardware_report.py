@@ -54,10 +54,13 @@ class HardwareReport:
             lines += ["| " + " | ".join(_cell(each[column]) for column in columns) + " |" for each in self.differences]
         else:
             lines += ["None."]
-        lines += ["", "## Checks", "", "| check | outcome | reason |", "|---|---|---|"]
+        others = {name: check for name, check in self.checks.items() if check["outcome"] != "passed"}
+        lines += ["", "## Checks", "", f"{len(self.checks) - len(others)} passed ([{title}.json]({title}.json))."]
+        if others:
+            lines += ["", "| check | outcome | reason |", "|---|---|---|"]
         lines += [
             f"| {_cell(name)} | {OUTCOMES[check['outcome']]} | {_cell(check['why'])} |"
-            for name, check in self.checks.items()
+            for name, check in others.items()
         ]
         return "\n".join(lines) + "\n"
 

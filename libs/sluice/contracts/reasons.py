@@ -152,9 +152,9 @@ class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
     reason: WaitReason
     count: int
     of: str
-    """The class counted: a GPU model, or `nodes`."""
+    """A GPU model, or `nodes`."""
     on: str = ""
-    """The class of their nodes, where the fleet has several; empty for all."""
+    """The node class, where the fleet has several."""
     known_as: str = ""
 
 

@@ -60,43 +60,39 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What every service may be told. A service's own settings extend this."""
 
     nats_url: str = "nats://127.0.0.1:4222"
-    """Address of the broker: `nats://` or `tls://`. It may not hold a user or a password, because logs show it."""
+    """The broker, `nats://` or `tls://`, without user or password: logs show it."""
     nats_user: str = ""
-    """User on the bus, where the broker has users. A node agent is always the user of its node."""
+    """User on the bus. A node agent's is its node's."""
     nats_password_file: Path | None = None
-    """File with the password of that user. Read again when it changes, for the next connection."""
+    """File with that user's password. Read again when it changes."""
     nats_ca_file: Path | None = None
-    """CA certificates (PEM) that the broker's certificate is checked against. If set, the connection must be TLS."""
+    """CA certificates (PEM) for the broker's. If set, the connection must be TLS."""
     nats_certificate_file: Path | None = None
-    """Client certificate (PEM) for the bus, where the broker maps certificates to users. Read again when it changes."""
+    """Client certificate (PEM) for the bus. Read again when it changes."""
     nats_key_file: Path | None = None
-    """Key of that certificate (PEM); may be the same file."""
+    """Its key (PEM); may be the same file."""
     grpc_certificate_file: Path | None = None
     """
-    Certificate (PEM) for gRPC, as server and as client. If set, everything but Unix sockets is TLS. Read again when
-    it changes.
+    Certificate (PEM) for gRPC, server and client. If set, all but Unix sockets is TLS. Read again when it changes.
     """
     grpc_key_file: Path | None = None
-    """Key of that certificate (PEM); may be the same file."""
+    """Its key (PEM); may be the same file."""
     grpc_ca_file: Path | None = None
-    """CA certificates (PEM) that gRPC peers are checked against."""
+    """CA certificates (PEM) for gRPC peers."""
     grpc_plain_text: bool = False
-    """Allow gRPC without certificates beyond the loopback, on a trusted network."""
+    """Allow gRPC without certificates beyond the loopback."""
     history_mib: Annotated[int, msgspec.Meta(ge=HISTORY_MIB_MIN)] = HISTORY_BYTES_MAX // MIB
-    """
-    Size of the stream HISTORY on the broker's disk in MiB, for the process that declares the streams
-    (docs/sizing.md).
-    """
+    """Size of HISTORY on the broker's disk in MiB, where streams are declared (docs/sizing.md)."""
     data_dir: Path = Path("/var/lib/sluice")
-    """Directory for state that survives a restart, such as the agent's journal."""
+    """State that survives a restart, such as the agent's journal."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe level that is logged."""
+    """Least severe level logged."""
     log_format: Literal["auto", "json", "text"] = "auto"
-    """`auto` is text if stderr is a terminal, otherwise JSON."""
+    """`auto` is text on a terminal, else JSON."""
     otlp_endpoint: str = ""
-    """OTLP/HTTP base URL for traces; empty sends none. Headers go into `OTEL_EXPORTER_OTLP_HEADERS`."""
+    """OTLP/HTTP base URL for traces; empty sends none. Headers: `OTEL_EXPORTER_OTLP_HEADERS`."""
     metrics_address: str = ""
-    """Address (`host:port`) of the Prometheus metrics, plain HTTP; empty serves none."""
+    """`host:port` of the Prometheus metrics, plain HTTP; empty serves none."""
 
 
 def holds_credentials(url: str) -> bool:

@@ -14,58 +14,54 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
     """The tunables of `Rules`, and how this process shares work with its replicas."""
 
     max_gpus_per_node: int = 8
-    """Refuse requests that no node with this many GPUs could hold; 1 to 64."""
+    """Refuse requests for more GPUs on a node; 1 to 64."""
     pods_per_node_max: int | None = None
-    """Most pods with slices on one node (docs/policies.md); unset is no limit."""
+    """Most pods with slices per node (docs/policies.md); unset is no limit."""
     orphan_grace_s: float = 30.0
-    """How long a grant without a request survives after its source has listed everything."""
+    """Revoke a grant without request this long after its source has listed everything."""
     removed_grace_s: float = 30.0
-    """How long the grants of a removed node stay open, so that its agent can still report."""
+    """Close the grants of a removed node after this; its agent may still report."""
     closing_ttl_s: int = 4 * 3600
-    """
-    How long final messages (such as a closed grant) stay on the bus. Far above any pause of a process.
-    """
+    """How long final messages stay on the bus. Far above any pause of a process."""
     lease_ttl_s: int = 3
-    """A standby takes over this long after the leader stops, in whole seconds."""
+    """A standby takes over after this, whole seconds."""
     always_active: bool = False
-    """Work without the lease. Correct, because writes are guarded, but replicas then compete."""
+    """Work without the lease: safe, but replicas compete."""
     tick_s: float = 0.5
-    """Interval of the timer; at most 10."""
+    """Timer interval; at most 10."""
     group_patience_s: float = 60.0
-    """A gang that gets no further for this long gives back every place that is not bound yet."""
+    """A gang without progress for this long gives back unbound places."""
     preemption: bool = True
-    """Evict `preemptible` pods for requests of higher priority (docs/preemption.md)."""
+    """Evict `preemptible` pods for higher priorities (docs/preemption.md)."""
     eviction_patience_s: float = 120.0
-    """Give up an eviction that was not carried out (a disruption budget, for example) after this many seconds."""
+    """Give up an eviction not carried out (a disruption budget, say)."""
     eviction_gone_s: float = 1200.0
-    """Stop waiting for an evicted pod whose slice is still there after this many seconds."""
+    """Stop waiting for an evicted pod's slice."""
     grpc_address: str = "127.0.0.1:0"
-    """Address of the gRPC API. Port 0 is any free port; the lease publishes it."""
+    """gRPC API. Port 0 is any free port; the lease publishes it."""
     health_address: str = ""
-    """Address (`host:port`) of `grpc.health.v1` in plain text, for probes; empty serves none."""
+    """`host:port` of `grpc.health.v1` in plain text; empty serves none."""
     placement: Path | None = None
-    """TOML file with pools, policies, weights and allowed profiles (docs/policies.md)."""
+    """TOML file with pools, policies, weights, allowed profiles (docs/policies.md)."""
     hami_device_config: Path | None = None
-    """HAMi's `device-config.yaml`, or the ConfigMap that holds it."""
+    """HAMi's `device-config.yaml`, or its ConfigMap."""
     hami_node_config: Path | None = None
-    """`config.json` of HAMi's device plugin, or the ConfigMap that holds it."""
+    """`config.json` of HAMi's device plugin, or its ConfigMap."""
 
     promise_after_s: float = 300.0
-    """
-    A request that has waited this long, and is first of its shape, gets a reservation (docs/queue.md).
-    """
+    """Reserve for a request that is first of its shape and has waited this long (docs/queue.md)."""
     promises_percent: int = 10
-    """Most GPUs of each model reserved at once, in percent (at least one GPU); 0 reserves none."""
+    """Most GPUs of a model reserved at once, in percent (at least one GPU); 0 reserves none."""
     move_cooldown_s: float = 600.0
-    """A movable pod stays in place at least this long between moves (docs/moving.md)."""
+    """Least time between two moves of a pod (docs/moving.md)."""
     moves_per_minute: int = 6
     """Most pods moved in a minute; 0 moves none."""
     defragment: bool = False
-    """Move movable pods so that larger requests fit. Otherwise such moves are only proposed."""
+    """Move movable pods so that larger requests fit; else only propose it."""
     defragment_arrivals: int = 20
     """Move at most one pod to make room per this many arriving requests."""
     waiting_max: int = 200_000
-    """Most requests in the queue. Further ones wait outside it (`QueueFull`) and enter in their turn."""
+    """Most requests in the queue; further ones wait outside (`QueueFull`)."""
 
     def __post_init__(self) -> None:
         """Refuse values that would stop the allocator from working."""

@@ -8,29 +8,29 @@ class InventorySettings(CommonSettings, frozen=True, kw_only=True):
     """The tunables of `InventoryConfig`, and what is served."""
 
     grpc_address: str = "127.0.0.1:9410"
-    """Address of the gRPC API: `host:port` (port 0 is any free one) or `unix:path`."""
+    """gRPC API: `host:port` (port 0 is any free one) or `unix:path`."""
     health_address: str = ""
-    """Address (`host:port`) of `grpc.health.v1` in plain text, for probes; empty serves none."""
+    """`host:port` of `grpc.health.v1` in plain text; empty serves none."""
     pull_interval_s: float = 15.0
-    """How often a node without changes is pulled."""
+    """Pull interval of a node without changes."""
     pull_timeout_s: float = 3.0
-    """Time limit of one pull."""
+    """Limit of one pull."""
     stale_after_s: float = 30.0
-    """A node without a usable answer for this long is stale. Above interval plus timeout."""
+    """A node is stale after this. Above interval plus timeout."""
     retry_first_s: float = 0.5
     """Pause after a failed pull; it doubles."""
     retry_max_s: float = 10.0
-    """Longest pause between pulls of a node that fails."""
+    """Longest such pause."""
     pulls_max: int = 64
     """Most pulls in flight, one per node."""
     retries_max: int = 16
-    """How many of these may go to nodes whose last pull failed."""
+    """How many of these may be retries."""
     watchers_max: int = 64
     """Most clients that watch the fleet."""
     watch_pending_max: int = 4096
-    """Changed nodes that may be pending for one watcher; beyond it the watcher has to start again."""
+    """Most changes pending for one watcher; beyond it the watcher starts again."""
     tick_s: float = 0.5
-    """Interval of the timer; at most 10."""
+    """Timer interval; at most 10."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that would stop the inventory from working."""

@@ -24,74 +24,58 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     """Which nodes this process serves, with which devices, and the tunables of `AgentConfig`."""
 
     nodes: tuple[str, ...] = ()
-    """
-    Node names served by this process. On a real node its own name; empty serves all simulated nodes of the fleet
-    file.
-    """
+    """Nodes served: a real node's own name; empty is all simulated nodes of the fleet file."""
     fleet_file: Path | None = None
-    """Fleet file of simulated nodes. Unset uses this machine's GPUs through NVML."""
+    """Fleet file of simulated nodes. Unset uses this machine's GPUs."""
     grpc_address: str = "127.0.0.1:0"
-    """Address that the inventory pulls from. Port 0 is any free port; the bus publishes it."""
+    """For the inventory's pulls. Port 0 is any free port; the bus publishes it."""
     health_address: str = ""
-    """Address (`host:port`) of `grpc.health.v1` in plain text, for probes; empty serves none."""
+    """`host:port` of `grpc.health.v1` in plain text; empty serves none."""
     mps_control: str = ""
     """
-    MPS control program, a path or a name on PATH; `off` offers no shares. Empty finds `nvidia-cuda-mps-control`,
-    and uses a stand-in on simulated nodes.
+    MPS control program; `off` offers no shares. Empty finds `nvidia-cuda-mps-control`; simulated nodes use a stand-in.
     """
     mps_dir: Path | None = None
-    """
-    Directory of the MPS daemons' sockets and logs; default `mps` in the data directory. Socket paths are limited to
-    107 bytes.
-    """
+    """Sockets and logs of MPS daemons; default `mps` in the data directory. Socket paths: at most 107 bytes."""
     kubelet_root: Path | None = None
-    """
-    The kubelet's `--root-dir`, mostly `/var/lib/kubelet`. If set, pods get their tickets in a CSI volume
-    (docs/csi.md).
-    """
+    """The kubelet's `--root-dir`, mostly `/var/lib/kubelet`. If set, pods get tickets in a CSI volume (docs/csi.md)."""
     pods_dir: Path = Path("/run/sluice/pods")
-    """Directory shown by the pods' volumes. Best on a tmpfs: nothing in it survives a reboot."""
+    """What the pods' volumes show. Best on a tmpfs."""
     role: Literal["all", "agent", "csi"] = "all"
-    """
-    Run the agent and the CSI driver in one process, or one of them. Apart, pods can start and end while the agent
-    cannot run.
-    """
+    """Agent and CSI driver together, or one. Apart, pods start and end while the agent is down."""
     fixed_layout: tuple[str, ...] = ()
     """
-    GPUs whose MIG layout an administrator owns (docs/fixed-layouts.md): `all`, a node name, `<node>:<index>` or GPU
-    UUIDs. Entries for other nodes are ignored.
+    GPUs that an administrator partitions (docs/fixed-layouts.md): `all`, node names, `<node>:<index>`, UUIDs. Other
+    nodes' entries are ignored.
     """
     quota_library: str = ""
     """
-    Absolute path of the time quota's client library, `libsluice-quota.so` (docs/time-quota.md); `off` sums up SMs
-    instead. Empty is the image's own.
+    Absolute path of `libsluice-quota.so` (docs/time-quota.md); `off` sums up SMs instead. Empty is the image's own.
     """
     keep_warm_s: float = 0.0
-    """
-    Keep an idle GPU instance this long for the next grant of the same profile and place; 0 keeps none.
-    """
+    """Keep an idle GPU instance for the next grant of its profile and place; 0 keeps none."""
     watch_mps_s: float = 5.0
-    """How often each MPS daemon is checked."""
+    """Check interval of MPS daemons."""
     closing_ttl_s: int = 4 * 3600
-    """How long final messages (such as a slice that is gone) stay on the bus."""
+    """How long final messages stay on the bus."""
     tombstone_ttl_s: float = 8 * 3600
-    """How long the journal remembers a slice that is gone. Longer than `closing_ttl_s`."""
+    """How long the journal remembers a gone slice. Longer than `closing_ttl_s`."""
     back_off_first_s: float = 0.5
-    """Pause after the first failed attempt to destroy a slice; it doubles."""
+    """Pause after a failed attempt to destroy a slice; it doubles."""
     back_off_max_s: float = 30.0
-    """Longest pause between two such attempts. They never end."""
+    """Longest such pause. Attempts never end."""
     quarantine_after: int = 5
-    """Failed attempts to destroy a slice until it is quarantined."""
+    """Failed attempts until quarantine."""
     remake_retry_s: float = 30.0
-    """Pause before a lost slice that could not be created again is retried."""
+    """Pause before recreating a lost slice again."""
     read_devices_s: float = 10.0
-    """How often each GPU is read for changes from outside (foreign instances, health)."""
+    """Read interval for outside changes (foreign instances, health)."""
     usage_every_s: float = 30.0
-    """How often the usage of slices is sampled (0.2 to 600); 0 never."""
+    """Sampling interval of usage (0.2 to 600); 0 never."""
     hami_metrics: bool = False
-    """Also export metrics under HAMi's names (docs/metrics.md)."""
+    """Also export HAMi's metrics (docs/metrics.md)."""
     tick_s: float = 0.5
-    """Interval of the timer; at most 10."""
+    """Timer interval; at most 10."""
 
     def __post_init__(self) -> None:
         """Reject values that cannot work."""

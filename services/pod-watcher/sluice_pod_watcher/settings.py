@@ -23,101 +23,86 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
 
     role: Role = "folder"
     """
-    `folder` reads manifests from a folder, `watch` follows the pods of a cluster, `webhook` is the admission
-    webhook, `all` is `watch` and `webhook`.
+    `folder` reads manifests, `watch` follows a cluster's pods, `webhook` is the admission webhook, `all` the last two.
     """
     source: str = ""
     """
-    Name of this source of requests; empty is `folder` or `cluster`. Two of a kind on one bus need two names,
-    because a source withdraws what it does not list.
+    Name of this source; empty is `folder` or `cluster`. Two of a kind need two names: a source withdraws what it does
+    not list.
     """
     max_gpus_per_node: int = 8
-    """Refuse requests that no node with this many GPUs could hold; 1 to 64."""
+    """Refuse requests for more GPUs on a node; 1 to 64."""
     driver_capabilities: tuple[str, ...] = CAPABILITIES
-    """Driver capabilities that containers may choose. `compute` and `utility` are always included."""
+    """That containers may choose. `compute` and `utility` are always included."""
     closing_ttl_s: int = 4 * 3600
-    """How long final messages (such as a withdrawn request) stay on the bus."""
+    """How long final messages stay on the bus."""
     tick_s: float = 0.5
-    """Interval of the timer; 0.01 to 1."""
+    """Timer interval; 0.01 to 1."""
     limits_file: Path | None = None
-    """TOML file with quotas of namespaces and cordoned nodes (docs/quotas.md). The file may be missing."""
+    """TOML file with quotas and cordons (docs/quotas.md). It may be missing."""
 
     # -- folder ---------------------------------------------------------------------------------------------------
     pods_dir: Path | None = None
-    """
-    `folder`: directory of pod manifests (`*.yaml`, `*.yml`, `*.json`; no sub-directories). Required, and must
-    exist.
-    """
+    """`folder`: existing directory of manifests (`*.yaml`, `*.yml`, `*.json`; no sub-directories). Required."""
     fleet_file: Path | None = None
-    """`folder`: fleet file; what simulated nodes have besides GPUs."""
+    """`folder`: fleet file, for what simulated nodes have besides GPUs."""
     relist_s: float = 5.0
-    """`folder`: how often the directory is listed, whatever the file system reports."""
+    """`folder`: listing interval, whatever the file system reports."""
     gone_grace_s: float = 1.0
-    """`folder`: how long a pod must be missing, or its file broken, before it counts."""
+    """`folder`: how long a pod is missing, or its file broken, before it counts."""
 
     # -- watch, webhook -------------------------------------------------------------------------------------------
     kubeconfig: Path | None = None
-    """`watch`, `webhook`: kubeconfig of the API server; unset uses the pod's service account."""
+    """`watch`, `webhook`: unset uses the service account."""
 
     # -- watch ----------------------------------------------------------------------------------------------------
     lease_ttl_s: int = 5
-    """`watch`: a standby takes over this long after the leader stops, in whole seconds, 1 to 300."""
+    """`watch`: a standby takes over after this, whole seconds, 1 to 300."""
     resync_s: float = 300.0
-    """`watch`: how often everything is listed again."""
+    """`watch`: relist interval."""
     mirror_gpus: bool = True
     """`watch`: mirror the fleet into `kubectl get gpus`."""
     evict_lost: bool = True
     """`watch`: evict a pod whose slice was lost, if a controller recreates it."""
     evict_retry_s: float = 10.0
-    """`watch`: pause after an eviction that a disruption budget blocked; it doubles up to a minute."""
+    """`watch`: pause after a blocked eviction; it doubles up to a minute."""
     unscheduled_after_s: float = 60.0
-    """
-    `watch`: a pod that the scheduler has not placed this long after its gate opened counts as failed
-    (`NotStarted`); 0 never.
-    """
+    """`watch`: a pod not scheduled this long after its gate opened has failed (`NotStarted`); 0 never."""
     start_after_s: float = 1800.0
-    """
-    `watch`: a placed pod that has started no container this long after its gate opened is given up; 0
-    never.
-    """
+    """`watch`: a placed pod without a started container this long after its gate opened is given up; 0 never."""
     node_removed_after_s: float = 300.0
-    """
-    `watch`: remove a node whose Node object has been absent this long and whose agent does not answer.
-    """
+    """`watch`: remove a node whose Node object is absent this long and whose agent does not answer."""
     watch_health_address: str = ""
-    """`watch`: address of `/healthz` and `/readyz`, plain HTTP (`0.0.0.0:8081`); empty serves none."""
+    """`watch`: `host:port` of `/healthz` and `/readyz`, plain HTTP; empty serves none."""
 
     # -- webhook --------------------------------------------------------------------------------------------------
     webhook_address: str = "127.0.0.1:8443"
-    """`webhook`: address of the HTTPS server; no host is every address, port 0 any free one."""
+    """`webhook`: HTTPS server; no host is every address, port 0 any free one."""
     certificate_dir: Path | None = None
     """
-    `webhook`: directory with `tls.crt` and `tls.key`, as cert-manager mounts them. If set, the webhook makes no
-    certificate, writes no caBundle and does not call the API server.
+    `webhook`: `tls.crt` and `tls.key`, as from cert-manager. If set, it makes no certificate, writes no caBundle and
+    does not call the API server.
     """
     namespace: str = "sluice-system"
-    """`webhook`: namespace of its Service and Secret. Pods there are never touched."""
+    """`webhook`: of its Service and Secret. Pods there are never touched."""
     webhook_service: str = "sluice-webhook"
-    """`webhook`: Service that API servers call; the certificate is for its name."""
+    """`webhook`: its Service, which the certificate names."""
     tls_secret: str = "sluice-webhook-tls"  # noqa: S105 - the name of an object
-    """`webhook`: Secret with the certificates. It must exist, and may be empty."""
+    """`webhook`: Secret with the certificates; must exist, may be empty."""
     webhook_configuration: str = "sluice"
-    """`webhook`: MutatingWebhookConfiguration whose caBundle is written."""
+    """`webhook`: MutatingWebhookConfiguration whose caBundle it writes."""
     exempt_namespaces: tuple[str, ...] = ("kube-system", "sluice-system", "sluice-nodes")
-    """`webhook`: namespaces whose pods are never touched."""
+    """`webhook`: their pods are never touched."""
     runtime_class: str = ""
-    """`webhook`: RuntimeClass for GPU pods that name none; it must exist. Empty sets none."""
+    """`webhook`: existing RuntimeClass for GPU pods that name none; empty sets none."""
     allow_privileged: bool = False
-    """`webhook`: allow pods with slices to be privileged or to use `hostPID`. Such a pod sees every GPU of its node."""
+    """`webhook`: allow pods with slices `privileged` or `hostPID`. They see every GPU of the node."""
     default_mode: str = ""
-    """
-    `webhook`: mode of containers that name none: `exclusive`, `mps`, `fractional` or `auto`. Empty leaves them as
-    they are.
-    """
+    """`webhook`: for containers that name none: `exclusive`, `mps`, `fractional` or `auto`; empty changes nothing."""
     env_allowed: tuple[str, ...] = ENV_ALLOWED
-    """`webhook`: `NVIDIA_` variables that a pod may set. All others are refused."""
+    """`webhook`: `NVIDIA_` variables that a pod may set."""
     host_directories: tuple[str, ...] = HOST_DIRECTORIES
-    """`webhook`: host directories that no GPU pod may mount, nor anything above or below them."""
+    """`webhook`: host directories that no GPU pod may mount, nor any above or below."""
 
     def __post_init__(self) -> None:
         """Check the settings. Raises ValueError with one sentence."""

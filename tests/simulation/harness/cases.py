@@ -26,32 +26,32 @@ CASES = (
     Case(
         "P-001",
         "law 3",
-        "A place is given again at the Revoke, or `Released` is published, while a process is still on the device.",
+        "A place is given again, or `Released` published, while a process is still on the device.",
         ("free at revoke", "released at once", "holders not checked"),
     ),
     Case("P-002", "law 4", "The ledger lacks a slice, and its agent destroys it.", ("absence destroys",)),
     Case(
         "P-003",
         "law 5",
-        "A write is given up, or written on newer knowledge, while its first attempt is still under way.",
+        "A write is given up, or replaced by a newer one, while its first attempt is under way.",
         ("settled by a read", "unanswered write sent with a newer guard"),
     ),
     Case(
         "P-004",
         "§1",
-        "A binding of before a wipe names a waived slice; the pod is told of it, and then that it was lost.",
+        "A binding of before a wipe names a waived slice; the pod learns of it, then of its loss.",
         ("Bound of any incarnation",),
     ),
     Case(
         "P-005",
         "§1",
-        "A host whose clock is an hour behind recreates the streams; what is published again looks older than before.",
+        "A host an hour behind recreates the streams; what is republished looks older than before.",
         ("sequences compared across incarnations",),
     ),
     Case(
         "P-006",
         "§2 W1",
-        "A paused old pod-watcher publishes a request after its successor withdrew it.",
+        "A paused pod-watcher publishes a request after its successor withdrew it.",
         ("request unguarded",),
     ),
     Case(
@@ -63,32 +63,32 @@ CASES = (
     Case(
         "P-008",
         "§2 W2",
-        "A lagging server is read again while an earlier own write is under way; it lands beyond an unseen grant.",
+        "A lagging server is read while an own write is under way, which lands beyond an unseen grant.",
         test="tests/unit/sluice/contracts/test_outbox.py::"
         "test_an_own_write_beyond_what_a_lagging_server_shows_does_not_move_the_guard",
     ),
     Case(
         "P-009",
         "§3",
-        "A cluster of brokers sends an agent's entries to a pull of its previous life.",
+        "A broker cluster sends an agent's entries to a pull of its previous run.",
         test="tests/integration/test_agents_of_a_cluster.py::test_an_agent_that_is_started_again_hears_orders",
     ),
     Case(
         "P-010",
         "§3",
-        "A GPU answers again while its agent is down; a lagging server shows the next agent an older status.",
+        "A GPU answers again while its agent is down; the next run reads an older status.",
         ("lagging single read believed",),
     ),
     Case(
         "P-011",
         "§3",
-        "STATE loses its latest messages and reuses their numbers; a copy of an older status lands unnoticed.",
+        "STATE loses its latest messages and reuses their numbers; an older status lands unnoticed.",
         ("reused STATE numbers trusted",),
     ),
     Case(
         "P-012",
         "§3",
-        "A lagging server is read again, and a pod comes to a node that was just cordoned.",
+        "A lagging server is read, and a pod comes to a node just cordoned.",
         ("every reading counts as the newest",),
     ),
     Case(
@@ -97,24 +97,24 @@ CASES = (
         "A lagging server shows a released request, which gets a slice again.",
         ("answers deleted by a reading",),
     ),
-    Case("P-014", "§4", "A request is bound at its grant, before the slice is ready.", ("bound at the grant",)),
+    Case("P-014", "§4", "A request is bound before its slice is ready.", ("bound at the grant",)),
     Case("P-015", "§4 guards", "Two allocators grant one request on two nodes.", ("two binds", "surplus kept")),
     Case(
         "P-016",
         "§4 guards",
-        "One of two allocators has not heard that a pod is gone, and grants again at once.",
+        "One of two allocators has not read a withdrawal, and grants again at once.",
         ("granted again at once",),
     ),
     Case(
         "P-017",
         "§4 guards",
-        "Nor that a job is gone, of which each pod pauses while the job is granted as a whole.",
+        "The same for a gang: each pod pauses, and the gang is granted whole.",
         test="tests/unit/allocator/request/test_taken_back_grants.py::test_a_job_rests_like_one_pod_and_keeps_its_turn",
     ),
     Case(
         "P-018",
         "§4 guards",
-        "A lagging server shows a source a request that it withdrew, closed and forgot; it is taken over again.",
+        "A lagging server shows a source a request that it withdrew and closed; the source adopts it.",
         ("requested over a withdrawal",),
     ),
     Case(
@@ -127,7 +127,7 @@ CASES = (
     Case(
         "P-020",
         "§4 request",
-        "The later of two ids is taken for the pod's own, and the slice that it runs on is given back.",
+        "The later of two ids counts as the pod's, and the slice it runs on is revoked.",
         ("latest request id wins",),
     ),
     Case(
@@ -158,46 +158,46 @@ CASES = (
     Case(
         "P-025",
         "§4 reservations",
-        "A pod has a reservation for two GPUs of which one is free, and another becomes free beside it.",
+        "A pod has a reservation for two GPUs, one of them free; another becomes free beside it.",
         ("reservation never swapped",),
     ),
     Case(
         "P-026",
         "§4 reservations",
-        "A preemptor is deleted while its grant is unanswered; a running pod is evicted before the Revoke lands.",
+        "A preemptor is deleted while its grant is unanswered; a pod is evicted before the Revoke lands.",
         test="tests/simulation/schedules/allocator/test_preemption.py::"
         "test_nobody_goes_for_a_pod_that_is_deleted_before_its_grant_has_an_answer",
     ),
     Case(
         "P-027",
         "§4 reservations",
-        "Of two slices granted to a pod, a preemptor takes the one where the pod does not run.",
+        "Of a pod's two slices, a preemptor takes the one where the pod does not run.",
         test="tests/unit/allocator/preemption/test_evicted_in_vain.py::"
         "test_a_pod_that_runs_elsewhere_does_not_go_for_a_surplus_slice_of_its",
     ),
     Case(
         "P-028",
         "§4 reservations",
-        "An agent that did not read a Grant takes the tenants' device for the reservation's own.",
+        "An agent that missed a Grant takes the tenants' device for the reservation's.",
         ("agent takes an existing device", "revoke ignores after"),
     ),
     Case(
         "P-029",
         "§4 quotas",
-        "Two allocators grant the last of a quota on two nodes; one binds before it read the other's grant.",
+        "Two allocators grant the last of a quota; one binds before reading the other's grant.",
         ("nothing taken back", "bound before all limits are read"),
     ),
     Case(
         "P-030",
         "§4 quotas",
-        "A grant is too much by an overwritten order, and another allocator, which read on, has bound it.",
+        "A grant exceeds a quota by an overwritten order, and a more recent allocator has bound it.",
         test="tests/unit/allocator/quotas/test_quotas_of_two_allocators.py::"
         "test_nobody_is_bound_to_what_may_still_be_taken_back",
     ),
     Case(
         "P-031",
         "§4 cordons",
-        "The surplus slice of a pod that runs elsewhere is on a drained node.",
+        "A drained node has the surplus slice of a pod that runs elsewhere.",
         ("drained by the ledger alone",),
     ),
     Case(
@@ -210,7 +210,7 @@ CASES = (
     Case(
         "P-033",
         "§4 groups",
-        "A Deployment whose pods are a group creates a pod before it ends another.",
+        "A Deployment whose pods are a group surges.",
         ("surplus group member waits",),
     ),
     Case(
@@ -223,56 +223,56 @@ CASES = (
     Case(
         "P-035",
         "§4 groups",
-        "One pod's GPU breaks before its job has begun, and all other pods give back their places.",
+        "A gang's GPU breaks before it has begun, and all its pods give back their places.",
         test="tests/unit/allocator/gangs/test_gangs.py::test_a_place_that_is_lost_costs_the_others_of_its_job_nothing",
     ),
     Case(
         "P-036",
         "§4 groups",
-        "A pod that a queueing system has not admitted holds the slice that an admitted one needs.",
+        "A pod not admitted by a queueing system holds the slice that an admitted one needs.",
         test="tests/kubernetes/test_sharing_fairly.py::test_nobody_of_a_job_asks_before_kueue_has_let_it_in",
     ),
     Case(
         "P-037",
         "§4 edit",
-        "An unknown kind of toleration is added to a waiting pod, and its pod-watcher restarts.",
+        "A waiting pod gets an unknown toleration, and its pod-watcher restarts.",
         test="tests/unit/pod_watcher/cluster/test_cluster_pods.py::"
         "test_a_pod_that_waits_is_not_refused_by_a_successor_for_an_edit_that_disturbed_nothing",
     ),
     Case(
         "P-038",
         "§4 resizing",
-        "A resized share counts too early: memory in use is given to a neighbour, or two have the same.",
+        "A resized share counts too early: a neighbour gets memory in use.",
         ("new size counts at once", "new size published at once", "failed resize counts as before"),
     ),
     Case(
         "P-039",
         "§5 revision",
-        "A duplicate of a Grant arrives after the Revoke.",
+        "A duplicate Grant arrives after the Revoke.",
         ("late grant", "no tombstones"),
     ),
     Case(
         "P-040",
         "§5 revision",
-        "An agent publishes, or trusts a record, before its journal has it whole.",
+        "An agent publishes, or trusts, a record that its journal does not have whole.",
         ("acknowledged before it is on disk", "damage not noticed"),
     ),
     Case(
         "P-041",
         "§5 revision",
-        "An agent answers an order under the revision of an earlier one.",
+        "An agent answers an order under an earlier revision.",
         ("late grant", "first revision reported always"),
     ),
     Case(
         "P-042",
         "§5 Revoke",
-        'An agent without a journal sees no instance on a silent GPU and answers "never made".',
+        'An agent without journal sees no instance on a silent GPU and answers "never made".',
         ("unseen instance counts as absent",),
     ),
     Case(
         "P-043",
         "§5 Revoke",
-        "A GPU cannot report its UUID and is left out; what was being made there is reported gone, and stays.",
+        "A GPU cannot report its UUID and is skipped; its unfinished slice is reported gone, and stays.",
         test="tests/unit/node_agent/test_gpus_without_uuid.py::"
         "test_what_was_being_made_on_it_when_its_agent_was_killed_is_not_forgotten",
     ),
@@ -285,43 +285,43 @@ CASES = (
     Case(
         "P-045",
         "§5 marks",
-        "Journal and ledger are lost while an instance is created; its place is unusable until a person acts.",
+        "Journal and ledger are lost while an instance is created; its place stays unusable.",
         ("marks ignored after a loss",),
     ),
     Case(
         "P-046",
         "§5 marks",
-        "An administrator created an instance at a granted place; an agent without a journal takes it.",
+        "An administrator created an instance at a granted place; an agent without journal takes it.",
         ("any instance at a granted place is ours",),
     ),
     Case(
         "P-047",
         "§5 marks",
-        "A tenant is leaving a shared device when journal and ledger are lost.",
+        "A tenant leaves a shared device when journal and ledger are lost.",
         ("inherited home trusted without a check",),
     ),
     Case(
         "P-048",
         "§5 destroy",
-        "A process outlives its pod by a grace period and only then opens its device, by now the next pod's.",
+        "A process outlives its pod and opens its device only then, by now the next pod's.",
         ("empty device is enough",),
     ),
     Case(
         "P-049",
         "§5 destroy",
-        "An agent has no file descriptor left, and sees no process.",
+        "An agent has no file descriptor left, so sees no process.",
         ("unreadable processes count as none",),
     ),
     Case(
         "P-050",
         "§5 tickets",
-        "A node's memory disk is emptied in the same boot; no container of its pods starts again.",
+        "A node's memory disk is emptied within a boot; its containers cannot restart.",
         ("ticket not restored",),
     ),
     Case(
         "P-051",
         "§5 tickets",
-        "The broker's node loses power; STATE loses its latest messages, and new ones reuse their numbers.",
+        "The broker's node loses power; STATE loses messages and reuses their numbers.",
         test="tests/simulation/schedules/test_rebuild.py::"
         "test_after_a_reboot_pods_have_their_new_devices_at_once_though_the_bus_forgets",
     ),
@@ -347,56 +347,56 @@ CASES = (
     Case(
         "P-055",
         "§6 adoption",
-        "A stale snapshot adopts a node without the slice that a pod runs on.",
+        "A stale snapshot adopts a node without the slice of a running pod.",
         ("stale snapshot adopts a node",),
     ),
     Case(
         "P-056",
         "§6 adoption",
-        "An adopting entry is overwritten by a Revoke before it is read; the node looks adopted without it.",
+        "An adopting entry is overwritten by a Revoke before it is read; the node looks adopted.",
         test="tests/unit/allocator/node/test_adopt.py::test_what_a_head_says_was_adopted_is_waited_for",
     ),
     Case(
         "P-057",
         "§6 adoption",
-        "A person created an instance at a revoked slice's place; its agent without a journal takes it for the slice.",
+        "A person created an instance at a revoked slice's place; an agent without journal takes it.",
         ("adopted before gone slices are closed",),
     ),
     Case(
         "P-058",
         "§6 adoption",
-        "An agent's and an inventory's first messages land after a wipe and show an empty node.",
+        "First messages of agent and inventory land after a wipe and show an empty node.",
         ("snapshot of any incarnation adopts",),
     ),
     Case(
         "P-059",
         "§6 adoption",
-        "An adopting entry lands after the next wipe; its agent loses its journal and ignores it.",
+        "An adopting entry lands after the next wipe; an agent without journal ignores it.",
         ("order of another incarnation stands",),
     ),
     Case(
         "P-060",
         "§6 adoption",
-        "BOOK is lost and STATE is not, while an agent creates a slice.",
+        "BOOK is lost, STATE is not, while an agent creates a slice.",
         ("adopted once only",),
     ),
     Case(
         "P-061",
         "§6 adoption",
-        "Two allocators adopt a node in turn at bus speed, each for another run of its agent.",
+        "Two allocators adopt a node in turn, each for another run of its agent.",
         ("adopted again at once",),
     ),
     Case("P-062", "§6 orphans", "Agents report before sources have listed.", ("orphans at once",)),
     Case(
         "P-063",
         "§6 orphans",
-        "The first `SourceSynced` of a source lands after a wipe.",
+        "A source's first `SourceSynced` lands after a wipe.",
         ("SourceSynced of any incarnation",),
     ),
     Case(
         "P-064",
         "§6 orphans",
-        "The API server is too busy to list other pods, one of which lost our label.",
+        "The API server is too busy to list other pods; one lost our label.",
         test="tests/simulation/schedules/test_kube.py::"
         "test_a_pod_without_its_label_keeps_its_slice_when_the_bus_is_wiped",
     ),
@@ -409,14 +409,14 @@ CASES = (
     Case(
         "P-066",
         "§6 orphans",
-        "The bus forgets a request before `SourceSynced` lands, and one of two allocators reads late.",
+        "The bus forgets a request before `SourceSynced` lands; one of two allocators reads late.",
         test="tests/unit/allocator/node/test_adopt.py::"
         "test_what_another_allocator_binds_is_no_orphan_until_its_source_has_told_all_once_more",
     ),
     Case(
         "P-067",
         "§6 orphans",
-        "A republished request is read behind `SourceSynced`, and an ended one makes up the number.",
+        "A republished request is read after `SourceSynced`, and an ended one makes up the count.",
         test="tests/unit/allocator/node/test_adopt.py::"
         "test_who_was_asked_for_behind_his_sources_last_word_keeps_his_slice",
     ),
@@ -429,44 +429,44 @@ CASES = (
     Case(
         "P-069",
         "§6 orphans",
-        "The bus forgets a request, and an API server shows its long-gone pod to a new pod-watcher.",
+        "The bus forgets a request, and an API server shows its gone pod to a new pod-watcher.",
         test="tests/unit/allocator/request/test_orphaned_answers.py::"
         "test_who_has_not_heard_that_all_is_over_is_told_again",
     ),
     Case(
         "P-070",
         "§6 orphans",
-        "A waiver of another life lands when its request has ended.",
+        "A waiver of another incarnation lands after its request ended.",
         ("waiver of another incarnation ignored",),
     ),
     Case(
         "P-071",
         "§6 no other",
-        "A request is seen before the node that has its slice.",
+        "A request is read before the node that has its slice.",
         ("slice without entry counts as absent",),
     ),
     Case(
         "P-072",
         "§6 no other",
-        "A request's first version lands after a wipe, while the node of its slice is away.",
+        "A request's first version lands after a wipe, while its node is away.",
         ("request of any incarnation",),
     ),
     Case(
         "P-073",
         "§6 no other",
-        "A pod's two slices come back with their nodes after a wipe; the wrong one is ready first.",
+        "A pod's two slices return after a wipe; the wrong one is ready first.",
         ("first ready slice bound",),
     ),
     Case(
         "P-074",
         "§6 no other",
-        "A `Bound` from before a wipe lands after it and over a newer one; its pod runs.",
+        "A `Bound` from before a wipe overwrites a newer one; its pod runs.",
         ("a late binding counts",),
     ),
     Case(
         "P-075",
         "§6 no other",
-        "The slice that this `Bound` names is closed by then.",
+        "The slice of such a `Bound` is closed by then.",
         test="tests/unit/allocator/request/test_late_bindings.py::"
         "test_a_pod_keeps_its_slice_although_a_late_word_names_one_that_is_closed",
     ),
@@ -479,19 +479,19 @@ CASES = (
     Case(
         "P-077",
         "§6 no other",
-        "The pod is read without the patch, and the patch lands after that.",
+        "A pod is read without the patch, which lands after that.",
         ("a read settles a patch",),
     ),
     Case(
         "P-078",
         "§6 no other",
-        "A pod-watcher that never saw a pod run overwrites what another published.",
+        "A pod-watcher that never saw a pod run overwrites another's request.",
         ("ended pod had no slice",),
     ),
     Case(
         "P-079",
         "§6 no other",
-        "An unknown kind of toleration is added to a running pod, and the bus is wiped.",
+        "A running pod gets an unknown toleration, and the bus is wiped.",
         test="tests/simulation/schedules/test_kube.py::"
         "test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wiped",
     ),
@@ -505,7 +505,7 @@ CASES = (
     Case(
         "P-081",
         "§6 no other",
-        "A source's rejection of a request that was mended since lands after a wipe.",
+        "A rejection of a request since corrected lands after a wipe.",
         test="tests/unit/allocator/node/test_adopt.py::"
         "test_a_rejection_that_lands_after_a_wipe_ends_nothing_before_its_source_has_spoken",
     ),
@@ -526,28 +526,28 @@ CASES = (
     Case(
         "P-084",
         "§6 lost",
-        "A remembered slice fails before it is bound in this life of the bus.",
+        "A remembered slice fails before it is bound in this incarnation.",
         test="tests/unit/allocator/request/test_lost_slices.py::"
         "test_a_pod_whose_slice_is_just_taken_back_is_given_no_other",
     ),
     Case(
         "P-085",
         "§6 lost",
-        "A budget blocks an eviction when the bus is wiped: the slice waits for the pod, the pod for the slice.",
+        "A budget blocks an eviction when the bus is wiped: slice and pod wait for each other.",
         ("lost slice forgotten with the bus",),
     ),
     Case("P-086", "§6 lost", "The source was away when the slice was lost.", ("source assumed to know a loss",)),
     Case(
         "P-087",
         "§6 lost",
-        "The source was away, and a binding of before the wipe lands.",
+        "The source was away, and a binding from before the wipe lands.",
         test="tests/unit/allocator/request/test_lost_slices.py::"
         "test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_know",
     ),
     Case(
         "P-088",
         "§6 lost",
-        "An eviction order is lost with the bus, its author is gone too, and then the budget lets the pod go.",
+        "An eviction order is lost with the bus, its author is gone, and then the budget allows it.",
         test="tests/unit/pod_watcher/cluster/test_cluster_pods.py::"
         "test_an_order_that_went_with_the_broker_is_not_carried_out",
     ),
@@ -560,7 +560,7 @@ CASES = (
     Case(
         "P-090",
         "§6 lost",
-        "A preemptor is deleted during a wipe, and an agent still has the place that was reserved for it.",
+        "A preemptor is deleted during a wipe, and an agent still has its reservation.",
         test="tests/unit/allocator/preemption/test_preemption.py::"
         "test_nobody_is_evicted_after_a_wipe_for_who_has_not_asked_again",
     ),
@@ -568,7 +568,7 @@ CASES = (
     Case(
         "P-092",
         "§6 removal",
-        "Grants are closed while the node looks adopted, and their places are given away.",
+        "Grants are closed while the node looks adopted, and their places given away.",
         ("grants closed before the record",),
     ),
     Case("P-093", "§6 removal", "A living agent has not noticed the removal yet.", ("removed at once",)),
@@ -581,31 +581,31 @@ CASES = (
     Case(
         "P-095",
         "§6 removal",
-        "The agent publishes before a closing is answered, and a grant follows it.",
+        "The agent publishes before a closing is answered, and a grant follows.",
         ("unanswered closing counts as open",),
     ),
     Case(
         "P-096",
         "§6 removal",
-        "One of two allocators reads late and closes at once what the other grants.",
+        "One of two allocators reads late and closes what the other grants.",
         ("removal grace never restarted",),
     ),
     Case(
         "P-097",
         "§6 removal",
-        "One of two allocators reads that record and grants were closed, and knows the node from before the grants.",
+        "One of two allocators knows the node from before grants that were closed.",
         ("adopted again on old knowledge",),
     ),
     Case(
         "P-098",
         "§6 removal",
-        "The node is back, and one of two allocators has not heard it.",
+        "The node is back, which one of two allocators has not read.",
         ("removed node released without a close",),
     ),
     Case(
         "P-099",
         "§6 removal",
-        "The broker is wiped again while a closing is unanswered; it lands when the agent is back.",
+        "The broker is wiped while a closing is unanswered; it lands when the agent is back.",
         ("removal close of any incarnation",),
     ),
     Case("P-100", "§6 removal", "The same with an unanswered `Released`.", ("released over an empty subject",)),
@@ -620,32 +620,32 @@ CASES = (
     Case(
         "P-103",
         "§7",
-        "The node is usable again, and another pod-watcher reads the declined `Bound` before the waiver.",
+        "The node is usable again; another pod-watcher reads the declined `Bound` before the waiver.",
         ("pinned with a declined slice", "declined slice kept"),
     ),
     Case(
         "P-104",
         "§8",
-        "A node is away for longer than closing messages live, and its disk is wiped.",
+        "A node is away longer than closing messages live, and its disk is wiped.",
         test="tests/unit/allocator/node/test_adopt.py::"
         "test_what_an_agent_has_not_read_to_be_closed_is_closed_again_when_it_comes_back",
     ),
     Case(
         "P-105",
         "§8",
-        "An earlier life's last status lands late, and the Grant is read from a lagging server.",
+        "An earlier run's last status lands late, and a lagging server shows the Grant.",
         test="tests/unit/node_agent/test_lost_journal.py::test_a_slice_that_was_closed_already_is_not_handed_out_again",
     ),
     Case(
         "P-106",
         "§8",
-        "An agent publishes its slice again after a wipe, and loses its disk before it is adopted.",
+        "An agent republishes its slice after a wipe, and loses its disk before adoption.",
         ("statuses without entry stay",),
     ),
     Case(
         "P-107",
         "§8",
-        "A binding of before a wipe lands when its slice is gone.",
+        "A binding from before a wipe lands when its slice is gone.",
         test="tests/unit/allocator/request/test_lost_slices.py::"
         "test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever",
     ),
@@ -658,13 +658,13 @@ CASES = (
     Case(
         "P-109",
         "§8",
-        "A late binding lands while its slice exists, of which its source never heard.",
+        "A late binding lands while its slice, unknown to its source, exists.",
         ("late binding released unadopted",),
     ),
     Case(
         "P-110",
         "§8",
-        "The source's first request lands too, and the slice that it names was surplus.",
+        "The source's first request lands too, naming a surplus slice.",
         ("slice unfound behind a gone binding",),
     ),
     Case(
@@ -677,14 +677,14 @@ CASES = (
     Case(
         "P-113",
         "§9",
-        "One of two allocators has not read a preemptor's grant: they order and revoke an eviction at bus speed.",
+        "One of two allocators has not read a preemptor's grant: they order and revoke an eviction in turn.",
         test="tests/simulation/schedules/allocator/test_two_allocators.py::"
         "test_a_pod_is_not_told_to_go_and_to_stay_in_turn_at_the_speed_of_the_bus",
     ),
     Case(
         "P-114",
         "§9",
-        "A paused pod-watcher holds a binding of before a wipe; its successor has asked again.",
+        "A paused pod-watcher holds a binding from before a wipe; its successor has asked again.",
         test="tests/integration/test_kube_watch.py::test_a_watcher_whose_lease_has_run_out_writes_to_no_pod",
     ),
 )

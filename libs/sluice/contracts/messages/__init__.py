@@ -213,10 +213,10 @@ BindingMessage = Bound | Refused | Released
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The wire format around a message.
+    Fields around each message.
 
-    `operation` names the guarded write and is the same for all its attempts; `id` names one attempt. `time` is
-    information only: no decision uses another host's wall clock.
+    `operation` names the guarded write over all its attempts, `id` one attempt. `time` is information only: no decision
+    uses another host's clock.
     """
 
     id: str

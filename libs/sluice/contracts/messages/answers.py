@@ -13,23 +13,23 @@ class ContainerDevices(msgspec.Struct, frozen=True, kw_only=True):
 
     container: str
     visible_devices: str
-    """For NVIDIA_VISIBLE_DEVICES: UUIDs of MIG devices or GPUs, comma-separated."""
+    """NVIDIA_VISIBLE_DEVICES: UUIDs, comma-separated."""
     memory_mib: int = 0
     driver_capabilities: str = "compute,utility"
-    """For NVIDIA_DRIVER_CAPABILITIES. The request decides it: it counts in Bound only."""
+    """NVIDIA_DRIVER_CAPABILITIES. The request decides it: it counts in Bound only."""
     mps_pipe_directory: str = ""
-    """The CUDA_MPS_PIPE_DIRECTORY on the node of the daemon of the first shared device; empty without MPS."""
+    """CUDA_MPS_PIPE_DIRECTORY on the node, of the first shared device."""
     mps_log_directory: str = ""
     active_thread_percentage: int = 0
-    """For CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, of the shared device; 0 without MPS."""
+    """CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; 0 without MPS."""
     pinned_memory_limit: str = ""
-    """For CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, by device index (`0=4096M`); empty without MPS."""
+    """CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, by device index (`0=4096M`)."""
     quota_socket: str = ""
-    """The time quota's socket on the node (docs/time-quota.md); empty where no time quota is enforced."""
+    """Of its time quota, on the node (docs/time-quota.md); empty if not enforced."""
 
 
 class Bound(Message, frozen=True, kw_only=True):
-    """The request has its slice. The source pins the pod on this message, once."""
+    """The request has its slice. Pods are pinned by this message, once."""
 
     request: RequestId
     request_revision: int
@@ -65,10 +65,9 @@ class Bound(Message, frozen=True, kw_only=True):
 
 class Refused(Message, frozen=True, kw_only=True):
     """
-    The request is invalid, or asks for more than the configured limits allow.
+    The request is wrong in itself, or exceeds the configured limits.
 
-    Older allocators also refused requests that no known model could serve. An allocator that would not refuse it waives
-    that.
+    Older allocators also refused what no known model could serve; a newer one waives that.
     """
 
     request: RequestId
@@ -79,7 +78,7 @@ class Refused(Message, frozen=True, kw_only=True):
 
 
 class Released(Message, frozen=True, kw_only=True):
-    """The request holds nothing any more. Published after `SliceGone`, never before."""
+    """Nothing is held for the request. Never published before `SliceGone`."""
 
     request: RequestId
     cause: str
@@ -87,12 +86,12 @@ class Released(Message, frozen=True, kw_only=True):
 
 class Waived(Message, frozen=True, kw_only=True):
     """
-    The request will not be bound to these allocations, which are revoked: its group does not fit as a whole, an earlier
-    grant used up its namespace's quota, their node does not answer, or they became unusable. Without allocations it
-    only retracts an earlier answer: a refusal that no longer holds.
+    The request will not be bound to these allocations, which are taken back: its group does not fit, an earlier grant
+    used up the quota, the node does not answer, or they are unusable. Without allocations: an earlier refusal no longer
+    holds.
 
-    Published in place of `Bound` under the same guard, so one of the two is the last message about an allocation. The
-    pod keeps waiting: `Bound` may follow, for another allocation.
+    It replaces `Bound` under the same guard, so one of the two is final. The pod waits on; `Bound` of another
+    allocation may follow.
     """
 
     request: RequestId
@@ -108,7 +107,7 @@ class Waived(Message, frozen=True, kw_only=True):
 
 
 class Pending(Message, frozen=True, kw_only=True):
-    """Why a request waits: the first reason in a sentence, all reasons counted."""
+    """Why a request waits: the first reason as a sentence, all of them counted."""
 
     request: RequestId
     request_revision: int
@@ -117,13 +116,13 @@ class Pending(Message, frozen=True, kw_only=True):
 
 
 class WaitOver(Message, frozen=True, kw_only=True):
-    """The request no longer waits; its binding has the result."""
+    """The request waits no longer; its binding says why."""
 
     request: RequestId
 
 
 class EvictionOrdered(Message, frozen=True, kw_only=True):
-    """The allocator wants a pod gone; its source shall evict it."""
+    """The source shall evict the pod."""
 
     request: RequestId
     cause: str
@@ -135,7 +134,7 @@ class EvictionOrdered(Message, frozen=True, kw_only=True):
 
 
 class EvictionOver(Message, frozen=True, kw_only=True):
-    """The pod is gone or need not be evicted any more. A completed eviction is not undone."""
+    """The pod need not be evicted any more, or is gone. A completed eviction is not undone."""
 
     request: RequestId
 
@@ -147,7 +146,7 @@ class EvictionDone(Message, frozen=True, kw_only=True):
 
 
 class EvictionBlocked(Message, frozen=True, kw_only=True):
-    """The pod could not be evicted, and why."""
+    """Why the pod could not be evicted."""
 
     request: RequestId
     why: str

@@ -59,7 +59,7 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeOpened(Message, frozen=True, kw_only=True):
-    """A node is adopted and may be used: everything its agent reported is in the ledger. Written by the allocator."""
+    """A node may be used: everything its agent reported is in the ledger."""
 
     node: NodeName
     incarnation: Incarnation
@@ -73,9 +73,9 @@ class NodeOpened(Message, frozen=True, kw_only=True):
 
 class NodeClosed(Message, frozen=True, kw_only=True):
     """
-    A node was removed and must be adopted again before use. Published in place of `NodeOpened`, with a TTL.
+    A node was removed; it is unused until adopted again. Replaces `NodeOpened`, with a TTL.
 
-    Only under this message are grants closed without a `SliceGone` from the agent.
+    Only under this message are grants closed that no agent reported gone.
     """
 
     node: NodeName
@@ -84,7 +84,7 @@ class NodeClosed(Message, frozen=True, kw_only=True):
 
 
 class Grant(Message, frozen=True, kw_only=True):
-    """The place is booked; the agent creates the slice (LAW 2: the ledger entry is the command)."""
+    """The place is booked, and the agent shall create the slice (LAW 2: the ledger entry is the command)."""
 
     revision: int
     incarnation: Incarnation
@@ -103,7 +103,7 @@ class Grant(Message, frozen=True, kw_only=True):
 
 
 class Revoke(Message, frozen=True, kw_only=True):
-    """The agent destroys the slice. The place stays booked until the agent publishes `SliceGone`."""
+    """The agent shall destroy the slice. The place stays booked until `SliceGone`."""
 
     revision: int
     incarnation: Incarnation
@@ -114,7 +114,7 @@ class Revoke(Message, frozen=True, kw_only=True):
 
 
 class Closed(Message, frozen=True, kw_only=True):
-    """The agent published `SliceGone`: the place is free. Kept for some hours only."""
+    """The agent published `SliceGone`: the place is free. Kept for some hours."""
 
     revision: int
     allocation: AllocationId

@@ -25,7 +25,7 @@ class GpuCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeChanged(Message, frozen=True, kw_only=True):
-    """An announcement of one node. Readable, but the pulled snapshot is the authority."""
+    """A node has changed. The pulled snapshot is the authority."""
 
     node: NodeName
     endpoint: str
@@ -38,11 +38,7 @@ class NodeChanged(Message, frozen=True, kw_only=True):
 
 
 class NodeRemoved(Message, frozen=True, kw_only=True):
-    """
-    A node was removed. Published over the last announcement of its agent, with a TTL.
-
-    A later message of an agent of that name undoes it: both use one subject, so the order is certain.
-    """
+    """A node is gone. Replaces its agent's last status, with a TTL; any later status of the agent undoes it."""
 
     node: NodeName
     cause: str
@@ -190,7 +186,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeInventory(Message, frozen=True, kw_only=True):
-    """The pulled snapshot of one node, and whether it is still fresh."""
+    """The pulled snapshot of a node, and whether it can still be trusted."""
 
     snapshot: NodeSnapshot
     stale: bool

@@ -25,7 +25,7 @@ BY_HAND = SourceName("")
 
 
 class QuotaSet(Message, frozen=True, kw_only=True):
-    """The quota of one namespace. A dimension that is None is unlimited, 0 blocks."""
+    """The limits of a namespace. None is unlimited, 0 blocks."""
 
     namespace: str
     total: Amounts = NO_AMOUNTS
@@ -47,7 +47,7 @@ class QuotaUnset(Message, frozen=True, kw_only=True):
 
 
 class Cordoned(Message, frozen=True, kw_only=True):
-    """What of a node not to use for new slices; without GPUs, the whole node."""
+    """What of a node not to use for new slices; no GPUs means all."""
 
     node: NodeName
     gpus: tuple[GpuUuid, ...] = ()
@@ -67,7 +67,7 @@ class Uncordoned(Message, frozen=True, kw_only=True):
 
 
 class LeaseHeld(Message, frozen=True, kw_only=True):
-    """The holder of a role. Expires by TTL when not renewed."""
+    """The leader of a role. Expires unless renewed."""
 
     role: str
     owner: RunId

@@ -45,32 +45,30 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     modes: tuple[Mode, ...] = ("exclusive",)
     """In the order in which they are tried."""
     snug: bool = False
-    """
-    `auto`: an exclusive slice only where it fits snugly, else a share; if only one of the two has a place, that one.
-    """
+    """`auto`: exclusive only where it fits snugly, else a share."""
     profile: str | None = None
     sm_count: int | None = None
     sm_percentage: int | None = None
-    """Percent of the SMs of a model's largest profile."""
+    """Of the SMs of the largest profile."""
     memory_mib: int | None = None
     memory_percentage: int | None = None
-    """Percent of the memory of the device: of the GPU for a share, of the largest profile for an instance."""
+    """Share: of the GPU's memory; instance: of the largest profile's."""
     sm_partition: int | None = None
     """Percent of the GPU's SMs, for a fractional share."""
     quota_request_permille: int = 1000
-    """The part of each time window that a fractional share is guaranteed."""
+    """Of each time window, guaranteed to a fractional share."""
     quota_limit_permille: int = 1000
-    """The part of each time window that it may use when others leave it idle."""
+    """Of each time window, at most."""
     shares_percent: int | None = None
     known_geometries: bool = False
-    """Choose among the profiles of the configured geometries only, by memory: HAMi's semantics."""
+    """Only profiles of configured geometries, by memory (HAMi's keys)."""
     only: DeviceFilter = ANY_DEVICE
     numa_bind: bool = False
-    """All devices of the container on one NUMA node."""
+    """All devices on one NUMA node."""
     uid: int | None = None
-    """Of the container's processes (`runAsUser`): with the namespace, the trust domain of a share."""
+    """`runAsUser`; with the namespace, the trust domain of a share."""
     driver_capabilities: str = ""
-    """For NVIDIA_DRIVER_CAPABILITIES of the container. Empty: implied by its devices. Does not restrict devices."""
+    """NVIDIA_DRIVER_CAPABILITIES. Empty: implied by its devices. Does not restrict devices."""
 
 
 class Toleration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -198,7 +196,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocationRequested(Message, frozen=True, kw_only=True):
-    """The request of a pod. Granted whole, on one node, or not at all."""
+    """A pod asks: granted whole, on one node, or not at all."""
 
     revision: int
     source: SourceName
@@ -248,7 +246,7 @@ WithdrawCause = Literal["containers ended", "pod gone"]
 
 
 class RequestWithdrawn(Message, frozen=True, kw_only=True):
-    """The request is over: every container has ended, or the object is gone. Terminal."""
+    """Every container has ended, or the object is gone. Terminal."""
 
     revision: int
     source: SourceName
@@ -259,7 +257,7 @@ class RequestWithdrawn(Message, frozen=True, kw_only=True):
 
 
 class SourceSynced(Message, frozen=True, kw_only=True):
-    """One source has published all it has: `count` live requests, after its `epoch`-th full listing."""
+    """A source has published everything: `count` live requests, after its `epoch`-th full listing."""
 
     source: SourceName
     run: RunId
@@ -289,11 +287,7 @@ class OtherPods(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostFacts(Message, frozen=True, kw_only=True):
-    """
-    A node's allocatable resources besides GPUs, less the requests of pods that are not ours.
-
-    The allocator subtracts the requests of our pods, which it knows earliest.
-    """
+    """Allocatable of a node besides GPUs, less pods without slices. The allocator subtracts those with slices."""
 
     cpu_cores: float
     memory_mib: int

@@ -18,7 +18,7 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceReady(Message, frozen=True, kw_only=True):
-    """The slice exists, was read back, and its ticket directory exists."""
+    """The slice exists, was read back, and has its ticket directory."""
 
     allocation: AllocationId
     request: RequestId
@@ -33,7 +33,7 @@ class SliceReady(Message, frozen=True, kw_only=True):
 
 
 class SliceFailed(Message, frozen=True, kw_only=True):
-    """The slice could not be created and nothing is left of it on the device. Frees nothing: only SliceGone does."""
+    """The slice could not be created, and nothing of it is left. Frees nothing: only `SliceGone` does."""
 
     allocation: AllocationId
     request: RequestId
@@ -45,11 +45,7 @@ class SliceFailed(Message, frozen=True, kw_only=True):
 
 
 class SliceDegraded(Message, frozen=True, kw_only=True):
-    """
-    The slice was lost (reboot, lost GPU) and could not be created again.
-
-    Or it is being created on a GPU that does not answer.
-    """
+    """The slice is lost (reboot, lost GPU) and could not be recreated, or its GPU does not answer."""
 
     allocation: AllocationId
     request: RequestId
@@ -60,7 +56,7 @@ class SliceDegraded(Message, frozen=True, kw_only=True):
 
 
 class SliceQuarantined(Message, frozen=True, kw_only=True):
-    """The slice cannot be destroyed: it is in use, or a tenant's process is left. Its place leaves the inventory."""
+    """The slice cannot be destroyed: it is in use. Its place is out of use."""
 
     allocation: AllocationId
     request: RequestId
@@ -70,7 +66,7 @@ class SliceQuarantined(Message, frozen=True, kw_only=True):
 
 
 class SliceGone(Message, frozen=True, kw_only=True):
-    """The instance does not exist and no process of the tenant is left on the device. The only terminal status."""
+    """The instance does not exist, and no process of the tenant is left. The only terminal status."""
 
     allocation: AllocationId
     request: RequestId

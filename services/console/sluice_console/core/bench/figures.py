@@ -32,7 +32,7 @@ class HopDocument(Document, frozen=True, kw_only=True):
     """One hop."""
 
     hop: str
-    """From one message's time to the next one's; the last until the broker has stored it."""
+    """From one message to the next; the last until stored."""
     ms: SpreadDocument
 
 
@@ -40,7 +40,7 @@ class CeilingDocument(Document, frozen=True, kw_only=True):
     """The same messages on a bare broker: same streams, sizes, publishers and limit, each consumed once, no logic."""
 
     ms: SpreadDocument
-    """Of each request, from the first message sent to the last one stored."""
+    """First message sent to last one stored."""
     per_second: float
     seconds: float
     messages: int
@@ -57,26 +57,26 @@ class BenchDocument(Document, frozen=True, kw_only=True):
     bound: int
     refused: int
     overcommitted: int
-    """The most memory slices allocated to two slices at one moment, by the ledger. Must be 0."""
+    """Most memory slices in two allocations at once, by the ledger. Must be 0."""
     seconds: float
-    """From the first manifest to the last binding."""
+    """First manifest to last binding."""
     per_second: float
-    """Requests that were bound, each second."""
+    """Requests bound."""
     hops: tuple[HopDocument, ...]
     released: bool
-    """Whether everything was released at the end."""
+    """Whether everything was given back."""
     ceiling: CeilingDocument | None = None
     latency_ratio_p50: float | None = None
-    """The median latency as a multiple of the bare broker's. None without a comparison."""
+    """To the bare broker's. None without a ceiling."""
     throughput_ratio: float | None = None
-    """Requests per second as a fraction of the bare broker's. None without a comparison."""
+    """Of the bare broker's. None without a ceiling."""
     nodes: int
     gpus: int
     agents: int
-    """Processes that share the nodes."""
+    """Agent processes."""
     mix: str
     rate: float
-    """Requests per second that came; 0 is all at once."""
+    """Requests a second; 0 is all at once."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,6 @@ class TenantDocument(Document, frozen=True, kw_only=True):
     allocation: str
     request: str
     owner: str
-    """`namespace/name` of the pod."""
     state: InstanceState
     share: Share
 
@@ -24,16 +23,16 @@ class DaemonDocument(Document, frozen=True, kw_only=True):
     """The MPS daemon of a shared device, and the namespace and user it serves."""
 
     state: DaemonState
-    """`fault`: it takes no new clients until those hit by a fault have ended. `down`: it died."""
+    """`fault`: no new clients until the affected ones have ended. `down`: it died."""
     namespace: str
     uid: int
-    """The trust domain of the shared device, with `namespace`."""
+    """With `namespace`, the trust domain of the home."""
     device: str = ""
-    """UUID of the GPU or MIG device that it serves; empty while that is being created."""
+    """UUID of the GPU or MIG device; empty until it exists."""
     pid: int = 0
-    """On the node; 0 while it does not run."""
+    """0 if it does not run."""
     clients: int = 0
-    """Processes that its server serves now."""
+    """Processes that its server serves."""
     message: str = ""
 
 
@@ -45,25 +44,24 @@ class InstanceDocument(Document, frozen=True, kw_only=True):
     """
 
     profile: str
-    """The MIG profile, or `whole GPU` for a GPU without MIG."""
+    """Or `whole GPU`."""
     start: int
     size: int
-    """In memory slices of the GPU."""
     state: InstanceState
     uuid: str = ""
     gi_id: int | None = None
     allocation: str = ""
     request: str = ""
     owner: str = ""
-    """`namespace/name` of the pod; empty when the instance is foreign, or shared."""
+    """Empty if foreign or shared."""
     tenants: tuple[TenantDocument, ...] = ()
-    """Pods that share it; empty for a pod's own."""
+    """Its shares."""
     daemon: DaemonDocument | None = None
-    """Of a shared device, once its agent reports one."""
+    """Of a home of shares."""
     out_of_use: bool = False
-    """Quarantined: nothing new is placed here, present pods stay."""
+    """Quarantined: nothing new is placed here."""
     message: str = ""
-    """Why an instance is `unusable`."""
+    """Why it is `unusable`."""
 
 
 class GpuDocument(Document, frozen=True, kw_only=True):
@@ -79,21 +77,21 @@ class GpuDocument(Document, frozen=True, kw_only=True):
     healthy: bool
     health_message: str
     lost: bool = False
-    """It does not answer, so its content is unknown. An otherwise unhealthy GPU gets no new slices."""
+    """It does not answer; nothing is known of it. Otherwise an unhealthy GPU gets no new slices."""
     fixed_layout: bool = False
-    """An administrator owns its partitioning: existing instances are allocated, none is created or destroyed."""
+    """An administrator partitions it: nothing is created or destroyed."""
     cordoned: bool = False
-    """An operator cordoned it or its node: nothing new is placed there."""
+    """Itself or its node: nothing new is placed there."""
     cordon_why: str = ""
     creatable: dict[str, int]
-    """Per profile, how many more fit now; of a fixed layout, how many are available."""
+    """Per profile, how many more fit now; of a fixed layout, how many are free."""
     creatable_total: int
-    """The sum of `creatable`: a sum of alternatives, never a capacity."""
+    """Sum of alternatives, not a capacity."""
     instances: tuple[InstanceDocument, ...]
     allocated_fraction: float
-    """Memory slices in use over all memory slices, 0 to 1."""
+    """Memory slices in use, 0 to 1."""
     stale: bool
-    """True if the inventory could not read this node for a while: the numbers may be old."""
+    """Its node could not be pulled: the numbers may be old."""
     stale_message: str
     observed_at: str
 
@@ -103,12 +101,12 @@ class NodeDocument(Document, frozen=True, kw_only=True):
 
     node: str
     modes: tuple[Mode, ...]
-    """How its agent can hand out devices."""
+    """That its agent offers."""
     driver_version: str
     toolkit_version: str
-    """Of the NVIDIA container toolkit; empty if absent or unknown."""
+    """NVIDIA container toolkit."""
     warnings: tuple[str, ...]
-    """Warnings about the node as a whole."""
+    """About the node as a whole."""
     stale: bool
     stale_message: str
 

@@ -7,10 +7,11 @@ class AmountsDocument(Document, frozen=True, kw_only=True):
     """An amount of each dimension; null if not set."""
 
     gpus: int | None = None
-    """Devices: an instance, a share and a whole GPU are one each."""
+    """Devices: an instance, share or whole GPU counts one."""
     memory_mib: int | None = None
+    """Null: not set."""
     compute_slices: float | None = None
-    """For a share its part of the GPU's, in thousandths."""
+    """Of a share its part, in thousandths."""
 
 
 class QuotaDocument(Document, frozen=True, kw_only=True):
@@ -18,17 +19,17 @@ class QuotaDocument(Document, frozen=True, kw_only=True):
 
     namespace: str
     limited: bool
-    """Whether a quota is set."""
+    """Whether any limit is set."""
     source: str = ""
-    """The pod-watcher whose limits file sets it; empty if set by hand, or not set."""
+    """The pod-watcher whose limits file set it; empty if a person did."""
     used: AmountsDocument
-    """What is booked for its pods, until it is gone."""
+    """Booked for its pods."""
     total: AmountsDocument
-    """The limits of all its pods together; null is unlimited."""
+    """Limits of all its pods together; null is unlimited."""
     request: AmountsDocument
-    """The limits of one pod."""
+    """Limits of one pod."""
     guaranteed: AmountsDocument
-    """What no pod of another namespace takes by preemption."""
+    """Never taken by other namespaces' preemption."""
 
 
 class QuotasDocument(Document, frozen=True, kw_only=True):
@@ -45,7 +46,7 @@ class DrainedPodDocument(Document, frozen=True, kw_only=True):
     namespace: str
     name: str
     state: str
-    """`running`, `granted`, `ordered` (to be evicted), `blocked` (its eviction is refused), `evicted`, `ending`."""
+    """`running`, `granted`, `ordered` (to be evicted), `blocked`, `evicted`, `ending`."""
     message: str = ""
 
 
@@ -56,11 +57,11 @@ class CordonDocument(Document, frozen=True, kw_only=True):
     node: str
     cordoned: bool
     gpus: tuple[str, ...] = ()
-    """UUIDs; empty means the whole node."""
+    """UUIDs; none means the whole node."""
     why: str = ""
     drain: bool = False
     pods: tuple[DrainedPodDocument, ...] = ()
-    """Pods still there."""
+    """Still there."""
 
 
 class AdjustedFieldDocument(Document, frozen=True, kw_only=True):
@@ -70,7 +71,7 @@ class AdjustedFieldDocument(Document, frozen=True, kw_only=True):
     before: int
     after: int
     effect: str
-    """`unchanged`, `now`, or `next process start`: running processes keep the old size."""
+    """`unchanged`, `now`, or `next process start`."""
 
 
 class FittingDocument(Document, frozen=True, kw_only=True):
@@ -102,4 +103,4 @@ class AdjustDocument(Document, frozen=True, kw_only=True):
     field: str = ""
     most: tuple[FittingDocument, ...] = ()
     under_way: bool = False
-    """For `Unchanged`: it is booked, but its node agent has not applied it yet."""
+    """`Unchanged`: booked, not carried out yet."""

@@ -16,7 +16,7 @@ class PodDocument(Document, frozen=True, kw_only=True):
     namespace: str
     name: str
     origin: str
-    """The manifest file, or `namespace/name` in a cluster."""
+    """Manifest file, or `namespace/name` in a cluster."""
     source: str
     state: PodState
     message: str
@@ -30,11 +30,11 @@ class PodDocument(Document, frozen=True, kw_only=True):
     allocation: str = ""
     ticket: str = ""
     devices: tuple[DeviceGrant, ...] = ()
-    """What is booked for it: places, or shares in them."""
+    """What is booked."""
     containers: tuple[ContainerDevices, ...] = ()
-    """Environment of each container; for a share with its MPS directories, thread percentage and memory limit."""
+    """What each container gets."""
     warnings: tuple[str, ...] = ()
-    """For its user: a daemon that died, a device that its processes cannot use."""
+    """Such as a restarted daemon, or a device that no process can use."""
 
 
 class PodsDocument(Document, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class StepDocument(Document, frozen=True, kw_only=True):
     """One event of a request."""
 
     time: str
-    """UTC, ISO 8601; empty if only the last value is known."""
+    """Empty if only the last value is known."""
     subject: str
     type: str
     text: str
@@ -74,7 +74,7 @@ class MovedPodDocument(Document, frozen=True, kw_only=True):
     to_node: str
     memory_mib: int
     rested: bool
-    """Whether it has run long enough to be moved now."""
+    """Whether it has stayed long enough to be moved."""
 
 
 class ProposalDocument(Document, frozen=True, kw_only=True):
@@ -85,9 +85,9 @@ class ProposalDocument(Document, frozen=True, kw_only=True):
     gains_mib: int
     """Of the request's devices."""
     moves_mib: int
-    """Of the pods that would be moved."""
+    """Of the moved pods."""
     is_done: bool
-    """Whether the allocator does so by itself; otherwise it is a suggestion."""
+    """Whether the allocator will do it by itself."""
 
 
 class StandingDocument(Document, frozen=True, kw_only=True):
@@ -96,17 +96,17 @@ class StandingDocument(Document, frozen=True, kw_only=True):
     state: str
     message: str
     before: int = 0
-    """Requests of the same shape that are tried before it, while it waits."""
+    """Waiting requests of its shape that are tried before it."""
     waiting: int = 0
-    """Requests that wait, of all shapes, while it waits."""
+    """Waiting requests of all shapes."""
     ahead: int = 0
-    """Requests of all shapes ahead of it in the queue, while it waits."""
+    """Waiting requests of all shapes before its turn."""
     steps: tuple[OutDocument, ...] = ()
-    """Why no place is free now, filter by filter."""
+    """Why no place is free, by filter."""
     more: int = 0
-    """Reasons that `steps` does not list."""
+    """Reasons not in `steps`."""
     proposal: ProposalDocument | None = None
-    """While it waits: which pods could be moved so that it fits."""
+    """While it waits: moves that make room."""
 
 
 class EarlierDocument(Document, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ class EarlierDocument(Document, frozen=True, kw_only=True):
 
     request: str
     cause: str
-    """Why it was evicted; empty if the history no longer has it."""
+    """Why it was evicted."""
 
 
 class StoryDocument(Document, frozen=True, kw_only=True):
@@ -123,9 +123,9 @@ class StoryDocument(Document, frozen=True, kw_only=True):
     version: int = VERSION
     pod: PodDocument
     earlier: EarlierDocument | None = None
-    """None if no request of this name was evicted just before."""
+    """If a request of this name was evicted just before."""
     steps: tuple[StepDocument, ...]
     standing: StandingDocument | None = None
-    """None if it has ended, or no allocator answers."""
+    """Null when it has ended, or no allocator answers."""
     freeing: tuple[str, ...] = ()
-    """While it waits: places on such GPUs that are being freed, and what delays each; the first few."""
+    """While it waits: the first few pods whose places are being freed, and what keeps each."""

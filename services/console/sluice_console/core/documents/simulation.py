@@ -19,14 +19,13 @@ class SimulatedDeviceDocument(Document, frozen=True, kw_only=True):
     model: str
     mode: str
     profile: str | None
-    """The MIG profile; null for a whole GPU."""
+    """Null for a whole GPU."""
     start: int
     size: int
-    """In memory slices of the GPU."""
     memory_mib: int
-    """Of the instance, of the whole GPU, or of the share."""
+    """Of the instance, GPU or share."""
     sm_percent: int
-    """Of the largest profile's SMs for an instance; of the GPU's for a share (100 where it has no bound)."""
+    """Instance: of the largest profile's SMs; share: of the GPU's (100 if unbounded)."""
     share: Share | None = None
 
 
@@ -75,16 +74,16 @@ class SimulatedPodDocument(Document, frozen=True, kw_only=True):
     node: str = ""
     devices: tuple[SimulatedDeviceDocument, ...] = ()
     left: tuple[LeftDocument, ...] = ()
-    """Empty if others have to be evicted first."""
+    """Empty if others are evicted first."""
     evicts: tuple[EvictedDocument, ...] = ()
-    """Pods evicted for it, lowest priority first. Empty if the place is free."""
+    """Least important first. Empty where it is free."""
     steps: tuple[OutDocument, ...] = ()
-    """Why it waits; or, if it would be bound, why other places do not fit."""
+    """Why it waits, or why other places would not do."""
     more: int = 0
-    """Reasons that `steps` does not list."""
+    """Reasons not in `steps`."""
     refusal: Refusal | None = None
     warnings: tuple[str, ...] = ()
-    """Warnings for its creator."""
+    """For its creator."""
 
 
 class SimulatedDocument(Document, frozen=True, kw_only=True):

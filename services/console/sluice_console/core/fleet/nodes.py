@@ -26,25 +26,24 @@ class FleetNodeDocument(Document, frozen=True, kw_only=True):
     why: str = ""
     """Reason of a state other than `open`."""
     models: dict[str, int] = msgspec.field(default_factory=dict)
-    """GPUs per product."""
+    """GPUs of each product."""
     gpus: int = 0
     unhealthy: int = 0
-    """Unhealthy or lost GPUs: nothing new is placed there."""
+    """Unhealthy or lost GPUs."""
     cordoned_gpus: tuple[str, ...] = ()
-    """UUIDs of single GPUs that an operator cordoned."""
+    """UUIDs of single cordoned GPUs."""
     gpus_empty: int = 0
-    """GPUs without any slice, present or ordered."""
+    """GPUs with nothing on them or ordered."""
     free_fraction: float = 0.0
-    """Memory slices neither taken nor reserved, over all of them, 0 to 1; whether usable or not."""
+    """Memory slices neither booked nor reserved, 0 to 1; cordoned ones included."""
     pods: int = 0
-    """Pods with a slice there, booked or still ending."""
+    """With a slice there, booked or ending."""
     foreign: int = 0
     """Foreign GPU instances."""
     idle: bool = False
-    """No booking, no slice left at its agent, no foreign instance."""
+    """Nothing booked, nothing left, no foreign instance."""
     idle_since: str = ""
-    """UTC, ISO 8601; a lower bound: its last slice was released, or it was adopted empty. Empty if not idle, or idle
-    for longer than the history goes back."""
+    """At least since then. Empty when it is not idle, or has been for longer than the history goes back."""
 
 
 class NodesDocument(Document, frozen=True, kw_only=True):

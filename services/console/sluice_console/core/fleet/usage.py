@@ -30,12 +30,11 @@ class UsageDocument(Document, frozen=True, kw_only=True):
     request: str
     allocation: str
     owner: str
-    """`namespace/name` of the pod."""
     containers: tuple[str, ...]
     node: str
     gpu: str
     device: str
-    """UUID of the MIG device, or of the GPU."""
+    """UUID of the MIG device or GPU."""
     profile: str | None
     """Null for a whole GPU."""
     mode: Mode
@@ -47,11 +46,11 @@ class UsageDocument(Document, frozen=True, kw_only=True):
     memory_busy_percent: float | None
     processes: int
     watched_s: float
-    """How long its agent has measured it; starts again with the agent."""
+    """How long its agent has sampled it; restarts with the agent."""
     age_s: float | None
-    """Age of these numbers; null before the first measurement."""
+    """Of these numbers; null if not sampled yet."""
     idle_s: float | None
-    """How long it has been idle; null if in use or unknown."""
+    """Null if in use or unknown."""
 
 
 class UsagesDocument(Document, frozen=True, kw_only=True):
@@ -59,9 +58,9 @@ class UsagesDocument(Document, frozen=True, kw_only=True):
 
     version: int = VERSION
     slices: tuple[UsageDocument, ...]
-    """By owner; with `--idle` only idle ones, the longest first."""
+    """By owner; with `--idle` only idle ones, longest first."""
     silent: dict[str, str]
-    """Nodes whose agents did not answer, and why: their slices are unknown."""
+    """Nodes whose agents did not answer, and why."""
 
 
 def nodes_with_slices(fleet_state: FleetState) -> dict[str, str]:

@@ -16,21 +16,21 @@ class EventDocument(Document, frozen=True, kw_only=True):
 
     version: int = VERSION
     time: str
-    """UTC, ISO 8601, by its writer's clock; empty when it cannot be read."""
+    """By its writer's clock."""
     subject: str
-    """On the bus, where HISTORY keeps it."""
+    """As kept in HISTORY."""
     noun: str
-    """What kind of thing it is about: request, ledger, slice, node ..."""
+    """What it is about: request, ledger, slice, node ..."""
     word: str
-    """The type of the message (docs/events.md); empty when it cannot be read."""
+    """The message's type (docs/events.md); empty if unreadable."""
     request: str
-    """Empty for what is about no request."""
+    """Empty if about none."""
     about: str
-    """The pod, as `namespace/name`, where one is known; else the node, source or role."""
+    """The pod as `namespace/name`; else node, source or role."""
     says: str
-    """A sentence for people; it may be worded otherwise in the next version."""
+    """A sentence for people; its wording may change."""
     unreadable: str = ""
-    """Why it cannot be read; empty when it can."""
+    """Why it cannot be read."""
 
 
 def event_document(subject: str, envelope: Envelope | Undecodable, names: RequestNames) -> EventDocument | None:

@@ -73,28 +73,29 @@ class SpanDocument(Document, frozen=True, kw_only=True):
     name: str
     kind: SpanKind
     service: str
-    """Service that did it; for a wait, the service waited for."""
+    """That did it, or was waited for."""
     began_ms: float
     """Offset from the start of the part."""
     took_ms: float | None
-    """None if the history does not have it."""
+    """Null if unknown."""
     text: str = ""
-    """Of a message: its sentence."""
+    """Of a word."""
 
 
 class PartDocument(Document, frozen=True, kw_only=True):
     """One trace of a request; of `running`, one occasion."""
 
     part: TracePart
-    """`request`: from the pod's first event to its open gate. `release`: from its end to its last message. `running`:
-    each occasion between, such as a restart of an agent."""
+    """
+    `request`: until the gate opens; `release`: from its end; `running`: one for each occasion between, such as a
+    restart of an agent.
+    """
     trace_id: str
-    """The id of the same trace at a collector, if one is used."""
+    """As at a collector."""
     began: str
-    """UTC, ISO 8601."""
     took_ms: float
     left_out: int = 0
-    """Earlier spans left out."""
+    """Earlier spans, not listed."""
     spans: tuple[SpanDocument, ...]
 
 
@@ -107,7 +108,7 @@ class WaterfallDocument(Document, frozen=True, kw_only=True):
     name: str
     state: str
     parts: tuple[PartDocument, ...]
-    """None if the history has no record (any more). Of a running pod, the last OCCASIONS_MAX occasions."""
+    """Empty if the history knows nothing. Of what came while the pod ran, the last OCCASIONS_MAX."""
 
 
 def waterfall(pod: PodDocument, history: Iterable[HistoryMessage]) -> WaterfallDocument:

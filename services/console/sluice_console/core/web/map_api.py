@@ -18,18 +18,18 @@ class SlotDocument(Document, frozen=True, kw_only=True):
     """A span of a GPU that is not plainly free; one per share of a shared device, all with the same span."""
 
     start: int
+    """A home has a slot per share, all with one span."""
     size: int
-    """In memory slices of the GPU."""
     state: InstanceState
     profile: str = ""
     uuid: str = ""
-    """Of the MIG device, or of the whole GPU; empty before it exists."""
+    """Of the MIG device or GPU; empty while there is none."""
     allocation: str = ""
     request: str = ""
     owner: str = ""
-    """`namespace/name` of the pod; empty if unknown."""
+    """Empty if unknown."""
     memory_mib: int = 0
-    """Of a share; 0 if not shared."""
+    """Of a share, else 0."""
 
 
 class GpuMapDocument(Document, frozen=True, kw_only=True):
@@ -39,12 +39,12 @@ class GpuMapDocument(Document, frozen=True, kw_only=True):
     index: int
     model: str
     fraction_in_use: float
-    """Memory slices in use over all memory slices, 0 to 1."""
+    """Memory slices in use, 0 to 1."""
     slots: tuple[SlotDocument, ...]
     observed_at: str
-    """UTC, ISO 8601: when its node was last read. `slots` also has what was ordered since."""
+    """When its node was last pulled. What was ordered since is in `slots`, too."""
     stale: bool
-    """The inventory could not read the node for a while: the data may be old."""
+    """Its node could not be pulled: this may be old."""
 
 
 class MapDocument(Document, frozen=True, kw_only=True):

@@ -89,7 +89,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A token."""
+    """The place is booked, and the agent shall create the slice (LAW 2: the ledger entry is the command)."""
 
     token: int
     length_us: int
@@ -106,7 +106,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The last message before the connection is closed."""
+    """
+    The request is wrong in itself, or exceeds the configured limits.
+
+    Older allocators also refused what no known model could serve; a newer one waives that.
+    """
 
     reason: int
 
