@@ -60,15 +60,15 @@ def of(found: NodeSnapshot) -> bytes:
 
 async def test_an_answer_that_is_no_message_is_a_failed_pull():
     """The inventory would end, and end again after each start: no node would get anything."""
-    assert (await why_not_pulled(NOT_OURS)).endswith("its answer is no message of ours")
+    assert (await why_not_pulled(NOT_OURS)).endswith("its answer is not a message of Sluice")
 
 
 async def test_who_asks_agents_for_a_person_is_told_of_an_answer_that_is_no_message(monkeypatch):
     """`sluice usage` and `sluice demo` would end with a traceback, for one node of many."""
     monkeypatch.setattr(agent_snapshots, "trusted", lambda: LOOPBACK)
     async with agent(NOT_OURS) as endpoint:
-        assert await ask_agents({NODE: endpoint}, LOOPBACK) == {NODE: "INTERNAL: its answer is no message of ours"}
-        with pytest.raises(BusError, match="its answer is no message of ours"):
+        assert await ask_agents({NODE: endpoint}, LOOPBACK) == {NODE: "INTERNAL: its answer is not a message of Sluice"}
+        with pytest.raises(BusError, match="its answer is not a message of Sluice"):
             await agent_snapshots.snapshots({NODE: endpoint})
 
 

@@ -200,7 +200,7 @@ async def test_a_budget_holds_up_an_eviction_and_then_lets_it_pass(at, reader: R
         held_up = " (cannot be evicted: Cannot evict pod as it would violate the pod's disruption budget.)"
         assert said.note.replace(held_up, "") == (  # the budget may have held it up before the first words came
             f"its place on {node} is reserved and waits for {scene.namespace}/{victim} to be evicted for it. "
-            "It starts when those who still have the place have left it. [PlaceBeingFreed]"
+            "It starts when the pods that still hold the place have left it. [PlaceBeingFreed]"
         )
         await scene.until(lambda: _is_told(scene, "service", victim + held_up), "the service to be told of the budget")
         blocked = "cannot evict the pod now, retrying: Cannot evict pod as it would violate the pod's disruption"

@@ -466,7 +466,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
         whose_place_is_being_freed,
         (
             "its place on gpu-1 is reserved and waits for default/batch to be evicted for it. "
-            "It starts when those who still have the place have left it. [PlaceBeingFreed]"
+            "It starts when the pods that still hold the place have left it. [PlaceBeingFreed]"
         ),
     ),
     WaitReason.PLACE_PROMISED: (
@@ -482,7 +482,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
         (
             "the queue is full: 2 requests wait, and 1 more outside of it; this one enters it in its turn when others "
             "have a place or are withdrawn (the limit is the allocator's waiting_max). "
-            "It gets its turn when others that wait have left; nothing has to be done. [QueueFull]"
+            "It gets its turn when other waiting pods have left the queue; nothing has to be done. [QueueFull]"
         ),
     ),
 }

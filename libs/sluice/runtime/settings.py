@@ -101,7 +101,7 @@ def holds_credentials(url: str) -> bool:
 
 
 _SHOWN = {
-    "nats_url": "say them by nats_user and nats_password_file",
+    "nats_url": "set nats_user and nats_password_file",
     "otlp_endpoint": "OTEL_EXPORTER_OTLP_HEADERS may hold a header for it",
 }
 """Addresses, and how to say there who one is."""
@@ -128,7 +128,7 @@ def load(cls: type[S], *, service: str, config: Path | str | None = None, enviro
     for name, instead in _SHOWN.items():  # addresses are shown in logs and in sentences: what is secret has files
         if holds_credentials(str(values.get(name, ""))):
             variable = _variable(service, name, common)
-            raise SettingsError(f"{variable} must hold no user and no password, for it is shown; {instead}")
+            raise SettingsError(f"{variable} must not hold a user or a password, because it is shown; {instead}")
     try:
         return cls(**values)
     except (ValueError, TypeError) as error:  # a rule over several fields, checked by the class itself
@@ -155,7 +155,7 @@ def _from_file(
             if key == service:
                 values |= _from_table(raw, f"{path}: [{service}]", fields, common)
         elif key in fields:
-            raise SettingsError(f"{path}: {key} belongs into the table [{service}]")
+            raise SettingsError(f"{path}: {key} belongs in the table [{service}]")
         else:
             near = _nearest(key, [*sorted(common), *SERVICES])
             raise SettingsError(f"{path}: there is no setting {shorten(key)}{near}")
