@@ -14,5 +14,5 @@ def why_of_a_file(last: AnyMessage | None) -> str:
             return ""
     return (
         f"{what} is in the limits file of the pod-watcher {last.source!r}: change it there, "
-        "or use --take-over when no allocator reads that file any more"
+        "or use --take-over when that pod-watcher no longer reads the file"
     )

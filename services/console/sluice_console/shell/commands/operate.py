@@ -25,7 +25,7 @@ quota_app = App(name="quota", help="Quotas of namespaces.")
 
 TakeOver = Annotated[
     bool,
-    Parameter(negative="", help="Also what a limits file set; an allocator that still reads the file sets it again."),
+    Parameter(negative="", help="Change it even if a limits file set it; a pod-watcher that still reads the file sets it again."),
 ]
 
 

@@ -1,5 +1,5 @@
 """
-One browser's event stream as an HTTP answer: events, keep-alives, and an end if the browser is slow.
+One browser's event stream as an HTTP answer: events, keep-alive messages, and an end if the browser is slow.
 
 Starlette's own streaming response waits for a slow reader without limit.
 """
