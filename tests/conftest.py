@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Thousands of tests, and all they import, stay until the end: nobody need look for cycles in them meanwhile."""
+    """Thousands of tests, and all they import, stay until the end, so the collector need not scan them."""
     gc.collect()
     gc.freeze()
 

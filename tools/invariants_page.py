@@ -73,7 +73,7 @@ def protocol() -> str:
     """The page of the protocol as it is, with the table of its cases made again."""
     before, rest = PROTOCOL.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n" + "\n".join([TABLE, *(_case(case) for case in CASES), END]) + after
+    return f"{before}{BEGIN}\n" + "\n".join([TABLE, *_cases(), END]) + after
 
 
 def _rules() -> Iterator[str]:
@@ -98,11 +98,18 @@ def _kind(variant: Variant) -> str:
     return ", ".join([*chosen, *without]) or "plain"
 
 
-def _case(case: Case) -> str:
+def _cases() -> Iterator[str]:
+    """A row per case; its rule is named where it differs from the row above."""
+    above = ""
+    for case in CASES:
+        rule = _SECTION.sub("", case.rule)
+        yield _case(case, "" if rule == above else rule)
+        above = rule
+
+
+def _case(case: Case, rule: str) -> str:
     places = [f"`{case.test}`"] if case.test else _unique(place for name in case.bugs for place in _played_in(name))
-    return (
-        f"| {case.id} | {_SECTION.sub('', case.rule)} | {case.words} | {', '.join(case.bugs)} | {', '.join(places)} |"
-    )
+    return f"| {case.id} | {rule} | {case.words} | {', '.join(case.bugs)} | {', '.join(places)} |"
 
 
 def _played_in(name: str) -> list[str]:

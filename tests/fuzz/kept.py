@@ -1,5 +1,5 @@
 """
-Inputs that a reader once did not bear. Each is a line here, made anew: some are long, and all the same inside.
+Inputs that a reader once did not bear. Each is a line here that builds it: some are long and uniform.
 
 A new one is added with what a user lost by it, before the reader is mended.
 """
@@ -28,13 +28,11 @@ def _merged_again_and_again() -> bytes:
 
 
 KEPT: tuple[Kept, ...] = (
-    Kept("a folder of pods that nobody reads any more for one `kind`", "manifest", lambda: b"kind: [Pod]\n---\n"),
+    Kept("a folder of pods that is not read any more for one `kind`", "manifest", lambda: b"kind: [Pod]\n---\n"),
     Kept(
         "an allocator that cannot read the broker's answer", "broker's answer", lambda: b"<html>502 Bad Gateway</html>"
     ),
-    Kept(
-        "an allocator that is told an error in another shape", "broker's answer", lambda: b'{"error": "no", "seq": 0}'
-    ),
+    Kept("an allocator that gets an error in another shape", "broker's answer", lambda: b'{"error": "no", "seq": 0}'),
     Kept(
         "every allocator, for a subject of one agent that is no text",
         "stored message",

@@ -74,7 +74,7 @@ _VALUE_MAX = 400
 
 
 def _text(data: bytes) -> str:
-    """As whoever reads the file gives it on: what is no UTF-8 is refused before."""
+    """As the reader of the file passes it on: anything but UTF-8 is refused before."""
     return data.decode("utf-8", "replace")
 
 

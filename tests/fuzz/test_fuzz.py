@@ -1,4 +1,4 @@
-"""Whatever outsiders send: nobody's service falls over it, waits for it or fills a disk with it."""
+"""Whatever outsiders send: no service crashes on it, waits for it or fills a disk with it."""
 
 import pytest
 from fuzz.checking import Target, fuzz, play

@@ -1,5 +1,5 @@
 """
-How long nobody is given a slice when who works dies, or is frozen and wakes up later as if nothing had been.
+How long no pod is granted a slice when the leader dies, or is frozen and wakes up later as if nothing had happened.
 
 One at a time: the process that works in a role is struck, a pod is created at the same moment, and the time runs until
 it is bound. A frozen one is thawed when another has taken over; it must do no harm: the history says.

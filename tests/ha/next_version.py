@@ -1,7 +1,7 @@
 """
 One service as its next version would be: `python tests/ha/next_version.py sluice_allocator`.
 
-It runs the service's own code, and every message that it writes has fields that nobody knows yet: in the envelope, in
+It runs the service's own code, and every message that it writes has fields that are unknown yet: in the envelope, in
 the message, and in what it is made of. So two versions are on the bus at once (docs/evolution.md).
 """
 

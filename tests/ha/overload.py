@@ -67,7 +67,7 @@ class Source:
     """Asks on the bus, and hears what is answered."""
 
     def __init__(self, bus: Bus) -> None:
-        """Nobody asks yet."""
+        """No requests yet."""
         self._bus = bus
         self._numbers = itertools.count(1)
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
@@ -146,7 +146,7 @@ class Source:
         await self._say(name, RequestWithdrawn(revision=2, source=FLOOD, cause="pod gone"), expected)
 
     async def withdraw_all(self) -> None:
-        """Nobody asks any more."""
+        """No requests any more."""
         await asyncio.gather(*(self.withdraw(name) for name in list(self._asked)))
 
     async def _say(self, name: str, message: AnyMessage, expected: int) -> int:
@@ -202,7 +202,7 @@ async def flood(system: System, seconds: float, say: Callable[[str], None]) -> O
     outcome.wrong += await violations_at(system.broker.url, sources_killed=True)
     outcome.wrong += [f"{n} had {mib:.0f} MiB" for n, mib in outcome.memory_mib.items() if mib > MEMORY_MAX_MIB]
     if not outcome.told_full:
-        outcome.wrong.append("nobody was told that too many wait")
+        outcome.wrong.append("the overload was not reported")
     return outcome
 
 

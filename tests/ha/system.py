@@ -1,8 +1,8 @@
 """
 A whole Sluice for a cluster, with two of everything that may be there twice, each its own process.
 
-A fake API server, one broker or three, two allocators, inventories and pod-watchers, one agent per node. Nobody starts
-again who died: what stands by has to do, until the test itself starts the other one.
+A fake API server, one broker or three, two allocators, inventories and pod-watchers, one agent per node. A dead
+process stays dead: the standby has to do, until the test itself starts the other one.
 """
 
 import asyncio
@@ -145,7 +145,7 @@ class System:
             found = await self._holder(service, role)
             if found is not None:
                 return found
-            assert time.monotonic() < deadline, f"nobody works as {service}: {self.logs}"
+            assert time.monotonic() < deadline, f"no {service} leads: {self.logs}"
             await asyncio.sleep(LOOK_S)
 
     async def _holder(self, service: str, role: str) -> Process | None:

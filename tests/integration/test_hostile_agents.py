@@ -1,4 +1,4 @@
-"""Agents that answer what no agent of ours would: their node is not used, and whoever asked goes on."""
+"""Agents that answer what no agent of ours would: their node is not used, and callers go on."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -74,7 +74,7 @@ def test_no_home_on_a_device_that_is_not_there(place: Place, hardware: HardwareF
 
 
 def test_homes_that_come_and_go_at_once_keep_the_hardware_whole(place: Place, hardware: HardwareFile) -> None:
-    """Daemons and the agent write the same file: a lost update is a process that nobody sees."""
+    """Daemons and the agent write the same file: a lost update hides a process."""
     backend = SimulatedBackend(hardware)
     gpu = backend.read()[1].uuid
     deadline = time.monotonic() + 60

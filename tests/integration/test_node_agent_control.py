@@ -50,7 +50,7 @@ RELEASED = (
     "slice a1 is gone, and its place is free",
     "slice a1 is being retried, and stays quarantined until nothing holds it",
 )
-"""What an operator hears; the second also where that takes longer than he is kept waiting."""
+"""The operator's answers; the second also when the release takes longer than the call."""
 
 
 async def _release(folder, allocation, node=NODE, *, ignore_holders=False):
@@ -61,7 +61,7 @@ async def _release(folder, allocation, node=NODE, *, ignore_holders=False):
 
 
 async def _release_when_quarantined(folder, allocation):
-    """Whoever holds it. The try of before may still be under way, and there is nothing to release before it fails."""
+    """Ignores holders. The attempt before may still be under way, and there is nothing to release until it fails."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -160,7 +160,7 @@ async def test_the_socket_is_for_its_owner_and_outlives_no_agent(folder):
             stub = agent_pb2_grpc.NodeControlServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await stub.ReleaseQuarantine(agent_pb2.ReleaseQuarantineRequest(node=NODE, allocation="a1"))
-        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED, "nobody on the network may order"
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED, "orders over the network are refused"
     assert not path.exists()
 
 

@@ -50,7 +50,7 @@ def closed_with_node(scene: Scene) -> list[str]:
 
 
 async def test_a_deleted_node_gives_up_what_it_held_and_takes_it_back_when_it_returns(system, server) -> None:
-    """Its grants would be booked for ever; or its GPUs given twice, if nobody asked its agent first when it is back."""
+    """Its grants would stay booked; or its GPUs be given twice, if it returns and is not adopted first."""
     async with scene_on(system, server) as scene:
         for name, node in (("lost", GONE), ("kept", STAYS)):
             await scene.apply(pod_on(name, node))
@@ -83,12 +83,12 @@ async def test_a_deleted_node_gives_up_what_it_held_and_takes_it_back_when_it_re
 
 
 async def test_an_operator_removes_a_node_whose_agent_is_gone_and_no_other(system, server) -> None:
-    """A name that was mistyped must cost nobody his slice."""
+    """A mistyped name costs no pod its slice."""
     async with scene_on(system, server) as scene:
         await scene.apply(pod_on("lost", GONE))
         await scene.started(1)
         answers = await asyncio.to_thread(system.sluice, "node", "remove", GONE, "--yes")
-        assert (answers.returncode, "only a node whose agent is gone" in answers.stderr) == (EXIT_FAILED, True), answers
+        assert (answers.returncode, "whose agent is gone" in answers.stderr) == (EXIT_FAILED, True), answers
         unknown = await asyncio.to_thread(system.sluice, "node", "remove", "gpu-3", "--yes")
         assert (unknown.returncode, unknown.stderr) == (
             EXIT_NOT_FOUND,

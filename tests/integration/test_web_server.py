@@ -99,7 +99,7 @@ async def test_the_map_is_told_whole_by_node_and_in_backendais_form():
 
 
 async def test_a_slice_tells_its_pod_and_its_story_and_a_history_that_is_away_is_said():
-    """Whoever clicks on a slice wants to know whose it is and how it came there."""
+    """A click on a slice shows its pod and how it came there."""
     async with page() as here:
         here.hear(node_values(0, 1))
         _, _, body = await here.ask("/api/requests/r0-0-0")
@@ -186,7 +186,7 @@ async def test_an_answer_that_nobody_takes_is_given_up(monkeypatch):
 
 
 async def test_no_more_watch_than_may_and_who_goes_makes_room():
-    """A page that is opened a hundred times is told so; it tries again by itself."""
+    """A page that is opened a hundred times gets an error; it tries again by itself."""
     async with page(clients_max=1) as here:
         async with watching(here.host, here.port) as one:
             await one.until("picture")
@@ -200,7 +200,7 @@ async def test_no_more_watch_than_may_and_who_goes_makes_room():
 
 
 async def gone(here):
-    """Whether nobody watches."""
+    """Whether there is no watcher."""
     return len(here.hub) == 0
 
 
@@ -235,7 +235,7 @@ async def test_who_connects_and_says_nothing_is_put_out(monkeypatch):
 
 
 async def test_who_begins_a_second_question_and_does_not_end_it_is_put_out(monkeypatch):
-    """So that nobody keeps everybody else out by connections that were good once."""
+    """Idle connections, once good, do not keep all others out."""
     monkeypatch.setattr(server, "ASK_WITHIN_S", 0.3)
     async with page() as here:
         reader, writer = await asyncio.open_connection(here.host, here.port)
@@ -252,7 +252,7 @@ async def test_who_begins_a_second_question_and_does_not_end_it_is_put_out(monke
 
 
 async def test_more_connections_than_may_be_are_closed(monkeypatch):
-    """Nobody can use up the files that this process may open."""
+    """No client can use up this process's file descriptors."""
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
     async with page() as here:
         open_ones = [await asyncio.open_connection(here.host, here.port) for _ in range(2)]
@@ -266,7 +266,7 @@ async def test_more_connections_than_may_be_are_closed(monkeypatch):
 
 @pytest.mark.parametrize("address", ["", "localhost", "localhost:", ":80", "h:99999", "h:x", "::1:80", "[h:1]:80"])
 def test_an_address_that_is_none_is_named(address):
-    """Whoever mistypes it is told what would be right."""
+    """The error for a mistyped value names the right form."""
     with pytest.raises(CommandError, match="must be HOST:PORT") as told:
         host_and_port(address)
     assert told.value.exit_code == EXIT_USAGE

@@ -81,7 +81,7 @@ async def test_who_never_reads_his_answer_is_put_out(asking):
 
 
 async def test_who_never_reads_his_stream_is_put_out_with_his_connection(asking, monkeypatch):
-    """His place among those who watch was free again, and his connection stayed."""
+    """The watcher's place was free again, but its connection stayed."""
 
     async def always(_):
         return b"data: " + bytes(64 * 1024) + b"\n\n"

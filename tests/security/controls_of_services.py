@@ -160,7 +160,7 @@ def _no_wildcards() -> None:
 def _closed_network() -> None:
     policies = [each for each in yaml.safe_load_all(_shipped("network-policies.yaml")) if each]
     closed = {each["metadata"]["namespace"] for each in policies if each["spec"]["podSelector"] == {}}
-    assert closed == {"sluice-system", "sluice-nodes"}, "whoever is in the cluster may connect"
+    assert closed == {"sluice-system", "sluice-nodes"}, "any pod of the cluster may connect"
 
 
 def _pins() -> None:

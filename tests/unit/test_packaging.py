@@ -1,4 +1,4 @@
-"""What an image of one service installs: its own dependencies and nobody else's."""
+"""What an image of one service installs: its own dependencies and no others."""
 
 import re
 import tomllib

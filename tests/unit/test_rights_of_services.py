@@ -28,7 +28,7 @@ from sluice_pod_watcher.core.publisher import WRITES as POD_WATCHER_WRITES
 NODE = NodeName("gpu-1.example")
 POD_WATCHER_READS = (*CLUSTER_READS, *FOLDER_READS, *LIMITS_READS)
 LEASE = {"lease"}
-"""Said and read by the runtime for whoever shares its work."""
+"""Published and read by the runtime for services with replicas."""
 WRITES = {
     Role.POD_WATCHER: POD_WATCHER_WRITES | LIMITS_WRITES | LEASE,
     Role.ALLOCATOR: ALLOCATOR_WRITES | LEASE,
@@ -41,7 +41,7 @@ WRITES_LATER = {
     Role.INVENTORY: LEASE,
     Role.NODE_AGENT: set(),
 }
-"""Nouns of the protocol whose words no code says yet. Whoever writes it takes it out here."""
+"""Subject kinds of the protocol that no code publishes yet. Remove one here when its code comes."""
 READS_LATER = {
     Role.POD_WATCHER: set(),
     Role.ALLOCATOR: set(),

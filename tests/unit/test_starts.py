@@ -1,4 +1,4 @@
-"""What a process loads before it does anything: whoever types a command, or waits for a service, waits for that."""
+"""What a process loads before it does anything: each command, and each start of a service, waits for that."""
 
 import subprocess
 import sys

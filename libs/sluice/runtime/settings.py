@@ -1,7 +1,7 @@
 """
 Settings of a service: one TOML file and the environment, read once, into one frozen object.
 
-The environment wins over the file. A key that nobody knows, or a value of the wrong type, ends the start with a
+The environment wins over the file. An unknown key, or a value of the wrong type, ends the start with a
 sentence that names it: a setting that is silently ignored is worse than none. No other module reads the environment.
 
 The file holds common fields at its top level and each service's own fields in a table of its name, so that one file

@@ -1,4 +1,4 @@
-"""`python tests/perf/admission [--write]`: what a review costs whoever creates a pod."""
+"""`python tests/perf/admission [--write]`: how long a review delays the creation of a pod."""
 
 import sys
 from pathlib import Path

@@ -10,7 +10,7 @@ from perf.figures import end_in_order, machine, write_section
 from perf.thresholds import Threshold, exit_code, table
 
 P99_MS = 5.0
-"""Whoever creates a pod waits for it: the API server stops for each review."""
+"""Creating a pod waits for it: the API server blocks on each review."""
 
 
 def thresholds(found: Sequence[Times]) -> list[Threshold]:

@@ -177,7 +177,7 @@ def _limit(system: System, devices: int) -> None:
     quota = QuotaSet(namespace="default", total=amounts, request=amounts, guaranteed=Amounts(gpus=1))
     system.cluster.say(subjects.quota("default"), quota)
     synced = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0)
-    system.cluster.say(subjects.source(FOLDER), synced)  # before it nobody of a limited namespace is served
+    system.cluster.say(subjects.source(FOLDER), synced)  # before it no pod of a limited namespace is served
     system.cluster.settle()
 
 

@@ -1,7 +1,7 @@
 """
 The production core on a perfect bus with perfect agents, every `handle` timed under the name of what it heard.
 
-Times are of the CPU: the core waits for nothing, and whoever else runs on the machine shall not be measured.
+Times are of the CPU: the core waits for nothing, and other processes of the machine shall not be measured.
 """
 
 import time

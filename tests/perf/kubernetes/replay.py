@@ -69,7 +69,7 @@ class Replay:
             watch.put_nowait(change)
 
     def forget(self) -> None:
-        """Every watch ends with 410, and whoever asks for an old version hears the same: all list anew."""
+        """Every watch ends with 410, and so does a request for an old version: all relist."""
         gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
         line = b'{"type":"ERROR","object":%s}\n' % _encode(gone)
         for shelf in (self.nodes, self.ours, self.others):

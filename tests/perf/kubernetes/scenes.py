@@ -44,7 +44,7 @@ class Size:
     others: int
     ours: int
     waiting: int = 0
-    """Of ours, those whose gate is shut; nobody answers them."""
+    """Our pods with a closed gate; no allocator answers them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Cost:
 
 @dataclass(slots=True)
 class Bus:
-    """What the bus has heard, and an allocator that binds whom it is told to."""
+    """What was published, and an allocator that binds what it gets."""
 
     bus: NatsBus
     requests: set[str] = field(default_factory=set)
@@ -152,7 +152,7 @@ class Watcher:
     _mark: tuple[float, float] = (0.0, 0.0)
 
     async def ask(self, *, quiet: bool = False) -> None:
-        """Take in what it has counted since the last time; until the next time nobody looks at its loop if `quiet`."""
+        """Take in what it has counted since the last time; until the next time its loop is not measured if `quiet`."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(b"quiet\n" if quiet else b"\n")
@@ -402,7 +402,7 @@ class Restart:
     first_bound_s: float
     """From the start of the process until a pod that is created meanwhile has its patch."""
     synced_s: float
-    """Until all that wait were said again."""
+    """Until all that wait were republished."""
     cpu_s: float
     """Until then."""
     turn_ms: float

@@ -2,7 +2,7 @@
 The process that is measured: the production watch (`watch_cluster`) on a real bus, with a stopwatch around its core.
 
 `python watcher.py NATS_URL KUBECONFIG RUN`. For each line on standard input it writes what it has counted since the
-last one, as a line of JSON; at the end of its input it ends. After a line `quiet` nobody looks how the loop is, for
+last one, as a line of JSON; at the end of its input it ends. After a line `quiet` the loop is not measured, for
 that costs more than an idle pod-watcher; until the next line.
 """
 

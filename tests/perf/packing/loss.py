@@ -1,4 +1,4 @@
-"""The loss model: a pod that finds no place when it comes is turned away for ever; nobody waits."""
+"""The loss model: a pod that finds no place when it comes is rejected for good; no pod waits."""
 
 import heapq
 from collections import Counter
@@ -10,7 +10,7 @@ from perf.packing.mixes import COMPUTE_SLICES, Arrival
 
 
 class Packer(Protocol):
-    """Somebody who places pods on a fleet of his own."""
+    """A placer of pods with a fleet of its own."""
 
     def place(self, number: int, profile: str) -> bool:
         """Whether the pod got a place."""

@@ -71,7 +71,7 @@ class Floor:
     """The fleet with who is on it, and who may be moved."""
 
     def __init__(self, gpus: int, way: Way) -> None:
-        """Nobody is there."""
+        """The fleet is empty."""
         self.found = Run()
         self._core = Core(gpus)
         self._way = way

@@ -49,7 +49,7 @@ class Core:
         return True
 
     def make_room(self, number: int, profile: str, movable: Mapping[int, str], moves_max: int) -> list[int]:
-        """Who was moved so that the pod got a place; nobody when it got none. Never more is moved than it gains."""
+        """Pods that were moved to make a place; none when the pod got none. Never more is moved than it gains."""
 
         def may_move(allocation: AllocationId) -> Asking | None:
             other = movable.get(int(allocation))

@@ -69,7 +69,7 @@ class Queue:
     """A fleet with a queue, and the pods that come and go on it."""
 
     def __init__(self, gpus: int, rules: Rules) -> None:
-        """Nobody is there."""
+        """The fleet is empty."""
         self._allocator = Allocator(RunId("perf"), rules)
         self._cluster = PerfectCluster(self._allocator, self._hear)
         self._gpus = gpus

@@ -1,5 +1,5 @@
 """
-Pods of the trace through the placement core, one after another; who finds no place is turned away, nobody leaves.
+Pods of the trace through the placement core, one after another; without a place a pod is rejected, and none leaves.
 
 GPU pods are placed by the core, which knows CPU and memory of the nodes. Pods without GPU are not its business: they
 go where kube-scheduler would put them by default (`LeastAllocated`: the node with the largest parts of its CPU and

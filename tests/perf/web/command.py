@@ -139,7 +139,7 @@ async def _idle(here: Page, tab: Tab, session: CDPSession, times: int = 15) -> f
 async def _changes(  # where it happens
     here: Page, tab: Tab, session: CDPSession, numbers: list[int], gpus: int, changes: int
 ) -> tuple[float, float]:
-    """Medians: CPU of the server, and of the page, for one node whose GPUs are all cut anew."""
+    """Medians: CPU of the server, and of the page, for one node whose GPUs are all repartitioned."""
     server, browser = [], []
     for turn in range(1, changes + 1):
         for number in numbers:

@@ -33,19 +33,19 @@ CASES = (
     Case(
         "P-003",
         "law 5",
-        "A write is given up, or replaced by a newer one, while its first attempt is under way.",
+        "A write is given up or replaced while its first attempt is under way.",
         ("settled by a read", "unanswered write sent with a newer guard"),
     ),
     Case(
         "P-004",
         "§1",
-        "A binding of before a wipe names a waived slice; the pod learns of it, then of its loss.",
+        "A binding from before a wipe names a waived slice.",
         ("Bound of any incarnation",),
     ),
     Case(
         "P-005",
         "§1",
-        "A host an hour behind recreates the streams; what is republished looks older than before.",
+        "A host an hour behind recreates the streams; republished values look older.",
         ("sequences compared across incarnations",),
     ),
     Case(
@@ -63,7 +63,7 @@ CASES = (
     Case(
         "P-008",
         "§2 W2",
-        "A lagging server is read while an own write is under way, which lands beyond an unseen grant.",
+        "A lagging server is read while an own write lands beyond an unseen grant.",
         test="tests/unit/sluice/contracts/test_outbox.py::"
         "test_an_own_write_beyond_what_a_lagging_server_shows_does_not_move_the_guard",
     ),
@@ -82,13 +82,13 @@ CASES = (
     Case(
         "P-011",
         "§3",
-        "STATE loses its latest messages and reuses their numbers; an older status lands unnoticed.",
+        "STATE loses its latest messages and reuses their numbers for an older status.",
         ("reused STATE numbers trusted",),
     ),
     Case(
         "P-012",
         "§3",
-        "A lagging server is read, and a pod comes to a node just cordoned.",
+        "A lagging server hides a new cordon.",
         ("every reading counts as the newest",),
     ),
     Case(
@@ -114,7 +114,7 @@ CASES = (
     Case(
         "P-018",
         "§4 guards",
-        "A lagging server shows a source a request that it withdrew and closed; the source adopts it.",
+        "A lagging server shows a source a request that it withdrew and closed.",
         ("requested over a withdrawal",),
     ),
     Case(
@@ -127,7 +127,7 @@ CASES = (
     Case(
         "P-020",
         "§4 request",
-        "The later of two ids counts as the pod's, and the slice it runs on is revoked.",
+        "The later of two ids counts, and the slice in use is revoked.",
         ("latest request id wins",),
     ),
     Case(
@@ -158,13 +158,13 @@ CASES = (
     Case(
         "P-025",
         "§4 reservations",
-        "A pod has a reservation for two GPUs, one of them free; another becomes free beside it.",
+        "A pod has a reservation for two GPUs, one free; another becomes free beside it.",
         ("reservation never swapped",),
     ),
     Case(
         "P-026",
         "§4 reservations",
-        "A preemptor is deleted while its grant is unanswered; a pod is evicted before the Revoke lands.",
+        "A preemptor is deleted while its grant is unanswered.",
         test="tests/simulation/schedules/allocator/test_preemption.py::"
         "test_nobody_goes_for_a_pod_that_is_deleted_before_its_grant_has_an_answer",
     ),
@@ -178,7 +178,7 @@ CASES = (
     Case(
         "P-028",
         "§4 reservations",
-        "An agent that missed a Grant takes the tenants' device for the reservation's.",
+        "An agent that missed a Grant takes the tenants' device for the reserved one.",
         ("agent takes an existing device", "revoke ignores after"),
     ),
     Case(
@@ -190,7 +190,7 @@ CASES = (
     Case(
         "P-030",
         "§4 quotas",
-        "A grant exceeds a quota by an overwritten order, and a more recent allocator has bound it.",
+        "A grant exceeds an overwritten quota, and a more recent allocator has bound it.",
         test="tests/unit/allocator/quotas/test_quotas_of_two_allocators.py::"
         "test_nobody_is_bound_to_what_may_still_be_taken_back",
     ),
@@ -216,20 +216,20 @@ CASES = (
     Case(
         "P-034",
         "§4 groups",
-        "One allocator's patience ends while another binds; a Revoke would take a pinned pod's slice.",
+        "One allocator's patience ends while another binds.",
         test="tests/simulation/schedules/allocator/test_jobs.py::"
         "test_two_jobs_that_each_fit_alone_do_not_block_each_other",
     ),
     Case(
         "P-035",
         "§4 groups",
-        "A gang's GPU breaks before it has begun, and all its pods give back their places.",
+        "A gang's GPU breaks before it has begun.",
         test="tests/unit/allocator/gangs/test_gangs.py::test_a_place_that_is_lost_costs_the_others_of_its_job_nothing",
     ),
     Case(
         "P-036",
         "§4 groups",
-        "A pod not admitted by a queueing system holds the slice that an admitted one needs.",
+        "A pod not admitted by a queueing system holds a slice.",
         test="tests/kubernetes/test_sharing_fairly.py::test_nobody_of_a_job_asks_before_kueue_has_let_it_in",
     ),
     Case(
@@ -254,7 +254,7 @@ CASES = (
     Case(
         "P-040",
         "§5 revision",
-        "An agent publishes, or trusts, a record that its journal does not have whole.",
+        "An agent publishes, or trusts, a record that its journal has not whole.",
         ("acknowledged before it is on disk", "damage not noticed"),
     ),
     Case(
@@ -272,14 +272,14 @@ CASES = (
     Case(
         "P-043",
         "§5 Revoke",
-        "A GPU cannot report its UUID and is skipped; its unfinished slice is reported gone, and stays.",
+        "A GPU cannot report its UUID; its unfinished slice is reported gone, and stays.",
         test="tests/unit/node_agent/test_gpus_without_uuid.py::"
         "test_what_was_being_made_on_it_when_its_agent_was_killed_is_not_forgotten",
     ),
     Case(
         "P-044",
         "§5 tickets",
-        "Broker and journal are lost together: a running pod gets a second slice, its first leaks.",
+        "Broker and journal are lost: a running pod gets a second slice.",
         ("tickets ignored without a journal",),
     ),
     Case(
@@ -291,7 +291,7 @@ CASES = (
     Case(
         "P-046",
         "§5 marks",
-        "An administrator created an instance at a granted place; an agent without journal takes it.",
+        "An agent without journal takes an administrator's instance at a granted place.",
         ("any instance at a granted place is ours",),
     ),
     Case(
@@ -303,7 +303,7 @@ CASES = (
     Case(
         "P-048",
         "§5 destroy",
-        "A process outlives its pod and opens its device only then, by now the next pod's.",
+        "A process outlives its pod, then opens its device, by now another's.",
         ("empty device is enough",),
     ),
     Case(
@@ -328,7 +328,7 @@ CASES = (
     Case(
         "P-052",
         "§5 tickets",
-        "A slice on a new disk cannot be remade at once, counts as failed, and is revoked under its pod.",
+        "A slice on a new disk cannot be remade at once, and counts as failed.",
         ("lived ignored",),
     ),
     Case(
@@ -353,13 +353,13 @@ CASES = (
     Case(
         "P-056",
         "§6 adoption",
-        "An adopting entry is overwritten by a Revoke before it is read; the node looks adopted.",
+        "An adopting entry is overwritten by a Revoke before it is read.",
         test="tests/unit/allocator/node/test_adopt.py::test_what_a_head_says_was_adopted_is_waited_for",
     ),
     Case(
         "P-057",
         "§6 adoption",
-        "A person created an instance at a revoked slice's place; an agent without journal takes it.",
+        "An agent without journal takes a person's instance at a revoked place.",
         ("adopted before gone slices are closed",),
     ),
     Case(
@@ -416,7 +416,7 @@ CASES = (
     Case(
         "P-067",
         "§6 orphans",
-        "A republished request is read after `SourceSynced`, and an ended one makes up the count.",
+        "A republished request is read after `SourceSynced`; an ended one makes up the count.",
         test="tests/unit/allocator/node/test_adopt.py::"
         "test_who_was_asked_for_behind_his_sources_last_word_keeps_his_slice",
     ),
@@ -429,7 +429,7 @@ CASES = (
     Case(
         "P-069",
         "§6 orphans",
-        "The bus forgets a request, and an API server shows its gone pod to a new pod-watcher.",
+        "The bus forgets a request; an API server shows its gone pod to a new pod-watcher.",
         test="tests/unit/allocator/request/test_orphaned_answers.py::"
         "test_who_has_not_heard_that_all_is_over_is_told_again",
     ),
@@ -533,7 +533,7 @@ CASES = (
     Case(
         "P-085",
         "§6 lost",
-        "A budget blocks an eviction when the bus is wiped: slice and pod wait for each other.",
+        "A budget blocks an eviction when the bus is wiped.",
         ("lost slice forgotten with the bus",),
     ),
     Case("P-086", "§6 lost", "The source was away when the slice was lost.", ("source assumed to know a loss",)),
@@ -547,7 +547,7 @@ CASES = (
     Case(
         "P-088",
         "§6 lost",
-        "An eviction order is lost with the bus, its author is gone, and then the budget allows it.",
+        "An eviction order is lost with the bus; then the budget allows it.",
         test="tests/unit/pod_watcher/cluster/test_cluster_pods.py::"
         "test_an_order_that_went_with_the_broker_is_not_carried_out",
     ),
@@ -568,7 +568,7 @@ CASES = (
     Case(
         "P-092",
         "§6 removal",
-        "Grants are closed while the node looks adopted, and their places given away.",
+        "Grants are closed while the node looks adopted.",
         ("grants closed before the record",),
     ),
     Case("P-093", "§6 removal", "A living agent has not noticed the removal yet.", ("removed at once",)),
@@ -605,7 +605,7 @@ CASES = (
     Case(
         "P-099",
         "§6 removal",
-        "The broker is wiped while a closing is unanswered; it lands when the agent is back.",
+        "The broker is wiped while a closing is unanswered.",
         ("removal close of any incarnation",),
     ),
     Case("P-100", "§6 removal", "The same with an unanswered `Released`.", ("released over an empty subject",)),
@@ -620,7 +620,7 @@ CASES = (
     Case(
         "P-103",
         "§7",
-        "The node is usable again; another pod-watcher reads the declined `Bound` before the waiver.",
+        "Another pod-watcher reads the declined `Bound` before the waiver.",
         ("pinned with a declined slice", "declined slice kept"),
     ),
     Case(
@@ -670,21 +670,21 @@ CASES = (
     Case(
         "P-111",
         "§8",
-        "STATE forgets the last message of a pod whose containers ended and whose object remains.",
+        "STATE forgets the last message of an ended pod whose object remains.",
         ("request closed once only",),
     ),
     Case("P-112", "§9", "Two allocators work all the time.", ("two binds", "surplus kept", "nothing taken back")),
     Case(
         "P-113",
         "§9",
-        "One of two allocators has not read a preemptor's grant: they order and revoke an eviction in turn.",
+        "One of two allocators has not read a preemptor's grant.",
         test="tests/simulation/schedules/allocator/test_two_allocators.py::"
         "test_a_pod_is_not_told_to_go_and_to_stay_in_turn_at_the_speed_of_the_bus",
     ),
     Case(
         "P-114",
         "§9",
-        "A paused pod-watcher holds a binding from before a wipe; its successor has asked again.",
+        "A paused pod-watcher holds a binding from before a wipe.",
         test="tests/integration/test_kube_watch.py::test_a_watcher_whose_lease_has_run_out_writes_to_no_pod",
     ),
 )

@@ -171,7 +171,7 @@ class Evictor:
 
     def _make(self, pod: Pod) -> None:
         if self._world.clockwork.now < self._world.plan.faults_until:
-            self._world.trace.tell("folder", "pod made anew", pod.name)
+            self._world.trace.tell("folder", "pod recreated", pod.name)
             self._folder.put(pod, self._world.clockwork.now)
 
     def _word(self, subject: str) -> object:

@@ -81,7 +81,7 @@ WORDS_BUGS = (
     ),
     PlantedBug(
         "first revision reported always",
-        "the size that he was told: it was another order's",
+        "the size that was published: it was another order's",
         ("told",),
         ((slice_status, "_ready_message", _first_revision_for_ever),),
     ),

@@ -118,7 +118,7 @@ TRUTH_BUGS = (
     ),
     PlantedBug(
         "warm instances stay in the way",
-        "the place that was granted, to an instance that nobody has",
+        "the place that was granted, to an instance without owner",
         ("warm in the way", "I4"),
         ((WarmPool, "make_room", _idle_ones_stay),),
         _keeping_warm,

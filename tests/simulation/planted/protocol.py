@@ -104,7 +104,7 @@ def unguarded(kind: str) -> Callable[[Any], Any]:
             original(self, queue, in_flight)
             write = self._out[-1]
             if isinstance(write, Write) and write.subject.startswith(f"sluice.{kind}."):
-                self._out[-1] = msgspec.structs.replace(write, guard=f"sluice.{kind}.nobody", expected=0)
+                self._out[-1] = msgspec.structs.replace(write, guard=f"sluice.{kind}.absent", expected=0)
 
         return send
 

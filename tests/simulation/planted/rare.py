@@ -160,13 +160,13 @@ RARE_BUGS = (
     OPENED_BEFORE_IT_IS_CLOSED,
     PlantedBug(
         "any instance at a granted place is ours",
-        "its devices: an administrator takes away what he made by hand",
+        "its devices: an administrator removes instances made by hand",
         ("I4",),
         ((Devices, "may_be_ours", _marks_say_nothing),),
     ),
     PlantedBug(
         "inherited home trusted without a check",
-        "a part of its GPU: a process that nobody knows of still computes there, after journal and ledger were lost",
+        "a part of its GPU: an unknown process still computes there, after journal and ledger were lost",
         ("I1",),
         ((ticket_proofs, "_home_of", _everybody_in_it_is_known),),
     ),
@@ -196,7 +196,7 @@ RARE_BUGS = (
     ),
     PlantedBug(
         "single read counts as newest",
-        "a warning: its agent takes an older word of its own for the last one, and thinks that it is told",
+        "a warning: its agent takes an older status of its own for the last one, and counts it as published",
         ("time",),
         ((Outbox, "_last_read", _an_answer_is_the_last_word),),
     ),

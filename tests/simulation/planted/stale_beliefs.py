@@ -243,7 +243,7 @@ BELIEVED_BUGS = (
     ),
     PlantedBug(
         "Bound of any incarnation",
-        "its request: it is told of a slice that was waived before the broker was wiped, and is then said to be lost",
+        "its request: it learns of a slice that was waived before the broker was wiped, and then of its loss",
         ("undisturbed",),
         BOUND_IN_ANY_LIFE,
     ),
@@ -261,7 +261,7 @@ BELIEVED_BUGS = (
     ),
     PlantedBug(
         "answers deleted by a reading",
-        "a slice, made for nobody: its request was released, and a server that lags shows it as it was before",
+        "a slice, made for no pod: its request was released, and a server that lags shows it as it was before",
         ("taken until settled",),
         ((World, "_is_beyond", _operators_words_alone),),
     ),

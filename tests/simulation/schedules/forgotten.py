@@ -208,7 +208,7 @@ def _nobody_looks_who_is_on_it(original: Any) -> Any:
 
 LINGERS_UNSEEN = PlantedBug(
     "whole GPU recovered without a process check",
-    "a device that is his alone",
+    "a device of its own",
     ("I1",),
     ((create, "_take_whole", _nobody_looks_who_is_on_it),),
 )
@@ -220,13 +220,13 @@ LEFT_BEHIND = PlantedBug(
 )
 NOBODYS_IS_OURS = PlantedBug(
     "unmarked instances taken for ours",
-    "the instance that he made by hand, when a journal is lost",
+    "the instance made by hand, when a journal is lost",
     ("I13",),
     ((OrphanedInstances, "_instances", _what_nobody_has_is_ours),),
 )
 TICKETS_UNREAD = PlantedBug(
     "tickets ignored without a journal",
-    "a second slice, and the first for ever: nobody knows any more whose it is",
+    "a second slice, and the first for good: its owner is not known any more",
     ("I1", "I3", "I4", "bound once", "undisturbed", "LAW 3", "cluster"),
     ((reconcile, "newest_first", _nobody_asks_tickets),),
 )

@@ -134,7 +134,7 @@ def test_pods_that_all_go_while_nobody_looks_leave_nothing() -> None:
 
 
 def test_a_waiver_that_lands_when_its_request_is_over_does_not_stay_on_the_bus_for_ever() -> None:
-    """Each such request would leave a word that nobody ends."""
+    """Each such request would leave an answer that is never ended."""
     (bug,) = (bug for bug in BELIEVED_BUGS if bug.name == "late answer after the end ignored")
     assert_played(a_waiver_of_before_a_wipe_lands_when_all_is_over, bug)
 

@@ -249,7 +249,7 @@ def _whenever_it_was_ordered(_original: Any) -> Any:
 
 EVICTED_IN_ANY_LIFE = PlantedBug(
     "eviction order of any incarnation",
-    "hours of work, for nobody: the order was of before a wipe, and landed after it",
+    "hours of work, for no preemptor: the order was of before a wipe, and landed after it",
     ("cluster",),
     ((RequestPublisher, "is_of_this_life", _whenever_it_was_ordered),),
 )

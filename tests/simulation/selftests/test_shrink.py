@@ -52,7 +52,7 @@ def test_another_violation_is_not_taken_for_the_same() -> None:
     plan = draw_plan(FULL)
 
     def play(tried: Plan) -> str:
-        return "I1: a place with two owners" if len(tried.pods) == len(plan.pods) else "I4: nobody answers"
+        return "I1: a place with two owners" if len(tried.pods) == len(plan.pods) else "I4: no agent answers"
 
     assert len(shrink(plan, "I1: a place with two owners", play, never_ends).plan.pods) == len(plan.pods)
     assert what_fails("raised: KeyError('a') at core.py:12") == what_fails("raised: KeyError('b') at core.py:12")

@@ -224,9 +224,9 @@ class AgentHost(Host):
     def pull(self, endpoint: str) -> NodeSnapshot | str:
         """What the gRPC server answers: the snapshot, or why there is none."""
         if not self.alive or self.paused or self.agent is None:
-            return "nobody answers"
+            return "no agent answers"
         if endpoint != self.endpoint:
-            return "nobody listens there"
+            return "no agent listens there"
         if not self.agent.started:
             return "not started"
         snapshot = self.agent.snapshot()

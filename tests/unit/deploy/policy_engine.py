@@ -1,8 +1,8 @@
 """
 Evaluates admission policies on objects, with the policies' own texts and a CEL engine.
 
-What Kubernetes adds to the language (`split`, `join`, `authorizer`) is written here as Kubernetes documents it. Whoever
-imports this skips where the engine is not installed.
+What Kubernetes adds to the language (`split`, `join`, `authorizer`) is written here as Kubernetes documents it. Tests
+that import this skip where the engine is not installed.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ TOKEN = {"name": "kube-api-access", "projected": {"sources": []}}
 
 
 class Authorizer:
-    """Who asks, as `authorizer` in CEL: may he `bind` `slices.sluice.dev`?"""
+    """The user, as `authorizer` in CEL: may it `bind` `slices.sluice.dev`?"""
 
     def __init__(self, *, may_bind: bool) -> None:
         """Only this one right matters."""

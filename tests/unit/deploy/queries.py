@@ -29,7 +29,7 @@ def labels_by(expression: str) -> set[str]:
 
 
 def problems_of(expression: str) -> list[str]:
-    """What an expression asks for that nobody counts; and what makes no sense of what is counted."""
+    """Names of an expression that no service counts; and uses that make no sense of what is counted."""
     return list(_problems(expression))
 
 
@@ -41,7 +41,7 @@ def _problems(expression: str) -> Iterator[str]:
     for name, labels in selectors:
         metric = named(name)
         if metric is None:
-            yield f"nobody counts {name}"
+            yield f"no service counts {name}"
             continue
         known |= {*metric.labels, *((_BUCKETS,) if name.endswith("_bucket") else ())}
         yield from (f"{name} has no label {label}" for label, _ in _LABEL.findall(labels) if label not in metric.labels)

@@ -138,7 +138,7 @@ WITHOUT_ALERT = {"a clock is far off"}
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
 def test_an_alert_is_about_metrics_that_exist_and_says_what_to_do(alert):
-    """One on a name that nobody counts any more never comes, and nobody misses it."""
+    """One on a name that is not counted any more never fires, unnoticed."""
     assert problems_of(alert["expr"]) == []
     assert alert["labels"]["severity"] in {"critical", "warning", "info"}
     for words in ("summary", "description"):
@@ -185,7 +185,7 @@ def test_every_metric_that_is_named_anywhere_exists():
 
 
 def test_names_follow_the_rules_of_prometheus():
-    """Whoever knows Prometheus can guess what a name means, and its tools do not complain."""
+    """A user of Prometheus can guess what a name means, and its tools do not complain."""
     for metric in METRICS.values():
         assert re.fullmatch(r"sluice_[a-z]+(_[a-z]+)*", metric.name)
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name

@@ -1,4 +1,4 @@
-"""The webhook with a certificate of cert-manager's: names on both sides meet, and no right stays that nobody uses."""
+"""The webhook with a certificate of cert-manager's: names on both sides match, and no unused right stays."""
 
 from datetime import timedelta
 
@@ -49,7 +49,7 @@ def test_the_certificate_is_for_the_name_by_which_api_servers_come(objects):
 
 
 def test_cert_manager_is_told_whose_authority_to_publish(objects):
-    """Without this nobody writes the caBundle: the webhook does not any more."""
+    """Without this the caBundle stays unwritten: the webhook does not write it any more."""
     configuration = named(objects, "MutatingWebhookConfiguration", "sluice")
     certificate = named(objects, "Certificate", WEBHOOK)["metadata"]
     wanted = f"{certificate['namespace']}/{certificate['name']}"

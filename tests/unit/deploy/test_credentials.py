@@ -102,7 +102,7 @@ def test_a_node_that_is_no_more_can_no_longer_connect():
 
 
 def test_a_certificate_is_renewed_before_it_ends_and_by_the_same_authority():
-    """A new authority would be trusted by nobody who runs."""
+    """No running service would trust a new authority."""
     before = made([NODE])
     late = NOW + dt.timedelta(days=SERVER_DAYS - RENEW_DAYS + 1)
     after = made([], before, now=late)
@@ -150,7 +150,7 @@ def test_another_authority_takes_its_certificates_with_it():
 
 @pytest.mark.parametrize("name", ["sluice-nats-ca", "sluice-rpc-authority", "sluice-bus-allocator", "sluice-bus-nodes"])
 def test_a_tenants_secret_of_our_name_and_label_is_not_taken_for_ours(name):
-    """Whoever may write Secrets in one namespace would know the allocator's password, and sign for the broker."""
+    """A writer of Secrets in one namespace would know the allocator's password, and sign for the broker."""
     ours = credentials.manifests([NODE], {}, NOW)
     (planted,) = [each for each in credentials.manifests([NODE], {}, NOW) if each["metadata"]["name"] == name]
     planted["metadata"]["namespace"] = "tenant"  # kubectl lists by namespace: it comes after ours
@@ -208,7 +208,7 @@ def test_more_nodes_than_a_secret_holds_are_refused_in_words():
 
 @pytest.mark.parametrize("text", ["", "[]", '{"kind":"List","items":[{"kind":"Secret"}]}'])
 def test_something_else_than_secrets_is_not_taken_for_an_empty_cluster(text):
-    """Every password would be made anew, and every service cut off."""
+    """Every password would be replaced, and every service cut off."""
     with pytest.raises(CredentialsError, match="--keep"):
         credentials.read_kept(text)
 

@@ -18,7 +18,7 @@ def test_a_node_that_is_added_later_takes_no_label_off_the_namespaces(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """
-    Pod Security would hold nobody in sluice-system any more, and where it is strict by default no agent could start.
+    Pod Security would not hold in sluice-system any more, and where it is strict by default no agent could start.
 
     A server-side apply removes what the same manager applied before and leaves out now
     (https://kubernetes.io/docs/reference/using-api/server-side-apply/).

@@ -1,4 +1,4 @@
-"""Nobody gets more than he needs: of the host, of his own file system, of the API server's trust."""
+"""No service gets more than it needs: of the host, of its own file system, of the API server's trust."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_only_the_agent_is_privileged(rendered: Rendering, overlay, components):
 
 
 def test_the_webhook_has_the_memory_for_what_it_lets_in(rendered: Rendering):
-    """Whoever reaches its port could have it killed, again and again: then no pod that asks for a GPU is created."""
+    """A client that reaches its port could have it killed repeatedly: then no pod that asks for a GPU is created."""
     (limit,) = [
         container["resources"]["limits"]["memory"]
         for owner, _, container in every_container(rendered("single"))
@@ -141,7 +141,7 @@ def test_what_is_taken_for_a_node_lies_where_its_agent_looks(rendered: Rendering
 
 @pytest.mark.parametrize(("overlay", "components"), EVERY)
 def test_grpc_is_never_plain_text_in_a_cluster(rendered: Rendering, overlay, components):
-    """Whoever is on the network could read whose pod is where, and answer for a node."""
+    """A stranger on the network could read which pod is where, and answer for a node."""
     speaking = set()
     for owner, spec, container in every_container(rendered(overlay, components)):
         seen = environment(container)

@@ -161,7 +161,7 @@ def test_an_image_says_the_version_that_is_in_it():
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Callable[..., tuple[list[str], dict[str, tarfile.TarInfo]]]:
-    """Runs build.sh with a docker that only keeps what it is told and given; returns both."""
+    """Runs build.sh with a docker that only records its arguments and input; returns both."""
     (tmp_path / "bin").mkdir()
     stand_in = tmp_path / "bin" / "docker"
     stand_in.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/words\ncat > {tmp_path}/context\n')
@@ -230,7 +230,7 @@ def test_what_a_site_says_gets_into_the_build(engine):
 
 
 def test_the_brokers_image_is_the_program_and_a_folder_for_everybody(engine):
-    """A volume takes from that folder who may write, and the broker runs as nobody."""
+    """A volume takes from that folder its owner, and the broker runs without root."""
     program = server_binary()
     words, context = engine("broker", NATS_SERVER=str(program))
 
@@ -362,7 +362,7 @@ def test_nothing_composed_is_reachable_from_outside_this_machine():
 
 
 def test_the_trace_viewer_is_there_when_it_is_sent_to_and_only_then():
-    """One word turns on both; without it nobody waits for a viewer that is not there."""
+    """One word turns on both; without it no service waits for a viewer that is not there."""
     assert COMPOSE["services"]["jaeger"]["profiles"] == ["traces"]
     for service in SETTINGS:
         endpoint = COMPOSE["services"][service]["environment"]["SLUICE_OTLP_ENDPOINT"]

@@ -62,7 +62,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_only_who_binds_slices_changes_what_is_ours(rendered: Rendering, what):
-    """A tenant who opens his own gate runs on somebody's device."""
+    """A pod whose tenant opens its gate runs on another's device."""
     after, sentence = CHANGES[what]
     policy = policy_of(rendered, "sluice-keep")
 

@@ -1,4 +1,4 @@
-"""What is applied can be applied, starts what it means to start, and gives nobody more than he needs."""
+"""What is applied can be applied, starts what it means to start, and gives no service more than it needs."""
 
 import datetime as dt
 import re
@@ -135,7 +135,7 @@ def test_every_service_understands_its_environment(rendered: Rendering, overlay,
 
 
 def test_time_is_enforced_unless_somebody_takes_that_away(rendered: Rendering):
-    """A fractional pod is promised a part of the time that its neighbours take; or nobody can switch it off."""
+    """A fractional pod is promised a part of the time that its neighbours take; or the quota cannot be switched off."""
     found = []
     for components in ((), ("no-time-quota",)):
         agent = named(rendered("single", components), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
@@ -145,7 +145,7 @@ def test_time_is_enforced_unless_somebody_takes_that_away(rendered: Rendering):
 
 
 def test_what_the_webhook_looks_for_is_what_is_applied(rendered: Rendering):
-    """Under another name its certificate is kept nowhere, made for nobody, or told to no API server."""
+    """Under another name its certificate is stored nowhere, valid for no Service, or unknown to the API server."""
     objects = rendered("single")
     container = named(objects, "Deployment", "sluice-webhook")["spec"]["template"]["spec"]["containers"][0]
     loaded = load(PodWatcherSettings, service="pod-watcher", environ=environment(container))
@@ -162,7 +162,7 @@ def test_what_the_webhook_looks_for_is_what_is_applied(rendered: Rendering):
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_what_is_probed_and_served_is_listened_at(rendered: Rendering, overlay):
-    """A probe or a Service on a port that nobody has never becomes ready."""
+    """A probe or a Service on an unused port never becomes ready."""
     objects = rendered(overlay, COMPONENTS)
     ports_of: dict[str, dict[str, int]] = {}
     for owner, _, container in every_container(objects):

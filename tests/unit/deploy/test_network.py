@@ -28,7 +28,7 @@ def allowed(direction: str, peers: str) -> set[tuple[str, str, int]]:
 
 
 def test_whoever_is_let_in_somewhere_is_let_out_to_it():
-    """`sluice usage`, the page and `sluice explain` in the cluster would wait, and say that nobody answers."""
+    """`sluice usage`, the page and `sluice explain` in the cluster would wait, then report no answer."""
     let_in = {(caller, at, port) for at, caller, port in allowed("ingress", "from")}
     let_out = allowed("egress", "to")
     for asks in ("console", "web"):

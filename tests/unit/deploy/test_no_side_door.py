@@ -83,15 +83,15 @@ REFUSED = {
     "a grant at creation": (pod(metadata={"annotations": {OURS: "GPU-1"}}), NO_GRANT),
     "a grant for no container": (pod(metadata={"annotations": {"granted.sluice.dev/x": "y"}}), NO_GRANT),
     "an allocation at creation": (pod(metadata={"annotations": {names.GRANTED_ALLOCATION: "u_r_1"}}), NO_GRANT),
-    "our gate where admission is told to look away": (
+    "our gate where admission ignores pods": (
         pod(metadata={"labels": {names.LABEL_IGNORE: ""}}, **GATED),
         NOT_BOTH,
     ),
-    "our label where admission is told to look away": (
+    "our label where admission ignores pods": (
         pod(metadata={"labels": {names.LABEL_IGNORE: "", names.LABEL_MANAGED: names.MANAGED}}),
         NOT_BOTH,
     ),
-    "an ask where admission is told to look away": (
+    "a request where admission ignores pods": (
         pod(metadata={"labels": {names.LABEL_IGNORE: ""}, "annotations": {names.ANNOTATION_REQUEST: "{}"}}),
         NOT_BOTH,
     ),

@@ -25,7 +25,7 @@ def taking(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_node_that_comes_before_its_password_gets_it_when_it_is_there(taking: Path):
-    """Its GPUs would serve nobody until somebody deletes the pod of its agent by hand."""
+    """Its GPUs would serve no pod until its agent's pod is deleted by hand."""
     until(lambda: "run deploy/kubernetes/credentials.py" in (taking / "said").read_text(), "it says what is missing")
     (taking / "all" / "gpu-10").write_text("another's")
     (taking / "all" / "gpu-9").write_text("first")

@@ -107,7 +107,7 @@ def test_the_table_would_notice():
 
 
 def test_people_who_may_view_may_view_gpus(rendered: Rendering):
-    """`kubectl get gpus` is for everybody; nobody but the watcher writes."""
+    """`kubectl get gpus` is for everybody; only the watcher writes."""
     (role,) = [each for each in rendered("single") if each["metadata"]["name"] == "sluice-view-gpus"]
 
     assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"

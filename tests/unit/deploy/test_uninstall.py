@@ -1,4 +1,4 @@
-"""Sluice can be taken away: no pod stays behind a gate that nobody will ever open."""
+"""Sluice can be taken away: no pod stays behind a gate that will never open."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 OWNED = {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}]}
 """Of a kind that the fake API server does not collect."""
 WITH_ITS_HUB = {"ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "hub", "uid": "u"}]}
-"""It goes when its owner goes, and nobody makes it anew."""
+"""It goes when its owner goes, and is not recreated."""
 OURS = {"labels": {LABEL_MANAGED: MANAGED}}
 
 
@@ -129,7 +129,7 @@ def test_no_pod_stays_behind_our_gate(cluster: Cluster) -> None:
 
 
 def test_who_makes_a_pod_anew_makes_it_without_a_gate(cluster: Cluster) -> None:
-    """The webhook would gate it again, or nobody could create it: every Deployment would wait as before."""
+    """The webhook would gate it again, or its creation fail: every Deployment would wait as before."""
     webhook = {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
@@ -224,7 +224,7 @@ def test_slices_are_taken_off_the_gpus_before_the_agents_go(cluster: Cluster) ->
 
 
 def test_only_what_was_there_before_holds_nothing_up(cluster: Cluster) -> None:
-    """Nobody would ever take it away."""
+    """It would never be removed."""
     cluster.kubectl("apply", "--validate=false", "-f", str(KUBERNETES / "base" / "crd-gpus.yaml"))
     cluster.gpu("node1-0", {"place": "1g.5gb@0", "state": "Foreign"}, {"place": "1g.5gb@1", "state": "Quarantined"})
     cluster.gpu("node1-1")

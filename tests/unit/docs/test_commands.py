@@ -147,7 +147,7 @@ def _make(typed: Typed) -> str:
     for word in typed.words[1:]:
         name, assigned, _ = word.partition("=")
         if assigned and not re.search(rf"\$[({{]{name}[)}}:]|{name} \?=|origin {name}\b", text):
-            return f"nobody reads {name}"
+            return f"nothing reads {name}"
         if not assigned and not re.search(rf"^{re.escape(word)}:", text, re.MULTILINE):
             return f"no target {word}"
     return ""
@@ -162,13 +162,13 @@ def _named(typed: Typed) -> str:
 
 @pytest.mark.parametrize("program", OURS)
 def test_what_is_said_to_be_typed_can_be_typed(program: str) -> None:
-    """Who copies a line from a page is told that there is no such command or option."""
+    """A line copied from a page fails: there is no such command or option."""
     check = CHECKS[program]
     assert [f"{_named(typed)}: {wrong}" for typed in _of(program) if (wrong := check(typed))] == []
 
 
 def test_files_that_commands_name_are_there() -> None:
-    """Who copies a line from a page is told that there is no such file."""
+    """A line copied from a page fails: there is no such file."""
     missing = []
     for typed in ALL:
         for word in typed.words if typed.whole else ():
@@ -197,7 +197,7 @@ def test_commands_are_found() -> None:
         ("sluice top -o picture", "has no -o"),
         ("sluice up --pods pods --processes many", "CoercionError"),
         ("make tea", "no target tea"),
-        ("make sim SEED_COUNT=3", "nobody reads SEED_COUNT"),
+        ("make sim SEED_COUNT=3", "nothing reads SEED_COUNT"),
         ("sluice-node-agent shew", "not understood"),
     ],
 )

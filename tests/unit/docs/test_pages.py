@@ -42,7 +42,7 @@ def _read_by_hand() -> set[str]:
 
 
 def test_every_page_is_in_the_index() -> None:
-    """A page that nobody can find is not read."""
+    """A page without a link to it is not read."""
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\(([\w.-]+\.md)\)", index))
     assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} - linked == set()

@@ -46,7 +46,7 @@ def test_every_reason_to_wait_has_a_row():
 
 @pytest.mark.parametrize("reason", list(WaitReason))
 def test_every_reason_is_said_in_words_with_what_would_help(reason):
-    """A code alone helps nobody."""
+    """A code alone is no help."""
     assert IN_WORDS[reason]
     assert re.fullmatch(r"[A-Z].*\.", HINTS[reason])
     assert rows("Why it waits")[reason][3].strip("`") == KNOWN_AS.get(reason, "")

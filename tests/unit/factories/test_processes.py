@@ -19,7 +19,7 @@ import pathlib, sys
 sys.stdin.read()
 pathlib.Path(sys.argv[1]).touch()
 """
-"""As the program that ends simulated nodes' MPS daemons, which are nobody's children."""
+"""As the program that ends simulated nodes' MPS daemons, which have no parent."""
 
 
 def test_a_system_that_does_not_stop_leaves_no_daemon(tmp_path, monkeypatch):

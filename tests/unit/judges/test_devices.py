@@ -96,12 +96,12 @@ def test_a_pod_that_is_bound_to_nothing_is_seen():
 
 
 def test_a_binding_of_nobody_is_seen():
-    """A slice that no pod asked for is paid for and used by nobody."""
+    """A slice that no pod asked for is paid for and unused."""
     assert judged(machine(), [bound("p")]) == ["r-p was bound and no pod asked"]
 
 
 def test_what_is_left_is_seen():
-    """A slice after its pod, and one that nobody was ever told of."""
+    """A slice that outlives its pod, and one that was never published."""
     states = machine((3, [instance()]), (131, [instance("MIG-2")]), (170, []))
     blamed = judged(states, life("p"), Pod("p", 0, 100))
     assert [line.split(" of ")[1] for line in blamed] == ["a-p was left for 31.000 s", "no pod was left for 39.000 s"]
@@ -127,7 +127,7 @@ def test_time_in_which_something_was_broken_does_not_count_but_has_an_end():
 
 
 def test_a_pod_that_waits_too_long_is_seen():
-    """Nobody would know that it was forgotten."""
+    """Its loss would stay unnoticed."""
     assert judged(machine(), [], Pod("p", 0, 31)) == ["p waited 31.000 s for a slice"]
     assert judged(machine(), [], Pod("p", 0, 29)) == []
     assert judged(machine(), [], Pod("p", 0, 60), disturbed=[(10, 50)]) == []

@@ -42,7 +42,7 @@ def bound(request: str, name: str) -> tuple[str, dict]:
 
 
 def withdrawn(request: str, *, closing: bool = False) -> tuple[str, dict]:
-    """Nobody wants it any more; said again, `closing`, when it was released."""
+    """The request ends; republished, `closing`, when it was released."""
     return REQUEST + request, {"type": "RequestWithdrawn", "closing": closing}
 
 
@@ -99,11 +99,11 @@ def test_a_living_pod_that_loses_its_slice_is_seen():
     assert found == ["r-a lost its slice a while somebody wanted it"]
 
 
-# -- a broker that forgot the end of STATE and numbers anew ----------------------------------------------------------
+# -- a broker that forgot the end of STATE and reuses its numbers ----------------------------------------------------
 
 
 def test_numbers_that_begin_anew_do_not_look_like_a_slice_that_came_back():
-    """Ready was said as 70, forgotten, said again as 40; Gone is 45. The judge would blame an honest agent."""
+    """Ready was published as 70, forgotten, republished as 40; Gone is 45. The judge would blame an honest agent."""
     assert violations_of((70, made("a")), (40, made("a")), (45, gone("a"))) == []
 
 
@@ -187,7 +187,7 @@ def test_a_closing_word_without_the_first_proves_a_gap_and_nothing_else():
 
 
 def test_an_end_that_was_forgotten_with_a_broker_is_not_blamed_on_who_heard_it():
-    """Withdrawn, heard, forgotten when the broker was killed, and said again when the slice was gone."""
+    """Withdrawn, read, forgotten when the broker was killed, and republished when the slice was gone."""
     blamed = ["r-a lost its slice a while somebody wanted it"]
     for forgotten, wanted in ((["r-a"], []), (["r-b"], blamed)):
         history = History(ends_forgotten=frozenset(forgotten))

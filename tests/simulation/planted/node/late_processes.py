@@ -83,7 +83,7 @@ LINGERING_BUGS = (
     EMPTY_IS_ENOUGH,
     PlantedBug(
         "unreadable processes count as none",
-        "its device, to a process that nobody could see",
+        "its device, to an invisible process",
         ("LAW 3", "I1"),
         ((destroy, "take_result", _unseen_is_nobody),),
         _all_open_late,

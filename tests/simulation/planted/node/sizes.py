@@ -70,7 +70,7 @@ SIZE_BUGS = (
     ),
     PlantedBug(
         "failed resize counts as before",
-        "nobody else's share can be changed, and a namespace has less, for a size that is long given up",
+        "no other share can be changed, and a namespace has less, for a size that is long given up",
         ("I2",),
         ((sizes, "is_resize_done", _as_before_when_it_ails),),
     ),
@@ -94,7 +94,7 @@ SIZE_BUGS = (
     ),
     PlantedBug(
         "new size published at once",
-        "a container is told of more than its server gives",
+        "a container's environment names more than its server gives",
         ("MPS",),
         ((resize, "is_served", _told_at_once),),
     ),

@@ -80,7 +80,7 @@ TIME_BUGS = (
     ),
     PlantedBug(
         "dead scheduler counted as running",
-        "after a defect nobody is held to his time until the agent is started again",
+        "after a defect no time limit holds until the agent is started again",
         ("time",),
         ((lifecycle, "_seen", _unnoticed),),
         with_time,
@@ -108,7 +108,7 @@ TIME_BUGS = (
     ),
     PlantedBug(
         "silent processes not reported",
-        "a program that is linked statically takes all of the time, and nobody knows why",
+        "a program that is linked statically takes all of the time, without a warning",
         ("time",),
         ((slice_status, "unheld_clients", _kept_quiet),),
         with_time,

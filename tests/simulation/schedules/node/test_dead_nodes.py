@@ -26,7 +26,7 @@ def test_the_schedule_fails_when_a_dead_node_is_waited_for(monkeypatch: pytest.M
         return None if why is not None and "does not answer" in why else why
 
     monkeypatch.setattr(entries, "why_waive", patient)
-    with pytest.raises(AssertionError, match="nobody answers"):
+    with pytest.raises(AssertionError, match="no agent answers"):
         play(comes_back=False)
 
 
