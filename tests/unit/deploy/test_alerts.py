@@ -33,7 +33,7 @@ SAID = {
         "tests/e2e/failures/test_wrong_setups.py",
         "test_a_data_folder_that_cannot_be_written",
     ),
-    "a node's agent is away": (FLEET, "test_a_node_that_does_not_answer_is_stale_for_those_who_watch"),
+    "a node's agent is away": (FLEET, "test_metrics_show_a_silent_node_as_stale"),
     "a node answers and is not adopted": (DOCTOR, "test_a_node_that_is_not_open_is_named"),
     "the broker is away": (RUNNING, "test_what_cannot_be_looked_at_is_not_called_well"),
     "the broker has no quorum": (
@@ -46,9 +46,9 @@ SAID = {
         "test_a_service_with_anothers_user_ends_and_says_which_subject_it_was",
     ),
     "a message cannot be read": (DOCTOR, "test_a_message_that_nobody_can_read_is_named_with_how_to_remove_it"),
-    "a GPU is ill or lost": (FLEET, "test_who_watches_sees_ill_gpus_and_lost_places"),
-    "a slice is quarantined": (FLEET, "test_who_watches_sees_ill_gpus_and_lost_places"),
-    "foreign instances": (FLEET, "test_who_watches_sees_ill_gpus_and_lost_places"),
+    "a GPU is ill or lost": (FLEET, "test_metrics_show_unhealthy_gpus_and_quarantined_places"),
+    "a slice is quarantined": (FLEET, "test_metrics_show_unhealthy_gpus_and_quarantined_places"),
+    "foreign instances": (FLEET, "test_metrics_show_unhealthy_gpus_and_quarantined_places"),
     "an MPS daemon is down or in fault": (
         f"{AGENT}/test_mps_daemon_died.py",
         "test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told",
@@ -83,11 +83,11 @@ SAID = {
     "a device refuses steps again and again": (f"{AGENT}/test_usage.py", "test_refusals_are_counted_by_step_and_kind"),
     "a service reads too slowly": (
         "tests/unit/sluice/runtime/nats/test_reader_lag.py",
-        "test_who_watches_sees_how_far_a_reader_is_behind",
+        "test_metrics_show_how_far_a_reader_is_behind",
     ),
     "a core is slow": (
         "tests/unit/sluice/runtime/prometheus/test_metrics.py",
-        "test_whoever_watches_sees_what_was_counted_and_what_is",
+        "test_the_page_shows_counters_and_current_values",
     ),
     "a clock is far off": (DOCTOR, "test_a_clock_that_is_off_is_told_with_whose"),
 }

@@ -250,7 +250,7 @@ def how_it_stands(desk: Desk, request: RequestId) -> Standing | None:
     if wanted and isinstance(asked, AllocationRequested):
         return _without_place(desk, request, asked)
     if isinstance(binding, Released):
-        return Standing(State.RELEASED, f"holds nothing any more: {binding.cause}")
+        return Standing(State.RELEASED, f"released: {binding.cause}")
     if asked is not None or binding is not None:
         return Standing(State.ENDING, "no longer requested; its release is being published", _revision(asked))
     return None

@@ -61,7 +61,7 @@ def test_a_strict_cluster_assumes_no_user() -> None:
         ("default = 1", "default", "1", "must be a table"),
         ('[default]\nnode_policy = "binpak"', "default.node_policy", '"binpak"', "did you mean binpack"),
         ('[default]\nnode_policy = "mutex"', "default.node_policy", '"mutex"', "not among nodes"),
-        ('[default]\ngpu_policy = "numa,numa"', "default.gpu_policy", '"numa,numa"', "said twice"),
+        ('[default]\ngpu_policy = "numa,numa"', "default.gpu_policy", '"numa,numa"', "listed twice"),
         ('[default]\ngpu_policy = ""', "default.gpu_policy", '""', "must be a text"),
         ("[default]\novercommit_percent = 99", "default.overcommit_percent", "99", "from 100 to 1000"),
         ("[default]\nweights = { cpu = -1 }", "default.weights.cpu", "-1", "from 0 to 1000"),
