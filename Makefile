@@ -5,7 +5,7 @@ BIN := .venv/bin
 SEEDS ?= 300
 FROM ?= 0
 JOBS ?= 2
-# Some four minutes. Who plays one seed has seen it fail, and wants to see it again at once.
+# Some four minutes; none when a single seed is played, to reproduce its failure at once.
 STEPS ?= $(if $(filter 1,$(SEEDS)),0,100000)
 CYCLES ?= 10000
 PODS ?= 500

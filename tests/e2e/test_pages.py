@@ -34,8 +34,7 @@ ELSEWHERE = {
     "sluice bench --requests 500 --rate 50 --burst 5": "likewise",
     "sluice bench --replay examples/workload.jsonl --speed 10": "likewise",
     "sluice bench --running": "likewise",
-    "sluice doctor --kubeconfig ~/.kube/config": "needs a cluster: tests/integration/test_doctor_cluster.py",
-    "sluice doctor --no-bus --kubeconfig ~/.kube/config": "likewise",
+    "sluice doctor --no-bus --kubeconfig ~/.kube/config": "needs a cluster: tests/integration/test_doctor_cluster.py",
     "sluice adjust POD --container NAME --memory 8Gi --sm-partition 40 --quota-request 0.5 --quota-limit 0.8": (
         "all of its options, which no one share has: tests/integration/test_adjusting.py"
     ),

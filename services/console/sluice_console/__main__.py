@@ -56,7 +56,7 @@ def up_command(
     data: Annotated[Path | None, Parameter(help="Data directory; a temporary one by default.")] = None,
     processes: Annotated[
         int | None,
-        Parameter(help="Maximum of processes for all node agents; by default one per core, at most 8."),
+        Parameter(help="Maximum number of processes for all node agents; by default one per core, at most 8."),
     ] = None,
     allocators: Annotated[int, Parameter(help="Number of allocators; one is active, the others stand by.")] = 1,
     closing_ttl_s: Annotated[int | None, Parameter(help="How long final messages stay on the bus, in seconds.")] = None,

@@ -116,7 +116,7 @@ def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifes
     kind, version = value.get("kind"), value.get("apiVersion")
     right_kind, right_version = meant(kind, version)
     if not isinstance(kind, str) or not kind or right_kind or (kind != "Pod" and _is_shaped_as_a_pod(value)):
-        why = f"{where}: {'Kubernetes has no such kind' if right_kind else 'a pod of another kind'}"
+        why = f"{where}: {'Kubernetes has no such kind' if right_kind else 'no Kubernetes kind that is known here'}"
         yield PodManifest(namespace, name, refusal=not_a_pod(item, "kind", why, kind, right_kind or "Pod"))
     elif right_version:
         why = f"{where}: not a version of {kind}"

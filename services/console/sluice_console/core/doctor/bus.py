@@ -164,7 +164,7 @@ def _words(fleet_state: FleetState) -> Iterator[FindingDocument]:
         more = counted(len(fleet_state.unread) - UNREAD_SHOWN_MAX, "more message")
         yield problem(Check.WORDS, f"{more} cannot be read", "the services' logs name them (set aside)")
     if not fleet_state.unread and fleet_state.values:
-        yield ok(Check.WORDS, f"all {len(fleet_state.values)} can be read")
+        yield ok(Check.WORDS, f"all {len(fleet_state.values)} messages can be read")
 
 
 def _without(subject: str) -> str:

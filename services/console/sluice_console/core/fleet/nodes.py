@@ -175,7 +175,7 @@ def last_given_back(words: Iterable[HistoryMessage]) -> dict[str, str]:
 
 # -- for people ---------------------------------------------------------------------------------------------------
 
-COLUMNS = ("NODE", "STATE", "GPUS", "FREE", "PODS", "NOTHING ON IT SINCE (UTC)")
+COLUMNS = ("NODE", "STATE", "GPUS", "FREE", "PODS", "IDLE SINCE (UTC)")
 
 
 def node_cells(node: FleetNodeDocument) -> tuple[str, ...]:

@@ -83,12 +83,12 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
         case AllocationRequested():
             return _asked_text(message)
         case RequestRejected():
-            return f"cannot be understood: {message.origin}: {message.refusal.sentence()}"
+            return f"is refused: {message.origin}: {message.refusal.sentence()}"
         case RequestWithdrawn():
             last = "; closed" if message.closing else ""
             return f"was withdrawn ({message.cause}){last}"
         case SourceSynced():
-            return f"source {message.source} has listed everything: {message.count} live requests"
+            return f"has listed all its pods: {message.count} live requests"
         case HostFacts():
             cordon = ", cordoned" if message.cordoned else ""
             room = f"{message.memory_mib} MiB, room for {message.pods_free} pods"
@@ -208,7 +208,7 @@ def _waived_text(waived: Waived) -> str:
 
 def _asked_text(asked: AllocationRequested) -> str:
     if asked.held is not None:
-        return f"already has a slice on {asked.held.node}, according to its source"
+        return f"its source recorded the slice on {asked.held.node}"
     edited = "" if asked.revision <= 1 else f" (edit {asked.revision})"
     warnings = "".join(f"; warning: {each}" for each in asked.warnings)
     return f"asks for {claim_text(asked.claims)}{edited}, in {asked.origin}{warnings}"

@@ -27,7 +27,7 @@ def bench_command(
     model: Annotated[str, Parameter(help="GPU model.")] = "A100-SXM4-40GB",
     processes: Annotated[
         int | None,
-        Parameter(help="Maximum of processes for all node agents; by default one per core, at most 8."),
+        Parameter(help="Maximum number of processes for all node agents; by default one per core, at most 8."),
     ] = None,
     running: Annotated[
         bool, Parameter(negative="", help="Use the running `sluice up` instead of starting a system.")

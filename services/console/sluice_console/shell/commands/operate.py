@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 DRAIN_WAIT_MAX_S = 86400
 
-streams_app = App(name="streams", help="The streams on the NATS server.")
-node_app = App(name="node", help="The nodes of the fleet.")
-quota_app = App(name="quota", help="Quotas of namespaces.")
+streams_app = App(name="streams", help="Declare the streams on a NATS server.")
+node_app = App(name="node", help="Remove nodes that are gone for good (`sluice nodes` lists all).")
+quota_app = App(name="quota", help="Show, set and remove the quotas of namespaces (docs/quotas.md).")
 
 TakeOver = Annotated[
     bool,
-    Parameter(negative="", help="Change it even if a limits file set it; a pod-watcher that still reads the file sets it again."),
+    Parameter(
+        negative="",
+        help="Change it even if a limits file set it; a pod-watcher that still reads the file sets it again.",
+    ),
 ]
 
 
@@ -104,6 +107,7 @@ def quota_unset_command(namespace: str, *, take_over: TakeOver = False, server: 
     return run(unset_quota(server_url(server), namespace, run=_run_id(), take_over=take_over))
 
 
+Node = Annotated[str, Parameter(help="The name of the node, as `sluice nodes` shows it.")]
 Gpus = Annotated[
     tuple[str, ...], Parameter(name="--gpu", negative="", help="Limit to this GPU (UUID or index); repeatable.")
 ]
@@ -111,7 +115,7 @@ Why = Annotated[str, Parameter(help="Reason, shown to every pod that waits becau
 
 
 def cordon_command(
-    node: str,
+    node: Node,
     *,
     gpu: Gpus = (),
     why: Why = "",
@@ -136,7 +140,7 @@ def cordon_command(
 
 
 def uncordon_command(
-    node: str,
+    node: Node,
     *,
     gpu: Gpus = (),
     take_over: TakeOver = False,
@@ -154,7 +158,7 @@ def uncordon_command(
 
 
 def drain_command(
-    node: str,
+    node: Node,
     *,
     gpu: Gpus = (),
     why: Why = "",
@@ -225,7 +229,7 @@ def streams_ensure_command(*, server: Server = None) -> int:
 
 @node_app.command(name="remove")
 def node_remove_command(
-    node: Annotated[str, Parameter(help="The name of the node, as `sluice gpus` shows it.")],
+    node: Node,
     *,
     server: Server = None,
     yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,

@@ -12,7 +12,7 @@ from sluice_console.shell.cli_options import EXIT_FAILED, UsageError, agreed
 if TYPE_CHECKING:
     from sluice_console.shell.security.installation import Installation
 
-app = App(name="security", help="Certificates and users, without Kubernetes (docs/security.md).")
+app = App(name="security", help="Make certificates and users, without Kubernetes (docs/security.md).")
 
 Folder = Annotated[Path, Parameter(help="Folder of all credentials. Keep it on a machine that runs no part of Sluice.")]
 Nodes = Annotated[tuple[str, ...], Parameter(negative="", help="The name of a node with an agent.")]

@@ -96,8 +96,8 @@ async def _empty_fleet(stage: Stage) -> None:
     )
     stage.show(scene)
     stage.tell(
-        "An empty A100 has room for seven 1g.5gb, or three 2g.10gb, or one 7g.40gb ... `--json` adds all of these",
-        f"alternatives up: creatable_total {EMPTY_TOTAL}.",
+        "An empty A100 has room for seven 1g.5gb, or three 2g.10gb, or one 7g.40gb ... `sluice gpus --json` adds",
+        f"these alternatives up: creatable_total {EMPTY_TOTAL}.",
     )
 
 

@@ -74,7 +74,7 @@ class SystemOptions:
     pods_dir: Path
     data_dir: Path | None = None
     processes: int | None = None
-    """Maximum of processes for all node agents; None is `agent_processes`."""
+    """Maximum number of processes for all node agents; None is `agent_processes`."""
     allocators: int = 1
     closing_ttl_s: int | None = None
     announced: bool = True
