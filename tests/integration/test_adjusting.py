@@ -120,7 +120,7 @@ async def test_a_ledger_that_does_not_answer_is_told_as_not_known():
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await client.Adjust(pb.AdjustRequest(request="p1", memory_mib=9000))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert "not known whether" in (caught.value.details() or "")
+        assert "whether this was booked is unknown" in (caught.value.details() or "")
         shell.lands = True
         await shell.carry_out(shell.waiting)  # it lands late, after the call has ended
         again = await client.Adjust(pb.AdjustRequest(request="p1", memory_mib=9000))

@@ -192,7 +192,7 @@ async def test_no_more_watch_than_may_and_who_goes_makes_room():
             await one.until("picture")
             status, _, body = await here.ask("/api/stream")
             assert status == 503
-            assert "1 pages watch already" in json.loads(body)["error"]
+            assert "1 pages are open already" in json.loads(body)["error"]
             assert (await here.ask("/api/stream", "HEAD"))[0] == 200
         await eventually(lambda: gone(here))
         async with watching(here.host, here.port) as again:

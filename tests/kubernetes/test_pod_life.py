@@ -279,7 +279,7 @@ async def test_pods_that_are_never_scheduled_are_made_anew_or_say_why(at) -> Non
             await _deploy(scene, 1)
             first = await scene.until(lambda: _replica(scene), "the replica")
             said = await scene.until(lambda: _condition_of(scene, "bare", "NotStarted"), "the condition to say so")
-            assert "the scheduler has not placed it" in said["message"]
+            assert "the scheduler did not place it" in said["message"]
             await scene.until(lambda: _all_but(scene, first), "the replica to be evicted and recreated")
             bare = (await scene.pods())["bare"]
             told = scene.told(bare)

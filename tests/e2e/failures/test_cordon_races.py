@@ -69,6 +69,6 @@ async def test_a_bare_pod_that_was_bound_in_that_moment_starts_on_another_node_t
         pods = await scene.started(1)
         assert pods["train"]["spec"]["nodeName"] not in late
         notes = [event["note"] for event in fake.all("events.events.k8s.io") if event["regarding"]["name"] == "train"]
-        assert any("gives back its slice" in note for note in notes), notes
+        assert any("declined its slice" in note for note in notes), notes
         await scene.delete("train")
         await scene.given_back()
