@@ -214,7 +214,7 @@ async def test_a_running_share_is_made_smaller_and_larger_and_says_when_that_is_
         smaller, same = await shares.bound("one", lambda pod, home: pod.containers[0].memory_mib == 1024)
         assert identity(same) == identity(home)
         assert smaller.containers[0].pinned_memory_limit == "0=1024M"
-        assert "its shares are shrinking, and count at the old size until processes that use more have ended" in up.sluice("explain", "one").stdout
+        assert "count at the old size until processes that use more have ended" in up.sluice("explain", "one").stdout
         assert "error" not in answer(3000)  # it keeps what it began with
     await shares.watching.until(
         lambda pods, gpus: "are shrinking" not in up.sluice("explain", "one").stdout, "nothing larger to be used"

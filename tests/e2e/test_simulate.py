@@ -124,7 +124,7 @@ def test_equal_files_give_equal_bytes_through_either_command(files):
         (fleet_of(), "{}\n", (), "w.jsonl:1: at = (not given): must be a time"),
         (fleet_of(), '{"at": 5, "depart": "a"}\n{"at": 4, "depart": "b"}', (), "w.jsonl:2: at = 4: time goes back"),
         (fleet_of(), "\n" * 9, ("--policy", "bestfit"), "--policy bestfit: there is no policy 'bestfit'"),
-        (fleet_of(), "\n" * 9, ("--seed", "-1"), "is not a whole number"),
+        (fleet_of(), "\n" * 9, ("--seed", "-1"), "not a whole number"),
         (fleet_of(), None, (), "w.jsonl cannot be read"),
         ("[[node]]\n", "\n", (), "fleet.toml: node[1].name = (not given): must be a text"),
         (None, "\n", (), "fleet.toml cannot be read"),

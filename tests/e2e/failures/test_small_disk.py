@@ -93,7 +93,7 @@ async def test_a_disk_that_was_full_costs_nobody_a_slice_and_all_goes_on_by_itse
             doctor = up.sluice("doctor")
             assert doctor.returncode == 1, doctor.stdout
             assert wrong in doctor.stdout
-            assert "start it, or look into its log" not in doctor.stdout
+            assert "start one, or read its log" not in doctor.stdout
             assert up.child("nats-server").pid == broker, "it is of no use to start it while the disk is full"
         meanwhile = "two-containers", "bound"
         after = await watching.until(

@@ -2,7 +2,7 @@
 A whole Sluice for a Kubernetes API server: broker, allocator, inventory, agents of simulated nodes and the cluster's
 pod-watcher, each its own process, started as `sluice up` starts them.
 
-Only the test kills or restarts anything. What is asked of pods and of the bus is in `cluster_scenes`.
+Only the test kills or restarts anything. What is asked of pods and of the bus is in `scenes`.
 """
 
 import asyncio

@@ -152,7 +152,7 @@ LATEST_IS_RIGHT = PlantedBug(
     ("undisturbed",),
     ((FolderReconciler, "_adopt", _the_latest_is_right),),
 )
-"""Too rare by chance for the dose: it has a schedule of its own in `test_troubles`."""
+"""Too rare by chance for the dose: it has a schedule of its own in `test_further_faults`."""
 LATER_SLICE_STAYS = PlantedBug(
     "later of two slices wins",
     "living training, to a slice that its pod was given while a server that lags hid its own",

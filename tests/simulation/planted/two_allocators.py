@@ -28,7 +28,7 @@ OPENED_AGAIN = PlantedBug(
     ("I11",),
     ((Reopening, "rests", _opened_again_at_once),),
 )
-"""Too rare by chance for the dose: it has a schedule of its own in `test_quarrels`."""
+"""Too rare by chance for the dose: it has a schedule of its own in `test_two_allocators`."""
 TWO_BINDS = PlantedBug(
     "two binds",
     "its slice, or a pod pinned to two nodes",
@@ -42,4 +42,4 @@ GRANTED_AGAIN = PlantedBug(
     ("I11",),
     ((allocator, "note_taken_back", _granted_again_at_once),),
 )
-"""Too rare by chance for the dose: it has a schedule of its own in `test_quarrels`."""
+"""Too rare by chance for the dose: it has a schedule of its own in `test_two_allocators`."""

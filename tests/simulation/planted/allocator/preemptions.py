@@ -175,7 +175,7 @@ COUNTED_ON_TWICE = PlantedBug(
     ("guaranteed",),
     ((Desk, "grant", _counted_on_twice),),
 )
-"""Too rare by chance for the dose: it has a schedule of its own in `test_preempting`."""
+"""Too rare by chance for the dose: it has a schedule of its own in `test_preemption`."""
 PROMISED_IS_HAD = PlantedBug(
     "reservation counts toward a guarantee",
     "what a namespace is guaranteed, for a place that others have, and may keep",

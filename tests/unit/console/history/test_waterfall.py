@@ -61,7 +61,7 @@ def test_every_step_is_where_it_was_and_gaps_have_a_name(make):
     history = [
         said(make, "request", make.asked(), "00.000", commit_ms=2.0),
         said(make, "ledger", make.grant(), "01.000", ("decide", 1.0, 0.5), commit_ms=4.0),
-        said(make, "slice", ready(make), "01.100", ("CreateGpuInstance", 90.0, 60.0), ("Tell", 99.0, 1.0)),
+        said(make, "slice", ready(make), "01.100", ("CreateGpuInstance", 90.0, 60.0), ("WriteLogLine", 99.0, 1.0)),
         said(make, "binding", make.bound(), "01.101", commit_ms=3.0),
     ]
     (part,) = waterfall(pod(make), history).parts

@@ -23,8 +23,8 @@ QUIET = timedelta(seconds=30)
 """Messages further apart are unrelated: longer than creating a slice takes."""
 GAP_MS = 0.5
 """Gaps below this are not shown as waiting: times have a resolution of a millisecond."""
-_UNTOLD = frozenset({"Tell"})
-"""Steps without a duration: log lines."""
+_UNTOLD = frozenset({"WriteLogLine", "Tell"})
+"""Steps without a duration: log lines (`Tell` before 0.2)."""
 _DOERS = {
     "request": "pod-watcher",
     "evicted": "pod-watcher",
@@ -53,7 +53,8 @@ _NAMES = {
     "MakeTicket": "make ticket",
     "RemoveTicket": "remove ticket",
     "BindPod": "patch: devices, pin, gate",
-    "ReAnnotate": "patch: devices",
+    "AnnotatePod": "patch: devices",
+    "ReAnnotate": "patch: devices",  # before 0.2
     "WritePodCondition": "patch: condition",
     "WriteEvent": "write event",
     "EvictPod": "evict",

@@ -155,7 +155,7 @@ class StartOptions:
 
 
 def start(wanted: StartOptions, say: Callable[[str], None]) -> tuple[SupervisedProcess, int]:
-    """Start the supervisor and the command; the descriptor is for `Kept.follow`. Raises OSError."""
+    """Start the supervisor and the command; the descriptor is for `SupervisedProcess.follow`. Raises OSError."""
     supervisor.set_process(supervisor.PR_SET_CHILD_SUBREAPER, 1)
     heard, control = os.pipe2(os.O_CLOEXEC)
     status, says = os.pipe2(os.O_CLOEXEC)

@@ -210,7 +210,6 @@ class NvmlBackend:
 
         A critical Xid makes its GPU unhealthy until a reset or the end of this process; an application's Xid is only
         logged.
-        nothing and is only told in the log.
         """
         handles = self._inventory.handles.all()
         found: dict[GpuUuid, None] = {}
