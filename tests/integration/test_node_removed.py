@@ -88,7 +88,10 @@ async def test_an_operator_removes_a_node_whose_agent_is_gone_and_no_other(syste
         await scene.apply(pod_on("lost", GONE))
         await scene.started(1)
         answers = await asyncio.to_thread(system.sluice, "node", "remove", GONE, "--yes")
-        assert (answers.returncode, "only a node whose agent is gone can be removed" in answers.stderr) == (EXIT_FAILED, True), answers
+        assert (answers.returncode, "only a node whose agent is gone can be removed" in answers.stderr) == (
+            EXIT_FAILED,
+            True,
+        ), answers
         unknown = await asyncio.to_thread(system.sluice, "node", "remove", "gpu-3", "--yes")
         assert (unknown.returncode, unknown.stderr) == (
             EXIT_NOT_FOUND,
