@@ -155,7 +155,7 @@ def test_a_mistake_late_in_a_workload_leaves_the_old_answers_alone(files):
     result = files.run()
 
     assert result.returncode == 2
-    assert 'w.jsonl:2: arrive.id = "a": is there already' in result.stderr
+    assert 'w.jsonl:2: arrive.id = "a": is in use' in result.stderr
     assert files.out.read_bytes() == before
     assert len(list(files.folder.iterdir())) == 3
 
