@@ -138,7 +138,7 @@ def test_a_broker_that_stores_nothing_is_named_before_those_who_wait_for_it(well
     assert [finding.check for finding in elsewhere] == [Check.BROKER, Check.ALLOCATOR]
     assert "has stored nothing for 45 s, and no service holds a lease" in elsewhere[0].what
     assert "no space left on device" in elsewhere[0].remedy
-    assert "start it, or look into its log" not in elsewhere[1].remedy
+    assert "start one, or read its log" not in elsewhere[1].remedy
     assert only(replace(no_lease, unstored_s=5.0), Check.ALLOCATOR, "problem").startswith("no allocator is active")
     assert worst(check_bus(replace(well, unstored_s=45.0))) == "ok", "a lease is there, so something was stored"
 
