@@ -291,7 +291,7 @@ async def test_the_process_runs_on_a_real_broker_and_stops_when_asked(tmp_path):
             await bus.close()
     assert (asked.name, asked.claims[0].profile) == ("train", "1g.5gb")
     assert process.returncode == 0, said
-    assert "default/train (train.yaml) asks for main: 1g.5gb" in said
+    assert "default/train (train.yaml) asks for 1g.5gb" in said
 
 
 async def first_request(bus: Bus) -> AllocationRequested:

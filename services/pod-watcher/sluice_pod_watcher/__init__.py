@@ -1,1 +1,1 @@
-"""The source of requests: reads what people wrote (a folder of Pod manifests), and tells the bus."""
+"""The pod-watcher: the source of requests. Reads manifests or a Kubernetes cluster, and publishes what pods ask for."""

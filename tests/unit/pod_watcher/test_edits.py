@@ -340,7 +340,7 @@ def test_every_change_is_one_line_in_words(bench, manifest):
     bench.list(after_s=2)
     bench.released("w1-1")
     assert bench.told == [
-        "default/a (a.yaml) asks for main: 2 x 8192 MiB",
+        "default/a (a.yaml) asks for 2 x 8192 MiB",
         "default/a (a.yaml) has its slice on node-a: main: MIG-1",
         "default/a (a.yaml) was deleted; its request is withdrawn",
         "default/a (a.yaml) holds no slice now (pod gone)",

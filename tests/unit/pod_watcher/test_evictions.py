@@ -55,7 +55,7 @@ def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
     assert evicted(running) == {OLD: EvictionDone(request=OLD)}
     assert running.told == [
         f"default/a (a.yaml) is evicted ({WHY}); its request is withdrawn",
-        "default/a (a.yaml) asks for main: 1g.5gb",
+        "default/a (a.yaml) asks for 1g.5gb",
     ]
 
 

@@ -66,7 +66,7 @@ def test_a_pod_is_asked_for_only_after_its_identity_is_on_disk(bench, manifest):
     bench.files["a.yaml"] = manifest("a")
     saved = record("w1-1")
     assert bench.step(bench.listing()) == [
-        WriteLogLine("info", "default/a (a.yaml) asks for main: 1g.5gb", "w1-1"),
+        WriteLogLine("info", "default/a (a.yaml) asks for 1g.5gb", "w1-1"),
         SaveIdentities(1, (saved,)),
     ]
     assert bench.step(bench.listing()) == []

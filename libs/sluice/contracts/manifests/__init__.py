@@ -6,9 +6,9 @@ A folder of manifests, a cluster and a simulation all read them here, with the s
 
 from sluice.contracts.manifests.cluster_admission import ClusterAdmission, Namespace
 from sluice.contracts.manifests.leased_files import LEASED, is_leased
-from sluice.contracts.manifests.manifest_limits import ManifestLimits
 from sluice.contracts.manifests.pod_manifest import PodManifest, with_classes
 from sluice.contracts.manifests.reader import read_manifests, too_large
+from sluice.contracts.manifests.yaml_documents import ManifestLimits
 
 __all__ = [
     "LEASED",

@@ -11,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from sluice.contracts.manifests.manifest_limits import ManifestLimits
 from sluice.contracts.request_syntax import Unquoted
 from sluice.contracts.request_syntax.source_text import is_null
 
@@ -21,6 +20,20 @@ _STRINGS = frozenset({_STRING, "tag:yaml.org,2002:value"})
 _TAB = "the line is indented with a tab; YAML allows only spaces: replace the tab"
 _MERGE = "tag:yaml.org,2002:merge"
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestLimits:
+    """Anything above is refused."""
+
+    file_bytes_max: int = 1024 * 1024
+    """Of one text. An object in Kubernetes' own store is at most 1.5 MiB."""
+    documents_max: int = 1000
+    """Documents in one text; items of a List count."""
+    nesting_max: int = 64
+    """A Pod needs about ten levels."""
+    nodes_max: int = 100_000
+    """Values in one text, each alias counted in full (alias bombs)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ key of ours is understood or refused. One file per vocabulary: `sluice_keys` (`s
 Volcano), `mig_resources` (`nvidia.com/mig-...`), `fastgshare`.
 """
 
-from sluice.contracts.request_syntax.claim_text import claim_modes, claim_sizes
+from sluice.contracts.request_syntax.claim_text import claim_modes, claim_sizes, claims_text
 from sluice.contracts.request_syntax.keys import is_gpu_resource, is_our_annotation
 from sluice.contracts.request_syntax.pod_parser import parse_pod
 from sluice.contracts.request_syntax.pod_request import ANY_COUNT, ContainerRequest, PodRequest, RequestLimits
@@ -20,6 +20,7 @@ __all__ = [
     "Unquoted",
     "claim_modes",
     "claim_sizes",
+    "claims_text",
     "is_gpu_resource",
     "is_our_annotation",
     "parse_pod",

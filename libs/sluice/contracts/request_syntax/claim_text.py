@@ -1,6 +1,15 @@
 """Describe a claim for people: the same phrases in every log line and on every page."""
 
+from collections.abc import Sequence
+
 from sluice.contracts.messages import Claim
+
+
+def claims_text(claims: Sequence[Claim]) -> str:
+    """All claims of a request: `3g.20gb for trainer, 8000 MiB (exclusive, else mps) for server`."""
+    if len(claims) == 1:
+        return _shape(claims[0])
+    return ", ".join(f"{_shape(claim)} for {claim.container}" for claim in claims)
 
 
 def claim_sizes(claim: Claim) -> tuple[str, ...]:
@@ -25,6 +34,13 @@ def claim_modes(claim: Claim) -> str:
     if claim.snug:
         return f"auto: {' or '.join(claim.modes)}"
     return ", else ".join(claim.modes)
+
+
+def _shape(claim: Claim) -> str:
+    shape = " and ".join(claim_sizes(claim)) or "a whole GPU"
+    if claim.modes != ("exclusive",):
+        shape = f"{shape} ({claim_modes(claim)})"
+    return shape if claim.gpus == 1 else f"{claim.gpus} x {shape}"
 
 
 def _time(claim: Claim) -> str | None:

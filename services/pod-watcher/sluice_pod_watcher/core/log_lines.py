@@ -1,8 +1,8 @@
 """Log lines for people, one per change. Formatting only."""
 
-from sluice.contracts.messages import BindingMessage, Bound, Claim, Held, Refused, Released
+from sluice.contracts.messages import BindingMessage, Bound, Held, Refused, Released
 from sluice.contracts.reasons import shorten
-from sluice.contracts.request_syntax import claim_modes, claim_sizes
+from sluice.contracts.request_syntax import claims_text
 from sluice_pod_watcher.core.folder.events import IdentityRecord, WriteLogLine
 from sluice_pod_watcher.core.folder.manifests import ManifestPod
 
@@ -12,25 +12,13 @@ def pod(record: IdentityRecord) -> str:
     return f"{record.namespace}/{record.name} ({record.file})" if record.name else record.file
 
 
-def ask(claims: tuple[Claim, ...]) -> str:
-    """What a request asks for, per container."""
-    return "; ".join(f"{claim.container}: {_claim(claim)}" for claim in claims)
-
-
-def _claim(claim: Claim) -> str:
-    sizes = claim_sizes(claim)
-    size = ", ".join(sizes) or "a whole GPU"
-    how = "" if claim.modes == ("exclusive",) else f" ({claim_modes(claim)})"
-    return f"{claim.gpus} x {size}{how}" if claim.gpus > 1 else f"{size}{how}"
-
-
 def asks(record: IdentityRecord) -> WriteLogLine:
     """A request is new or was edited."""
     last = record.asks[-1]
     if last.refusal is not None:
         return WriteLogLine("warning", f"{pod(record)} is refused: {last.refusal.sentence()}", record.uid)
     now = "now asks" if len(record.asks) > 1 else "asks"
-    return WriteLogLine("info", f"{pod(record)} {now} for {ask(last.claims)}", record.uid)
+    return WriteLogLine("info", f"{pod(record)} {now} for {claims_text(last.claims)}", record.uid)
 
 
 def warnings(record: IdentityRecord) -> list[WriteLogLine]:

@@ -19,9 +19,9 @@ from sluice.contracts.messages import (
     SliceMessage,
     SliceQuarantined,
 )
+from sluice.contracts.request_syntax import claims_text
 from sluice.contracts.ticket_paths import quota_library_beside
 from sluice_console.core.documents import PodDocument, PodsDocument
-from sluice_console.core.fleet.claim_text import claim_text
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.shared_devices import shares_text
 
@@ -54,7 +54,7 @@ def _requested(fleet_state: FleetState, request: str, asked: AllocationRequested
         origin=asked.origin,
         source=asked.source,
         state="requested",
-        message=f"asks for {claim_text(asked.claims)}; no answer yet",
+        message=f"asks for {claims_text(asked.claims)}; no answer yet",
         revision=asked.revision,
         claims=asked.claims,
     )
@@ -98,7 +98,7 @@ def _with_bound(fleet_state: FleetState, pod: PodDocument, bound: Bound) -> PodD
 
 def _has_text(pod: PodDocument, bound: Bound, order: Grant | Revoke | None) -> str:
     """What a pod has and where; also what it asked for, if different."""
-    asked = claim_text(pod.claims)
+    asked = claims_text(pod.claims)
     if order is not None and order.booking.instead_of:
         given = ", ".join(dict.fromkeys(each.profile or "a whole GPU" for each in order.booking.devices))
         return f"has {given} on {bound.node}, larger than the {order.booking.instead_of} that it asked for"

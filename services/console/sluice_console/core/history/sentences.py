@@ -43,7 +43,7 @@ from sluice.contracts.messages import (
     WaitOver,
     Waived,
 )
-from sluice_console.core.fleet.claim_text import claim_text
+from sluice.contracts.request_syntax import claims_text
 from sluice_console.core.fleet.shared_devices import share_text
 
 REQUEST_SHOWN = 12
@@ -211,7 +211,7 @@ def _asked_text(asked: AllocationRequested) -> str:
         return f"its source recorded the slice on {asked.held.node}"
     edited = "" if asked.revision <= 1 else f" (edit {asked.revision})"
     warnings = "".join(f"; warning: {each}" for each in asked.warnings)
-    return f"asks for {claim_text(asked.claims)}{edited}, in {asked.origin}{warnings}"
+    return f"asks for {claims_text(asked.claims)}{edited}, in {asked.origin}{warnings}"
 
 
 def _granted_text(grant: Grant) -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from sluice.contracts.messages import DeviceGrant
+from sluice.contracts.request_syntax import claims_text
 from sluice_console.core.documents import GpuDocument, GpusDocument, NodeDocument, PodDocument
-from sluice_console.core.fleet.claim_text import claim_text
 from sluice_console.core.fleet.nodes import COLUMNS, FleetNodeDocument, node_cells
 from sluice_console.core.output.gpu_picture import fits_text
 from sluice_console.core.output.sanitize import sanitize
@@ -70,7 +70,7 @@ def pod_rows(pods: Iterable[PodDocument], use: Mapping[str, str] | None = None) 
             pod_name(pod),
             pod.state,
             pod.node or "-",
-            claim_text(pod.claims) if pod.claims else "-",
+            claims_text(pod.claims) if pod.claims else "-",
             ", ".join(_device(device) for device in pod.devices) or "-",
             pod.request,
             pod.allocation or "-",

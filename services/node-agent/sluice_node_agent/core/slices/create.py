@@ -40,8 +40,6 @@ from sluice_node_agent.core.state.tasks import (
     without_device,
 )
 
-CreationPlan = SliceRecord | OwnInstruction | None
-
 
 def begin(record: SliceRecord, state: NodeState, ticket: str) -> SliceRecord:
     """Start creating: from now on an instance may exist."""

@@ -7,7 +7,7 @@ from itertools import islice
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kube.names import LABEL_IGNORE
 from sluice.contracts.messages import AnyMessage
-from sluice_pod_watcher.core import log_lines
+from sluice.contracts.request_syntax import claims_text
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Instruction
 from sluice_pod_watcher.core.cluster.gpu_objects.mirror import GpuMirror
@@ -141,6 +141,6 @@ class ClusterContext:
             self.told.append(WriteLogLine("warning", f"{who} is refused: {sentence}", record.uid))
         elif change:
             asks = "now asks" if change == "changed" else "asks"
-            self.told.append(WriteLogLine("info", f"{who} {asks} for {log_lines.ask(terms.claims)}", record.uid))
+            self.told.append(WriteLogLine("info", f"{who} {asks} for {claims_text(terms.claims)}", record.uid))
             for each in record.view.unknown if record.view is not None and change == "new" else ():
                 self.pod_reconciler.status_writer.event(record, "Warning", "SliceWarning", each)
