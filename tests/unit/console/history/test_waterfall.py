@@ -9,8 +9,12 @@ from sluice.contracts.bus.trace_headers import steps_text, trace_id
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import Envelope, Held, Pending, RequestWithdrawn, SliceReady
 from sluice_console.core.documents import PodDocument
+from sluice_console.core.history import waterfall as waterfall_module
 from sluice_console.core.history.sentences import HistoryMessage
 from sluice_console.core.history.waterfall import OCCASIONS_MAX, SPANS_MAX, WaterfallDocument, bars, duration, waterfall
+from sluice_node_agent.core import instructions
+from sluice_pod_watcher.core.cluster import events as cluster_events
+from sluice_pod_watcher.core.folder import events as folder_events
 
 
 def said(make, kind: str, message, at: str, *steps: tuple[str, float, float], commit_ms: float | None = None):
@@ -218,3 +222,10 @@ def test_the_document_can_be_read_back(make):
     """What scripts get is what the schema says."""
     document = waterfall(pod(make), [said(make, "request", make.asked(), "00.000", ("decide", 1.0, 0.5))])
     assert msgspec.json.decode(msgspec.json.encode(document), type=WaterfallDocument) == document
+
+
+def test_every_step_that_has_a_name_is_an_instruction_of_a_service():
+    """A renamed one is printed by its class name. `ReAnnotate` and `Tell` stand in histories from before 0.2."""
+    modules = (instructions, folder_events, cluster_events)
+    named = (waterfall_module._NAMES.keys() | waterfall_module._UNTOLD) - {"decide", "ReAnnotate", "Tell"}
+    assert sorted(name for name in named if not any(hasattr(module, name) for module in modules)) == []
