@@ -4,6 +4,7 @@ import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from factories.cluster.pod_cgroups import CGROUPS, names_of, pod_cgroups
@@ -13,7 +14,8 @@ from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.runner.pod_processes import PodProcesses
 
-UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
+UID = str(uuid4())
+"""Real processes in real cgroups: those of a test that runs beside this one are not its own."""
 
 
 @pytest.fixture
