@@ -11,6 +11,8 @@ CYCLES ?= 10000
 PODS ?= 500
 KILLS ?= 10
 SERVERS ?= 1
+KUBERNETES ?= 1.37
+WORKERS ?= 2
 SECONDS ?= 60
 SEED ?= 1
 INPUTS ?= 20000
@@ -21,7 +23,7 @@ TRACE_DIR ?= ../shared/traces
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quota quota-sanitized quota-proof test test-k8s kube-kills check sim schedules soak chaos failover rolling overload perf packing trace decisions screenshots images generate proto golden fuzz sbom audit fmt docs lock clean
+.PHONY: help setup demo quota quota-sanitized quota-proof test test-k8s cluster cluster-down test-cluster kube-kills check sim schedules soak chaos failover rolling overload perf packing trace decisions screenshots images generate proto golden fuzz sbom audit fmt docs lock clean
 
 help: ## Print the targets that most people need; the Makefile has some more, each with a comment
 	@for group in use test measure maintain; do echo "$$group:"; \
@@ -50,7 +52,7 @@ demo: setup ##use: Watch pods get MIG slices and give them back, on simulated GP
 	$(BIN)/sluice demo
 
 test: setup ##test: Run the tests
-	$(BIN)/pytest -n 6 --dist worksteal -m "not perf and not exhaustive"
+	$(BIN)/pytest -n 6 --dist worksteal -m "not perf and not exhaustive and not cluster"
 
 test-k8s: setup ##test: Run the Kubernetes tests on a real cluster, KUBECONFIG=file, in namespaces of their own
 ifneq ($(origin KUBECONFIG),command line)
@@ -59,6 +61,16 @@ ifneq ($(origin KUBECONFIG),command line)
 else
 	SLUICE_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(BIN)/pytest tests/kubernetes
 endif
+
+cluster: setup ##test: Start a real Kubernetes on this machine (Linux, root, Go), and say where its kubeconfig is
+	@$(BIN)/python tests/cluster up --kubernetes $(KUBERNETES) --workers $(WORKERS)
+
+cluster-down: setup # Remove the cluster of `make cluster`
+	@$(BIN)/python tests/cluster down
+
+test-cluster: setup ##test: Run the suites that need a real Kubernetes, of KUBERNETES=1.37 or 1.34
+	$(BIN)/python tests/cluster build --kubernetes $(KUBERNETES)
+	SLUICE_CLUSTER_KUBERNETES=$(KUBERNETES) $(BIN)/pytest -m cluster tests/cluster
 
 kube-kills: setup # Bring PODS=N pods to a fake cluster while the pod-watcher is killed KILLS=n times
 	report=$$(mktemp); code=0; \

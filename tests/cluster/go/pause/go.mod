@@ -1,0 +1,3 @@
+module sluice.dev/tests/pause
+
+go 1.24

@@ -1,0 +1,172 @@
+"""What a cluster has beside its components: rights of kube-proxy, the name server, and an image for them."""
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster.harness.network import DNS_SERVICE, DOMAIN
+
+COREDNS = "localhost/coredns:1"
+COREFILE = f""".:53 {{
+    errors
+    health {{
+        lameduck 1s
+    }}
+    ready
+    kubernetes {DOMAIN} in-addr.arpa {{
+        pods insecure
+        ttl 5
+    }}
+    cache 5
+    loadbalance
+}}
+"""
+VOLUMES = "/var/lib/volumes"
+"""Where a worker's volumes lie, by number."""
+VOLUMES_PER_WORKER = 4
+Json = dict[str, Any]
+
+
+def write_image(name: str, executable: Path, out: Path) -> None:
+    """An archive of an image with one static executable in it, as `docker save` writes it."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as archive:
+        member = tarfile.TarInfo(executable.name)
+        member.size, member.mode = executable.stat().st_size, 0o755
+        with executable.open("rb") as content:
+            archive.addfile(member, content)
+    digest = hashlib.sha256(layer.getvalue()).hexdigest()
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Entrypoint": [f"/{executable.name}"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    with tarfile.open(out, "w") as archive:
+        for file, content_bytes in (
+            ("layer.tar", layer.getvalue()),
+            ("config.json", json.dumps(config).encode()),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ):
+            member = tarfile.TarInfo(file)
+            member.size = len(content_bytes)
+            archive.addfile(member, io.BytesIO(content_bytes))
+
+
+def manifests() -> list[Json]:
+    """kube-proxy's rights, and CoreDNS as any cluster has it."""
+    labels = {"k8s-app": "kube-dns"}
+    container = {
+        "name": "coredns",
+        "image": COREDNS,
+        "imagePullPolicy": "Never",
+        "args": ["-conf", "/etc/coredns/Corefile"],
+        "ports": [
+            {"name": "dns", "containerPort": 53, "protocol": "UDP"},
+            {"name": "dns-tcp", "containerPort": 53, "protocol": "TCP"},
+        ],
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": 8181}, "periodSeconds": 1},
+        "volumeMounts": [{"name": "config", "mountPath": "/etc/coredns", "readOnly": True}],
+    }
+    pod = {
+        "serviceAccountName": "coredns",
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
+        "tolerations": [{"operator": "Exists"}],
+        "dnsPolicy": "Default",
+        "containers": [container],
+        "volumes": [{"name": "config", "configMap": {"name": "coredns"}}],
+    }
+    return [
+        _binding(
+            "system:kube-proxy",
+            "system:node-proxier",
+            {"kind": "User", "name": "system:kube-proxy", "apiGroup": "rbac.authorization.k8s.io"},
+        ),
+        _named("ServiceAccount", "coredns"),
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": "system:coredns"},
+            "rules": [
+                {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], "verbs": ["list", "watch"]},
+                {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+            ],
+        },
+        _binding(
+            "system:coredns",
+            "system:coredns",
+            {"kind": "ServiceAccount", "name": "coredns", "namespace": "kube-system"},
+        ),
+        {**_named("ConfigMap", "coredns"), "data": {"Corefile": COREFILE}},
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "coredns", "namespace": "kube-system", "labels": labels},
+            "spec": {
+                "replicas": 1,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pod},
+            },
+        },
+        {
+            **_named("Service", "kube-dns"),
+            "spec": {
+                "selector": labels,
+                "clusterIP": DNS_SERVICE,
+                "ports": [
+                    {"name": "dns", "port": 53, "protocol": "UDP"},
+                    {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
+                ],
+            },
+        },
+    ]
+
+
+def volumes(workers: Sequence[str]) -> list[Json]:
+    """A default StorageClass, and volumes on each worker's disk that it binds where a pod is placed."""
+    storage = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "local", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "reclaimPolicy": "Retain",
+    }
+    return [storage, *(_volume(worker, number) for worker in workers for number in range(VOLUMES_PER_WORKER))]
+
+
+def _volume(worker: str, number: int) -> Json:
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [worker]}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"{worker}-{number}"},
+        "spec": {
+            "capacity": {"storage": "20Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": "local",
+            "local": {"path": f"{VOLUMES}/{number}"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+        },
+    }
+
+
+def _named(kind: str, name: str) -> Json:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "kube-system"}}
+
+
+def _binding(name: str, role: str, subject: Mapping[str, str]) -> Json:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [dict(subject)],
+    }

@@ -1,0 +1,335 @@
+"""Starts, finds and removes clusters; what a dead owner left is removed at the next start."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cluster.harness import addons, network
+from cluster.harness.binaries import NEWEST, build_all
+from cluster.harness.box import Box, BoxError, Process, launch
+from cluster.harness.cache import cache_folder
+from cluster.harness.certificates import Authority
+from cluster.harness.control_plane import PORT, ControlPlane, Options
+from cluster.harness.node import KEPT, SANDBOX, Node
+
+NEEDS = {
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "nsenter": "util-linux",
+    "setsid": "util-linux",
+    "unshare": "util-linux",
+    "pivot_root": "util-linux",
+    "hostname": "hostname",
+    "runc": "runc",
+    "go": "Go",
+}
+"""Command -> what brings it."""
+FORWARD = Path(__file__).with_name("forward.py")
+READY_S = 90.0
+CONTROL_PLANE = "control-plane"
+DEFAULTS = Options()
+ROLE = "node-role.kubernetes.io/control-plane"
+
+
+class NoClusterError(LookupError):
+    """None of this name, or no machine of this name in it: says which there are."""
+
+
+def why_impossible() -> str | None:
+    """What this machine lacks for a cluster, or None."""
+    if sys.platform != "linux":
+        return "a cluster needs Linux"
+    if os.geteuid() != 0:
+        return "a cluster needs root, for namespaces and mounts"
+    missing = {command: brings for command, brings in NEEDS.items() if shutil.which(command) is None}
+    if missing:
+        return "not on PATH: " + ", ".join(f"{command} ({brings})" for command, brings in missing.items())
+    return None
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A running cluster. `kubeconfig` is for the machine, `admin` for a process in one of its boxes."""
+
+    folder: Path
+    minor: str
+    control_plane: ControlPlane
+    nodes: list[Node]
+    owner: Process | None = None
+    forward: Process | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Of a cluster administrator on this machine, by loopback."""
+        return self.folder / "kubeconfig"
+
+    @property
+    def binaries(self) -> Mapping[str, Path]:
+        """Executable -> file."""
+        return self.control_plane.binaries
+
+    def node(self, name: str) -> Node:
+        """By its name. Raises NoClusterError."""
+        for each in self.nodes:
+            if each.name == name:
+                return each
+        raise NoClusterError(f"no machine {name!r} here: {', '.join(each.name for each in self.nodes)}")
+
+    @property
+    def workers(self) -> list[Node]:
+        """Those without the control plane's taint; a cluster of one machine has that one."""
+        return self.nodes[1:] or self.nodes
+
+    def kubectl(
+        self, *arguments: str | Path, stdin: str | None = None, timeout_s: float = 60.0, check: bool = True
+    ) -> str:
+        """What it printed. Raises BoxError with it where it fails."""
+        command = [str(self.binaries["kubectl"]), f"--kubeconfig={self.kubeconfig}", *map(str, arguments)]
+        ended = subprocess.run(
+            command,
+            input=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if check and ended.returncode:
+            raise BoxError(
+                f"kubectl {' '.join(map(str, arguments))} ended with {ended.returncode}: {ended.stdout.strip()}"
+            )
+        return ended.stdout
+
+    def import_images(self, archive: Path, nodes: Sequence[Node] | None = None) -> None:
+        """Into every worker, side by side."""
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda node: node.import_images(archive), nodes if nodes is not None else self.workers))
+
+    def reboot(self, name: str) -> None:
+        """Pull the plug of a worker and start it again: processes, /run and /tmp are new, disks are kept."""
+        node = self.node(name)
+        if node.number == 0:
+            raise ValueError("the control plane's machine has all the others' cables: reboot a worker")
+        node.box.kill()
+        self._plug_in(node)
+        node.start()
+        self.save()
+
+    def save(self) -> None:
+        """So that another process finds it."""
+        boxes = {
+            node.name: {
+                "init": dataclasses.astuple(node.box.init) if node.box.init else None,
+                "processes": {name: dataclasses.astuple(process) for name, process in node.box.processes.items()},
+            }
+            for node in self.nodes
+        }
+        state = {
+            "minor": self.minor,
+            "options": dataclasses.asdict(self.control_plane.options),
+            "owner": dataclasses.astuple(self.owner) if self.owner else None,
+            "forward": dataclasses.astuple(self.forward) if self.forward else None,
+            "boxes": boxes,
+        }
+        partial = self.folder / "state.partial"
+        partial.write_text(json.dumps(state, indent=1))
+        partial.rename(self.folder / "state.json")
+
+    def remove(self) -> None:
+        """End everything and remove every trace."""
+        if self.forward is not None:
+            self.forward.kill(signal.SIGKILL)
+        for node in reversed(self.nodes):
+            node.box.kill()
+        shutil.rmtree(self.folder)
+
+    def _start(self) -> None:
+        marks = [("start", time.monotonic())]
+
+        def mark(name: str) -> None:
+            marks.append((name, time.monotonic()))
+            self.seconds[name] = round(marks[-1][1] - marks[-2][1], 2)
+
+        self.save()
+        first = self.nodes[0].box
+        first.start()
+        self.save()
+        network.make_fabric(first)
+        network.route(first, 0, [node.number for node in self.nodes])
+        self.control_plane.prepare()
+        for node in self.nodes:
+            node.box.folder.mkdir(exist_ok=True)
+            node.prepare()
+            if node.number:
+                self._plug_in(node)
+        self.save()
+        mark("machines")
+        self.control_plane.start()
+        self.save()
+        mark("control plane")
+        self._forward()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self._start_node, self.nodes))
+        self.save()
+        mark("nodes")
+        objects = {
+            "apiVersion": "v1",
+            "kind": "List",
+            "items": [*addons.manifests(), *addons.volumes([node.name for node in self.workers])],
+        }
+        self.kubectl("apply", "--filename=-", stdin=json.dumps(objects))
+        for name in [node.name for node in self.nodes]:
+            self.kubectl("wait", "--for=create", f"node/{name}", f"--timeout={READY_S:.0f}s", timeout_s=READY_S + 10)
+        self.kubectl(
+            "wait", "--for=condition=Ready", "node", "--all", f"--timeout={READY_S:.0f}s", timeout_s=READY_S + 10
+        )
+        if len(self.nodes) > 1:
+            self.kubectl("taint", "node", CONTROL_PLANE, f"{ROLE}:NoSchedule", "--overwrite")
+        self.kubectl("label", "node", CONTROL_PLANE, f"{ROLE}=", "--overwrite")
+        self.kubectl(
+            "--namespace=kube-system",
+            "rollout",
+            "status",
+            "deployment/coredns",
+            f"--timeout={READY_S:.0f}s",
+            timeout_s=READY_S + 10,
+        )
+        mark("ready")
+
+    def _start_node(self, node: Node) -> None:
+        node.start_containerd()
+        node.import_images(self.folder / "pause.tar")
+        if node.number == 0:
+            node.import_images(self.folder / "coredns.tar")
+        node.start_kubelet()
+        node.start_proxy()
+
+    def _plug_in(self, node: Node) -> None:
+        node.box.start()
+        network.connect(self.nodes[0].box, node.box, node.number)
+        network.route(node.box, node.number, [each.number for each in self.nodes])
+
+    def _forward(self) -> None:
+        log = self.folder / "forward.log"
+        arguments = [str(self.nodes[0].box.pid), network.address_of(0), str(PORT)]
+        self.forward = launch([sys.executable, str(FORWARD), *arguments], log)
+        end = time.monotonic() + 10
+        while not (port := log.read_text().strip()).isdigit():
+            if not self.forward.is_alive() or time.monotonic() > end:
+                raise BoxError(f"no way into the cluster: {port}")
+            time.sleep(0.02)
+        authority = self.control_plane.authority
+        pair = authority.issue("person", "kubernetes-admin", groups=["system:masters"])
+        authority.kubeconfig(self.kubeconfig, f"https://127.0.0.1:{port}", "kubernetes-admin", pair)
+
+
+def start(
+    name: str,
+    *,
+    minor: str = NEWEST,
+    workers: int = 2,
+    options: Options = DEFAULTS,
+    labels: Mapping[str, Mapping[str, str]] | None = None,
+    is_kept: bool = False,
+) -> Cluster:
+    """
+    A cluster of a control plane and workers, ready for pods.
+
+    name: of its folder in the cache; one of that name is removed first. labels: node -> labels. is_kept: it outlives
+    this process. Raises BuildError, or BoxError with the log of what did not come up; then nothing is left.
+    """
+    sweep()
+    if (clusters() / name / "state.json").exists():
+        find(name).remove()
+    binaries = build_all(minor)
+    cluster = _assemble(clusters() / name, minor, binaries, workers, options, labels or {})
+    cluster.folder.mkdir(parents=True)
+    cluster.owner = None if is_kept else Process.of(os.getpid())
+    try:
+        addons.write_image(SANDBOX, binaries["pause"], cluster.folder / "pause.tar")
+        addons.write_image(addons.COREDNS, binaries["coredns"], cluster.folder / "coredns.tar")
+        cluster._start()
+    except BaseException:
+        cluster.remove()
+        raise
+    return cluster
+
+
+@contextlib.contextmanager
+def running(name: str, **options: object) -> Iterator[Cluster]:
+    """`start`, and `remove` at the end."""
+    cluster = start(f"{name}-{secrets.token_hex(3)}", **options)  # type: ignore[arg-type]
+    try:
+        yield cluster
+    finally:
+        cluster.remove()
+
+
+def clusters() -> Path:
+    """Where each has its folder."""
+    return cache_folder() / "clusters"
+
+
+def find(name: str) -> Cluster:
+    """A cluster that another process started. Raises NoClusterError."""
+    folder = clusters() / name
+    if not (folder / "state.json").exists():
+        there = sorted(path.parent.name for path in clusters().glob("*/state.json"))
+        raise NoClusterError(f"no cluster of the name {name!r} is up; up are: {', '.join(there) or 'none'}")
+    state = json.loads((folder / "state.json").read_text())
+    minor = state["minor"]
+    cluster = _assemble(folder, minor, build_all(minor), len(state["boxes"]) - 1, Options(**state["options"]), {})
+    cluster.owner = Process(*state["owner"]) if state["owner"] else None
+    cluster.forward = Process(*state["forward"]) if state["forward"] else None
+    for node in cluster.nodes:
+        box = state["boxes"][node.name]
+        node.box.init = Process(*box["init"]) if box["init"] else None
+        node.box.processes.update({name: Process(*each) for name, each in box["processes"].items()})
+    return cluster
+
+
+def sweep() -> None:
+    """Remove every cluster whose owner has ended without removing it."""
+    for folder in clusters().glob("*"):
+        if not (folder / "state.json").exists():
+            continue
+        state = json.loads((folder / "state.json").read_text())
+        if state["owner"] and not Process(*state["owner"]).is_alive():
+            print(f"removing what {folder.name} left", file=sys.stderr)
+            find(folder.name).remove()
+
+
+def _assemble(
+    folder: Path,
+    minor: str,
+    binaries: Mapping[str, Path],
+    workers: int,
+    options: Options,
+    labels: Mapping[str, Mapping[str, str]],
+) -> Cluster:
+    names = [CONTROL_PLANE, *(f"worker-{number}" for number in range(1, workers + 1))]
+    boxes = [_box(folder, name, number) for number, name in enumerate(names)]
+    control_plane = ControlPlane(boxes[0], Authority(folder / "pki"), binaries, options)
+    nodes = [Node(box, number, control_plane, binaries, labels.get(box.name, {})) for number, box in enumerate(boxes)]
+    return Cluster(folder, minor, control_plane, nodes)
+
+
+def _box(folder: Path, name: str, number: int) -> Box:
+    home = folder / name
+    kept: dict[str, Path] = {path: home / "disk" / path.strip("/").replace("/", "-") for path in KEPT}
+    kept |= {f"{addons.VOLUMES}/{each}": kept[addons.VOLUMES] / str(each) for each in range(addons.VOLUMES_PER_WORKER)}
+    # Its own folder and the cluster's: logs, kubeconfigs and certificates are read by processes inside.
+    kept[str(folder)] = folder
+    return Box(name, f"sluice-{folder.name}-{name}", home, kept, Node.files(number), network.TUNABLES)
