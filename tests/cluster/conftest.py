@@ -5,9 +5,12 @@ Tests that ask for it have the marker `cluster`: `make test-cluster` runs them, 
 """
 
 import os
+import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from cluster import product
 from cluster.harness import cluster as clusters
 from cluster.harness.binaries import NEWEST
 from cluster.harness.cluster import Cluster
@@ -30,3 +33,29 @@ def cluster() -> Iterator[Cluster]:
         pytest.skip(why)
     with clusters.running("test", minor=MINOR) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster) -> Cluster:
+    """
+    The cluster with Sluice in it, installed as docs/install.md says, on simulated GPUs: two A100-40GB per worker.
+
+    A test leaves it as it was: its namespaces are gone, every machine is ready, and nothing of Sluice is changed.
+    """
+    cluster.import_images(_images())
+    product.install(cluster)
+    return cluster
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace of the test's own, removed with everything in it."""
+    name = f"test-{secrets.token_hex(3)}"
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--timeout=120s", timeout_s=130)
+
+
+def _images() -> Path:
+    """An archive of all images: the one that SLUICE_CLUSTER_IMAGES names."""
+    return Path(os.environ["SLUICE_CLUSTER_IMAGES"])

@@ -1,0 +1,98 @@
+"""Sluice in a cluster, installed and removed as docs/install.md tells a user."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster.harness.box import BoxError
+from cluster.harness.cluster import Cluster
+
+REPOSITORY = Path(__file__).parents[2]
+DEPLOY = REPOSITORY / "deploy/kubernetes"
+CREDENTIALS = "app.kubernetes.io/component=credentials"
+ROLLED_OUT_S = 180
+WORKLOADS = (
+    ("sluice-system", "statefulset/sluice-nats"),
+    ("sluice-system", "deployment/sluice-allocator"),
+    ("sluice-system", "deployment/sluice-inventory"),
+    ("sluice-system", "deployment/sluice-pod-watcher"),
+    ("sluice-system", "deployment/sluice-web"),
+    ("sluice-system", "deployment/sluice-webhook"),
+    ("sluice-nodes", "daemonset/sluice-node-agent"),
+)
+Json = dict[str, Any]
+
+
+def install(cluster: Cluster, *, overlay: str = "simulated", components: Sequence[str] = ()) -> None:
+    """The three steps of the page. Raises BoxError with what is not ready."""
+    add_nodes(cluster, [node.name for node in cluster.workers])
+    folder = REPOSITORY / "out" / f"overlay-{os.getpid()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / "kustomization.yaml").write_text(json.dumps(_overlay(overlay, components)))
+        cluster.kubectl("apply", "--server-side", "--kustomize", folder)
+    finally:
+        shutil.rmtree(folder)
+    wait(cluster)
+
+
+def add_nodes(cluster: Cluster, nodes: Sequence[str]) -> None:
+    """Users and certificates for services and nodes; those that are there stay."""
+    kept = cluster.kubectl("get", "secrets", "--all-namespaces", f"--selector={CREDENTIALS}", "--output=json")
+    command = [
+        sys.executable,
+        str(DEPLOY / "credentials.py"),
+        "--keep=/dev/stdin",
+        *(f"--node={node}" for node in nodes),
+    ]
+    made = subprocess.run(command, input=kept, capture_output=True, text=True, timeout=60, check=False)
+    if made.returncode:
+        raise BoxError(f"credentials.py ended with {made.returncode}: {made.stderr.strip()}")
+    cluster.kubectl("apply", "--server-side", "--filename=-", stdin=made.stdout)
+
+
+def wait(cluster: Cluster) -> None:
+    """Until everything that was applied is rolled out. Raises BoxError with the state of the pods."""
+    end = time.monotonic() + ROLLED_OUT_S
+    for namespace, workload in WORKLOADS:
+        left = max(1, int(end - time.monotonic()))
+        try:
+            cluster.kubectl(
+                f"--namespace={namespace}", "rollout", "status", workload, f"--timeout={left}s", timeout_s=left + 10
+            )
+        except BoxError as error:
+            pods = cluster.kubectl("get", "pods", "--all-namespaces", "--output=wide")
+            events = cluster.kubectl("get", "events", "--all-namespaces", "--field-selector=type=Warning", check=False)
+            raise BoxError(f"{workload} is not ready: {error}\n{pods}\n{events[-4000:]}") from None
+
+
+def uninstall(cluster: Cluster, what: str = "all") -> str:
+    """What the script said. Raises BoxError where it fails."""
+    ended = subprocess.run(
+        ["sh", str(DEPLOY / "uninstall.sh"), what],
+        env={**os.environ, "KUBECTL": f"{cluster.binaries['kubectl']} --kubeconfig={cluster.kubeconfig}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    if ended.returncode:
+        raise BoxError(f"uninstall.sh {what} ended with {ended.returncode}: {ended.stdout.strip()[-3000:]}")
+    return ended.stdout
+
+
+def _overlay(overlay: str, components: Sequence[str]) -> Json:
+    return {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [f"../../deploy/kubernetes/overlays/{overlay}"],
+        "components": [f"../../deploy/kubernetes/components/{each}" for each in components],
+        "images": [{"name": "nats", "newName": "sluice-broker", "newTag": "2.15.1"}],
+    }
