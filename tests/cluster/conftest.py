@@ -1,7 +1,8 @@
 """
 One real cluster for all tests of a run: started when the first asks for it, removed with everything at the end.
 
-Tests that ask for it have the marker `cluster`: `make test-cluster` runs them, `make test` does not.
+Tests that ask for it have the marker `cluster`: `make test-cluster` runs them, `make test` does not. While you write
+one, SLUICE_CLUSTER_NAME names a cluster of `python tests/cluster up --name NAME`, which stays up with what is in it.
 """
 
 import os
@@ -15,6 +16,9 @@ from cluster.harness import cluster as clusters
 from cluster.harness.binaries import NEWEST
 from cluster.harness.cluster import Cluster
 
+NAME = os.environ.get("SLUICE_CLUSTER_NAME")
+TEST_S = 600
+"""The longest that a test may take, with the start of the cluster or its removal."""
 MINOR = os.environ.get("SLUICE_CLUSTER_KUBERNETES", NEWEST)
 
 
@@ -24,6 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and "cluster" in item.fixturenames:
             item.add_marker(pytest.mark.cluster)
+            item.add_marker(pytest.mark.timeout(TEST_S))
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +36,9 @@ def cluster() -> Iterator[Cluster]:
     """A control plane and two workers; what is missing was built by `python tests/cluster build`."""
     if why := clusters.why_impossible():
         pytest.skip(why)
+    if NAME:
+        yield clusters.find(NAME)
+        return
     with clusters.running("test", minor=MINOR) as running:
         yield running
 
@@ -42,8 +50,9 @@ def installed(cluster: Cluster) -> Cluster:
 
     A test leaves it as it was: its namespaces are gone, every machine is ready, and nothing of Sluice is changed.
     """
-    cluster.import_images(_images())
-    product.install(cluster)
+    if not cluster.kubectl("get", "namespace", "sluice-system", "--ignore-not-found"):
+        cluster.import_images(_images())
+        product.install(cluster)
     return cluster
 
 
