@@ -134,7 +134,7 @@ decisions: setup ##measure: Measure what a decision costs by size of the fleet (
 screenshots: setup ##maintain: Take docs/images/map-light.png and map-dark.png again (needs Debian's chromium)
 	$(BIN)/python tools/screenshots.py
 
-images: setup ##use: Build the images of all services and of the broker (BASE_IMAGE=, TAG=; docs/install.md)
+images: setup ##use: Build the images of all services and of the broker (BASE_IMAGE=, TAG=, ENGINE=; docs/install.md)
 	sh deploy/docker/build.sh
 
 generate: proto docs golden ##maintain: Generate what is made from the code: gRPC code, pages, the dashboard, golden messages
