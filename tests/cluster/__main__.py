@@ -15,9 +15,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from cluster import product, suites
+from cluster.cache import CacheError
 from cluster.harness import cluster as clusters
 from cluster.harness.binaries import NEWEST, VERSIONS, BuildError, build_all
 from cluster.harness.box import BoxError
+from cluster.images.errors import ImageError
 
 
 def main() -> int:
@@ -45,7 +47,7 @@ def main() -> int:
         return int(options.verb != "test")
     try:
         return _run(options)
-    except (BoxError, BuildError, clusters.NoClusterError) as error:
+    except (BoxError, BuildError, CacheError, ImageError, clusters.NoClusterError) as error:
         print(error, file=sys.stderr)
         return 1
 

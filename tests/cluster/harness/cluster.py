@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cluster.cache import cache_folder
 from cluster.harness import addons, network
 from cluster.harness.binaries import NEWEST, build_all
 from cluster.harness.box import Box, BoxError, Process, launch
-from cluster.harness.cache import cache_folder
 from cluster.harness.certificates import Authority
 from cluster.harness.control_plane import PORT, ControlPlane, Options
 from cluster.harness.node import KEPT, SANDBOX, Node

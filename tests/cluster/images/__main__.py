@@ -8,6 +8,7 @@ HERE = Path(__file__).resolve().parent
 sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
 sys.path.insert(0, str(HERE.parents[1]))
 
+from cluster.cache import CacheError  # noqa: E402
 from cluster.images.build import build, image_names, place  # noqa: E402  # found by the line above
 from cluster.images.engines import ENGINES  # noqa: E402
 from cluster.images.errors import ImageError  # noqa: E402
@@ -24,10 +25,10 @@ def main(words: list[str]) -> int:
     )
     asked = parser.parse_args(words)
     try:
-        built = build(asked.engine, say=lambda line: print(line, flush=True))  # noqa: T201  # what a command is for
+        built = build(asked.engine, say=lambda line: print(line, flush=True))  # what a command is for
         if asked.out is not None:
             place(built, asked.out)
-    except (ImageError, OSError) as error:
+    except (ImageError, CacheError, OSError) as error:
         sys.stderr.write(f"images: {error}\n")
         return 1
     size = built.path.stat().st_size / 1e6

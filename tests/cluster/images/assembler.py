@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from cluster.images.cache import digest_of, digest_of_file
+from cluster.cache import digest_of, digest_of_file
 from cluster.images.commands import CONTAINED, run
 from cluster.images.dockerfile import Dockerfile, Instruction, Stage, list_of, pairs_of, replaced
 from cluster.images.errors import ImageError

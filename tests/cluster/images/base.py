@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.images.cache import digest_of
+from cluster.cache import digest_of
 from cluster.images.commands import CONTAINED, run
 from cluster.images.errors import ImageError
 from cluster.images.layers import Layer, layer_of

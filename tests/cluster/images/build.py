@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.cache import cache_folder, digest_of, digest_of_file, locked
 from cluster.images.archive import Image, write_archive
 from cluster.images.base import base_layer
-from cluster.images.cache import cache_folder, digest_of, digest_of_file, locked
 from cluster.images.commands import run
 from cluster.images.engines import ROOT, Engine, engine_of
 from cluster.images.errors import ImageError

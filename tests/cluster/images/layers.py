@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.images.cache import digest_of_file
+from cluster.cache import digest_of_file
 from cluster.images.commands import run
 from cluster.images.errors import ImageError
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster.cache import cache_folder
 from cluster.images.archive import Image, read_archive
 from cluster.images.base import kept_base, missing_for_base, this_suite
 from cluster.images.build import ROOT, build, image_names, nats_server
-from cluster.images.cache import cache_folder
 from cluster.images.engines import engine_of
 from cluster.images.errors import ImageError
 from cluster.images.layers import Entry, files_of

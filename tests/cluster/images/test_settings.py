@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from cluster.images import base, cache, commands, engines, pip_settings
+from cluster import cache
+from cluster.images import base, commands, engines, pip_settings
 from cluster.images.errors import ImageError
 
 DEBIAN = 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n'
@@ -16,7 +17,7 @@ def test_the_cache_is_where_a_person_wants_it(tmp_path):
     assert cache.cache_folder({"XDG_CACHE_HOME": "/b"}) == Path("/b/sluice-cluster")
     assert cache.cache_folder({"XDG_CACHE_HOME": "b"}) == home
     assert cache.cache_folder({}) == home
-    with pytest.raises(ImageError, match="SLUICE_CLUSTER_CACHE is 'a': give an absolute path"):
+    with pytest.raises(cache.CacheError, match="SLUICE_CLUSTER_CACHE is 'a': give an absolute path"):
         cache.cache_folder({"SLUICE_CLUSTER_CACHE": "a"})
 
 
@@ -24,7 +25,7 @@ def test_two_builds_do_not_write_into_one_another(tmp_path):
     """The second waits, with a bound, and says for what."""
     with (
         cache.locked(tmp_path / "lock", wait_s=1),
-        pytest.raises(ImageError, match="another build"),
+        pytest.raises(cache.CacheError, match="another build"),
         cache.locked(tmp_path / "lock", wait_s=0),
     ):
         pass

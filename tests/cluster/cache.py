@@ -8,17 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster.images.errors import ImageError
-
 _LOOK_AGAIN_S = 0.2
 
 
+class CacheError(RuntimeError):
+    """The cache cannot be used: says why, and what to do."""
+
+
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """$SLUICE_CLUSTER_CACHE, else $XDG_CACHE_HOME/sluice-cluster, else ~/.cache/sluice-cluster. Raises ImageError."""
+    """$SLUICE_CLUSTER_CACHE, else $XDG_CACHE_HOME/sluice-cluster, else ~/.cache/sluice-cluster. Raises CacheError."""
     named = environ.get("SLUICE_CLUSTER_CACHE", "")
     if named:
         if not Path(named).is_absolute():
-            raise ImageError(f"SLUICE_CLUSTER_CACHE is {named!r}: give an absolute path")
+            raise CacheError(f"SLUICE_CLUSTER_CACHE is {named!r}: give an absolute path")
         return Path(named)
     shared = environ.get("XDG_CACHE_HOME", "")
     # The specification of these folders says that a relative path is ignored.
@@ -27,7 +29,7 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 @contextmanager
 def locked(file: Path, *, wait_s: float) -> Iterator[None]:
-    """Hold the lock of a file, which the kernel gives back when the process ends. Raises ImageError after `wait_s`."""
+    """Hold the lock of a file, which the kernel gives back when the process ends. Raises CacheError after `wait_s`."""
     file.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_s
     with file.open("w") as held:
@@ -37,7 +39,7 @@ def locked(file: Path, *, wait_s: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise ImageError(
+                    raise CacheError(
                         f"another build has held {file} for {wait_s:.0f} s: wait for it or end it"
                     ) from None
                 time.sleep(_LOOK_AGAIN_S)
