@@ -68,7 +68,12 @@ class PodDirectories:
 
     def sealed(self, uid: str) -> Path:
         """A pod's directory as its volume shows it."""
-        return self.root / _SEALED / uid
+        return self.view / uid
+
+    @property
+    def view(self) -> Path:
+        """The sealed view of the root, a mount."""
+        return self.root / _SEALED
 
     @property
     def marks(self) -> Path:
@@ -150,7 +155,7 @@ class PodDirectories:
         if not was_shared:
             mounts.bind(self.root, self.root)
             mounts.share(self.root)
-        sealed = self.root / _SEALED
+        sealed = self.view
         sealed.mkdir(mode=_ROOT_MODE, exist_ok=True)
         if not mounts.is_mounted(sealed) or not sealed.samefile(self.root):
             mounts.detach_all(sealed)
