@@ -36,6 +36,28 @@ class PodDirectories:
         """Keep them in `root`; `boot_id` is the file with the boot's id (proc(5), /proc/sys/kernel/random)."""
         self.root = root
         self._boot_id = boot_id
+        self._is_prepared = False
+        self.was_shared = True
+        """Whether the root was on a shared mount when it was prepared."""
+        self.problem = ""
+        """Why volumes cannot be served now; empty when they can."""
+
+    def prepare(self) -> None:
+        """
+        Open the root and create its sealed view, unless that is done. Raises OSError; call it again later then.
+
+        Logs nothing: `problem` has the sentence.
+        """
+        if self._is_prepared:
+            return
+        try:
+            self.open()
+            self.was_shared = self.prepare_mounts()
+        except OSError as error:
+            self.problem = f"the pods' directories cannot be kept in {self.root}: {error}; see docs/csi.md"
+            raise
+        self._is_prepared = True
+        self.problem = ""
 
     def open(self) -> None:
         """Create the root, and remove what a reboot left in it."""
