@@ -7,6 +7,7 @@ elsewhere.
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import secrets
 import ssl
@@ -127,6 +128,11 @@ class Cluster:
             settings.api_key = {"BearerToken": f"Bearer {token}"}
         async with client.ApiClient(settings) as api:
             yield api
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its API server is on this machine, at the loopback."""
+        return ipaddress.ip_address(urllib.parse.urlsplit(self._base).hostname or "0.0.0.0").is_loopback
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
