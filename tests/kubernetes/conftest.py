@@ -37,7 +37,7 @@ def policies_that_let_tests_be() -> Iterator[None]:
     """
     Where Sluice is installed in a real cluster, its webhook and pod-watcher leave the tests' namespaces alone.
 
-    The policy that no pod there may look as if it were Sluice's does not hold in them meanwhile: such pods are made here.
+    The policy that no pod there may look as if it were Sluice's does not hold in them meanwhile: here it may.
     """
     if not REAL:
         yield
