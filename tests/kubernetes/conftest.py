@@ -10,15 +10,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from factories.cluster.kubernetes import MERGE, Cluster, pod
+from factories.cluster.kubernetes import LABEL_TEST, MERGE, Cluster, pod
 from fake_kube.server import FakeKube
-
-from sluice.contracts.kube.names import LABEL_IGNORE
 
 ABSENT = 404
 BINDING = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/sluice-left-alone"
-LABEL_TEST = "sluice.dev/test"
-TEST_LABELS = {LABEL_IGNORE: "true", LABEL_TEST: "true"}
 REAL = os.environ.get("SLUICE_TEST_KUBECONFIG", "")
 
 
@@ -55,7 +51,7 @@ async def _exempt(server: Cluster) -> None:
         chosen = {"namespaceSelector": {"matchExpressions": [{"key": LABEL_TEST, "operator": "DoesNotExist"}]}}
         changed = await kube.patch(BINDING, {"spec": {"matchResources": chosen}}, MERGE)
         assert changed.code == 200, changed
-        name = await kube.namespace(**TEST_LABELS)
+        name = await kube.namespace()
         path = f"/api/v1/namespaces/{name}"
         await kube.until(lambda: kube.post(f"{path}/pods", pod(), dryRun="All"), 201)
         await kube.delete(path)
@@ -77,7 +73,7 @@ async def kube(server: Cluster) -> AsyncIterator[Cluster]:
 @pytest.fixture
 async def namespace(kube: Cluster) -> AsyncIterator[str]:
     """A namespace of the test's own, which a Sluice that is installed in a real cluster leaves alone."""
-    name = await kube.namespace(**(TEST_LABELS if kube.fake is None else {}))
+    name = await kube.namespace()
     yield name
     await kube.delete(f"/api/v1/namespaces/{name}")
     for kind in ("clusterrolebindings", "clusterroles"):
