@@ -98,8 +98,24 @@ KEPT_AWAY = {
 }
 
 
+CONDITIONS = {
+    "node.kubernetes.io/not-ready": ("Ready", "False"),
+    "node.kubernetes.io/memory-pressure": ("MemoryPressure", "True"),
+}
+"""Of a node's status, from which a real cluster sets these taints, and removes them where there is no cause."""
+WELL = {"Ready": "True", "MemoryPressure": "False"}
+
+
 async def taint(scene: Scene, key: str | None, *, cordoned: bool = False) -> None:
     """Kubernetes keeps pods from every node; or from none any more."""
+    kind, state = CONDITIONS.get(key or "", ("", ""))
+    if scene.cluster.fake is None:
+        conditions = [{"type": each, "status": state if each == kind else well} for each, well in WELL.items()]
+        for node in scene.system.nodes:
+            path, body = f"/api/v1/nodes/{node}/status", {"status": {"conditions": conditions}}
+            assert (await scene.cluster.patch(path, body)).code == 200
+        if kind:
+            return
     taints = [{"key": key, "effect": "NoSchedule"}] if key is not None else []
     for node in scene.system.nodes:
         spec = {"spec": {"taints": taints, "unschedulable": cordoned}}
