@@ -94,7 +94,7 @@ def _configuration(name: str, port: int, authority: bytes) -> Json:
         "reinvocationPolicy": "IfNeeded",
         "admissionReviewVersions": ["v1"],
     }
-    return {"metadata": {"name": name}, "webhooks": [hook]}
+    return {"metadata": {"name": name, "labels": {LABEL_TEST: "true"}}, "webhooks": [hook]}
 
 
 async def _until_in_effect(kube: Cluster) -> None:
