@@ -2,8 +2,9 @@
 `python tests/cluster`: a real Kubernetes on this machine, for a person or for the suites of this folder.
 
     up [--name NAME] [--kubernetes 1.37] [--images] build what is missing, start, say where its kubeconfig is
+       [--network-policies]                        enforce NetworkPolicy objects
     down [--name NAME]                             remove it
-    build [--kubernetes 1.37]                      only build
+    build [--kubernetes 1.37] [--extra kube-router] only build
     test [--kubernetes 1.37] [--short] [--record]  run the suites on a cluster of their own
     shell [--name NAME] NODE COMMAND...            run a command on one of its machines
 """
@@ -17,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from cluster import product, suites
 from cluster.cache import CacheError
 from cluster.harness import cluster as clusters
-from cluster.harness.binaries import NEWEST, VERSIONS, BuildError, build_all
+from cluster.harness.binaries import EXTRAS, NEWEST, VERSIONS, BuildError, build_all
 from cluster.harness.box import BoxError
+from cluster.harness.control_plane import Options
 from cluster.images.errors import ImageError
 
 
@@ -37,6 +39,8 @@ def main() -> int:
         verb.add_argument("--kubernetes", default=NEWEST, choices=sorted(VERSIONS), help="minor version")
     up.add_argument("--workers", type=int, default=2, help="nodes beside the control plane; 0: one machine for all")
     up.add_argument("--images", action="store_true", help="build the images of Sluice and import them")
+    up.add_argument("--network-policies", action="store_true", help="enforce NetworkPolicy objects, by kube-router")
+    build.add_argument("--extra", action="append", default=[], choices=sorted(EXTRAS), help="also build")
     for verb in (up, down, shell):
         verb.add_argument("--name", default="default", help="of the cluster")
     shell.add_argument("node")
@@ -55,11 +59,17 @@ def main() -> int:
 def _run(options: argparse.Namespace) -> int:
     match options.verb:
         case "build":
-            build_all(options.kubernetes)
+            build_all(options.kubernetes, options.extra)
         case "test":
             return suites.run(options.kubernetes, is_long=not options.short, is_recorded=options.record)
         case "up":
-            cluster = clusters.start(options.name, minor=options.kubernetes, workers=options.workers, is_kept=True)
+            cluster = clusters.start(
+                options.name,
+                minor=options.kubernetes,
+                workers=options.workers,
+                options=Options(network_policies=options.network_policies),
+                is_kept=True,
+            )
             if options.images:
                 product.bring_images(cluster)
             print(f"ready after {sum(cluster.seconds.values()):.0f} s {cluster.seconds}", file=sys.stderr)

@@ -19,7 +19,7 @@ from typing import Any
 
 from cluster.harness import cgroups
 from cluster.harness import cluster as clusters
-from cluster.harness.binaries import GO, VERSIONS
+from cluster.harness.binaries import EXTRAS, GO, VERSIONS, build_all
 from cluster.harness.cluster import Cluster
 
 REPOSITORY = Path(__file__).parents[2]
@@ -32,6 +32,7 @@ PINNED = {
     "containerd": "github.com/containerd/containerd/v2",
     "cni": "github.com/containernetworking/plugins",
     "coredns": "github.com/coredns/coredns",
+    "kube-router": "github.com/cloudnativelabs/kube-router/v2",
 }
 """Folder of ../go -> the module whose version counts."""
 
@@ -49,6 +50,8 @@ class Outcome:
 
 def run(minor: str, *, is_long: bool, is_recorded: bool) -> int:
     """Exit status: 0 where everything that ran has passed."""
+    if is_long:
+        build_all(minor, EXTRAS)
     with clusters.running("suites", minor=minor) as cluster:
         api = {"SLUICE_TEST_KUBECONFIG": str(cluster.kubeconfig)}
         outcomes = [_pytest("API server", ["tests/kubernetes"], api)]

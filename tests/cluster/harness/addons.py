@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster.harness.control_plane import ROUTER
 from cluster.harness.network import DNS_SERVICE, DOMAIN
 
 COREDNS = "localhost/coredns:1"
@@ -28,6 +29,7 @@ COREFILE = f""".:53 {{
 VOLUMES = "/var/lib/volumes"
 """Where a worker's volumes lie, by number."""
 VOLUMES_PER_WORKER = 4
+READ = ["get", "list", "watch"]
 Json = dict[str, Any]
 
 
@@ -126,6 +128,23 @@ def manifests() -> list[Json]:
             },
         },
     ]
+
+
+def router_rights() -> Json:
+    """What kube-router reads to enforce network policies."""
+    rules = [
+        {"apiGroups": [""], "resources": ["endpoints", "namespaces", "nodes", "pods", "services"], "verbs": READ},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": READ},
+        {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": READ},
+    ]
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": ROUTER},
+        "rules": rules,
+    }
+    user = {"kind": "User", "name": ROUTER, "apiGroup": "rbac.authorization.k8s.io"}
+    return {"apiVersion": "v1", "kind": "List", "items": [role, _binding(ROUTER, ROUTER, user)]}
 
 
 def volumes(workers: Sequence[str]) -> list[Json]:

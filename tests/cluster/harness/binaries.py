@@ -5,11 +5,13 @@ A build is kept in the cache under a key of its inputs, so that a second run cos
 """
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.cache import cache_folder, digest_of, locked
@@ -32,13 +34,15 @@ class Module:
     """
     One folder of ../go: its `tool` lines become executables, or its own main package does.
 
-    executable: the name of a single one, where the package's path does not say it.
+    executable: the name of a single one, where the package's path does not say it. manifests: a required module, and
+    folders of it with objects that a user applies: kept beside the executables.
     """
 
     folder: str
     version: str = ""
     package: str = "tool"
     executable: str = ""
+    manifests: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def path(self) -> Path:
@@ -48,15 +52,25 @@ class Module:
     def key(self, toolchain: str) -> str:
         """Of everything that its executables depend on."""
         sources = sorted(path for path in self.path.iterdir() if path.suffix in (".mod", ".sum", ".go"))
-        return digest_of([toolchain, repr(self), *(path.read_bytes() for path in sources)])[:16]
+        kept = [*(path.read_bytes() for path in sources), *self.manifests]
+        return digest_of([toolchain, repr(self), *kept])[:16]
 
 
-def modules(minor: str) -> list[Module]:
+EXTRAS = {
+    "kube-router": Module("kube-router", package=".", executable="kube-router"),
+}
+"""Name -> what only some suites run beside a cluster, and what is built only where it is asked for."""
+
+
+def modules(minor: str, extras: Iterable[str] = ()) -> list[Module]:
     """
-    What a cluster of this minor version needs.
+    What a cluster of this minor version needs, and these of EXTRAS.
 
-    Raises BuildError for a version without a folder.
+    Raises BuildError for a version without a folder, or an extra that there is not.
     """
+    unknown = sorted(set(extras) - set(EXTRAS))
+    if unknown:
+        raise BuildError(f"no extra of the name {', '.join(map(repr, unknown))}: one of {', '.join(EXTRAS)}")
     if minor not in VERSIONS:
         raise BuildError(f"Kubernetes {minor!r} has no pinned module: one of {', '.join(VERSIONS)}")
     return [
@@ -66,16 +80,28 @@ def modules(minor: str) -> list[Module]:
         Module("cni"),
         Module("coredns", package=".", executable="coredns"),
         Module("pause", package=".", executable="pause"),
+        *(EXTRAS[name] for name in sorted(set(extras))),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Where the executables of one module lie, and how long their build took: 0 where it was cached."""
+    """
+    What one module has brought.
+
+    folder: its executables, and `Module.manifests` below the name `manifests`. seconds, cpu_s: what the build took by
+    clock and CPU, 0 where it was cached.
+    """
 
     module: Module
     folder: Path
     seconds: float
+    cpu_s: float
+
+    @property
+    def executables(self) -> dict[str, Path]:
+        """Name -> file."""
+        return {path.name: path for path in self.folder.iterdir() if path.is_file()}
 
 
 def build(module: Module, *, go: str | None = None) -> Built:
@@ -89,26 +115,15 @@ def build(module: Module, *, go: str | None = None) -> Built:
     folder = cache_folder() / "bin" / f"{module.folder}-{module.key(toolchain)}"
     with locked(folder.with_suffix(".lock"), wait_s=BUILD_S):
         if folder.is_dir():
-            return Built(module, folder, 0.0)
+            return Built(module, folder, 0.0, 0.0)
         return _built(module, go, folder)
-
-
-def build_all(minor: str) -> dict[str, Path]:
-    """Executable -> file, for a cluster of this minor version; says on stderr what was built and for how long."""
-    found: dict[str, Path] = {}
-    for module in modules(minor):
-        built = build(module)
-        if built.seconds:
-            print(f"built {module.folder} {module.version} in {built.seconds:.0f} s", file=sys.stderr, flush=True)
-        found.update({path.name: path for path in built.folder.iterdir()})
-    return found
 
 
 def _built(module: Module, go: str, folder: Path) -> Built:
     fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    started = time.monotonic()
+    started, used = time.monotonic(), _children_cpu_s()
     try:
         ended = subprocess.run(
             [
@@ -122,7 +137,7 @@ def _built(module: Module, go: str, folder: Path) -> Built:
                 module.package,
             ],
             cwd=module.path,
-            env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOTOOLCHAIN": "local"},
+            env=_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -131,12 +146,62 @@ def _built(module: Module, go: str, folder: Path) -> Built:
         )
         if ended.returncode != 0:
             raise BuildError(f"go build of {module.folder} ended with {ended.returncode}:\n{ended.stdout[-4000:]}")
+        for below in module.manifests[1:]:
+            sources = _sources(module, module.manifests[0])
+            shutil.copytree(sources / below, fresh / "manifests" / below, copy_function=shutil.copyfile)
         fresh.rename(folder)
     except subprocess.TimeoutExpired:
         raise BuildError(f"go build of {module.folder} took longer than {BUILD_S:.0f} s") from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    return Built(module, folder, time.monotonic() - started)
+    return Built(module, folder, time.monotonic() - started, _children_cpu_s() - used)
+
+
+def build_all(minor: str, extras: Iterable[str] = ()) -> dict[str, Path]:
+    """Executable -> file, for a cluster of this minor version; says on stderr what was built and for how long."""
+    found: dict[str, Path] = {}
+    for module in modules(minor, extras):
+        found.update(_build_aloud(module).executables)
+    return found
+
+
+def build_extra(name: str) -> Built:
+    """One of EXTRAS, as `build_all` does."""
+    return _build_aloud(EXTRAS[name])
+
+
+def _build_aloud(module: Module) -> Built:
+    built = build(module)
+    if built.seconds:
+        took = f"{built.seconds:.0f} s, {built.cpu_s:.0f} s of CPU"
+        print(f"built {module.folder} {module.version} in {took}", file=sys.stderr, flush=True)
+    return built
+
+
+def _sources(module: Module, path: str) -> Path:
+    """Where Go keeps the sources of a module that this one requires, as its go.sum pins them."""
+    ended = subprocess.run(
+        ["go", "list", "-m", "-f", "{{.Dir}}", path],
+        cwd=module.path,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+        check=False,
+    )
+    if ended.returncode != 0 or not ended.stdout.strip():
+        raise BuildError(f"{module.folder} has no sources of {path}: {ended.stderr.strip() or 'not downloaded'}")
+    return Path(ended.stdout.strip())
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOTOOLCHAIN": "local"}
+
+
+def _children_cpu_s() -> float:
+    """Of all that this process has started and waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _ldflags(module: Module) -> str:

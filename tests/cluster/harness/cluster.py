@@ -17,11 +17,11 @@ from pathlib import Path
 
 from cluster.cache import cache_folder
 from cluster.harness import addons, network
-from cluster.harness.binaries import NEWEST, build_all
+from cluster.harness.binaries import NEWEST, build_all, build_extra
 from cluster.harness.box import Box, BoxError, Process, launch
 from cluster.harness.certificates import Authority
 from cluster.harness.control_plane import PORT, ControlPlane, Options
-from cluster.harness.node import KEPT, SANDBOX, Node
+from cluster.harness.node import KEPT, POLICIES, SANDBOX, Node
 
 NEEDS = {
     "ip": "iproute2",
@@ -52,10 +52,7 @@ def why_impossible() -> str | None:
         return "a cluster needs Linux"
     if os.geteuid() != 0:
         return "a cluster needs root, for namespaces and mounts"
-    missing = {command: brings for command, brings in NEEDS.items() if shutil.which(command) is None}
-    if missing:
-        return "not on PATH: " + ", ".join(f"{command} ({brings})" for command, brings in missing.items())
-    return None
+    return _missing(NEEDS)
 
 
 @dataclass(slots=True)
@@ -123,14 +120,44 @@ class Cluster:
         with ThreadPoolExecutor() as pool:
             list(pool.map(bring, self.workers))
 
+    @property
+    def enforces_network_policies(self) -> bool:
+        """On every machine."""
+        return all(POLICIES in node.box.processes for node in self.nodes)
+
+    def enforce_network_policies(self) -> None:
+        """
+        From now on, on every machine that is up, and after a reboot; nothing where they are enforced.
+
+        Raises BuildError where kube-router does not build.
+        """
+        if why := _missing({"ipset": "ipset"}):
+            raise BoxError(f"network policies cannot be enforced: {why}")
+        router = build_extra("kube-router").executables["kube-router"]
+        self.kubectl("apply", "--filename=-", stdin=json.dumps(addons.router_rights()))
+        for node in self.nodes:
+            if POLICIES not in node.box.processes:
+                node.start_policies(router)
+        self.save()
+
+    def ignore_network_policies(self) -> None:
+        """As the cluster was before `enforce_network_policies`."""
+        for node in self.nodes:
+            node.end_policies()
+        self.kubectl("delete", "--ignore-not-found", "--filename=-", stdin=json.dumps(addons.router_rights()))
+        self.save()
+
     def reboot(self, name: str) -> None:
         """Pull the plug of a worker and start it again: processes, /run and /tmp are new, disks are kept."""
         node = self.node(name)
         if node.number == 0:
             raise ValueError("the control plane's machine has all the others' cables: reboot a worker")
+        is_enforcing = POLICIES in node.box.processes
         node.box.kill()
         self._plug_in(node)
         node.start()
+        if is_enforcing:
+            node.start_policies(build_extra("kube-router").executables["kube-router"])
         self.save()
 
     def save(self) -> None:
@@ -212,6 +239,8 @@ class Cluster:
             f"--timeout={READY_S:.0f}s",
             timeout_s=READY_S + 10,
         )
+        if self.control_plane.options.network_policies:
+            self.enforce_network_policies()
         mark("ready")
 
     def _start_node(self, node: Node) -> None:
@@ -317,6 +346,13 @@ def sweep() -> None:
         if state["owner"] and not Process(*state["owner"]).is_alive():
             print(f"removing what {folder.name} left", file=sys.stderr)
             find(folder.name).remove()
+
+
+def _missing(needs: Mapping[str, str]) -> str | None:
+    missing = {command: brings for command, brings in needs.items() if shutil.which(command) is None}
+    if missing:
+        return "not on PATH: " + ", ".join(f"{command} ({brings})" for command, brings in missing.items())
+    return None
 
 
 def _assemble(

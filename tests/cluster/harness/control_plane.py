@@ -13,6 +13,7 @@ from cluster.harness.network import API_SERVICE, DOMAIN, SERVICES, address_of
 
 PORT = 6443
 READY_S = 90.0
+ROUTER = "system:kube-router"
 KUBELET_CLIENT = "kube-apiserver-kubelet-client"
 AUDIT = {
     "apiVersion": "audit.k8s.io/v1",
@@ -29,12 +30,13 @@ class Options:
     What a test may want otherwise.
 
     queries_per_second: of controller-manager and scheduler to the API server; 0 keeps their defaults. feature_gates:
-    of all components.
+    of all components. network_policies: NetworkPolicy objects are enforced, as `Cluster.enforce_network_policies` does.
     """
 
     queries_per_second: int = 0
     feature_gates: Mapping[str, bool] = ()  # type: ignore[assignment]
     node_grace_s: int = 40
+    network_policies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class ControlPlane:
             ("scheduler", "system:kube-scheduler", []),
             ("controller-manager", "system:kube-controller-manager", []),
             ("proxy", "system:kube-proxy", []),
+            ("router", ROUTER, []),
         ):
             pair = self.authority.issue(file, user, groups=groups)
             self.authority.kubeconfig(self.folder / f"{file}.kubeconfig", self.server, user, pair)

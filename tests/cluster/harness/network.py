@@ -68,6 +68,32 @@ def route(box: Box, number: int, numbers: Sequence[int]) -> None:
     box.run("sh", "-ec", "; ".join(f"ip route replace {way}" for way in ways))
 
 
+POLICY_CHAINS = ("KUBE-ROUTER-", "KUBE-NWPLCY-", "KUBE-POD-FW-")
+"""How the names of chains begin that enforce network policies."""
+
+
+def without_policies(rules: str) -> str:
+    """
+    What `iptables-restore --noflush` takes to remove every chain of POLICY_CHAINS and no other.
+
+    rules: the table `filter` as iptables-save writes it.
+    """
+    chains = [
+        line[1:].split()[0]
+        for line in rules.splitlines()
+        if line.startswith(tuple(f":{each}" for each in POLICY_CHAINS))
+    ]
+    jumps = [
+        line.replace("-A", "-D", 1)
+        for line in rules.splitlines()
+        if line.startswith("-A ")
+        and not line[3:].startswith(POLICY_CHAINS)
+        and any(f"-j {each}" in line for each in POLICY_CHAINS)
+    ]
+    removals = [f"-F {each}" for each in chains] + [f"-X {each}" for each in chains]
+    return "\n".join(["*filter", *jumps, *removals, "COMMIT", ""])
+
+
 def conflist(number: int) -> str:
     """What containerd does for the network of a pod."""
     return json.dumps(

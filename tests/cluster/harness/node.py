@@ -9,10 +9,11 @@ from pathlib import Path
 
 from cluster.harness.box import Box, BoxError
 from cluster.harness.control_plane import ControlPlane
-from cluster.harness.network import DNS_SERVICE, DOMAIN, PODS, address_of, conflist
+from cluster.harness.network import DNS_SERVICE, DOMAIN, PODS, SERVICES, address_of, conflist, without_policies
 
 READY_S = 60.0
 IMPORT_S = 300.0
+POLICIES = "kube-router"
 SOCKET = "/run/containerd/containerd.sock"
 SANDBOX = "localhost/pause:1"
 KEPT = (
@@ -99,6 +100,28 @@ class Node:
     def start_proxy(self) -> None:
         """Services of the cluster, by iptables."""
         self.box.spawn("kube-proxy", [self.binaries["kube-proxy"], f"--config={self._file('proxy.json')}"])
+
+    def start_policies(self, router: Path) -> None:
+        """kube-router's enforcer of NetworkPolicy objects, by iptables and ipset; returns after its first rules."""
+        self.box.spawn(
+            POLICIES,
+            [
+                router,
+                f"--kubeconfig={self.control_plane.folder / 'router.kubeconfig'}",
+                f"--hostname-override={self.name}",
+                f"--service-cluster-ip-range={SERVICES}",
+            ],
+        )
+        self._wait(POLICIES, ["iptables", "--wait", "--list-rules", "KUBE-NWPLCY-DEFAULT"])
+
+    def end_policies(self) -> None:
+        """Nothing of what it has set is left."""
+        self.box.end(POLICIES)
+        script = "iptables-restore --wait --noflush; for each in $(ipset list -n); do ipset destroy $each; done"
+        rules = without_policies(self.box.run("iptables-save", "-t", "filter"))
+        file = self._file("without-policies.rules")
+        file.write_text(rules)
+        self.box.run("sh", "-ec", script, stdin=file)
 
     def import_images(self, archive: Path) -> None:
         """As a registry would have brought them."""
