@@ -7,7 +7,8 @@
 # A pod that waited can never get a slice then. One that a controller owns is deleted, for its controller creates it again,
 # without Sluice; of a bare pod only the gate is removed, and it is named, for its owner has to create it again.
 # `all` ends with an error before it removes an agent while pods with slices are left, for they could not end without it,
-# or slices, which would stay on the GPUs. WAIT_S says how long it waits for both (120 s each);
+# or slices, which would stay on the GPUs. WAIT_S says how long it waits for both (120 s each), and for the nodes to be
+# cleaned: a pod in the place of each agent removes mounts, sockets and directories there; what it could not is named.
 # LEAVE_SLICES=true leaves slices where they are, as on nodes that are gone.
 # Needs the rights of a cluster administrator.
 set -eu
@@ -61,6 +62,46 @@ slices_left() {
     [ -z "$mirror" ] || $KUBECTL get gpus.sluice.dev --output "go-template=$sliced"
 }
 
+# In the place of each agent: its driver's container with another command, without the agent. It enters the node's mounts
+# (the agent's pod has the node's processes) and is ready when it has removed all.
+clean='trap \"exit 0\" TERM; until /opt/sluice/bin/run clean-node --of-process 1; do sleep 5 & wait $!; done; '
+clean=$clean': > /tmp/cleaned; while :; do sleep 3600 & wait $!; done'
+cleaner='{"spec":{"updateStrategy":{"rollingUpdate":{"maxUnavailable":"100%"}},"template":{
+  "metadata":{"labels":{"sluice.dev/cleans-node":"true"}},
+  "spec":{"runtimeClassName":null,"containers":[
+    {"name":"node-agent","$patch":"delete"},
+    {"name":"credentials","$patch":"delete"},
+    {"name":"csi","livenessProbe":null,"command":["/bin/sh","-c","'$clean'"],
+     "readinessProbe":{"exec":{"command":["test","-e","/tmp/cleaned"]},"periodSeconds":2}}]}}}}'
+agents="--namespace sluice-nodes --selector app.kubernetes.io/part-of=sluice,app.kubernetes.io/component=node-agent"
+
+# Whether a pod has cleaned its node, and which node that is.
+cleaned='{{range .items}}{{$clean := ""}}{{if .metadata.labels}}{{if index .metadata.labels "sluice.dev/cleans-node"}}'
+cleaned=$cleaned'{{range .status.conditions}}{{if and (eq .type "Ready") (eq .status "True")}}{{$clean = "yes"}}{{end}}{{end}}'
+cleaned=$cleaned'{{end}}{{end}}{{if $clean}}clean {{else}}not {{end}}{{.spec.nodeName}}{{"\n"}}{{end}}'
+
+nodes_uncleaned() {
+    wanted=$($KUBECTL get daemonset --namespace sluice-nodes sluice-node-agent --ignore-not-found \
+        --output 'jsonpath={.status.desiredNumberScheduled}') || return 1
+    # shellcheck disable=SC2086 # several words
+    pods=$($KUBECTL get pods $agents --output "go-template=$cleaned") || return 1
+    [ "$(echo "$pods" | grep -c '^clean ')" -lt "${wanted:-0}" ] || return 0
+    # Between an agent's end and the next pod a node has none.
+    echo "$pods" | sed -n 's/^not //p' | grep . || echo "(a node without a pod of Sluice)"
+}
+
+clean_nodes() {
+    found=$($KUBECTL get daemonset --namespace sluice-nodes sluice-node-agent --ignore-not-found --output name)
+    [ -n "$found" ] || return 0
+    $KUBECTL patch daemonset --namespace sluice-nodes sluice-node-agent --type strategic --patch "$cleaner" > /dev/null &&
+        wait_for_none "nodes to be cleaned" nodes_uncleaned && return 0
+    echo "these nodes were not cleaned: there, unmount what is below /run/sluice, and remove it and slice.sluice.dev* in" \
+        "the kubelet's plugins and plugins_registry" >&2
+    echo "${left:-all}" >&2
+    # shellcheck disable=SC2086 # several words
+    $KUBECTL logs $agents --container csi --tail 2 --prefix >&2 || true
+}
+
 # WHAT-IT-WAITS-FOR COMMAND: until the command prints nothing; else what is left is in `left`. A command that fails says
 # nothing about what is left: the program ends, and has removed no agent.
 wait_for_none() {
@@ -104,6 +145,7 @@ all() {
             return 1
         }
     fi
+    clean_nodes
     $KUBECTL delete namespace --ignore-not-found sluice-nodes sluice-system
     $KUBECTL delete csidriver --ignore-not-found slice.sluice.dev
     $KUBECTL delete customresourcedefinition --ignore-not-found gpus.sluice.dev

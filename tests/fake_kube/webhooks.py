@@ -98,10 +98,8 @@ async def call(hook: Json, asked: Asked, routes: Routes, session: aiohttp.Client
 
     Raises:
         ApiError: its denial; 500 where it cannot be reached, is slow or patches wrongly (unless failurePolicy is
-        Ignore), 400 for a dry run that it does not support.
+        Ignore).
     """
-    if asked.dry_run and hook.get("sideEffects") not in {"None", "NoneOnDryRun"}:
-        raise ApiError(400, f'admission webhook "{hook["name"]}" does not support dry run')
     try:
         review = await _ask(hook, asked, routes, session)
     except (aiohttp.ClientError, TimeoutError, ValueError, ssl.SSLError, ConnectionError) as fault:

@@ -309,6 +309,23 @@ async def test_a_clean_stop_leaves_volumes_and_no_sockets(node):
     assert node.mounts(node.target(UID))
 
 
+async def test_a_driver_whose_directories_cannot_be_kept_says_so_to_the_kubelet_and_serves_when_they_can(bare):
+    """It ended, and its container's back-off held up every pod of the node for minutes after the disk was mended."""
+    stranger = bare.pods / "of-somebody-else"
+    stranger.mkdir()
+    bare.start()
+    with pytest.raises(grpc.aio.AioRpcError, match="pods_dir must be a directory for Sluice alone") as refused:
+        await bare.publish(UID)
+    assert refused.value.code() is grpc.StatusCode.INTERNAL
+    assert stranger.is_dir()
+    assert "pods with a slice neither start nor end here until this is mended" in bare.told()
+
+    stranger.rmdir()
+    await bare.publish(UID)
+
+    assert set(bare.mounts(bare.target(UID))[0]) >= SEALED
+
+
 async def test_a_stop_does_not_take_a_successors_sockets(bare):
     """Two overlap while an agent is rolled out: the end of the old one must not remove the new one's."""
     bare.start()
@@ -407,12 +424,6 @@ async def test_no_link_is_followed(node, what):
 
 def test_a_driver_that_cannot_serve_says_why_in_one_sentence(bare):
     """The operator of a node reads what is wrong with it."""
-    (bare.pods / "somebody's").mkdir()
-    number = bare.start(wait=False)
-    assert bare.drivers[number].wait(20) == 78
-    assert "pods_dir must be a directory for Sluice alone" in bare.told(number)
-    assert (bare.pods / "somebody's").is_dir()
-    (bare.pods / "somebody's").rmdir()
     bare.registration.write_text("not a socket")
     number = bare.start(wait=False)
     assert bare.drivers[number].wait(20) == 78

@@ -1,9 +1,9 @@
 """The commands of docs/operations.md, run verbatim with the real kubectl at an API server."""
 
+import base64
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -35,6 +35,11 @@ def _namespace(name: str) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
+def _in_system(kind: str, name: str, **data: str) -> dict[str, object]:
+    metadata = {"name": name, "namespace": "sluice-system"}
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "data": data}
+
+
 def test_every_command_on_the_page_does_what_it_says(tmp_path: Path) -> None:
     """A person in trouble copies them as they are."""
     assert len(commands()) >= 15
@@ -55,11 +60,9 @@ def test_every_command_on_the_page_does_what_it_says(tmp_path: Path) -> None:
         installed = [each for each in deploy_check.render("single") if each["kind"] != "MutatingWebhookConfiguration"]
         meant = [
             *(_namespace(name) for name in ("monitoring", "research")),
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": "sluice-bus-allocator", "namespace": "sluice-system"},
-            },
+            _in_system("Secret", "sluice-bus-allocator"),
+            _in_system("Secret", "sluice-bus-console", password=base64.b64encode(b"secret").decode()),
+            _in_system("ConfigMap", "sluice-bus-ca", **{"ca.crt": "the authority"}),
             {
                 "apiVersion": "admissionregistration.k8s.io/v1",
                 "kind": "MutatingWebhookConfiguration",
@@ -71,4 +74,6 @@ def test_every_command_on_the_page_does_what_it_says(tmp_path: Path) -> None:
         run("kubectl", "create", "--validate=false", "--filename", "-", given=everything)
         for command in commands():
             # the fake has no OpenAPI to validate against
-            run(*shlex.split(command.replace("kubectl apply", "kubectl apply --validate=false")))
+            run("sh", "-c", command.replace("kubectl apply", "kubectl apply --validate=false"))
+    assert (tmp_path / "sluice-password").read_text(encoding="utf-8") == "secret"
+    assert (tmp_path / "sluice-ca.crt").read_text(encoding="utf-8") == "the authority"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from factories.cluster.cluster_system import ClusterSystem, whole_on
-from factories.cluster.kubernetes import Cluster, FakeKube, Json
+from factories.cluster.kubernetes import Cluster, Json
 from factories.cluster.scenes import IMAGE, Scene, scene_on, user_pod
 
 from sluice.contracts.messages import HostFacts
@@ -27,12 +27,11 @@ APART = {"podAntiAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, "labelSelector
 
 @pytest.fixture(scope="module")
 def system(server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSystem]:
-    """Two nodes of two A100 each, in a zone each; on a real cluster there are no zones."""
-    if server.fake is None:
-        pytest.skip("a cluster of two zones")
-    with whole_on(tmp_path_factory.mktemp("beside"), server, NODES, watcher={"UNSCHEDULED_AFTER_S": "2"}) as started:
-        for name, zone in zip(NODES, "ab", strict=True):
-            server.fake.nodes.add(name, cpu="64", memory="512Gi", labels={ZONE: zone})
+    """Two nodes of two A100 each, in a zone each."""
+    zones = {name: {ZONE: zone} for name, zone in zip(NODES, "ab", strict=True)}
+    watcher = {"UNSCHEDULED_AFTER_S": "2"}
+    folder = tmp_path_factory.mktemp("beside")
+    with whole_on(folder, server, NODES, watcher=watcher, own_nodes=True, labels=zones) as started:
         yield started
 
 
@@ -125,26 +124,45 @@ async def test_a_pod_that_is_none_of_ours_keeps_ours_away(at) -> None:
 async def test_a_pod_goes_where_its_volume_is(at) -> None:
     """The volume is in the zone of the second node, and nothing in the pod's own spec says so."""
     async with at as scene:
-        fake: FakeKube = scene.fake("a volume that is bound")
         in_b = [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["b"]}]}]
-        affinity = {"required": {"nodeSelectorTerms": in_b}}
+        sized = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
         pv = {
             "kind": "PersistentVolume",
             "apiVersion": "v1",
-            "metadata": {"name": "pv-b"},
-            "spec": {"nodeAffinity": affinity},
+            "metadata": {"name": f"{scene.namespace}-b"},
+            "spec": {
+                **sized,
+                "capacity": {"storage": "1Gi"},
+                "hostPath": {"path": "/models"},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": in_b}},
+            },
         }
         pvc = {
             "kind": "PersistentVolumeClaim",
             "apiVersion": "v1",
             "metadata": {"name": "models"},
-            "spec": {"volumeName": "pv-b"},
+            "spec": {
+                **sized,
+                "resources": {"requests": {"storage": "1Gi"}},
+                "volumeName": pv["metadata"]["name"],
+            },
         }
         assert (await scene.cluster.post("/api/v1/persistentvolumes", pv)).code == 201
-        claims = f"/api/v1/namespaces/{scene.namespace}/persistentvolumeclaims"
-        assert (await scene.cluster.post(claims, pvc)).code == 201
-        read = fake.count(verb="get", path="persistentvolumeclaims")
-        volumes = [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}]
-        await scene.apply(replica("p", volumes=volumes))
-        assert (await scene.started(1))["p"]["spec"]["nodeName"] == "gpu-2"
-        assert fake.count(verb="get", path="persistentvolumeclaims") == read + 2, "when it asks, and before the pin"
+        try:
+            claims = f"/api/v1/namespaces/{scene.namespace}/persistentvolumeclaims"
+            assert (await scene.cluster.post(claims, pvc)).code == 201
+            fake = scene.cluster.fake
+            if fake is None:
+                claim = f"{claims}/models"
+                await scene.cluster.until(
+                    lambda: scene.cluster.get(claim), lambda reply: reply.body["status"]["phase"] == "Bound"
+                )
+            read = fake.count(verb="get", path="persistentvolumeclaims") if fake is not None else 0
+            volumes = [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}]
+            await scene.apply(replica("p", volumes=volumes))
+            assert (await scene.started(1))["p"]["spec"]["nodeName"] == "gpu-2"
+            if fake is not None:
+                now = fake.count(verb="get", path="persistentvolumeclaims")
+                assert now == read + 2, "when it asks, and before the pin"
+        finally:
+            await scene.cluster.delete(f"/api/v1/persistentvolumes/{pv['metadata']['name']}")

@@ -23,8 +23,7 @@ LATE = "gpu-late"
 @pytest.fixture(scope="module")
 def system(server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSystem]:
     """Two nodes of two A100 each, with 512 GiB of memory."""
-    server.only_fake("nodes are changed, and one is added")
-    with whole_on(tmp_path_factory.mktemp("there"), server, NODES) as started:
+    with whole_on(tmp_path_factory.mktemp("there"), server, NODES, own_nodes=True) as started:
         yield started
 
 

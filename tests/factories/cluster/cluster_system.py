@@ -18,6 +18,7 @@ from typing import Any, Self
 import pytest
 import yaml
 from factories.cluster.kubernetes import Cluster
+from factories.cluster.played_nodes import played_nodes
 from factories.processes import Process, own_environment, switch_off
 
 from sluice.contracts.messages import SourceSynced
@@ -49,6 +50,7 @@ _PATHS = {
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
 }
+_POD_WATCHER = "/apis/apps/v1/namespaces/sluice-system/deployments/sluice-pod-watcher"
 _MANIFESTS = ("namespaces.yaml", "crd-gpus.yaml", "services/webhook.yaml", "admission/webhook.yaml")
 
 
@@ -248,23 +250,36 @@ class ClusterSystem:
 
 @contextlib.contextmanager
 def whole_on(
-    folder: Path, cluster: Cluster, nodes: Sequence[str], *, watcher: Mapping[str, str] | None = None, **more: Any
+    folder: Path,
+    cluster: Cluster,
+    nodes: Sequence[str],
+    *,
+    watcher: Mapping[str, str] | None = None,
+    own_nodes: bool = False,
+    labels: Mapping[str, Mapping[str, str]] | None = None,
+    **more: Any,
 ) -> Iterator[ClusterSystem]:
     """
     A whole system for a cluster that has none.
 
-    The fake gets these nodes and Sluice's objects as they are deployed. A real one keeps what it has: `nodes` are then
-    as many of its own, and there is no webhook, which its API server could not reach.
+    The fake gets these nodes, with these labels by name, and Sluice's objects as they are deployed. A real one keeps
+    what it has: `nodes` are then as many of its own, and there is no webhook. Where it has none, and with `own_nodes`
+    (which the tests change), `nodes` are added to it, without a kubelet.
     """
     fake, settings = cluster.fake, dict(watcher or {})
     if fake is None:
         found = asyncio.run(_nodes_of(cluster))[: len(nodes)]
         own = {"MIRROR_GPUS": "false", **settings}
-        with ClusterSystem(folder, cluster.kubeconfig, found, role="watch", watcher=own, **more) as system:
-            yield system
+        with contextlib.ExitStack() as stack:
+            if own_nodes or not found:
+                stack.enter_context(played_nodes(cluster, nodes, labels or {}))
+                found = list(nodes)
+            yield stack.enter_context(
+                ClusterSystem(folder, cluster.kubeconfig, found, role="watch", watcher=own, **more)
+            )
         return
     for node in nodes:
-        fake.nodes.add(node, cpu="64", memory="512Gi")
+        fake.nodes.add(node, cpu="64", memory="512Gi", labels=dict((labels or {}).get(node, {})))
     system = ClusterSystem(folder, cluster.kubeconfig, nodes, watcher=settings, **more)
     fake.route_service(*SERVICE, host="127.0.0.1", port=system.webhook_port)
     fake.nodes.tickets(system.has_ticket)
@@ -284,16 +299,13 @@ async def install(cluster: Cluster) -> None:
 
 
 async def _nodes_of(cluster: Cluster) -> list[str]:
-    """Nodes of a real cluster that take pods; skips where Sluice is installed, for two pod-watchers would compete."""
+    """Nodes of a real cluster that take pods; skips where a pod-watcher runs, for two of them would compete."""
     async with cluster.opened() as opened:
-        installed = await opened.get(f"{_PATHS['MutatingWebhookConfiguration']}/sluice")
-        if installed.code != ABSENT:
-            pytest.skip("Sluice is installed in this cluster: its own pod-watcher would answer")
+        installed = await opened.get(_POD_WATCHER)
+        if installed.code != ABSENT and installed.body["status"].get("readyReplicas"):
+            pytest.skip("Sluice runs in this cluster: its own pod-watcher would answer")
         listed = (await opened.get("/api/v1/nodes")).items
-    taking = [each["metadata"]["name"] for each in listed if not each["spec"].get("taints")]
-    if not taking:
-        pytest.skip("this cluster has no node without taints")
-    return taking
+    return [each["metadata"]["name"] for each in listed if not each["spec"].get("taints")]
 
 
 def _node_text(name: str, gpus: int, model: str = GPU) -> str:

@@ -7,6 +7,7 @@ elsewhere.
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import secrets
 import ssl
@@ -21,13 +22,16 @@ import pytest
 from fake_kube.server import FakeKube
 from kubernetes.aio import client, config
 
-from sluice.contracts.kube.names import GATE
+from sluice.contracts.kube.names import GATE, LABEL_IGNORE
 
 Json = dict[str, Any]
 JSON_PATCH = "application/json-patch+json"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
+LABEL_TEST = "sluice.dev/test"
+LEFT_ALONE = {LABEL_IGNORE: "true", LABEL_TEST: "true"}
+"""Of a test's namespace on a real cluster: a Sluice that is installed there leaves it alone."""
 WAIT_S = 30.0
 """The longest that anything is waited for: a real cluster's controllers are seconds behind."""
 CLOSING_TURNS = 10_000
@@ -128,6 +132,11 @@ class Cluster:
         async with client.ApiClient(settings) as api:
             yield api
 
+    @property
+    def is_here(self) -> bool:
+        """Whether its API server is on this machine, at the loopback."""
+        return ipaddress.ip_address(urllib.parse.urlsplit(self._base).hostname or "0.0.0.0").is_loopback
+
     # -- requests ---------------------------------------------------------------------------------------------------
 
     async def ask(
@@ -190,8 +199,10 @@ class Cluster:
     # -- things to have ---------------------------------------------------------------------------------------------
 
     async def namespace(self, **labels: str) -> str:
-        """A namespace of one's own."""
+        """A namespace of one's own, with these labels beside those that a real cluster's needs."""
         name = f"sluice-test-{secrets.token_hex(4)}"
+        if self.fake is None:
+            labels = LEFT_ALONE | labels
         made = await self.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
         assert made.code == 201, made
         await self.until(

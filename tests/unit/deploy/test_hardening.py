@@ -181,6 +181,7 @@ def test_who_hangs_is_started_again_and_who_waits_for_the_bus_is_not(rendered: R
                 assert container[probe]["grpc"]["port"] in {port["containerPort"] for port in container["ports"]}
     of_each = ("startupProbe", "readinessProbe", "livenessProbe")
     assert probed == {
+        ("csi", "readinessProbe"),
         ("csi", "livenessProbe"),
         *((name, probe) for name in ("allocator", "inventory", "node-agent") for probe in of_each),
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deploy_check import KUBERNETES
+from deploy_check import KUBERNETES, documents
 from fake_kube.server import FakeKube
 
 from sluice.contracts.kube.names import GATE, LABEL_MANAGED, MANAGED
@@ -30,6 +30,7 @@ class Cluster:
     """A cluster, and kubectl as its administrator."""
 
     environment: dict[str, str]
+    kube: FakeKube
 
     def kubectl(self, *words: str, given: Json | None = None) -> Json:
         """What kubectl says, as JSON; empty when it says nothing."""
@@ -91,7 +92,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with FakeKube() as kube:
         kube.kubeconfig(config)
         home = {"HOME": str(tmp_path), "KUBECONFIG": str(config), "PATH": os.environ["PATH"], "WAIT_S": "3"}
-        yield Cluster(home)
+        yield Cluster(home, kube)
 
 
 OWNED = {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}]}
@@ -247,6 +248,70 @@ def test_what_cannot_be_seen_is_not_taken_for_gone(cluster: Cluster, tmp_path: P
     assert done.returncode == 1
     assert "cannot see whether there are" in done.stderr
     assert cluster.kubectl("get", "crd", "gpus.sluice.dev", "-o", "json")["metadata"]["name"] == "gpus.sluice.dev"
+
+
+@dataclass
+class Agents:
+    """The DaemonSet as it is shipped, and one node's pod of it."""
+
+    cluster: Cluster
+
+    def create(self) -> None:
+        """With one node."""
+        text = (KUBERNETES / "base" / "node-agent.yaml").read_text(encoding="utf-8")
+        (daemonset,) = documents(text)
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "sluice-nodes"}}
+        self.cluster.kubectl("create", "--validate=false", "-f", "-", given=namespace)
+        self.cluster.kubectl("create", "--validate=false", "-f", "-", given=daemonset)
+        status = json.dumps({"status": {"desiredNumberScheduled": 1}})
+        words = ("--namespace", "sluice-nodes", "--subresource=status", "--type=merge", "--patch")
+        self.cluster.kubectl("patch", "daemonset", "sluice-node-agent", *words, status)
+
+    def pod(self, node: str, **labels: str) -> None:
+        """On a node, where its kubelet runs it."""
+        ours = {"app.kubernetes.io/part-of": "sluice", "app.kubernetes.io/component": "node-agent"} | labels
+        about = {"name": f"agent-{node}", "namespace": "sluice-nodes", "labels": ours}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about}
+        pod["spec"] = {"nodeName": node, "containers": [{"name": "csi", "image": "sluice-node-agent:1"}]}
+        self.cluster.kube.nodes.add(node)
+        self.cluster.kubectl("create", "--validate=false", "-f", "-", given=pod)
+
+
+def test_nodes_are_cleaned_before_the_last_that_could_clean_them_goes(cluster: Cluster, tmp_path: Path) -> None:
+    """Mounts, sockets and folders stayed on every node."""
+    agents = Agents(cluster)
+    agents.create()
+    agents.pod("n1", **{"sluice.dev/cleans-node": "true"})
+    program = kubectl_that_refuses(tmp_path, '"delete namespace "*')
+
+    stopped = cluster.uninstall("all", KUBECTL=str(program))
+
+    assert "not cleaned" not in stopped.stderr
+    found = cluster.kubectl("get", "daemonset", "--namespace", "sluice-nodes", "sluice-node-agent", "-o", "json")
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    assert "/opt/sluice/bin/run clean-node --of-process 1" in container["command"][-1]
+    assert {each["name"] for each in container["env"]} >= {
+        "SLUICE_NODE_AGENT_KUBELET_ROOT",
+        "SLUICE_NODE_AGENT_PODS_DIR",
+    }
+    assert "livenessProbe" not in container, "no driver answers it any more"
+    assert found["spec"]["template"]["spec"]["hostPID"] is True
+    done = cluster.uninstall("all")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_node_that_was_not_cleaned_is_named_and_holds_nothing_up(cluster: Cluster) -> None:
+    """A node that is down for good would keep Sluice in the cluster."""
+    agents = Agents(cluster)
+    agents.create()
+    agents.pod("n-down")
+
+    done = cluster.uninstall("all")
+
+    assert done.returncode == 0, done.stderr
+    assert "waits up to 3 s for nodes to be cleaned: 1 left" in done.stdout
+    assert "these nodes were not cleaned: there, unmount what is below /run/sluice" in done.stderr
+    assert "n-down" in done.stderr.splitlines()
 
 
 def test_nothing_happens_without_being_told_what(cluster: Cluster) -> None:

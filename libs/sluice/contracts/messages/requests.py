@@ -307,3 +307,9 @@ class HostFacts(Message, frozen=True, kw_only=True):
     """
     The node's total for all pods: the upper bound for any one pod, even if all others leave. None from an older writer.
     """
+
+    @property
+    def is_of_no_object(self) -> bool:
+        """Whether its source reports that the node's Node object is missing, so that nothing fits there."""
+        room = self.cpu_cores or self.memory_mib or self.pods_free or self.resources or self.labels
+        return self.cordoned and not room and self.allocatable is None

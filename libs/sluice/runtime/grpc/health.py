@@ -50,6 +50,7 @@ class Health(HealthServicer):
         """`parts` must run before this process is ready; without any it is ready as soon as it answers."""
         self._clock = clock
         self._parts: dict[str, _Running | None] = dict.fromkeys(parts)
+        self._needs: list[Callable[[], str]] = []
         self._said = ""
         self._log = logs.get("health")
 
@@ -57,6 +58,10 @@ class Health(HealthServicer):
         """Name further parts that must run before this process is ready."""
         for part in parts:
             self._parts.setdefault(part, None)
+
+    def need(self, why_not: Callable[[], str]) -> None:
+        """Be ready only while this returns an empty text; otherwise it is the reason."""
+        self._needs.append(why_not)
 
     @contextmanager
     def runs(self, part: str, runner: CoreProgress, is_connected: Callable[[], bool]) -> Iterator[None]:
@@ -87,7 +92,7 @@ class Health(HealthServicer):
                 return f"{part} is not connected to the bus"
             if not running.runner.caught_up:
                 return f"{part} has not read the bus to its end yet"
-        return ""
+        return next((why for need in self._needs if (why := need())), "")
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server."""

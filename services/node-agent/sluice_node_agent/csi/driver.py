@@ -50,7 +50,10 @@ async def driver(
     within_s: float = WITHIN_S,
 ) -> AsyncIterator[None]:
     """
-    Serve the kubelet of `kubelet_root` within the `async with`. Raises CsiError.
+    Serve the kubelet of `kubelet_root` within the `async with`. Raises CsiError for what only another pod would fix.
+
+    While the pods' directories cannot be kept (a full or read-only disk) it serves all the same and refuses each call
+    with the reason, which the kubelet shows in the pod's Events; it tries again every ten seconds.
 
     `within_s`: how long unpublishing waits for the pod's processes to end.
     """
@@ -58,11 +61,11 @@ async def driver(
     log = logs.get("csi", node=node)
     _check(kubelet_root, processes)
     try:
-        sources.open()
-        if not sources.prepare_mounts():
-            log.info("the pods' directories were not on a shared mount; they are now, for this life", root=sources.root)
-    except OSError as error:
-        raise CsiError(f"the pods' directories cannot be kept in {sources.root}: {error}; see docs/csi.md") from error
+        sources.prepare()
+    except OSError:
+        log.warning("pods with a slice neither start nor end here until this is mended", why=sources.problem)
+    if not sources.was_shared:
+        log.info("the pods' directories were not on a shared mount; they are now, for this life", root=sources.root)
     with (
         contextlib.closing(_Threads(_THREADS, "volumes")) as volume_threads,
         contextlib.closing(_Threads(1, "tenants")) as tenant_threads,

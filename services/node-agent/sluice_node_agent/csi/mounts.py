@@ -14,6 +14,7 @@ _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _REMOUNT, _BIND, _REC, _SHARED = 32, 4096, 16384, 1 << 20
 _DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _SEALED = _RDONLY | _NOSUID | _NODEV | _NOEXEC
+_NEWNS = 0x20000
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _POINT = 4
 """The index of the mount point in a line of mountinfo (proc(5))."""
@@ -56,6 +57,20 @@ def detach(place: str | Path) -> None:
     """Unmount `place`; processes in it keep it. Follows no link. Raises OSError."""
     if _libc.umount2(os.fsencode(place), _DETACH | _UMOUNT_NOFOLLOW) != 0:
         raise _error(place)
+
+
+def enter_namespace_of(process: int) -> None:
+    """
+    See this process's mounts from now on (setns(2)), and its root. Raises OSError.
+
+    Only a process without other threads may do so.
+    """
+    descriptor = os.open(f"/proc/{process}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.setns(descriptor, _NEWNS) != 0:
+            raise _error(f"/proc/{process}/ns/mnt")
+    finally:
+        os.close(descriptor)
 
 
 def mount_id(descriptor: int) -> int:

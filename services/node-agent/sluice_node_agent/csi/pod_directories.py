@@ -36,6 +36,28 @@ class PodDirectories:
         """Keep them in `root`; `boot_id` is the file with the boot's id (proc(5), /proc/sys/kernel/random)."""
         self.root = root
         self._boot_id = boot_id
+        self._is_prepared = False
+        self.was_shared = True
+        """Whether the root was on a shared mount when it was prepared."""
+        self.problem = ""
+        """Why volumes cannot be served now; empty when they can."""
+
+    def prepare(self) -> None:
+        """
+        Open the root and create its sealed view, unless that is done. Raises OSError; call it again later then.
+
+        Logs nothing: `problem` has the sentence.
+        """
+        if self._is_prepared:
+            return
+        try:
+            self.open()
+            self.was_shared = self.prepare_mounts()
+        except OSError as error:
+            self.problem = f"the pods' directories cannot be kept in {self.root}: {error}; see docs/csi.md"
+            raise
+        self._is_prepared = True
+        self.problem = ""
 
     def open(self) -> None:
         """Create the root, and remove what a reboot left in it."""
@@ -68,7 +90,12 @@ class PodDirectories:
 
     def sealed(self, uid: str) -> Path:
         """A pod's directory as its volume shows it."""
-        return self.root / _SEALED / uid
+        return self.view / uid
+
+    @property
+    def view(self) -> Path:
+        """The sealed view of the root, a mount."""
+        return self.root / _SEALED
 
     @property
     def marks(self) -> Path:
@@ -150,7 +177,7 @@ class PodDirectories:
         if not was_shared:
             mounts.bind(self.root, self.root)
             mounts.share(self.root)
-        sealed = self.root / _SEALED
+        sealed = self.view
         sealed.mkdir(mode=_ROOT_MODE, exist_ok=True)
         if not mounts.is_mounted(sealed) or not sealed.samefile(self.root):
             mounts.detach_all(sealed)

@@ -33,6 +33,7 @@ class Volumes:
 
     def publish(self, target: Target) -> bool:
         """Show the pod's directory at its target, sealed. Returns whether anything was done."""
+        self._sources.prepare()
         with self._sources.locked(), self._parent(target) as parent:
             self._sources.note_published(target)
             source = self._sources.make(target.uid)
@@ -49,6 +50,7 @@ class Volumes:
 
         Only where our mount still is: a volume that a kubelet gives up meanwhile stays given up.
         """
+        self._sources.prepare()
         renewed = []
         for place in sorted(self._root.glob(f"pods/*/{'/'.join(VOLUMES)}/{VOLUME}/{MOUNT}")):
             target = target_of(str(place), self._root)
@@ -58,6 +60,7 @@ class Volumes:
 
     def unpublish(self, target: Target) -> bool:
         """Remove a volume. No process of the pod may be left. Returns whether there was one."""
+        self._sources.prepare()
         with self._sources.locked():
             source = self._sources.root / target.uid
             if source.is_dir():

@@ -63,7 +63,7 @@ async def run_agents(service: Service[NodeAgentSettings], connect: Connect, heal
 
     Raises ServiceError.
     """
-    async with volumes_served(service.settings):
+    async with volumes_served(service.settings, health):
         if service.settings.role == "csi":
             await asyncio.get_running_loop().create_future()  # until cancelled
         await _run_agents(service, connect, health)

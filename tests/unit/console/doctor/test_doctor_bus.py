@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.contracts.messages import GpuReport, LeaseHeld, PlacementReport, SourceSynced
+from sluice.contracts.messages import GpuReport, HostFacts, LeaseHeld, PlacementReport, SourceSynced
 from sluice_console.core.doctor.bus import (
     ObservedBus,
     ServiceAnswer,
@@ -95,6 +95,36 @@ def test_an_allocator_that_does_not_answer_is_told_with_its_own_words(well):
     """It holds the lease, but hangs or cannot be reached."""
     seen = replace(well, allocator=ServiceAnswer("the allocator at 10.0.0.7:9412 cannot answer: refused"))
     assert "10.0.0.7:9412 cannot answer" in only(seen, Check.ALLOCATOR, "warning")
+
+
+def test_a_machine_without_certificate_reports_no_fault_of_the_allocator(well):
+    """An operator's own machine has none: a warning on every call teaches people to look away."""
+    seen = replace(well, allocator=ServiceAnswer(unasked="there is no certificate here"))
+    assert worst(check_bus(seen)) == "ok", check_bus(seen)
+    (finding,) = [each for each in check_bus(seen) if each.check is Check.ALLOCATOR]
+    assert finding.what == "run run1 holds the lease; not queried from here: there is no certificate here"
+    asked = replace(well, inventory=ServiceAnswer(unasked="x:1 is beyond this machine"))
+    assert only(asked, Check.INVENTORY, "unknown") == "not queried from here: x:1 is beyond this machine"
+
+
+def test_pods_are_counted_as_they_are_now(well, make):
+    """It said 0 for five minutes after 17 pods had come, which looks like a pod-watcher that sees none."""
+    more = {f"sluice__request__r{number}": make.asked() for number in range(16)}
+    (finding,) = [each for each in check_bus(without(well, **more)) if each.check is Check.POD_WATCHER]
+    assert finding.what == "folder asks for 17 pods"
+
+
+def test_a_node_that_left_its_cluster_is_not_to_be_repaired(well, make):
+    """`start its agent` is no help for a node that was deleted on purpose."""
+    gone = HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True)
+    seen = without(
+        well,
+        **{
+            "sluice__inventory__gpu-1_example_internal": make.inventory(make.gpu_report(), stale=True),
+            "sluice__host__gpu-1_example_internal": gone,
+        },
+    )
+    assert f"Node objects are gone: {NODE}" in only(seen, Check.AGENTS, "warning")
 
 
 def test_nobody_who_asks_is_told(well):

@@ -1,6 +1,7 @@
 """`sluice doctor` on a cluster: each piece of the installation that is missing or closed is named, with its cure."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import deploy_check
@@ -352,3 +353,57 @@ def test_a_cluster_without_sluice_is_told_apart(well):
     """KUBECONFIG is set on many desks."""
     empty = looked_at([{"kind": "Namespace", "metadata": {"name": "default"}}])
     assert not is_installed(empty)
+
+
+def claim(name: str = "data-sluice-nats-0", phase: str = "Pending", **spec: Any) -> Object:
+    """A claim of the broker."""
+    about = {"name": name, "namespace": "sluice-system"}
+    return {"kind": "PersistentVolumeClaim", "metadata": about, "spec": spec, "status": {"phase": phase}}
+
+
+def storage_class(name: str, *, default: bool) -> Object:
+    """A StorageClass."""
+    annotations = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
+    return {"kind": "StorageClass", "metadata": {"name": name, "annotations": annotations}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "classes", "what", "remedy"),
+    [
+        ({}, [], "no StorageClass and the cluster has no default one", "make one the default: kubectl annotate"),
+        ({}, [storage_class("fast", default=False)], "the cluster has no default one", "(there are: fast)"),
+        ({"storageClassName": "slow"}, [storage_class("fast", default=True)], "no StorageClass slow", "create it"),
+        ({"storageClassName": "fast"}, [storage_class("fast", default=True)], "are Pending", "describe pvc"),
+        ({}, [storage_class("fast", default=True)], "are Pending", "describe pvc"),
+        ({"storageClassName": ""}, [], "are Pending", "describe pvc"),
+    ],
+)
+def test_a_broker_without_a_volume_is_told_with_what_the_claim_lacks(well, spec, classes, what, remedy):
+    """It only said `sluice-nats: 0 of 1 ready`, and an installation ended there."""
+    seen = replace(well, lists={**well.lists, "claims": [claim(**spec)], "classes": classes})
+    (finding,) = wrong(seen)
+    assert (finding.check, finding.level) == (Check.STORAGE, "problem")
+    assert "data-sluice-nats-0" in finding.what
+    assert what in finding.what
+    assert remedy in finding.remedy
+
+
+def test_claims_that_are_bound_or_of_others_are_left_alone(well):
+    """Other claims in the namespace are not the broker's."""
+    bound, other = claim(phase="Bound"), claim("data-jaeger-0")
+    seen = replace(well, lists={**well.lists, "claims": [bound, other], "classes": []})
+    assert [each.what for each in check_cluster(seen) if each.check is Check.STORAGE] == [
+        "bound: 1 claim of the broker"
+    ]
+    lost = replace(well, lists={**well.lists, "claims": [claim(phase="Lost")], "classes": []})
+    assert "volumes of the broker's claims are gone" in only(lost, Check.STORAGE, "problem")
+
+
+def test_plain_text_is_judged_by_what_services_are_set_to(well):
+    """The environment of the machine that asks says nothing about the cluster's."""
+    deployment = named(well, "deployments", "sluice-allocator")
+    environment = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    environment.append({"name": "SLUICE_GRPC_PLAIN_TEXT", "value": "true"})
+    assert "serve gRPC in plain text (SLUICE_GRPC_PLAIN_TEXT): sluice-allocator" in only(
+        well, Check.SERVICES, "warning"
+    )

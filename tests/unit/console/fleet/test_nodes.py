@@ -146,6 +146,20 @@ def test_a_removed_node_is_shown_as_long_as_anybody_speaks_of_it(make):
     assert nodes_document(found, {}, idle_only=True).nodes == ()
 
 
+def test_a_removed_node_goes_from_the_list_with_its_last_slice(make):
+    """Nodes of a fleet that shrinks every evening stayed in the list for hours."""
+    assert nodes_document(make.fleet_state(node=NodeRemoved(node=NodeName(NODE), cause="x")), {}).nodes == ()
+
+
+@pytest.mark.parametrize(("stale", "state"), [(True, "stale"), (False, "cordoned")])
+def test_a_node_that_left_its_cluster_says_so_until_it_is_removed(fleet_state, make, stale, state):
+    """An operator who has just deleted it wonders for minutes whether Sluice noticed."""
+    gone = HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True)
+    node = only(fleet_state(make.inventory(make.gpu_report(), stale=stale), host=gone))
+    assert node.state == state
+    assert node.why.startswith("its Node object is gone")
+
+
 def test_what_is_ill_or_of_others_is_told(fleet_state, make):
     """A node of which one GPU is broken is not what it looks like."""
     gpu = make.gpu_report(instances=(make.made(allocation=None),), healthy=False, health_message="Xid 79")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import stream_of
 from sluice.contracts.bus.subjects import parse
-from sluice.contracts.messages import GpuReport, LeaseHeld, SourceSynced
+from sluice.contracts.messages import AllocationRequested, GpuReport, HostFacts, LeaseHeld, SourceSynced
 from sluice_console.core.doctor.findings import Check, FindingDocument, counted, named, ok, problem, unknown, warning
 from sluice_console.core.fleet.fleet_state import FleetState
 
@@ -28,6 +28,10 @@ SOURCE_SILENT_S = 900.0
 """Default seconds between two lists of a cluster."""
 FOLDER, FOLDER_SILENT_S = "folder", 60.0
 """Default seconds between two lists of a folder of manifests."""
+CERTIFICATE = (
+    "a certificate for programs outside Sluice, and how its calls get into the cluster: docs/install.md, "
+    '"Calls between services"'
+)
 CLUSTER, WATCH = "cluster", "pod-watcher"
 """Default source of a cluster's pods, and its lease."""
 TIMED_KINDS = ("lease", "source", "node", "inventory")
@@ -44,10 +48,15 @@ class WriteTimes:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAnswer:
-    """A service's answer: `problem` is empty when it answered, then `said` has the answer."""
+    """
+    A service's answer: `problem` is empty when it answered, then `said` has the answer.
+
+    `unasked`: why it was not queried, a property of this machine and not of the service.
+    """
 
     problem: str = ""
     said: str = ""
+    unasked: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +202,9 @@ def _allocator(seen: ObservedBus) -> Iterator[FindingDocument]:
         )
     elif seen.allocator is None:
         yield ok(Check.ALLOCATOR, f"run {held.owner} holds the lease; it was not queried")
+    elif seen.allocator.unasked:
+        # It renews its lease every second or two, so it runs and can write.
+        yield ok(Check.ALLOCATOR, f"run {held.owner} holds the lease; not queried from here: {seen.allocator.unasked}")
     elif seen.allocator.problem:
         yield warning(
             Check.ALLOCATOR,
@@ -231,8 +243,9 @@ def _sources(seen: ObservedBus) -> Iterator[FindingDocument]:
             "start its pod-watcher, or read its log",
         )
     else:
-        live = sum(synced.count for synced in sources.values())
-        yield ok(Check.POD_WATCHER, f"{named(sources)} asks for {counted(live, 'pod')}")
+        # The count in SourceSynced is as old as the last full list, up to minutes.
+        asking = sum(each.source in sources for _, each in seen.fleet_state.of("request", AllocationRequested))
+        yield ok(Check.POD_WATCHER, f"{named(sources)} asks for {counted(asking, 'pod')}")
 
 
 def _inventory(seen: ObservedBus) -> Iterator[FindingDocument]:
@@ -250,7 +263,9 @@ def _inventory(seen: ObservedBus) -> Iterator[FindingDocument]:
             f"news of {counted(len(behind), 'node')} were not read for over a minute: {named(behind)}",
             "start the inventory, or read its log: the allocator decides from what it reads",
         )
-    if seen.inventory is not None and seen.inventory.problem:
+    if seen.inventory is not None and seen.inventory.unasked:
+        yield unknown(Check.INVENTORY, f"not queried from here: {seen.inventory.unasked}", CERTIFICATE)
+    elif seen.inventory is not None and seen.inventory.problem:
         yield problem(Check.INVENTORY, seen.inventory.problem, "start the inventory, or read its log")
     elif seen.inventory is not None:
         yield ok(Check.INVENTORY, f"it answers: {seen.inventory.said}")
@@ -274,9 +289,17 @@ def _agents(seen: ObservedBus) -> Iterator[FindingDocument]:
             f"published, but never read by the inventory: {named(never)}",
             "the inventory's log says why: is the agent's address reachable from it?",
         )
+    left = [node for node in known if _has_left(fleet_state, node)]
+    if left:
+        yield warning(
+            Check.AGENTS,
+            f"their Node objects are gone: {named(left)}; their slices are given up some minutes after their agents "
+            "stop answering",
+            "nothing; at once: sluice node remove NODE (docs/operations.md)",
+        )
     for node in known:
         inventory = pulled.get(node)
-        if inventory is not None and inventory.stale:
+        if inventory is not None and inventory.stale and node not in left:
             yield problem(
                 Check.AGENTS,
                 f"{node} does not answer ({inventory.stale_message or 'no reason is known'}); its slices stay, "
@@ -284,7 +307,7 @@ def _agents(seen: ObservedBus) -> Iterator[FindingDocument]:
                 "start its agent; a node that is gone for good: docs/operations.md",
             )
     fresh = [node for node in known if node in pulled and not pulled[node].stale]
-    closed = fleet_state.unopened(fresh)
+    closed = [node for node in fleet_state.unopened(fresh) if node not in left]
     if closed:
         yield warning(
             Check.AGENTS,
@@ -294,8 +317,13 @@ def _agents(seen: ObservedBus) -> Iterator[FindingDocument]:
     for node in fresh:
         for sentence in pulled[node].snapshot.warnings:
             yield warning(Check.AGENTS, f"{node}: {sentence}", "sluice-node-agent show, on the node")
-    if len(fresh) == len(known) and not closed:
+    if len(fresh) == len(known) and not closed and not left:
         yield ok(Check.AGENTS, f"{counted(len(known), 'node')}, all fresh and open")
+
+
+def _has_left(fleet_state: FleetState, node: str) -> bool:
+    host = fleet_state.at("host", HostFacts, node)
+    return host is not None and host.is_of_no_object
 
 
 def _gpus(fleet_state: FleetState) -> Iterator[FindingDocument]:

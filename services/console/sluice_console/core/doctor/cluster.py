@@ -35,7 +35,9 @@ from sluice_console.core.doctor.kube_objects import (
 )
 from sluice_console.core.doctor.nodes import check_nodes
 from sluice_console.core.doctor.pod_start import check_starting
+from sluice_console.core.doctor.storage import check_storage
 
+PLAIN_TEXT = "SLUICE_GRPC_PLAIN_TEXT"
 UNTOLD_S = 300.0
 """A pod that waits longer without a reason is reported: reasons arrive after seconds or, with very many pods,
 minutes."""
@@ -46,6 +48,8 @@ def check_cluster(seen: ObservedCluster) -> list[FindingDocument]:
     return [
         *_unread(seen),
         *_services(seen),
+        *check_storage(seen),
+        *_plain_text(seen),
         *_images(seen),
         *check_admission(seen),
         *_volume(seen),
@@ -105,6 +109,24 @@ def _consequence(service: str) -> str:
         "sluice-inventory": "; the allocator decides from outdated node data",
         BROKER: "; nothing is decided",
     }[service]
+
+
+def _plain_text(seen: ObservedCluster) -> Iterator[FindingDocument]:
+    """Services that serve gRPC without TLS, by their own settings."""
+    without = {
+        name(each)
+        for kind in ("deployments", "daemonsets")
+        for each in seen.of(kind) or ()
+        for container in containers(at(each, "spec", "template", "spec") or {})
+        for variable in items(container, "env")
+        if at(variable, "name") == PLAIN_TEXT and str(at(variable, "value")).lower() == "true"
+    }
+    if without:
+        yield warning(
+            Check.SERVICES,
+            f"serve gRPC in plain text ({PLAIN_TEXT}): {named(sorted(without))}; whatever reaches them may call them",
+            "nothing where only trusted processes reach them; otherwise give them certificates (docs/install.md)",
+        )
 
 
 def _images(seen: ObservedCluster) -> Iterator[FindingDocument]:

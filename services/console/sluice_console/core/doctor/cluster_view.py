@@ -76,6 +76,8 @@ KINDS: Mapping[str, ResourceKind] = {
     "runtimes": ResourceKind("runtimeclasses.node.k8s.io", "RuntimeClass"),
     "deployments": ResourceKind("deployments.apps", "Deployment", _IN_SYSTEM),
     "brokers": ResourceKind("statefulsets.apps", "StatefulSet", _IN_SYSTEM),
+    "claims": ResourceKind("persistentvolumeclaims", "PersistentVolumeClaim", _IN_SYSTEM),
+    "classes": ResourceKind("storageclasses.storage.k8s.io", "StorageClass"),
     "daemonsets": ResourceKind("daemonsets.apps", "DaemonSet", _IN_NODES),
     "agents": ResourceKind("pods", "Pod", (*_IN_NODES, *_OF_AGENTS)),
     "waiting": ResourceKind("pods", "Pod", (*_EVERYWHERE, "--field-selector", "status.phase=Pending")),

@@ -29,6 +29,7 @@ class Check(StrEnum):
     CLOCKS = "clocks"
     CLUSTER = "cluster"
     SERVICES = "services"
+    STORAGE = "storage"
     ADMISSION = "admission"
     POLICIES = "policies"
     VOLUME = "volume"

@@ -16,6 +16,7 @@ NodeState = Literal["open", "not open", "stale", "cordoned", "draining", "remove
 
 _NO_TENANT = frozenset({"free", "unusable"})
 """Places of a fixed layout without a tenant; an unusable one may be used by other software."""
+_NO_OBJECT = "its Node object is gone; it is removed some minutes after its agent stops answering"
 
 
 class FleetNodeDocument(Document, frozen=True, kw_only=True):
@@ -54,7 +55,10 @@ class NodesDocument(Document, frozen=True, kw_only=True):
 
 
 def nodes_document(fleet_state: FleetState, since: Mapping[str, str], *, idle_only: bool = False) -> NodesDocument:
-    """Every node by name. `since`: since when idle ones are idle (`last_given_back`)."""
+    """
+    Every node by name, a removed one until its last slice is given up. `since`: since when idle ones are idle
+    (`last_given_back`).
+    """
     by_node: dict[str, list[GpuDocument]] = {}
     for gpu in gpus_document(fleet_state).gpus:
         by_node.setdefault(gpu.node, []).append(gpu)
@@ -73,9 +77,9 @@ def nodes_document(fleet_state: FleetState, since: Mapping[str, str], *, idle_on
     ]
     there = {node.node for node in found}
     found += [
-        FleetNodeDocument(node=removed.node, state="removed", why=removed.cause, pods=len(pods.get(removed.node, ())))
+        FleetNodeDocument(node=removed.node, state="removed", why=removed.cause, pods=len(pods[removed.node]))
         for _, removed in fleet_state.of("node", NodeRemoved)
-        if removed.node not in there
+        if removed.node not in there and pods.get(removed.node)
     ]
     shown = (node for node in found if node.idle or not idle_only)
     return NodesDocument(nodes=tuple(sorted(shown, key=lambda node: node.node)))
@@ -130,6 +134,8 @@ def _state(
     single = said.gpus if said is not None else ()
     if fleet_state.at("node", NodeRemoved, name) is not None:
         return "removed", "its slices are being given up", single
+    if host is not None and host.is_of_no_object:
+        return "stale" if inventory.stale else "cordoned", _NO_OBJECT, single
     if inventory.stale:
         return "stale", inventory.stale_message, single
     if not is_open:

@@ -50,7 +50,7 @@ from sluice_console.core.doctor.findings import (
 from sluice_console.core.doctor.resource_quotas import check_quotas, quota_commands
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.shell.doctor.kubectl import Kubectl, KubectlError
-from sluice_console.shell.live.allocator_client import NotAskableError, allocator, trusted
+from sluice_console.shell.live.allocator_client import NoCertificateError, NotAskableError, allocator, trusted
 from sluice_console.shell.live.connect import connected
 from sluice_console.shell.live.live_fleet import NotAnsweringError, read_fleet_state
 from sluice_console.shell.live.running_systems import NothingRunningError, running_at, server_url
@@ -64,6 +64,7 @@ TIMES_AT_ONCE = 64
 """Concurrent reads of values' times: 1,000 nodes take a second."""
 _UNKNOWN_REQUEST = "doctor-unknown-request"
 """An id that no request has: an active allocator answers that it does not know it."""
+_NO_CERTIFICATE = "there is no certificate here (SLUICE_GRPC_CERTIFICATE_FILE)"
 _TRIAL: Mapping[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -190,6 +191,8 @@ async def _ask_allocator(bus: NatsBus) -> ServiceAnswer:
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.NOT_FOUND:
                     raise
+    except NoCertificateError:
+        return ServiceAnswer(unasked=_NO_CERTIFICATE)
     except NotAskableError as error:
         return ServiceAnswer(str(error))
     return ServiceAnswer()
@@ -215,7 +218,9 @@ async def _ask_inventory(address: str) -> ServiceAnswer | None:
                 untrusted = transport.why_untrusted(error, security=security, server_name=name)
                 why = untrusted or error.details() or error.code().name
                 return ServiceAnswer(f"the inventory at {address} does not answer: {why}")
-    except (ServiceError, transport.PlainTextError) as error:
+    except transport.PlainTextError:
+        return ServiceAnswer(unasked=f"{address} is beyond this machine, and {_NO_CERTIFICATE}")
+    except ServiceError as error:
         return ServiceAnswer(f"the inventory at {address} cannot be asked: {error}")
     totals = answer.totals
     return ServiceAnswer(said=f"{totals.gpus} GPUs on {totals.nodes} nodes, {totals.nodes_stale} of them stale")

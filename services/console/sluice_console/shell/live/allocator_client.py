@@ -22,6 +22,10 @@ class NotAskableError(Exception):
     """No allocator answers, or it cannot answer this. One sentence."""
 
 
+class NoCertificateError(NotAskableError):
+    """This machine has no certificate for the call, which says nothing about the allocator."""
+
+
 def trusted() -> TransportSecurity:
     """The TLS settings for gRPC from the environment. Raises ServiceError."""
     return security_from_settings(load(CommonSettings, service="console"))
@@ -32,7 +36,8 @@ async def allocator(bus: Bus) -> AsyncIterator[AllocatorServiceStub]:
     """
     A stub for the active allocator, during the context.
 
-    Raises NotAskableError if no allocator is active, and for every failed call in the context.
+    Raises NotAskableError if no allocator is active, and for every failed call in the context; NoCertificateError if
+    this machine would need a certificate.
     """
     endpoint, name = await _endpoint(bus), dns_name(Caller.ALLOCATOR)
     try:
@@ -44,7 +49,9 @@ async def allocator(bus: Bus) -> AsyncIterator[AllocatorServiceStub]:
                 untrusted = transport.why_untrusted(error, security=security, server_name=name)
                 why = untrusted or error.details() or error.code().name
                 raise NotAskableError(f"the allocator at {endpoint} cannot answer: {why}") from error
-    except (CertificateError, SettingsError, transport.PlainTextError) as error:
+    except transport.PlainTextError as error:
+        raise NoCertificateError(str(error)) from error
+    except (CertificateError, SettingsError) as error:
         raise NotAskableError(str(error)) from error
 
 

@@ -1,8 +1,8 @@
 """
-`sluice-node-agent check | show | release-quarantine`: what an operator can do on the node itself.
+`sluice-node-agent check | show | release-quarantine | clean-node`: what an operator can do on the node itself.
 
 Exit codes: 0 success, 1 something must be fixed or failed, 2 a wrong command. Every failure is one sentence; nothing
-here creates or destroys anything.
+here creates or destroys a slice.
 """
 
 import argparse
@@ -18,6 +18,8 @@ from sluice.contracts.messages import GpuReport
 from sluice.runtime import logs
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.settings import load
+from sluice_node_agent.csi import mounts
+from sluice_node_agent.csi.node_cleanup import clean_node
 from sluice_node_agent.device.port import BackendError, DeviceError
 from sluice_node_agent.preflight.all_checks import check_machine
 from sluice_node_agent.preflight.findings import Check, Finding, Machine, worst
@@ -63,9 +65,21 @@ def _parser() -> argparse.ArgumentParser:
         help="confirm that the processes on its devices are not its tenant's",
     )
     release.set_defaults(do=_release)
+    clean = commands.add_parser(
+        "clean-node",
+        help="after the agent and its driver have ended for good: remove their mounts, sockets and directories",
+    )
+    clean.set_defaults(do=_clean)
+    clean.add_argument(
+        "--of-process",
+        type=int,
+        default=0,
+        metavar="PID",
+        help="in the mount namespace of this process; 1 in a container with the host's processes",
+    )
     for command in (check, show):
         command.add_argument("--json", action="store_true", help="as JSON")
-    for command in (check, show, release):
+    for command in (check, show, release, clean):
         command.add_argument("--node", default="", help="the node, where there are several")
         command.add_argument("--data", type=Path, default=None, help="data folder (SLUICE_DATA_DIR)")
     return parser
@@ -106,6 +120,26 @@ def _release(wanted: argparse.Namespace) -> int:
     socket = paths.control_socket(settings.data_dir, node)
     _say(release_quarantine(socket, node, wanted.allocation, ignore_holders=wanted.ignore_holders))
     return OK
+
+
+def _clean(wanted: argparse.Namespace) -> int:
+    settings = _settings(wanted)
+    if settings.kubelet_root is None:
+        sys.stderr.write(
+            "sluice-node-agent: kubelet_root is not set (SLUICE_NODE_AGENT_KUBELET_ROOT): there is nothing to clean\n"
+        )
+        return WRONG
+    mps = settings.mps_dir or settings.pods_dir.parent / "mps"
+    try:
+        if wanted.of_process:
+            mounts.enter_namespace_of(wanted.of_process)
+        kept = clean_node(settings.pods_dir, mps, settings.kubelet_root)
+    except OSError as error:
+        sys.stderr.write(f"sluice-node-agent: not all could be removed: {error}\n")
+        return FAILED
+    for sentence in kept:
+        sys.stderr.write(f"sluice-node-agent: kept: {sentence}\n")
+    return FAILED if kept else OK
 
 
 # -- inside -------------------------------------------------------------------------------------------------------

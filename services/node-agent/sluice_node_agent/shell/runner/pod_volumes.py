@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from sluice.contracts.ids import NodeName
 from sluice.runtime import logs
+from sluice.runtime.grpc.health import Health
 from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.pod_directories import PodDirectories
 from sluice_node_agent.settings import NodeAgentSettings
@@ -19,14 +20,20 @@ from sluice_node_agent.shell.tickets.tickets import Tickets
 
 
 @asynccontextmanager
-async def volumes_served(settings: NodeAgentSettings) -> AsyncIterator[None]:
-    """Serve the volumes of this node's pods within the `async with`, if configured. Raises CsiError."""
+async def volumes_served(settings: NodeAgentSettings, health: Health) -> AsyncIterator[None]:
+    """
+    Serve the volumes of this node's pods within the `async with`, if configured. Raises CsiError.
+
+    The process is not ready while volumes cannot be served.
+    """
     if settings.kubelet_root is None or settings.role == "agent":
         yield
         return
     from sluice_node_agent.csi.driver import driver  # noqa: PLC0415 - only where there is a kubelet
 
-    async with driver(NodeName(settings.nodes[0]), settings.kubelet_root, PodDirectories(settings.pods_dir)):
+    sources = PodDirectories(settings.pods_dir)
+    health.need(lambda: sources.problem)
+    async with driver(NodeName(settings.nodes[0]), settings.kubelet_root, sources):
         yield
 
 

@@ -74,6 +74,15 @@ async def test_an_absent_broker_does_not_affect_liveness():
     assert health.why_not_ready() == "allocator is starting"
 
 
+async def test_what_a_process_needs_besides_its_cores_counts_for_readiness_only():
+    """A restart mends no full disk."""
+    health, why = Health(_Clock()), [""]
+    health.need(lambda: why[0])
+    assert health.why_not_ready() == ""
+    why[0] = "the disk is full"
+    assert (health.why_not_alive(), health.why_not_ready()) == ("", "the disk is full")
+
+
 async def test_a_core_without_a_turn_is_dead():
     """It may hold the lease, decides nothing, and would not be restarted."""
     clock = _Clock()

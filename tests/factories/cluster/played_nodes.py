@@ -1,0 +1,147 @@
+"""
+Nodes of a real API server that has none: this process plays the kubelets of its own nodes, in a thread.
+
+They are ready and stay so (a Lease, as kubelets renew it), pods that the scheduler puts there run at once, and deleted
+ones end after their object says so. Nothing is started: what containers would see is for real kubelets.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from factories.cluster.kubernetes import MERGE, Cluster, Json, Reply
+
+RENEW_S = 5.0
+"""A node without a renewed Lease is unreachable after 50 s (kubernetes/kubernetes, pkg/controller/nodelifecycle)."""
+LOOK_S = 0.1
+READY_WITHIN_S = 30.0
+TAKEN: Mapping[str, str] = {"cpu": "64", "memory": "512Gi", "pods": "500", "ephemeral-storage": "1Ti"}
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+_ENDED = {"Succeeded", "Failed"}
+
+
+@contextlib.contextmanager
+def played_nodes(cluster: Cluster, names: Sequence[str], labels: Mapping[str, Mapping[str, str]]) -> Iterator[None]:
+    """These nodes, with more labels by name, while the context lasts; at its end they are removed."""
+    ready, ending = threading.Event(), threading.Event()
+    failed: list[BaseException] = []
+
+    def play() -> None:
+        try:
+            asyncio.run(_play(Cluster(cluster.kubeconfig), names, labels, ready, ending))
+        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
+            failed.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=play, name="played nodes")
+    thread.start()
+    try:
+        assert ready.wait(READY_WITHIN_S * 2), "the nodes did not become ready"
+        if not failed:
+            yield
+    finally:
+        ending.set()
+        thread.join()
+        if failed:
+            raise failed[0]
+
+
+async def _play(
+    cluster: Cluster,
+    names: Sequence[str],
+    labels: Mapping[str, Mapping[str, str]],
+    ready: threading.Event,
+    ending: threading.Event,
+) -> None:
+    async with cluster.opened() as kube:
+        try:
+            for name in names:
+                await _register(kube, name, labels.get(name, {}))
+            await kube.until(lambda: kube.get("/api/v1/nodes"), lambda reply: _take_pods(reply, names))
+            ready.set()
+            renew_at = 0.0
+            clock = asyncio.get_running_loop().time
+            while not ending.is_set():
+                if clock() >= renew_at:
+                    renew_at = clock() + RENEW_S
+                    for name in names:
+                        await _renew(kube, name)
+                for name in names:
+                    for pod in (await kube.get("/api/v1/pods", fieldSelector=f"spec.nodeName={name}")).items:
+                        await _sync(kube, pod)
+                await asyncio.sleep(LOOK_S)
+        finally:
+            for name in names:
+                await kube.delete(f"/api/v1/nodes/{name}")
+                await kube.delete(f"{LEASES}/{name}")
+
+
+def _take_pods(reply: Reply, names: Sequence[str]) -> bool:
+    """Whether the server has taken the taint of a node that is not ready off all of them."""
+    found = {each["metadata"]["name"]: each["spec"].get("taints") for each in reply.items}
+    return all(name in found and not found[name] for name in names)
+
+
+async def _register(kube: Cluster, name: str, labels: Mapping[str, str]) -> None:
+    own = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+    made = await kube.post("/api/v1/nodes", {"metadata": {"name": name, "labels": own | dict(labels)}})
+    assert made.code == 201, made
+    now = _now()
+    condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "played by a test"}
+    times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
+    status = {"capacity": dict(TAKEN), "allocatable": dict(TAKEN), "conditions": [condition | times]}
+    done = await kube.patch(f"/api/v1/nodes/{name}/status", {"status": status}, MERGE)
+    assert done.code == 200, done
+    spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": _now(precise=True)}
+    await kube.post(LEASES, {"metadata": {"name": name, "namespace": "kube-node-lease"}, "spec": spec})
+
+
+async def _renew(kube: Cluster, name: str) -> None:
+    await kube.patch(f"{LEASES}/{name}", {"spec": {"renewTime": _now(precise=True)}}, MERGE)
+
+
+async def _sync(kube: Cluster, pod: Json) -> None:
+    """One pod, as a kubelet brings it on: it runs, or it has ended and its object goes."""
+    meta = pod["metadata"]
+    path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+    if meta.get("deletionTimestamp"):
+        if pod["status"].get("phase") not in _ENDED:
+            ended = {"phase": "Failed", "containerStatuses": [_status(each, running=False) for each in _of(pod)]}
+            await kube.patch(f"{path}/status", {"metadata": {"uid": meta["uid"]}, "status": ended})
+        now = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
+        await kube.delete(path, now)
+    elif pod["status"].get("phase") == "Pending":
+        ready = [
+            {"type": kind, "status": "True", "lastTransitionTime": _now()}
+            for kind in ("Initialized", "ContainersReady", "Ready")
+        ]
+        running = {
+            "phase": "Running",
+            "startTime": _now(),
+            "conditions": ready,
+            "containerStatuses": [_status(each, running=True) for each in _of(pod)],
+        }
+        await kube.patch(f"{path}/status", {"metadata": {"uid": meta["uid"]}, "status": running})
+
+
+def _of(pod: Json) -> list[Json]:
+    return list(pod["spec"]["containers"])
+
+
+def _status(container: Json, *, running: bool) -> Json:
+    now = _now()
+    state: dict[str, Any] = (
+        {"running": {"startedAt": now}}
+        if running
+        else {"terminated": {"exitCode": 143, "reason": "Error", "startedAt": now, "finishedAt": now}}
+    )
+    about = {"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0}
+    return {**about, "ready": running, "started": running, "state": state}
+
+
+def _now(*, precise: bool = False) -> str:
+    now = datetime.now(UTC)
+    return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if precise else now.strftime("%Y-%m-%dT%H:%M:%SZ")
