@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import product
+from cluster import product, remains
 from cluster.harness import cluster as clusters
 from cluster.harness.binaries import NEWEST
 from cluster.harness.cluster import Cluster
@@ -52,6 +52,7 @@ def installed(cluster: Cluster) -> Cluster:
     """
     if not cluster.kubectl("get", "namespace", "sluice-system", "--ignore-not-found"):
         cluster.import_images(_images())
+        remains.keep(cluster)
         product.install(cluster)
     return cluster
 
