@@ -102,6 +102,15 @@ def wait_for_no_slice(cluster: Cluster) -> None:
     until("every slice is given back", lambda: not slices(cluster))
 
 
+def free_volumes(cluster: Cluster, names: Sequence[str]) -> None:
+    """Empty volumes of claims that are gone, and offer them again: their class keeps both name and content."""
+    for name in names:
+        spec = read(cluster, f"persistentvolume/{name}")["spec"]
+        node = spec["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"][0]["values"][0]
+        cluster.node(node).box.run("find", spec["local"]["path"], "-mindepth", "1", "-delete")
+        cluster.kubectl("patch", "persistentvolume", name, "--type=merge", '--patch={"spec":{"claimRef":null}}')
+
+
 def has_status(each: Json, kind: str, status: str = "True") -> bool:
     """Whether an object has a condition of that type and status."""
     conditions: Sequence[Json] = each.get("status", {}).get("conditions", [])

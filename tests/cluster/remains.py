@@ -1,6 +1,7 @@
 """What is in a cluster and on its machines, to compare before an installation and after its removal."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,16 @@ def kept(cluster: Cluster) -> dict[str, Content]:
     """Those that `keep` saved."""
     found: dict[str, Content] = json.loads(_file(cluster).read_text())
     return found
+
+
+def wait_for_none(cluster: Cluster, *, within_s: float = 60.0) -> None:
+    """Until every object is as `keep` saved it. Raises AssertionError with what came, went or changed."""
+    before = kept(cluster)
+    end = time.monotonic() + within_s
+    while found := changes(before, objects(cluster)):
+        if time.monotonic() > end:
+            raise AssertionError("\n".join(found))
+        time.sleep(1.0)
 
 
 def on_node(node: Node) -> list[str]:

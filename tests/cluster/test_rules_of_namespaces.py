@@ -76,7 +76,7 @@ def test_a_default_of_gpus_is_the_request_of_a_pod_that_has_none(installed: Clus
 
 
 def test_a_default_of_gpus_adds_nothing_to_a_request(installed: Cluster, named: Named) -> None:
-    """Who asks for a slice gets that slice, and a warning about the default."""
+    """A pod that asks for a slice gets that slice, and a warning about the default."""
     assert _runs(installed, named("default"), "asks")
     assert _device(installed, named("default"), "asks").startswith("MIG-")
     again = installed.kubectl(

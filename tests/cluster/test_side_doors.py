@@ -1,4 +1,4 @@
-"""Who administers a namespace gets GPUs from Sluice alone: every way around it is refused, with a sentence."""
+"""A namespace gets GPUs from Sluice alone: its administrator finds each way around it closed, with a sentence."""
 
 import json
 import secrets
@@ -24,7 +24,7 @@ from cluster.objects import (
 from cluster.waiting import until
 
 ALICE = ("--as=alice", "--as-group=system:authenticated")
-"""She has the ClusterRole `admin` in her namespace, and may debug there."""
+"""Of the ClusterRole `admin` in her namespace, with the right to debug there."""
 GRANT = "main.granted.sluice.dev/visible-devices"
 NOWHERE = {"sluice.dev/profile": "1g.5gb", "sluice.dev/gpu-model": "H100"}
 """A request that no node here can serve."""
@@ -50,7 +50,7 @@ def hers(installed: Cluster) -> Iterator[str]:
         wait_for_no_slice(installed)
 
 
-def test_nobody_opens_the_gate_by_hand(installed: Cluster, hers: str) -> None:
+def test_no_gate_is_opened_by_hand(installed: Cluster, hers: str) -> None:
     """The pod waits on, and the refusal says where to look."""
     patch = [{"op": "remove", "path": "/spec/schedulingGates"}]
     said = refusal(installed, hers, *ALICE, "patch", "pod", "waiting", "--type=json", f"--patch={json.dumps(patch)}")

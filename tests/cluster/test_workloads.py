@@ -12,6 +12,7 @@ from cluster.objects import (
     Json,
     apply,
     devices,
+    free_volumes,
     has_status,
     is_gated,
     listed,
@@ -38,9 +39,7 @@ def space(installed: Cluster) -> Iterator[str]:
     finally:
         volumes = [each["spec"]["volumeName"] for each in listed(installed, name, "persistentvolumeclaims")]
         installed.kubectl("delete", "namespace", name, "--timeout=120s", timeout_s=130)
-        for volume in volumes:
-            # A volume of this class stays with its claim; the next test finds it free again.
-            installed.kubectl("patch", "persistentvolume", volume, "--type=merge", '--patch={"spec":{"claimRef":null}}')
+        free_volumes(installed, volumes)
         wait_for_no_slice(installed)
 
 
@@ -104,7 +103,7 @@ def test_waiting_counts_for_the_deadline_of_a_job(installed: Cluster, started: s
 
 
 def test_a_cron_job_runs_with_a_slice(installed: Cluster, started: str) -> None:
-    """At its time, without anybody."""
+    """Each minute a job of its own."""
 
     def completed() -> list[Json]:
         owned = [each for each in listed(installed, started, "jobs") if "ownerReferences" in each["metadata"]]
