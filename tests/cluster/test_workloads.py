@@ -16,6 +16,7 @@ from cluster.objects import (
     has_status,
     is_gated,
     listed,
+    read,
     template,
     wait_for,
     wait_for_no_slice,
@@ -26,7 +27,6 @@ NOWHERE = {**PROFILE, "sluice.dev/gpu-model": "H100"}
 """A request that no node here can serve."""
 SHOW = "echo $NVIDIA_VISIBLE_DEVICES"
 KEEP = f"echo $NVIDIA_VISIBLE_DEVICES >> /data/devices; {FOREVER}"
-GPUS = 4
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +152,10 @@ def test_everything_is_given_back_when_it_is_deleted(installed: Cluster, started
 def test_a_deployment_is_updated_on_a_fleet_that_is_nearly_full(installed: Cluster, space: str) -> None:
     """One GPU is free, no pod may be missing: update, rollback and restart go through it, one pod after the other."""
     wait_for_no_slice(installed)
+    gpus = len(read(installed, "gpus")["items"])
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     whole = _template("served", annotations={}, limits={"nvidia.com/gpu": "1"})
-    apply(installed, space, _set("Deployment", "served", whole, replicas=GPUS - 1, strategy=strategy))
+    apply(installed, space, _set("Deployment", "served", whole, replicas=gpus - 1, strategy=strategy))
     _rolled_out(installed, space, "deployment/served")
     for change in (
         ("set", "env", "deployment/served", "VERSION=2"),
@@ -164,24 +165,25 @@ def test_a_deployment_is_updated_on_a_fleet_that_is_nearly_full(installed: Clust
         old = {each["metadata"]["name"] for each in _live(installed, space)}
         installed.kubectl(f"--namespace={space}", *change)
         _rolled_out(installed, space, "deployment/served")
-        _check_served(installed, space, old, GPUS - 1)
+        _check_served(installed, space, old, gpus - 1)
 
 
 def test_a_deployment_grows_over_the_fleet_and_shrinks_again(installed: Cluster, space: str) -> None:
     """What has no GPU waits and says so; on a full fleet an update replaces one pod at a time."""
-    _scale(installed, space, "deployment/served", GPUS + 1)
-    until("all GPUs are taken", lambda: len(_ready(installed, space)) == GPUS)
+    gpus = len(read(installed, "gpus")["items"])
+    _scale(installed, space, "deployment/served", gpus + 1)
+    until("all GPUs are taken", lambda: len(_ready(installed, space)) == gpus)
     waiting = until("one pod waits", lambda: [each for each in _live(installed, space) if is_gated(each)])
     reasons = until("it says why", lambda: _why(installed, space, waiting[0]["metadata"]["name"]))
     assert "free" in reasons[0]
-    _scale(installed, space, "deployment/served", GPUS)
-    until("the waiting pod is gone", lambda: len(_live(installed, space)) == GPUS)
+    _scale(installed, space, "deployment/served", gpus)
+    until("the waiting pod is gone", lambda: len(_live(installed, space)) == gpus)
     replaced = {"spec": {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}}}
     old = {each["metadata"]["name"] for each in _live(installed, space)}
     installed.kubectl(f"--namespace={space}", "patch", "deployment", "served", f"--patch={json.dumps(replaced)}")
     installed.kubectl(f"--namespace={space}", "rollout", "restart", "deployment/served")
     _rolled_out(installed, space, "deployment/served")
-    _check_served(installed, space, old, GPUS)
+    _check_served(installed, space, old, gpus)
     _scale(installed, space, "deployment/served", 0)
     wait_for_no_slice(installed)
 
