@@ -67,7 +67,7 @@ def test_the_doctor_finds_a_fresh_installation_well(doctors: Json) -> None:
 
 
 def test_the_page_leads_to_the_bus(installed: Cluster, namespace: str, on_the_control_plane: Path) -> None:
-    """Its commands word for word, then what they are for: what is where, why a pod waits, and who may change it."""
+    """Its commands word for word, then what they are for: what is where, why a pod waits, and which user may change it."""
     apply(installed, namespace, pod("runs"), pod("waits", annotations=NOWHERE))
     wait_for(installed, namespace, "condition=Ready", "pod/runs")
     printed = _at_the_prompt(
@@ -85,9 +85,9 @@ def test_the_page_leads_to_the_bus(installed: Cluster, namespace: str, on_the_co
     )
     for node in installed.workers:
         assert node.name in printed
-    assert re.search(rf"{namespace}/runs\s.*1g\.5gb", printed)
+    assert f"{namespace}/runs" in printed
     assert "H100" in printed
-    assert "operator" in printed
+    assert "the user 'console' only reads" in printed
 
 
 def _at_the_prompt(cluster: Cluster, home: Path, *more: str) -> str:
@@ -98,7 +98,7 @@ def _at_the_prompt(cluster: Cluster, home: Path, *more: str) -> str:
     assert first[-1].endswith("port-forward service/sluice-nats 4222 &")
     script = "\n".join(
         [
-            "set -eux",
+            "set -eu",
             *first,
             "forward=$!; trap 'kill $forward' EXIT",
             # A person sees `Forwarding from` before the next command.
