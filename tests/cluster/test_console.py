@@ -67,7 +67,7 @@ def test_the_doctor_finds_a_fresh_installation_well(doctors: Json) -> None:
 
 
 def test_the_page_leads_to_the_bus(installed: Cluster, namespace: str, on_the_control_plane: Path) -> None:
-    """Its commands word for word, then what they are for: what is where, why a pod waits, and which user may change it."""
+    """Its commands word for word, then what they are for: why a pod waits, which user may change it."""
     apply(installed, namespace, pod("runs"), pod("waits", annotations=NOWHERE))
     wait_for(installed, namespace, "condition=Ready", "pod/runs")
     printed = _at_the_prompt(
