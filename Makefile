@@ -63,14 +63,13 @@ else
 endif
 
 cluster: setup ##test: Start a real Kubernetes on this machine (Linux, root, Go), and say where its kubeconfig is
-	@$(BIN)/python tests/cluster up --kubernetes $(KUBERNETES) --workers $(WORKERS)
+	@$(BIN)/python tests/cluster up --images --kubernetes $(KUBERNETES) --workers $(WORKERS)
 
 cluster-down: setup # Remove the cluster of `make cluster`
 	@$(BIN)/python tests/cluster down
 
 test-cluster: setup ##test: Run the suites that need a real Kubernetes, of KUBERNETES=1.37 or 1.34
-	$(BIN)/python tests/cluster build --kubernetes $(KUBERNETES)
-	SLUICE_CLUSTER_KUBERNETES=$(KUBERNETES) $(BIN)/pytest -m cluster tests/cluster
+	$(BIN)/python tests/cluster test --kubernetes $(KUBERNETES) $(OPTIONS)
 
 kube-kills: setup # Bring PODS=N pods to a fake cluster while the pod-watcher is killed KILLS=n times
 	report=$$(mktemp); code=0; \
@@ -135,7 +134,7 @@ decisions: setup ##measure: Measure what a decision costs by size of the fleet (
 screenshots: setup ##maintain: Take docs/images/map-light.png and map-dark.png again (needs Debian's chromium)
 	$(BIN)/python tools/screenshots.py
 
-images: setup ##use: Build the images of all services and of the broker (BASE_IMAGE=, TAG=; docs/install.md)
+images: setup ##use: Build the images of all services and of the broker (BASE_IMAGE=, TAG=, ENGINE=; docs/install.md)
 	sh deploy/docker/build.sh
 
 generate: proto docs golden ##maintain: Generate what is made from the code: gRPC code, pages, the dashboard, golden messages

@@ -1,5 +1,6 @@
 """
-Generates docs/{events,json,metrics,invariants,alerts,models,settings}.md, the table of protocol.md and the dashboard.
+Generates docs/{events,json,metrics,invariants,alerts,models,settings}.md, the table of protocol.md and the dashboard;
+fills what was tried into docs/install.md and README.md.
 
 `--check` fails when one is out of date.
 
@@ -25,6 +26,7 @@ from message_examples import example_of
 from metrics_page import page as metrics
 from models_page import page as models
 from settings_page import page as settings
+from tried_page import install_page, readme
 
 from sluice.contracts.bus.streams import STREAMS, SUBJECT_KINDS, SubjectKind
 from sluice.contracts.messages import Envelope
@@ -123,6 +125,8 @@ def main() -> int:
         (DOCS / "alerts.md", alerts_page()),
         (DOCS / "models.md", models()),
         (DOCS / "settings.md", settings()),
+        (DOCS / "install.md", install_page()),
+        (DOCS.parent / "README.md", readme()),
         (DASHBOARD, dashboard()),
     ):
         found = page.read_text() if page.exists() else ""

@@ -4,7 +4,8 @@
 #     sh deploy/docker/build.sh [allocator inventory node-agent pod-watcher console broker]
 #
 # TAG (default: the version) names them; BASE_IMAGE, PIP_INDEX_URL, PIP_TRUSTED_HOST, REVISION and SOURCE go to the
-# Dockerfile; BUILD_FLAGS to `docker build`. NATS_SERVER is the program for the broker's image (default: .venv/bin).
+# Dockerfile. ENGINE is the command that builds (default: docker; podman and buildah work too), BUILD_FLAGS are more flags of
+# its `build`. NATS_SERVER is the program for the broker's image (default: .venv/bin).
 #
 # Each context is a stream of exactly the needed files: the older builder does not know Dockerfile.dockerignore and
 # would send the whole repository.
@@ -31,7 +32,7 @@ service() {
     fi
     tar -c -f - --exclude=__pycache__ --exclude='*.egg-info' --transform 's,^out/quota/,native/quota/,' \
         pyproject.toml README.md LICENSE requirements libs services examples native deploy/docker $library |
-        docker build ${BUILD_FLAGS:-} --force-rm -f deploy/docker/Dockerfile -t "sluice-$1:${TAG:-$version}" \
+        ${ENGINE:-docker} build ${BUILD_FLAGS:-} --force-rm -f deploy/docker/Dockerfile -t "sluice-$1:${TAG:-$version}" \
             --build-arg "SERVICE=$1" --build-arg "VERSION=$version" \
             $(argument BASE_IMAGE) $(argument PIP_INDEX_URL) $(argument PIP_TRUSTED_HOST) \
             $(argument REVISION) $(argument SOURCE) -
@@ -45,7 +46,7 @@ broker() {
     cp "$program" "$context/root/nats-server"
     cp deploy/docker/broker.Dockerfile "$context/"
     tar -c -f - -C "$context" . |
-        docker build ${BUILD_FLAGS:-} --force-rm -f broker.Dockerfile -t "sluice-broker:${TAG:-$nats}" \
+        ${ENGINE:-docker} build ${BUILD_FLAGS:-} --force-rm -f broker.Dockerfile -t "sluice-broker:${TAG:-$nats}" \
             --build-arg "VERSION=$nats" -
 }
 

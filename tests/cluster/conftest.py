@@ -8,7 +8,6 @@ one, SLUICE_CLUSTER_NAME names a cluster of `python tests/cluster up --name NAME
 import os
 import secrets
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cluster import product, remains
@@ -53,7 +52,7 @@ def installed(cluster: Cluster) -> Cluster:
     A test leaves it as it was: its namespaces are gone, every machine is ready, and nothing of Sluice is changed.
     """
     if not cluster.kubectl("get", "namespace", "sluice-system", "--ignore-not-found"):
-        cluster.import_images(_images())
+        product.bring_images(cluster)
         remains.keep(cluster)
         product.install(cluster)
     return cluster
@@ -66,8 +65,3 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl("create", "namespace", name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--timeout=120s", timeout_s=130)
-
-
-def _images() -> Path:
-    """An archive of all images: the one that SLUICE_CLUSTER_IMAGES names."""
-    return Path(os.environ["SLUICE_CLUSTER_IMAGES"])

@@ -12,6 +12,7 @@ from typing import Any
 
 from cluster.harness.box import BoxError
 from cluster.harness.cluster import Cluster
+from cluster.images.build import build
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy/kubernetes"
@@ -26,7 +27,18 @@ WORKLOADS = (
     ("sluice-system", "deployment/sluice-webhook"),
     ("sluice-nodes", "daemonset/sluice-node-agent"),
 )
+TAGS = {
+    "docker.io/library/sluice-broker:2.15.1": "docker.io/library/nats:2.15.1-alpine",
+    "localhost/sluice-test:1": "docker.io/library/ubuntu:24.04",
+}
+"""What stands for the images of a registry: the broker in the manifests, and the image of examples/."""
 Json = dict[str, Any]
+
+
+def bring_images(cluster: Cluster) -> None:
+    """Every image that the manifests and examples name: of the archive that SLUICE_CLUSTER_IMAGES names, or built."""
+    named = os.environ.get("SLUICE_CLUSTER_IMAGES")
+    cluster.import_images(Path(named) if named else build("auto", say=print).path, TAGS)
 
 
 def install(cluster: Cluster, *, overlay: str = "simulated", components: Sequence[str] = ()) -> None:
@@ -95,5 +107,4 @@ def _overlay(overlay: str, components: Sequence[str]) -> Json:
         "kind": "Kustomization",
         "resources": [f"../../deploy/kubernetes/overlays/{overlay}"],
         "components": [f"../../deploy/kubernetes/components/{each}" for each in components],
-        "images": [{"name": "nats", "newName": "sluice-broker", "newTag": "2.15.1"}],
     }

@@ -15,6 +15,11 @@ from fake_kube.server import FakeKube
 
 ABSENT = 404
 BINDING = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/sluice-left-alone"
+LEFT_BY_A_KILLED_RUN = (
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    "/api/v1/nodes",
+    "/api/v1/namespaces",
+)
 REAL = os.environ.get("SLUICE_TEST_KUBECONFIG", "")
 
 
@@ -29,8 +34,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def policies_that_let_tests_be() -> Iterator[None]:
+def room_on_a_real_cluster() -> Iterator[None]:
     """
+    What a killed run has left goes.
+
     Where Sluice is installed in a real cluster, its webhook and pod-watcher leave the tests' namespaces alone.
 
     The policy that no pod there may look as if it were Sluice's does not hold in them meanwhile: here it may.
@@ -46,6 +53,9 @@ def policies_that_let_tests_be() -> Iterator[None]:
 
 async def _exempt(server: Cluster) -> None:
     async with server.opened() as kube:
+        for kind in LEFT_BY_A_KILLED_RUN:
+            for each in (await kube.get(kind, labelSelector=LABEL_TEST)).items:
+                await kube.delete(f"{kind}/{each['metadata']['name']}")
         if (await kube.get(BINDING)).code == ABSENT:
             return
         chosen = {"namespaceSelector": {"matchExpressions": [{"key": LABEL_TEST, "operator": "DoesNotExist"}]}}

@@ -110,12 +110,14 @@ async def test_a_chart_that_sets_the_variables_of_the_nvidia_runtime_works_uncha
 async def test_every_replica_of_a_deployment_has_a_slice_of_its_own(at) -> None:
     """Two replicas on one slice would run into each other's memory; one without would wait forever."""
     async with at as scene:
-        scene.fake("a webhook that the cluster's controllers reach")
-        written = scene.patches()
+        scene.needs_webhook("the controllers of the cluster")
+        fake = scene.cluster.fake
+        written = scene.patches() if fake is not None else 0
         await _deploy(scene, 20)
         pods = await scene.started(20)
         assert distinct(uuid for each in pods.values() for uuid in scene.devices(each)) == 20
-        assert scene.patches() == written + 20
+        if fake is not None:
+            assert scene.patches() == written + 20
         for each in pods.values():
             await scene.is_on_its_slice(each)
         lost = next(iter(pods))

@@ -60,7 +60,7 @@ class Reader:
             return said if all(word in said for word in words) else ""
 
         message = await scene.until(look, f"{name} to be told {words}")
-        await scene.until(lambda: _has_note(scene, name, message), f"an Event of {message}")
+        await scene.until(lambda: _has_note(scene, name, message, whole=True), f"an Event of {message}")
         seen = await self.sees(scene, name)
         assert seen.conditions["sluice.dev/SliceReady"] == "False"
         (said,) = [each for each in seen.events if each.note == message]
@@ -89,8 +89,8 @@ async def _is_told(scene: Scene, name: str, words: str) -> bool:
     return words in (await scene.condition(name)).get("message", "")
 
 
-async def _has_note(scene: Scene, name: str, words: str) -> bool:
-    return any(words in each for each in await _notes(scene, name))
+async def _has_note(scene: Scene, name: str, words: str, *, whole: bool = False) -> bool:
+    return any(words == each if whole else words in each for each in await _notes(scene, name))
 
 
 async def _why_evicted(scene: Scene, name: str) -> list[str]:

@@ -4,12 +4,15 @@ Pods that ask for what no node has, or none just now: what a person reads of the
 Every part is the real one (broker, allocator, inventory, agents, pod-watcher with its webhook); GPUs are simulated.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 from factories.cluster.admission import gpu
 from factories.cluster.cluster_system import ClusterSystem, whole_on
 from factories.cluster.kubernetes import Cluster, Json
+from factories.cluster.played_nodes import played_nodes
 from factories.cluster.scenes import Scene, scene_on, user_pod
 
 from sluice.contracts.messages import HostFacts, Refused
@@ -98,8 +101,24 @@ KEPT_AWAY = {
 }
 
 
+CONDITIONS = {
+    "node.kubernetes.io/not-ready": ("Ready", "False"),
+    "node.kubernetes.io/memory-pressure": ("MemoryPressure", "True"),
+}
+"""Of a node's status, from which a real cluster sets these taints, and removes them where there is no cause."""
+WELL = {"Ready": "True", "MemoryPressure": "False"}
+
+
 async def taint(scene: Scene, key: str | None, *, cordoned: bool = False) -> None:
     """Kubernetes keeps pods from every node; or from none any more."""
+    kind, state = CONDITIONS.get(key or "", ("", ""))
+    if scene.cluster.fake is None:
+        conditions = [{"type": each, "status": state if each == kind else well} for each, well in WELL.items()]
+        for node in scene.system.nodes:
+            path, body = f"/api/v1/nodes/{node}/status", {"status": {"conditions": conditions}}
+            assert (await scene.cluster.patch(path, body)).code == 200
+        if kind:
+            return
     taints = [{"key": key, "effect": "NoSchedule"}] if key is not None else []
     for node in scene.system.nodes:
         spec = {"spec": {"taints": taints, "unschedulable": cordoned}}
@@ -130,12 +149,24 @@ def all_told(scene: Scene, key: str) -> bool:
     return all(any(taint.key == key for taint in hosts[(node,)].taints) for node in scene.system.nodes)
 
 
+@contextlib.contextmanager
+def _one_more_node(server: Cluster) -> Iterator[None]:
+    if server.fake is not None:
+        server.fake.nodes.add(LATE, cpu="64", memory="512Gi")
+        yield
+        return
+    with played_nodes(server, (LATE,), {}):
+        yield
+
+
 async def test_a_pod_for_a_model_whose_pool_is_at_zero_is_served_when_a_node_of_it_joins(at, system, server) -> None:
     """It would be refused before the autoscaler has added the node, and stay refused beside it."""
-    async with at as scene:
+    async with contextlib.AsyncExitStack() as leaving, at as scene:
+        joining = contextlib.ExitStack()
+        leaving.push_async_callback(asyncio.to_thread, joining.close)
         await scene.apply(user_pod("late", resources={"limits": {"nvidia.com/mig-2g.12gb": "1"}}))
         await told(scene, "late", "no GPU here has 2g.12gb", "[NoNodeCanFit]")
-        scene.fake("a node is added").nodes.add(LATE, cpu="64", memory="512Gi")
+        await asyncio.to_thread(joining.enter_context, _one_more_node(server))
         system.join(LATE, "a30-24gb")
         pod = (await scene.started(1))["late"]
         assert pod["spec"]["nodeName"] == LATE

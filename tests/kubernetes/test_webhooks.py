@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from factories.cluster.kubernetes import STRATEGIC, Cluster, Json, add, pod
+from factories.cluster.kubernetes import LABEL_TEST, STRATEGIC, Cluster, Json, add, pod
 from fake_kube import certificates
 
 PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -106,7 +106,8 @@ async def register(kube: Cluster, hook: Hook, *, name: str = NAME, **changes: An
         "admissionReviewVersions": ["v1"],
         **changes,
     }
-    assert (await kube.post(PATH, {"metadata": {"name": name}, "webhooks": [entry]})).code == 201
+    about = {"name": name, "labels": {LABEL_TEST: "true"}}
+    assert (await kube.post(PATH, {"metadata": about, "webhooks": [entry]})).code == 201
     hook.registered.append(name)
     if kube.fake is None:
         await in_effect(kube, hook, name)

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.harness.cache import cache_folder, key_of
+from cluster.cache import cache_folder, digest_of, locked
 
 GO = Path(__file__).parent.parent / "go"
 BUILD_S = 3600.0
@@ -48,7 +48,7 @@ class Module:
     def key(self, toolchain: str) -> str:
         """Of everything that its executables depend on."""
         sources = sorted(path for path in self.path.iterdir() if path.suffix in (".mod", ".sum", ".go"))
-        return key_of([toolchain.encode(), repr(self).encode(), *(path.read_bytes() for path in sources)])
+        return digest_of([toolchain, repr(self), *(path.read_bytes() for path in sources)])[:16]
 
 
 def modules(minor: str) -> list[Module]:
@@ -87,8 +87,24 @@ def build(module: Module, *, go: str | None = None) -> Built:
         [go, "env", "GOVERSION"], check=True, capture_output=True, text=True, timeout=60
     ).stdout.strip()
     folder = cache_folder() / "bin" / f"{module.folder}-{module.key(toolchain)}"
-    if folder.is_dir():
-        return Built(module, folder, 0.0)
+    with locked(folder.with_suffix(".lock"), wait_s=BUILD_S):
+        if folder.is_dir():
+            return Built(module, folder, 0.0)
+        return _built(module, go, folder)
+
+
+def build_all(minor: str) -> dict[str, Path]:
+    """Executable -> file, for a cluster of this minor version; says on stderr what was built and for how long."""
+    found: dict[str, Path] = {}
+    for module in modules(minor):
+        built = build(module)
+        if built.seconds:
+            print(f"built {module.folder} {module.version} in {built.seconds:.0f} s", file=sys.stderr, flush=True)
+        found.update({path.name: path for path in built.folder.iterdir()})
+    return found
+
+
+def _built(module: Module, go: str, folder: Path) -> Built:
     fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -121,17 +137,6 @@ def build(module: Module, *, go: str | None = None) -> Built:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return Built(module, folder, time.monotonic() - started)
-
-
-def build_all(minor: str) -> dict[str, Path]:
-    """Executable -> file, for a cluster of this minor version; says on stderr what was built and for how long."""
-    found: dict[str, Path] = {}
-    for module in modules(minor):
-        built = build(module)
-        if built.seconds:
-            print(f"built {module.folder} {module.version} in {built.seconds:.0f} s", file=sys.stderr, flush=True)
-        found.update({path.name: path for path in built.folder.iterdir()})
-    return found
 
 
 def _ldflags(module: Module) -> str:

@@ -10,15 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cluster.cache import cache_folder
 from cluster.harness import addons, network
 from cluster.harness.binaries import NEWEST, build_all
 from cluster.harness.box import Box, BoxError, Process, launch
-from cluster.harness.cache import cache_folder
 from cluster.harness.certificates import Authority
 from cluster.harness.control_plane import PORT, ControlPlane, Options
 from cluster.harness.node import KEPT, SANDBOX, Node
@@ -122,10 +122,16 @@ class Cluster:
             )
         return ended.stdout
 
-    def import_images(self, archive: Path, nodes: Sequence[Node] | None = None) -> None:
-        """Into every worker, side by side."""
+    def import_images(self, archive: Path, tags: Mapping[str, str] | None = None) -> None:
+        """Into every worker, side by side. tags: name in the archive -> one more name for it."""
+
+        def bring(node: Node) -> None:
+            node.import_images(archive)
+            for name, also in (tags or {}).items():
+                node.tag_image(name, also)
+
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda node: node.import_images(archive), nodes if nodes is not None else self.workers))
+            list(pool.map(bring, self.workers))
 
     def reboot(self, name: str) -> None:
         """Pull the plug of a worker and start it again: processes, /run and /tmp are new, disks are kept."""
@@ -268,6 +274,8 @@ def start(
     cluster.folder.mkdir(parents=True)
     cluster.owner = None if is_kept else Process.of(os.getpid())
     try:
+        (cluster.folder / "bin").mkdir()
+        (cluster.folder / "bin/kubectl").symlink_to(binaries["kubectl"])
         addons.write_image(SANDBOX, binaries["pause"], cluster.folder / "pause.tar")
         addons.write_image(addons.COREDNS, binaries["coredns"], cluster.folder / "coredns.tar")
         cluster._start()

@@ -104,6 +104,10 @@ class Node:
         """As a registry would have brought them."""
         self.box.run(*self._ctr(), "images", "import", "--local", "-", timeout_s=IMPORT_S, stdin=archive)
 
+    def tag_image(self, name: str, also: str) -> None:
+        """Give an image that is there another name."""
+        self.box.run(*self._ctr(), "images", "tag", "--force", name, also)
+
     def containers(self) -> list[str]:
         """Those of containerd, running or not."""
         return self.box.run(*self._ctr(), "containers", "list", "-q").split()

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from factories.cluster.kubernetes import Cluster
 from factories.cluster.played_nodes import played_nodes
+from factories.cluster.played_webhook import played_webhook
 from factories.processes import Process, own_environment, switch_off
 
 from sluice.contracts.messages import SourceSynced
@@ -263,8 +264,9 @@ def whole_on(
     A whole system for a cluster that has none.
 
     The fake gets these nodes, with these labels by name, and Sluice's objects as they are deployed. A real one keeps
-    what it has: `nodes` are then as many of its own, and there is no webhook. Where it has none, and with `own_nodes`
-    (which the tests change), `nodes` are added to it, without a kubelet.
+    what it has: `nodes` are then as many of its own. Where it has none, and with `own_nodes` (which the tests change),
+    `nodes` are added to it, without a kubelet. A real API server of this machine calls a webhook here; for another one
+    the pods that tests create are reviewed before they are sent.
     """
     fake, settings = cluster.fake, dict(watcher or {})
     if fake is None:
@@ -274,6 +276,8 @@ def whole_on(
             if own_nodes or not found:
                 stack.enter_context(played_nodes(cluster, nodes, labels or {}))
                 found = list(nodes)
+            if asyncio.run(_is_here(cluster)):
+                stack.enter_context(played_webhook(cluster, folder))
             yield stack.enter_context(
                 ClusterSystem(folder, cluster.kubeconfig, found, role="watch", watcher=own, **more)
             )
@@ -296,6 +300,11 @@ async def install(cluster: Cluster) -> None:
                 if document["kind"] in _PATHS:
                     made = await opened.post(_PATHS[document["kind"]], document)
                     assert made.code == 201, made
+
+
+async def _is_here(cluster: Cluster) -> bool:
+    async with cluster.opened() as opened:
+        return opened.is_here
 
 
 async def _nodes_of(cluster: Cluster) -> list[str]:

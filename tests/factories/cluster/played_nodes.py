@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from factories.cluster.kubernetes import MERGE, Cluster, Json, Reply
+from factories.cluster.kubernetes import LABEL_TEST, MERGE, Cluster, Json, Reply
 
 RENEW_S = 5.0
 """A node without a renewed Lease is unreachable after 50 s (kubernetes/kubernetes, pkg/controller/nodelifecycle)."""
@@ -86,7 +86,7 @@ def _take_pods(reply: Reply, names: Sequence[str]) -> bool:
 
 
 async def _register(kube: Cluster, name: str, labels: Mapping[str, str]) -> None:
-    own = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+    own = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", LABEL_TEST: "true"}
     made = await kube.post("/api/v1/nodes", {"metadata": {"name": name, "labels": own | dict(labels)}})
     assert made.code == 201, made
     now = _now()

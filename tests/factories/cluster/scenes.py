@@ -1,8 +1,8 @@
 """
 What users do on a cluster with a whole Sluice (`cluster_system`), and what they and the bus show of it afterwards.
 
-Where the API server is a real one it cannot call our webhook: pods are reviewed here before they are sent, and
-no kubelet can mount their tickets, so they get as far as their node.
+A real API server on another machine cannot call our webhook: pods are reviewed here before they are sent. No kubelet of
+a real cluster can mount their tickets, so they get as far as their node.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from factories.cluster.admission import taken
 from factories.cluster.cluster_system import ClusterSystem
 from factories.cluster.kubernetes import Cluster, Json, Reply
@@ -67,6 +68,11 @@ class Scene:
         """The fake API server; skips on a real one, which lacks what `why` says."""
         return self.cluster.only_fake(why)
 
+    def needs_webhook(self, whose: str) -> None:
+        """Skips where the API server is on another machine: the pods of `whose` are not reviewed."""
+        if self.cluster.fake is None and not self.cluster.is_here:
+            pytest.skip(f"the API server cannot reach a webhook here, so pods of {whose} are not reviewed")
+
     # -- users --------------------------------------------------------------------------------------------------------
 
     async def apply(self, body: Json) -> Json:
@@ -77,7 +83,7 @@ class Scene:
 
     async def post(self, body: Json) -> Reply:
         """The answer to the creation of a pod."""
-        if self.cluster.fake is None:
+        if self.cluster.fake is None and not self.cluster.is_here:
             body = copy.deepcopy(body)
             body["metadata"]["namespace"] = self.namespace
             body = taken(body, namespace=self.namespace)

@@ -46,7 +46,7 @@ CASES = (
         "P-005",
         "§1",
         "A host an hour behind recreates the streams; republished values look older.",
-        ("sequences compared across incarnations",),
+        ("sequences compared across incarnations", "outbox keeps an earlier stream's numbers"),
     ),
     Case(
         "P-006",
@@ -659,7 +659,7 @@ CASES = (
         "P-109",
         "§8",
         "A late binding lands while its slice, unknown to its source, exists.",
-        ("late binding released unadopted",),
+        ("late binding released unadopted", "outdated binding names no slice"),
     ),
     Case(
         "P-110",

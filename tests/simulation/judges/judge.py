@@ -303,7 +303,9 @@ class Judge(NodeJudge):
         if bound.allocation not in self.ready:
             self.fail("bound when ready", f"{bound.request}: {bound.allocation} was never said to be ready")
         before = self.bound_to(bound.request)
-        if before is not None and before.allocation != bound.allocation and not self.is_over(before):
+        if before is not None and (self.is_over(before) or self._says_nothing_here(before)):
+            before = None
+        if before is not None and before.allocation != bound.allocation:
             if self.decided_in[operation] in self.over:
                 return  # decided before another binding landed that went with the broker: its pod stays where it is
             if before.allocation == self.let_go_late.get(bound.request):
@@ -313,27 +315,25 @@ class Judge(NodeJudge):
         self.bound[bound.request] = bound
         self.bound_late[bound.request] = self.decided_in[operation] in self.over
 
-    def _says_nothing_here(self, booking: Booking) -> bool:
+    def _says_nothing_here(self, bound: Bound | Booking) -> bool:
         """
         Whether a binding was decided in an earlier incarnation than it landed in, and its pod has nothing by it.
 
         No process follows it: neither its source nor its kubelet has its slice.
         """
-        asked, given = self.requests.get(booking.request), self.kubelets.bound.get(booking.request)
+        asked, given = self.requests.get(bound.request), self.kubelets.bound.get(bound.request)
         held = asked.held if asked is not None else None
-        has_it = any(each is not None and each.allocation == booking.allocation for each in (held, given))
-        return self.bound_late.get(booking.request, False) and not has_it
+        has_it = any(each is not None and each.allocation == bound.allocation for each in (held, given))
+        return self.bound_late.get(bound.request, False) and not has_it
 
     def _stays_where_it_is(self, bound: Bound) -> bool:
         """
-        Whether a pod's source remembers what it is bound to now, and what it was bound to before had landed late: it
-        was decided in an earlier life of the bus, in which another one landed that the source has followed. Or the pod
-        was let go late: by a call of a source that has died since, and its successor had requested it again.
+        Whether a pod's source remembers what it is bound to now: it was let go late, by a call of a source that has
+        died since, and its successor had requested it again.
         """
         asked = self.requests.get(bound.request)
         remembers = asked is not None and asked.held is not None and asked.held.allocation == bound.allocation
-        is_let_go_late = self.let_go_late.get(bound.request) == bound.allocation
-        return remembers and (is_let_go_late or self.bound_late.get(bound.request, False))
+        return remembers and self.let_go_late.get(bound.request) == bound.allocation
 
     def _is_known_to_nobody(self, bound: Bound) -> bool:
         """

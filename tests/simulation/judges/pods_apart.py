@@ -23,6 +23,7 @@ from sluice.contracts.messages import (
     Grant,
     HostFacts,
     NodeInventory,
+    NodeRemoved,
     RequestWithdrawn,
     Revoke,
 )
@@ -127,6 +128,8 @@ class ApartJudge:
                 told.ledger.pop(message.allocation, None)
             case NodeInventory(removed=True):
                 told.nodes.pop(message.snapshot.node, None)
+            case NodeRemoved():
+                told.nodes.pop(message.node, None)
             case NodeInventory():
                 told.nodes.setdefault(message.snapshot.node, self._books.clockwork.now)
             case HostFacts(cordoned=True):

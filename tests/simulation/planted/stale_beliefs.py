@@ -1,6 +1,6 @@
 """Rare bugs in what is believed: of a bus that was wiped, of a server that lags, of words that land or are heard late.
 
-Only the plans that are kept in `kept/` show them.
+Only schedules and the plans that are kept in `kept/` show them.
 """
 
 import dataclasses

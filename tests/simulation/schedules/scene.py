@@ -10,7 +10,7 @@ from simulation.judges.gpu_tables import A30, A100, A100_WITHOUT_MIG, GpuRow
 from simulation.judges.quotas import QuotaSaid
 from simulation.judges.sizes import Resizing
 from simulation.plans.plan import Fault, FaultKind, Plan
-from simulation.plans.pods import Ask, Device, Pod
+from simulation.plans.pods import Ask, Device, Pod, Terms
 from simulation.world.hardware import Layout
 from simulation.world.host import Host
 from simulation.world.weather import Fate, Weather
@@ -23,6 +23,7 @@ from sluice.contracts.messages import AnyMessage, Bound
 MIG_NODE: tuple[tuple[GpuRow, bool], ...] = ((A100, True),)
 A30_NODE: tuple[tuple[GpuRow, bool], ...] = ((A30, True),)
 WHOLE_NODE: tuple[tuple[GpuRow, bool], ...] = ((A100_WITHOUT_MIG, False),)
+ANYWHERE = Terms()
 WHOLE = Ask((("sluice.dev/gpus", "1"),), ("main",), (Device("whole"),))
 
 
@@ -104,6 +105,7 @@ class Scene:
         opens_after_s: float = 0.0,
         namespace: str = "lab",
         user: int | None = None,
+        terms: Terms = ANYWHERE,
     ) -> None:
         """A person writes a pod."""
         pod = Pod(
@@ -114,6 +116,7 @@ class Scene:
             namespace=namespace,
             user=user,
             opens_after_s=opens_after_s,
+            terms=terms,
         )
         self.world.folder.put(pod, self.world.clockwork.now)
 

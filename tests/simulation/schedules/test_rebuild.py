@@ -16,11 +16,16 @@ from simulation.schedules.scene import MIG_NODE, Scene, sliced
 from simulation.schedules.unanswered import (
     ASKED_IN_ANY_LIFE,
     EVICTED_IN_ANY_LIFE,
+    NUMBERS_OUTLIVE_THEIR_STREAM,
+    OUTDATED_NAMES_NOTHING,
     TOLD_IN_ANY_LIFE,
+    a_pod_was_bound_before_a_wipe_and_is_gone,
+    a_slice_is_waived_and_a_binding_to_it_lands_after_a_wipe,
     a_source_asked_before_a_wipe,
     a_source_told_all_before_a_wipe,
     a_waiver_of_before_a_wipe_lands_when_all_is_over,
     an_eviction_was_ordered_before_a_wipe,
+    an_order_lands_in_a_bus_made_by_a_slow_clock,
 )
 from simulation.world.weather import Weather
 
@@ -40,6 +45,11 @@ FORGOTTEN_WORDS = 200
 """More of STATE than is said before the slices are there again."""
 KEPT = ("kept-0", "kept-1", "kept-2")
 UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.2, redelivered=0.3)
+
+
+def believed(name: str) -> PlantedBug:
+    """The bug of this name."""
+    return next(bug for bug in BELIEVED_BUGS if bug.name == name)
 
 
 def standing(scene: Scene) -> dict[str, Bound]:
@@ -135,8 +145,7 @@ def test_pods_that_all_go_while_nobody_looks_leave_nothing() -> None:
 
 def test_a_waiver_that_lands_when_its_request_is_over_does_not_stay_on_the_bus_for_ever() -> None:
     """Each such request would leave an answer that is never ended."""
-    (bug,) = (bug for bug in BELIEVED_BUGS if bug.name == "late answer after the end ignored")
-    assert_played(a_waiver_of_before_a_wipe_lands_when_all_is_over, bug)
+    assert_played(a_waiver_of_before_a_wipe_lands_when_all_is_over, believed("late answer after the end ignored"))
 
 
 @pytest.mark.parametrize(
@@ -145,14 +154,22 @@ def test_a_waiver_that_lands_when_its_request_is_over_does_not_stay_on_the_bus_f
         (a_source_told_all_before_a_wipe, TOLD_IN_ANY_LIFE),
         (a_source_asked_before_a_wipe, ASKED_IN_ANY_LIFE),
         (an_eviction_was_ordered_before_a_wipe, EVICTED_IN_ANY_LIFE),
+        (an_order_lands_in_a_bus_made_by_a_slow_clock, NUMBERS_OUTLIVE_THEIR_STREAM),
+        (an_order_lands_in_a_bus_made_by_a_slow_clock, believed("order of another incarnation stands")),
+        (a_slice_is_waived_and_a_binding_to_it_lands_after_a_wipe, believed("Bound of any incarnation")),
     ],
-    ids=["told all", "asked", "evicted"],
+    ids=["told all", "asked", "evicted", "numbered", "ordered", "bound"],
 )
 def test_what_was_said_before_a_wipe_ends_no_slice_when_it_lands_after_it(
     story: Callable[[], None], bug: PlantedBug
 ) -> None:
     """A running pod would lose its slice: its source has not published by then what it has, or it would be unwanted."""
     assert_played(story, bug)
+
+
+def test_a_request_is_not_released_before_the_slice_that_a_late_binding_names_is_gone() -> None:
+    """Its place would look free while its node is silent."""
+    assert_played(a_pod_was_bound_before_a_wipe_and_is_gone, OUTDATED_NAMES_NOTHING)
 
 
 def lose_all_but(scene: Scene, stream: Stream) -> None:

@@ -16,15 +16,21 @@ from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import (
     AllocationRequested,
+    Bound,
+    Closed,
     EvictionOrdered,
     Grant,
     NodeClosed,
     NodeOpened,
     Released,
     RequestWithdrawn,
+    Revoke,
+    SliceDegraded,
     SourceSynced,
     Waived,
 )
+from sluice.contracts.outbox.bus_view import BusView
+from sluice_allocator.core import ended, orphans
 from sluice_allocator.core.world import REQUEST, World
 from sluice_pod_watcher.core.publisher import RequestPublisher
 
@@ -205,6 +211,89 @@ def a_waiver_of_before_a_wipe_lands_when_all_is_over() -> None:
     scene.finish()
 
 
+def a_slice_is_waived_and_a_binding_to_it_lands_after_a_wipe() -> None:
+    """
+    A slice degrades while its binding is unanswered, and another allocator waives it. Both are lost with the bus.
+
+    Its pod is still there, and has never been on that slice.
+    """
+    scene = Scene(allocators=2)
+    other = scene.host("allocator-b")
+    other.kill()
+    late = scene.lose(lambda _host, write: isinstance(write.message, Bound))
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: bool(late))
+    landed, request = scene.landed(), scene.request("a")
+    scene.strike("gpu lost", "node-0", lasts_s=8.0)
+    scene.until(lambda: any(isinstance(write.message, SliceDegraded) for write in landed))
+    other.start()
+    scene.until(lambda: any(isinstance(write.message, Waived) for write in landed))
+    scene.until(lambda: any(isinstance(write.message, Closed) for write in landed), longest_s=60.0)
+    scene.strike("broker wipe", lasts_s=0.5)
+    scene.land(late[0])
+    scene.until(lambda: scene.runs("a"), longest_s=60.0)
+    assert scene.request("a") == request
+    scene.finish()
+
+
+def a_pod_was_bound_before_a_wipe_and_is_gone() -> None:
+    """
+    A pod is gone before its source has read its binding, which lands after a wipe. The node of its slice is silent.
+
+    Its source remembers no slice; but the binding names one.
+    """
+    scene = Scene()
+    late = scene.lose(lambda _host, write: isinstance(write.message, Bound))
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: bool(late))
+    request, agent = scene.request("a"), scene.host("agent-node-0")
+    agent.kill()
+    scene.remove("a")
+    scene.strike("broker wipe", lasts_s=0.5)
+    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), RequestWithdrawn))
+    scene.land(late[0])
+    early = scene.lose(lambda _host, write: isinstance(write.message, Released))
+    scene.wait(2.0)
+    landed = scene.landed()
+    agent.start()
+    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    scene.lose(lambda _host, _write: False)
+    for write in early[:1]:
+        scene.land(write)
+    scene.finish()
+
+
+def an_order_lands_in_a_bus_made_by_a_slow_clock() -> None:
+    """
+    One of two allocators adopts a slice; the other one's order for the same is unanswered, and lands after a wipe.
+
+    The clock that makes the streams is behind: what was read before the wipe has a larger number than all since.
+    """
+    scene = Scene(allocators=2)
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    broker, other = scene.world.broker, scene.host("allocator-b")
+    late = scene.lose(lambda host, write: host == "allocator-a" and isinstance(write.message, Grant))
+    for clock_off_s in (0.0, -3000.0):
+        other.pause()
+        broker.stop()
+        broker.wipe()
+        broker.clock_off_s = clock_off_s
+        broker.ensure()
+        broker.start()
+        if late:
+            scene.land(late[0])
+            scene.lose(lambda host, write: host == "allocator-a" and isinstance(write.message, Grant))
+        landed = scene.landed()
+        scene.wait(3.0)
+        other.resume()
+        scene.until(lambda: any(isinstance(write.message, NodeOpened) for write in landed))  # noqa: B023
+    scene.lose(lambda _host, _write: False)
+    scene.wait(5.0)
+    assert scene.runs("a")
+    scene.finish()
+
+
 def _whenever_it_was_said(_original: Any) -> Any:
     def told_all(_self: Any, message: Any) -> Any:
         """Section 6 broken: that a source has told all it has holds in any life of the bus."""
@@ -252,5 +341,42 @@ EVICTED_IN_ANY_LIFE = PlantedBug(
     "hours of work, for no preemptor: the order was of before a wipe, and landed after it",
     ("cluster",),
     ((RequestPublisher, "is_of_this_life", _whenever_it_was_ordered),),
+)
+"""Caught by a schedule of its own, as the ones before."""
+
+
+def _names_nothing(original: Any) -> Any:
+    def named_by(binding: Any) -> Any:
+        """Section 6 broken: what binds nothing in this life of the bus tells of no slice."""
+        return original(binding) if isinstance(binding, Bound) else None
+
+    return named_by
+
+
+OUTDATED_NAMES_NOTHING = PlantedBug(
+    "outdated binding names no slice",
+    "the order of things: its request is released before its slice, on a node that was silent, is gone",
+    ("LAW 3",),
+    ((ended, "named_by", _names_nothing), (orphans, "named_by", _names_nothing)),
+)
+"""Caught by a schedule of its own, as the ones before."""
+
+
+def _numbers_outlive_their_stream(original: Any) -> Any:
+    def started(self: Any, stream: Any, life: Any) -> bool:
+        """Section 1 broken: what has a larger number is newer, be it of an earlier life of the stream."""
+        reading = self._of.get(stream)
+        if reading is not None:
+            reading.life = life
+        return bool(original(self, stream, life))
+
+    return started
+
+
+NUMBERS_OUTLIVE_THEIR_STREAM = PlantedBug(
+    "outbox keeps an earlier stream's numbers",
+    "the slice that it runs on: another allocator's write of before a wipe is taken for an own one of after it",
+    ("undisturbed",),
+    ((BusView, "started", _numbers_outlive_their_stream),),
 )
 """Caught by a schedule of its own, as the ones before."""

@@ -229,6 +229,15 @@ def test_what_a_site_says_gets_into_the_build(engine):
     assert "--pull" in words
 
 
+def test_another_engine_builds_the_same(engine, tmp_path):
+    """A site without Docker would copy the script."""
+    (tmp_path / "bin" / "docker").rename(tmp_path / "bin" / "podman")
+    words, context = engine("allocator", ENGINE="podman --root /elsewhere", BUILD_FLAGS="--layers")
+
+    assert words[:5] == ["--root", "/elsewhere", "build", "--layers", "--force-rm"]
+    assert "deploy/docker/Dockerfile" in context
+
+
 def test_the_brokers_image_is_the_program_and_a_folder_for_everybody(engine):
     """A volume takes from that folder its owner, and the broker runs without root."""
     program = server_binary()

@@ -57,15 +57,25 @@ class BusView:
         current = self.current.get(guard)
         return current.sequence if current is not None else self._guards[stream].get(guard, 0)
 
-    def started(self, stream: Stream, life: Incarnation) -> None:
-        """From here on, the observed values are the whole snapshot of this life of the stream."""
+    def started(self, stream: Stream, life: Incarnation) -> bool:
+        """
+        From here on, the observed values are the whole snapshot of this life of the stream.
+
+        True in a new life: numbers of two lives are not ordered (PROTOCOL §1), so what was known of the one before is
+        dropped.
+        """
         reading = self._of.setdefault(stream, _Reading())
+        is_new_life = reading.life not in {"", life}
         reading.number += 1
         reading.life = life
         reading.fresh = {}
         reading.accepted = {}
         reading.asked_again = False
         reading.highest = 0
+        if is_new_life:
+            reading.caught_up = False
+            self._drop(stream)
+        return is_new_life
 
     def observed(self, stream: Stream, entry: Entry) -> None:
         """The reading has shown a value."""
@@ -97,9 +107,7 @@ class BusView:
         # An own write accepted during the snapshot and beyond its end will still be observed.
         beyond = [each for each in reading.accepted.values() if each[0].sequence > reading.highest]
         fresh, reading.fresh, reading.caught_up = reading.fresh, None, True
-        elsewhere = {s: e for s, e in self.current.items() if stream_of(s.split(".", 2)[1]) is not stream}
-        self.current = elsewhere
-        self._guards[stream] = {}
+        self._drop(stream)
         for subject, entry in fresh.items():
             self.learn(stream, parse(subject), entry)
         for entry, expected in sorted(beyond, key=lambda each: each[0].sequence):
@@ -107,7 +115,7 @@ class BusView:
         return True
 
     def is_whole(self, stream: Stream) -> bool:
-        """Whether everything was read at least once: before that no guard is known."""
+        """Whether everything was read at least once in this life: before that no guard is known."""
         reading = self._of.get(stream)
         return reading is not None and reading.caught_up
 
@@ -130,3 +138,8 @@ class BusView:
             return False
         reading.asked_again = True
         return True
+
+    def _drop(self, stream: Stream) -> None:
+        """Nothing is known of a stream's values."""
+        self.current = {s: e for s, e in self.current.items() if stream_of(s.split(".", 2)[1]) is not stream}
+        self._guards[stream] = {}

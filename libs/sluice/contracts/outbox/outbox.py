@@ -98,8 +98,9 @@ class Outbox(Intents):
                 self._resend(event.operation)
                 return []
             case ReadingStarted():
-                if self._reading == "stream":
-                    self._view.started(event.stream, event.incarnation)
+                if self._reading == "stream" and self._view.started(event.stream, event.incarnation):
+                    for queue in self._queues.values():
+                        queue.applied = 0 if queue.stream is event.stream else queue.applied
                 return []
             case ReadingCaughtUp():
                 return self._reading_caught_up(event.stream, now)

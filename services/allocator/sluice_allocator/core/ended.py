@@ -7,11 +7,11 @@ entries are judged before (`entries`).
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import Bound, Closed, Held, LedgerEntry, Refused, Released, RequestWithdrawn, Waived
+from sluice.contracts.messages import Bound, Closed, LedgerEntry, Refused, Released, RequestWithdrawn, Waived
 from sluice_allocator.core.binding import answer_without_slice, may_come_yet, release
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import waits_for_node, waits_for_nodes
-from sluice_allocator.core.world import BindingFact, RequestFact
+from sluice_allocator.core.world import BindingFact, RequestFact, named_by
 
 _NOBODY_ASKS = "its request is gone"
 
@@ -49,7 +49,7 @@ def _settle_withdrawn(
     """The source waits for the message that nothing is left."""
     if isinstance(binding, Released):
         return
-    if any(waits_for_node(desk, request, held) is not None for held in (asked.held, _held_by(binding))):
+    if any(waits_for_node(desk, request, held) is not None for held in (asked.held, named_by(binding))):
         return
     if entries or not waits_for_nodes(desk, request):
         release(desk, request, asked.cause)
@@ -63,13 +63,10 @@ def _landed_late(desk: Desk, request: RequestId, asked: RequestWithdrawn | None,
     incarnation of the broker, and its pod may have another slice: see `orphans`.
     """
     match binding:
-        case Bound() if asked is not None or answer_without_slice(desk, request) is None:
-            return waits_for_node(desk, request, _held_by(binding)) is None
+        case Bound():
+            is_late = asked is not None or answer_without_slice(desk, request) is None
         case Refused() | Waived():
-            return asked is not None
+            is_late = asked is not None
         case _:
             return False
-
-
-def _held_by(binding: BindingFact | None) -> Held | None:
-    return Held(node=binding.node, allocation=binding.allocation) if isinstance(binding, Bound) else None
+    return is_late and waits_for_node(desk, request, named_by(binding)) is None

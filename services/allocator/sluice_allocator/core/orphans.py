@@ -12,12 +12,13 @@ from typing import TypeVar
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId, SourceName
-from sluice.contracts.messages import Booking, Bound, Closed, Grant, Held, Released, RequestWithdrawn
+from sluice.contracts.messages import Booking, Bound, Closed, Grant, Released, RequestWithdrawn
 from sluice_allocator.core.binding import answer_without_slice, may_come_yet, release
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.entries import revoke
 from sluice_allocator.core.held import waits_for_node
 from sluice_allocator.core.standing import is_rejected
+from sluice_allocator.core.world import named_by
 
 _K = TypeVar("_K")
 
@@ -175,15 +176,14 @@ def _take_back_answer(desk: Desk, request: RequestId) -> bool:
     """
     if request in desk.committing or desk.outbox.busy(subjects.binding(request)):
         return False
-    answer, held, cause = desk.world.bindings.get(request), None, "its request is gone"
-    if isinstance(answer, Bound):
-        if may_come_yet(desk, answer.allocation):
-            return False
-        held = Held(node=answer.node, allocation=answer.allocation)
-    elif isinstance(answer, Released):
-        cause = answer.cause
+    answer = desk.world.bindings.get(request)
+    if isinstance(answer, Bound) and may_come_yet(desk, answer.allocation):
+        return False
+    cause = answer.cause if isinstance(answer, Released) else "its request is gone"
     entries = (desk.world.ledger[allocation] for allocation in desk.world.allocations_of.get(request, ()))
-    if any(not isinstance(entry, Closed) for entry in entries) or waits_for_node(desk, request, held) is not None:
+    if any(not isinstance(entry, Closed) for entry in entries):
+        return False
+    if waits_for_node(desk, request, named_by(answer)) is not None:
         return False
     release(desk, request, cause)
     return True

@@ -21,6 +21,7 @@ from sluice.contracts.messages import (
     EvictionDone,
     EvictionOrdered,
     Grant,
+    Held,
     HostFacts,
     LedgerEntry,
     NodeChanged,
@@ -53,6 +54,12 @@ BINDING = (Bound, Refused, Released, Waived)
 RequestFact = AllocationRequested | RequestRejected | RequestWithdrawn
 BindingFact = Bound | Refused | Released | Waived
 SliceFact = SliceReady | SliceFailed | SliceDegraded | SliceQuarantined | SliceGone
+
+
+class Outdated(Waived, frozen=True, kw_only=True):
+    """A binding of an earlier incarnation that landed in this one: it binds nothing, but its slice may exist."""
+
+    named: Held | None = None
 
 
 @dataclass(slots=True)
@@ -309,13 +316,14 @@ class World:
         bound one may have been waived: such a message names no place, and is ended like any other.
         """
         if isinstance(message, Bound | Waived) and message.incarnation not in {"", self.incarnation}:
-            return Waived(
+            return Outdated(
                 request=message.request,
                 request_revision=message.request_revision,
                 allocations=(),
                 cause="published before the bus was recreated",
                 incarnation=message.incarnation,
                 source=message.source,
+                named=named_by(message),
             )
         return message if isinstance(message, BINDING) else None
 
@@ -444,6 +452,17 @@ class World:
 def request_of(entry: LedgerEntry) -> RequestId:
     """The request of a ledger entry."""
     return entry.request if isinstance(entry, Closed) else entry.booking.request
+
+
+def named_by(binding: BindingFact | None) -> Held | None:
+    """The slice that a binding names, of whichever incarnation it is."""
+    match binding:
+        case Bound():
+            return Held(node=binding.node, allocation=binding.allocation)
+        case Outdated():
+            return binding.named
+        case _:
+            return None
 
 
 _K = TypeVar("_K")

@@ -38,10 +38,11 @@ def _apart(plan: Plan) -> Plan:
 
 
 _LOSES = "a replica: it is pinned to a host where the scheduler cannot place it"
+EMPTY_HOSTS_IGNORED = PlantedBug(
+    "empty hosts ignored for spread", _LOSES, ("apart",), ((Crowd, "least", _least_where_somebody_is),), _apart
+)
 APART_BUGS = (
     PlantedBug("booked pods not counted as peers", _LOSES, ("apart",), ((Peers, "book", _booked_is_nobody),), _apart),
     PlantedBug("host ports ignored", _LOSES, ("apart",), ((Peers, "is_taken", _ports_are_free),), _apart),
-    PlantedBug(
-        "empty hosts ignored for spread", _LOSES, ("apart",), ((Crowd, "least", _least_where_somebody_is),), _apart
-    ),
+    EMPTY_HOSTS_IGNORED,
 )

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from simulation.faults.node_removals import BY_MISTAKE, CUT_OFF, OFF
 from simulation.harness.search import assert_played
 from simulation.judges.judge import LIVING_S, SETTLED_PAST_S, ViolationError
+from simulation.plans.pods import Terms
 from simulation.planted.allocator.node_removals import (
     GONE_IN_ANOTHER_LIFE,
     NEVER_BEGUN_ANEW,
@@ -13,7 +14,9 @@ from simulation.planted.allocator.node_removals import (
     RELEASED_OVER_NOTHING,
     REMOVED_HAS_NOTHING,
 )
-from simulation.schedules.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
+from simulation.planted.allocator.pods_apart import EMPTY_HOSTS_IGNORED
+from simulation.planted.bug import planted
+from simulation.schedules.scene import A30_NODE, MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.schedules.unanswered import its_agent_speaks_while_the_end_of_its_head_is_unanswered
 
 from sluice.contracts.bus.events import Stream
@@ -456,3 +459,28 @@ def test_the_judge_knows_that_a_pod_is_released_again_as_it_was(is_said_again: b
     else:
         with pytest.raises(ViolationError, match="whose agent lives"):
             judge._answering(released, operation, "life")
+
+
+def test_a_removed_node_is_no_host_to_spread_over() -> None:
+    """
+    Two pods spread, and only one node has their profile: the second waits, for the other node has none of them. When
+    that is removed, as the allocator reads before any inventory shows it, both may be on the one that is left.
+    """
+    with planted(EMPTY_HOSTS_IGNORED), pytest.raises(ViolationError, match="apart"):
+        _spread_over_two()
+    scene = _spread_over_two()
+    assert scene.bound("b") is None
+    scene.host("inventory").crash()
+    scene.strike("node removed", "node-1", lasts_s=500.0, number=OFF)
+    scene.until(lambda: scene.runs("b"), longest_s=40.0)
+    assert {bound.node for bound in (scene.bound("a"), scene.bound("b")) if bound is not None} == {"node-0"}
+
+
+def _spread_over_two() -> Scene:
+    """The first runs where its profile is; the second has waited for some time."""
+    scene = Scene(MIG_NODE, A30_NODE)
+    scene.pod("a", sliced("1g.5gb"), terms=Terms("llm", spread=True))
+    scene.until(lambda: scene.runs("a"))
+    scene.pod("b", sliced("1g.5gb"), terms=Terms("llm", spread=True))
+    scene.wait(3.0)
+    return scene

@@ -13,7 +13,7 @@ from simulation.planted.two_allocators import GRANTED_AGAIN, OPENED_AGAIN, TWO_B
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 
 from sluice.contracts.bus.events import Stream
-from sluice.contracts.ids import AllocationId, OperationId
+from sluice.contracts.ids import AllocationId, OperationId, RequestId
 from sluice.contracts.messages import Cordoned, EvictionOrdered, Grant, NodeOpened, RequestWithdrawn, SliceReady
 
 NODES = 8
@@ -154,3 +154,28 @@ def test_the_judge_knows_when_nobody_is_bound_twice(is_over: bool) -> None:
     else:
         with pytest.raises(ViolationError, match="bound once"):
             judge._bound(again, operation)
+
+
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_a_binding_of_another_life_binds_only_a_pod_that_has_its_slice(is_followed: bool) -> None:
+    """
+    It landed late, and its source had not read it before the broker was wiped: the pod does not run on its slice, and
+    may be bound to another. If the source had, the pod would have two.
+    """
+    scene = Scene(MIG_NODE)
+    scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("a"))
+    judge, bound = scene.world.judge, scene.bound("a")
+    assert bound is not None
+    asked, late = judge.requests[bound.request], replace(bound, request=RequestId("late"))
+    judge.requests[late.request] = asked if is_followed else replace(asked, held=None)
+    found, before, now = AllocationId("found"), OperationId("before"), OperationId("now")
+    judge.ready[found] = judge.ready[bound.allocation]
+    judge.decided_in |= {before: "earlier", now: str(bound.incarnation)}
+    judge.over.add("earlier")
+    judge._bound(late, before)
+    if is_followed:
+        with pytest.raises(ViolationError, match="bound once"):
+            judge._bound(replace(late, allocation=found), now)
+    else:
+        judge._bound(replace(late, allocation=found), now)

@@ -68,12 +68,12 @@ def write(
 class Desk:
     """An outbox and the events it returned."""
 
-    def __init__(self, *entries: Entry, stream: Stream = Stream.BOOK) -> None:
+    def __init__(self, *entries: Entry, stream: Stream = Stream.BOOK, life: str = "1") -> None:
         """The stream has been read and holds `entries`."""
         self.stream = stream
         self.outbox = Outbox(RunId("run"), frozenset({"ledger", "binding", "slice"}))
         self.reports: list[Settled | Contested] = []
-        self.read(*entries)
+        self.read(*entries, life=life)
 
     def read(self, *entries: Entry, life: str = "1", now: float = 0.0) -> list[BusInstruction]:
         """The stream is reread and holds exactly `entries`."""
@@ -328,6 +328,28 @@ def test_a_commit_that_is_older_than_what_was_read_since_has_not_landed() -> Non
     assert desk.outbox.current(A) is None
     desk.outbox.commit(A, word("grant"))
     assert desk.outbox.drain() == [write(SECOND, A, 1009, word("grant"))]
+
+
+def test_an_own_write_that_lands_in_a_bus_made_by_a_slow_clock_is_the_last_value() -> None:
+    """What another one wrote before the wipe has a larger number, and is gone."""
+    desk = Desk(entry(A, 1000), life="1000")
+    desk.outbox.commit(B, word("grant"))
+    desk.outbox.drain()
+    desk.see(entry(B, 1001))
+    desk.tell(ReadingStarted(Stream.BOOK, Incarnation("10")))
+    landed = entry(B, 10, FIRST, word("grant"))
+    desk.see(landed)
+    assert desk.reports == [settled(FIRST, B, word("grant"), landed=True)]
+    assert desk.outbox.current(B) == landed
+
+
+def test_nothing_is_sent_in_a_new_incarnation_before_it_was_read_whole() -> None:
+    """Its guards are unknown, and those of the earlier one say nothing."""
+    desk = Desk(entry(A, 1000), life="1000")
+    desk.tell(ReadingStarted(Stream.BOOK, Incarnation("10")))
+    desk.outbox.commit(B, word("grant"))
+    assert desk.see(entry(A, 10)) == []
+    assert desk.tell(ReadingCaughtUp(Stream.BOOK)) == [write(FIRST, B, 10, word("grant"))]
 
 
 def test_what_was_accepted_while_a_snapshot_was_read_is_not_forgotten_by_it() -> None:

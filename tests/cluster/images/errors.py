@@ -1,0 +1,5 @@
+"""What ends the making of images, in one sentence for a person."""
+
+
+class ImageError(Exception):
+    """No image can be made: what is wrong, and what helps."""

@@ -1,0 +1,136 @@
+"""
+Runs every suite that needs a real Kubernetes on one cluster, and writes down what was run, on which versions.
+
+The API server's part (`tests/kubernetes`) runs before Sluice is installed and again after it; `tests/cluster` between.
+"""
+
+import datetime as dt
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster.harness import cgroups
+from cluster.harness import cluster as clusters
+from cluster.harness.binaries import GO, VERSIONS
+from cluster.harness.cluster import Cluster
+
+REPOSITORY = Path(__file__).parents[2]
+RECORD = REPOSITORY / "docs/cluster-runs.json"
+"""The last recorded run of each minor version: docs/install.md and README say what was tried from it."""
+SUITE_S = 3600.0
+LAST = "tests/cluster/test_uninstalled.py"
+PINNED = {
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "containerd": "github.com/containerd/containerd/v2",
+    "cni": "github.com/containernetworking/plugins",
+    "coredns": "github.com/coredns/coredns",
+}
+"""Folder of ../go -> the module whose version counts."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of one call of pytest."""
+
+    title: str
+    passed: int = 0
+    failed: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def run(minor: str, *, is_long: bool, is_recorded: bool) -> int:
+    """Exit status: 0 where everything that ran has passed."""
+    with clusters.running("suites", minor=minor) as cluster:
+        api = {"SLUICE_TEST_KUBECONFIG": str(cluster.kubeconfig)}
+        outcomes = [_pytest("API server", ["tests/kubernetes"], api)]
+        if is_long:
+            named = {"SLUICE_CLUSTER_NAME": cluster.folder.name, "SLUICE_CLUSTER_KUBERNETES": minor}
+            outcomes += [
+                _pytest("whole product", ["-m", "cluster", "tests/cluster", f"--ignore={LAST}"], named),
+                _pytest("API server, Sluice installed", ["tests/kubernetes"], api),
+                _pytest("uninstall", ["-m", "cluster", LAST], named),
+            ]
+        record = _record(cluster, outcomes)
+    out = REPOSITORY / "out"
+    out.mkdir(exist_ok=True)
+    (out / f"cluster-run-{minor}.json").write_text(json.dumps(record, indent=2) + "\n")
+    for outcome in outcomes:
+        print(f"{outcome.title}: {outcome.passed} passed, {outcome.failed} failed in {outcome.seconds:.0f} s")
+        for reason, count in sorted(outcome.skipped.items()):
+            print(f"  {count} skipped: {reason}")
+    is_good = not any(outcome.failed for outcome in outcomes) and all(outcome.passed for outcome in outcomes)
+    if is_recorded and is_good:
+        known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+        RECORD.write_text(json.dumps({**known, minor: record}, indent=2, sort_keys=True) + "\n")
+    return int(not is_good)
+
+
+def _pytest(title: str, arguments: list[str], environment: Mapping[str, str]) -> Outcome:
+    results = REPOSITORY / "out" / f"junit-{os.getpid()}.xml"
+    results.parent.mkdir(exist_ok=True)
+    started = time.monotonic()
+    print(f"== {title}", flush=True)
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "pytest", f"--junitxml={results}", "--quiet", *arguments],
+            cwd=REPOSITORY,
+            env={**os.environ, **environment},
+            timeout=SUITE_S,
+            check=False,
+        )
+        outcome = _read(title, results) if results.exists() else Outcome(title, failed=1)
+    finally:
+        results.unlink(missing_ok=True)
+    outcome.seconds = time.monotonic() - started
+    return outcome
+
+
+def _read(title: str, results: Path) -> Outcome:
+    outcome = Outcome(title)
+    for case in ET.parse(results).iter("testcase"):
+        skipped = case.find("skipped")
+        if skipped is not None:
+            reason = skipped.get("message", "")
+            outcome.skipped[reason] = outcome.skipped.get(reason, 0) + 1
+        elif case.find("failure") is not None or case.find("error") is not None:
+            outcome.failed += 1
+        else:
+            outcome.passed += 1
+    return outcome
+
+
+def _record(cluster: Cluster, outcomes: list[Outcome]) -> dict[str, Any]:
+    runc = subprocess.run(["runc", "--version"], capture_output=True, text=True, timeout=10, check=True).stdout.split()[
+        2
+    ]
+    return {
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "machines": len(cluster.nodes),
+        "versions": {
+            "Kubernetes": VERSIONS[cluster.minor].removeprefix("v"),
+            **{folder: _version(folder, module) for folder, module in PINNED.items()},
+            "runc": runc,
+            "Linux": platform.release().split("-")[0],
+            "cgroup": "v2" if cgroups.is_unified() else "v1",
+        },
+        "suites": {
+            outcome.title: {"passed": outcome.passed, "skipped": sum(outcome.skipped.values())} for outcome in outcomes
+        },
+    }
+
+
+def _version(folder: str, module: str) -> str:
+    for line in (GO / folder / "go.mod").read_text().splitlines():
+        words = line.replace("require ", "").split()
+        if words[:1] == [module] and len(words) > 1:
+            return words[1].removeprefix("v")
+    raise LookupError(f"{GO / folder / 'go.mod'} does not require {module}")
