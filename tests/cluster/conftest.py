@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from cluster import product
+from cluster import product, remains
 from cluster.harness import cluster as clusters
 from cluster.harness.binaries import NEWEST
 from cluster.harness.cluster import Cluster
@@ -18,16 +18,18 @@ from cluster.harness.cluster import Cluster
 NAME = os.environ.get("SLUICE_CLUSTER_NAME")
 TEST_S = 600
 """The longest that a test may take, with the start of the cluster or its removal."""
+LAST = "test_uninstalled.py"
 MINOR = os.environ.get("SLUICE_CLUSTER_KUBERNETES", NEWEST)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Before tests are selected by their markers."""
+    """Before tests are selected by their markers. What removes Sluice comes last."""
     for item in items:
         if isinstance(item, pytest.Function) and "cluster" in item.fixturenames:
             item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.timeout(TEST_S))
+    items.sort(key=lambda item: item.path.name == LAST)
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +53,7 @@ def installed(cluster: Cluster) -> Cluster:
     """
     if not cluster.kubectl("get", "namespace", "sluice-system", "--ignore-not-found"):
         product.bring_images(cluster)
+        remains.keep(cluster)
         product.install(cluster)
     return cluster
 

@@ -84,11 +84,12 @@ def wait(cluster: Cluster) -> None:
             raise BoxError(f"{workload} is not ready: {error}\n{pods}\n{events[-4000:]}") from None
 
 
-def uninstall(cluster: Cluster, what: str = "all") -> str:
-    """What the script said. Raises BoxError where it fails."""
+def uninstall(cluster: Cluster, what: str = "all", *, wait_s: int = 120) -> str:
+    """What the script said. wait_s: for each thing that it waits for. Raises BoxError where it fails."""
+    kubectl = f"{cluster.binaries['kubectl']} --kubeconfig={cluster.kubeconfig}"
     ended = subprocess.run(
         ["sh", str(DEPLOY / "uninstall.sh"), what],
-        env={**os.environ, "KUBECTL": f"{cluster.binaries['kubectl']} --kubeconfig={cluster.kubeconfig}"},
+        env={**os.environ, "KUBECTL": kubectl, "WAIT_S": str(wait_s)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -37,6 +37,8 @@ NEEDS = {
 """Command -> what brings it."""
 FORWARD = Path(__file__).with_name("forward.py")
 READY_S = 90.0
+UNANSWERED = "Unable to connect to the server: net/http: TLS handshake timeout"
+"""What kubectl prints before it has sent anything."""
 CONTROL_PLANE = "control-plane"
 DEFAULTS = Options()
 ROLE = "node-role.kubernetes.io/control-plane"
@@ -92,17 +94,25 @@ class Cluster:
     def kubectl(
         self, *arguments: str | Path, stdin: str | None = None, timeout_s: float = 60.0, check: bool = True
     ) -> str:
-        """What it printed. Raises BoxError with it where it fails."""
+        """
+        What it printed. Raises BoxError with it where it fails.
+
+        Where no connection could be made it tries again for timeout_s: the API server of a busy machine is slow.
+        """
         command = [str(self.binaries["kubectl"]), f"--kubeconfig={self.kubeconfig}", *map(str, arguments)]
-        ended = subprocess.run(
-            command,
-            input=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        end = time.monotonic() + timeout_s
+        while True:
+            ended = subprocess.run(
+                command,
+                input=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+            if UNANSWERED not in ended.stdout or not ended.returncode or time.monotonic() > end:
+                break
         if check and ended.returncode:
             raise BoxError(
                 f"kubectl {' '.join(map(str, arguments))} ended with {ended.returncode}: {ended.stdout.strip()}"

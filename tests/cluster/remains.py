@@ -1,0 +1,86 @@
+"""What is in a cluster and on its machines, to compare before an installation and after its removal."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from cluster.harness.cluster import Cluster
+from cluster.harness.node import Node
+
+TRANSIENT = ("componentstatuses", "endpoints", "events", "events.events.k8s.io", "leases.coordination.k8s.io")
+"""Resources that change by themselves, and one that is deprecated for another in the list."""
+OURS = ("sluice", "slice")
+Content = dict[str, Any]
+
+
+def objects(cluster: Cluster) -> dict[str, Content]:
+    """`resource namespace/name` -> what somebody wrote into the object, of everything that the API server lists."""
+    kinds = cluster.kubectl("api-resources", "--verbs=list", "--output=name").split()
+    wanted = ",".join(sorted(set(kinds) - set(TRANSIENT)))
+    listed = json.loads(cluster.kubectl("get", wanted, "--all-namespaces", "--output=json", timeout_s=120))
+    return {_identity(each): _written(each) for each in listed["items"]}
+
+
+def changes(before: dict[str, Content], after: dict[str, Content]) -> list[str]:
+    """A line for each object that came, went or was changed."""
+    came = [f"came: {name}" for name in after.keys() - before.keys()]
+    went = [f"went: {name}" for name in before.keys() - after.keys()]
+    changed = [
+        f"changed: {name}: {json.dumps(before[name])} -> {json.dumps(after[name])}"
+        for name in before.keys() & after.keys()
+        if before[name] != after[name]
+    ]
+    return sorted(came + went + changed)
+
+
+def keep(cluster: Cluster) -> None:
+    """Save the objects before the installation, for whichever run removes it."""
+    _file(cluster).write_text(json.dumps(objects(cluster)))
+
+
+def kept(cluster: Cluster) -> dict[str, Content]:
+    """Those that `keep` saved."""
+    found: dict[str, Content] = json.loads(_file(cluster).read_text())
+    return found
+
+
+def wait_for_none(cluster: Cluster, *, within_s: float = 60.0) -> None:
+    """Until every object is as `keep` saved it. Raises AssertionError with what came, went or changed."""
+    before = kept(cluster)
+    end = time.monotonic() + within_s
+    while found := changes(before, objects(cluster)):
+        if time.monotonic() > end:
+            raise AssertionError("\n".join(found))
+        time.sleep(1.0)
+
+
+def on_node(node: Node) -> list[str]:
+    """Mounts, directories and sockets of Sluice on a machine."""
+    mounts = [line.split()[4] for line in node.box.run("cat", "/proc/1/mountinfo").splitlines()]
+    roots = ("/run/sluice", "/var/run/sluice", "/var/lib/sluice")
+    paths = [path for path in roots if node.box.run("ls", "-d", path, check=False).strip() == path]
+    plugins = node.box.run("find", "/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry", "-mindepth", "1")
+    return sorted(
+        [f"mount {path}" for path in mounts if any(word in Path(path).name or f"/{word}" in path for word in OURS)]
+        + paths
+        + [path for path in plugins.split() if "slice.sluice.dev" in path]
+    )
+
+
+def _file(cluster: Cluster) -> Path:
+    return cluster.folder / "objects-before-sluice.json"
+
+
+def _identity(each: Content) -> str:
+    metadata = each["metadata"]
+    return f"{each['kind']}.{each['apiVersion']} {metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def _written(each: Content) -> Content:
+    metadata = each["metadata"]
+    content = {key: value for key, value in each.items() if key not in ("metadata", "status")}
+    if each["kind"] == "PersistentVolume":
+        # A class that keeps volumes keeps the name of the claim, too.
+        content["spec"] = {key: value for key, value in content["spec"].items() if key != "claimRef"}
+    return {"labels": metadata.get("labels", {}), "annotations": metadata.get("annotations", {}), **content}
