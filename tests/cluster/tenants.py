@@ -126,12 +126,12 @@ def used(cluster: Cluster) -> dict[str, str]:
 
 
 def places(cluster: Cluster, namespace: str) -> dict[str, list[str]]:
-    """`pod/container` -> profiles of its slices (`3g.20gb`, `4096 MiB of 1g.5gb`), ready or not, of a namespace."""
+    """`pod/container` -> sizes of its slices (`3g.20gb`; of a share `4096 MiB`), ready or not, of a namespace."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for gpu in gpus(cluster):
         for each in gpu.get("slices", []):
             if each.get("namespace") == namespace:
-                found[f"{each['pod']}/{each['container']}"].append(each["place"].partition("@")[0])
+                found[f"{each['pod']}/{each['container']}"].append(each["place"].partition(" of ")[0].partition("@")[0])
     return {who: sorted(profiles) for who, profiles in found.items()}
 
 

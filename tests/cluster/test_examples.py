@@ -109,9 +109,9 @@ def test_the_words_of_other_projects_and_shares_are_understood(installed: Cluste
         {
             "mig-resource/main": ["3g.20gb"],
             "fastgshare/main": ["2g.10gb"],
-            "share-1/main": ["4096 MiB of 3g.20gb"],
-            "share-2/main": ["4096 MiB of 3g.20gb"],
-            "mps/main": ["4096 MiB of 1g.5gb"],
+            "share-1/main": ["4096 MiB"],
+            "share-2/main": ["4096 MiB"],
+            "mps/main": ["4096 MiB"],
             "movable/main": ["1g.5gb"],
         },
     )
