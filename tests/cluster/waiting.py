@@ -1,5 +1,6 @@
 """Waits for what a cluster does in its own time: a bound, no sleep that hopes."""
 
+import subprocess
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,7 +15,7 @@ T = TypeVar("T")
 
 def until(what: str, look: Callable[[], T], *, within_s: float = WITHIN_S) -> T:
     """
-    The first true result of `look`; an API server that does not answer (BoxError) counts as not yet.
+    The first true result of `look`; an API server that does not answer counts as not yet.
 
     Raises AssertionError with `what` and the last result.
     """
@@ -25,7 +26,7 @@ def until(what: str, look: Callable[[], T], *, within_s: float = WITHIN_S) -> T:
             if found := look():
                 return found
             last = found
-        except BoxError as error:
+        except (BoxError, subprocess.TimeoutExpired) as error:
             last = error
         if time.monotonic() > end:
             raise AssertionError(f"not within {within_s:.0f} s: {what}; last: {last}")
