@@ -10,10 +10,11 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from cluster import product, remains
+from cluster import product, remains, tenants
 from cluster.harness import cluster as clusters
 from cluster.harness.binaries import NEWEST
 from cluster.harness.cluster import Cluster
+from cluster.waiting import until
 
 NAME = os.environ.get("SLUICE_CLUSTER_NAME")
 TEST_S = 600
@@ -65,3 +66,11 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl("create", "namespace", name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--timeout=120s", timeout_s=130)
+
+
+@pytest.fixture
+def given_back(installed: Cluster) -> Iterator[None]:
+    """At the end as much of every GPU is in use as before. Name it before `namespace`: it looks when that is gone."""
+    before = tenants.used(installed)
+    yield
+    until(f"in use is {before} again", lambda: tenants.used(installed) == before)
