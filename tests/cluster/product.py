@@ -17,6 +17,8 @@ REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy/kubernetes"
 CREDENTIALS = "app.kubernetes.io/component=credentials"
 ROLLED_OUT_S = 180
+GPUS_PER_WORKER = 2
+"""Simulated, as fleet.toml of the overlay says."""
 WORKLOADS = (
     ("sluice-system", "statefulset/sluice-nats"),
     ("sluice-system", "deployment/sluice-allocator"),
@@ -70,6 +72,21 @@ def wait(cluster: Cluster) -> None:
             pods = cluster.kubectl("get", "pods", "--all-namespaces", "--output=wide")
             events = cluster.kubectl("get", "events", "--all-namespaces", "--field-selector=type=Warning", check=False)
             raise BoxError(f"{workload} is not ready: {error}\n{pods}\n{events[-4000:]}") from None
+
+
+def hardware(folder: Path, node: str, *command: str) -> str:
+    """Change simulated GPUs as `sluice-node-agent hardware` does; folder: the data folder on the node's disk."""
+    said = subprocess.run(
+        [sys.executable, "-m", "sluice_node_agent", "hardware", f"--data={folder}", node, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if said.returncode:
+        raise BoxError(f"the GPUs of {node} cannot be changed: {said.stdout.strip()}")
+    return said.stdout
 
 
 def uninstall(cluster: Cluster, what: str = "all") -> str:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,7 @@ NEEDS = {
 }
 """Command -> what brings it."""
 FORWARD = Path(__file__).with_name("forward.py")
-READY_S = 90.0
+READY_S = 240.0
 CONTROL_PLANE = "control-plane"
 DEFAULTS = Options()
 ROLE = "node-role.kubernetes.io/control-plane"
@@ -117,12 +117,17 @@ class Cluster:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda node: node.import_images(archive), nodes if nodes is not None else self.workers))
 
-    def reboot(self, name: str) -> None:
-        """Pull the plug of a worker and start it again: processes, /run and /tmp are new, disks are kept."""
+    def reboot(self, name: str, *, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """
+        Pull the plug of a worker and start it again: processes, /run and /tmp are new, disks are kept.
+
+        meanwhile: done while it is off.
+        """
         node = self.node(name)
         if node.number == 0:
             raise ValueError("the control plane's machine has all the others' cables: reboot a worker")
         node.box.kill()
+        meanwhile()
         self._plug_in(node)
         node.start()
         self.save()
