@@ -7,7 +7,7 @@ from typing import TypeVar
 from cluster.harness.box import BoxError
 
 T = TypeVar("T")
-WITHIN_S = 150.0
+WITHIN_S = 240.0
 """Generous: two cores carry a whole cluster, and other suites may run beside it."""
 LOOK_S = 0.5
 

@@ -11,7 +11,7 @@ from cluster.harness.box import Box, BoxError
 from cluster.harness.control_plane import ControlPlane
 from cluster.harness.network import DNS_SERVICE, DOMAIN, PODS, address_of, conflist
 
-READY_S = 60.0
+READY_S = 180.0
 IMPORT_S = 300.0
 SOCKET = "/run/containerd/containerd.sock"
 SANDBOX = "localhost/pause:1"
