@@ -12,6 +12,9 @@ from cluster.gpu_pods import is_ready
 from cluster.harness.cluster import Cluster
 from cluster.waiting import Unmet, until
 
+from sluice_node_agent.shell.paths import hardware_path
+from sluice_node_agent.simulated.hardware_file import HardwareFile
+
 Json = dict[str, Any]
 COMPONENTS: Mapping[str, tuple[str, str]] = {
     "nats": ("sluice-system", "nats"),
@@ -165,4 +168,5 @@ def _containers(pods: list[Json]) -> set[str]:
 
 
 def _reboot_gpus(cluster: Cluster, worker: str) -> None:
-    product.hardware(cluster.node(worker).box.kept["/var/lib/sluice"], worker, "reboot")
+    """As `sluice-node-agent hardware NODE reboot` does."""
+    HardwareFile(hardware_path(cluster.node(worker).box.kept["/var/lib/sluice"], worker)).reboot()

@@ -74,21 +74,6 @@ def wait(cluster: Cluster) -> None:
             raise BoxError(f"{workload} is not ready: {error}\n{pods}\n{events[-4000:]}") from None
 
 
-def hardware(folder: Path, node: str, *command: str) -> str:
-    """Change simulated GPUs as `sluice-node-agent hardware` does; folder: the data folder on the node's disk."""
-    said = subprocess.run(
-        [sys.executable, "-m", "sluice_node_agent", "hardware", f"--data={folder}", node, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if said.returncode:
-        raise BoxError(f"the GPUs of {node} cannot be changed: {said.stdout.strip()}")
-    return said.stdout
-
-
 def uninstall(cluster: Cluster, what: str = "all") -> str:
     """What the script said. Raises BoxError where it fails."""
     ended = subprocess.run(

@@ -95,17 +95,20 @@ class Cluster:
     def kubectl(
         self, *arguments: str | Path, stdin: str | None = None, timeout_s: float = 60.0, check: bool = True
     ) -> str:
-        """What it printed. Raises BoxError with it where it fails."""
+        """What it printed. Raises BoxError with it where it fails or takes too long."""
         command = [str(self.binaries["kubectl"]), f"--kubeconfig={self.kubeconfig}", *map(str, arguments)]
-        ended = subprocess.run(
-            command,
-            input=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        try:
+            ended = subprocess.run(
+                command,
+                input=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise BoxError(f"kubectl {' '.join(map(str, arguments))} took longer than {timeout_s:.0f} s") from None
         if check and ended.returncode:
             raise BoxError(
                 f"kubectl {' '.join(map(str, arguments))} ended with {ended.returncode}: {ended.stdout.strip()}"
@@ -128,9 +131,11 @@ class Cluster:
             raise ValueError("the control plane's machine has all the others' cables: reboot a worker")
         node.box.kill()
         meanwhile()
-        self._plug_in(node)
-        node.start()
-        self.save()
+        try:
+            self._plug_in(node)
+            node.start()
+        finally:
+            self.save()
 
     def save(self) -> None:
         """So that another process finds it."""
