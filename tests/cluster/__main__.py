@@ -75,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
             print(f"ready after {sum(cluster.seconds.values()):.0f} s {cluster.seconds}", file=sys.stderr)
             print(f"export KUBECONFIG={cluster.kubeconfig} PATH=$PATH:{cluster.folder / 'bin'}")
         case "down":
-            clusters.find(options.name).remove()
+            clusters.find(options.name, is_doomed=True).remove()
         case "shell":
             print(clusters.find(options.name).node(options.node).box.run(*options.command), end="")
     return 0

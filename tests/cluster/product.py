@@ -18,6 +18,8 @@ REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy/kubernetes"
 CREDENTIALS = "app.kubernetes.io/component=credentials"
 ROLLED_OUT_S = 180
+GPUS_PER_WORKER = 2
+"""Simulated, as fleet.toml of the overlay says."""
 WORKLOADS = (
     ("sluice-system", "statefulset/sluice-nats"),
     ("sluice-system", "deployment/sluice-allocator"),

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,7 @@ NEEDS = {
 }
 """Command -> what brings it."""
 FORWARD = Path(__file__).with_name("forward.py")
-READY_S = 90.0
+READY_S = 240.0
 UNANSWERED = "Unable to connect to the server: net/http: TLS handshake timeout"
 """What kubectl prints before it has sent anything."""
 CONTROL_PLANE = "control-plane"
@@ -95,14 +95,26 @@ class Cluster:
         self, *arguments: str | Path, stdin: str | None = None, timeout_s: float = 60.0, check: bool = True
     ) -> str:
         """
-        What it printed. Raises BoxError with it where it fails.
+        What it printed. Raises BoxError with it where it fails or takes too long.
 
         Where no connection could be made it tries again for timeout_s: the API server of a busy machine is slow.
         """
-        command = [str(self.binaries["kubectl"]), f"--kubeconfig={self.kubeconfig}", *map(str, arguments)]
         end = time.monotonic() + timeout_s
-        while True:
-            ended = subprocess.run(
+        ended = self._kubectl(arguments, stdin, timeout_s)
+        while UNANSWERED in ended.stdout and ended.returncode and time.monotonic() < end:
+            ended = self._kubectl(arguments, stdin, timeout_s)
+        if check and ended.returncode:
+            raise BoxError(
+                f"kubectl {' '.join(map(str, arguments))} ended with {ended.returncode}: {ended.stdout.strip()}"
+            )
+        return ended.stdout
+
+    def _kubectl(
+        self, arguments: Sequence[str | Path], stdin: str | None, timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        command = [str(self.binaries["kubectl"]), f"--kubeconfig={self.kubeconfig}", *map(str, arguments)]
+        try:
+            return subprocess.run(
                 command,
                 input=stdin,
                 stdout=subprocess.PIPE,
@@ -111,13 +123,8 @@ class Cluster:
                 timeout=timeout_s,
                 check=False,
             )
-            if UNANSWERED not in ended.stdout or not ended.returncode or time.monotonic() > end:
-                break
-        if check and ended.returncode:
-            raise BoxError(
-                f"kubectl {' '.join(map(str, arguments))} ended with {ended.returncode}: {ended.stdout.strip()}"
-            )
-        return ended.stdout
+        except subprocess.TimeoutExpired:
+            raise BoxError(f"kubectl {' '.join(map(str, arguments))} took longer than {timeout_s:.0f} s") from None
 
     def import_images(self, archive: Path, tags: Mapping[str, str] | None = None) -> None:
         """Into every worker, side by side. tags: name in the archive -> one more name for it."""
@@ -157,18 +164,25 @@ class Cluster:
         self.kubectl("delete", "--ignore-not-found", "--filename=-", stdin=json.dumps(addons.router_rights()))
         self.save()
 
-    def reboot(self, name: str) -> None:
-        """Pull the plug of a worker and start it again: processes, /run and /tmp are new, disks are kept."""
+    def reboot(self, name: str, *, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """
+        Pull the plug of a worker and start it again: processes, /run and /tmp are new, disks are kept.
+
+        meanwhile: done while it is off.
+        """
         node = self.node(name)
         if node.number == 0:
             raise ValueError("the control plane's machine has all the others' cables: reboot a worker")
         is_enforcing = POLICIES in node.box.processes
         node.box.kill()
-        self._plug_in(node)
-        node.start()
-        if is_enforcing:
-            node.start_policies(build_extra("kube-router").executables["kube-router"])
-        self.save()
+        meanwhile()
+        try:
+            self._plug_in(node)
+            node.start()
+            if is_enforcing:
+                node.start_policies(build_extra("kube-router").executables["kube-router"])
+        finally:
+            self.save()
 
     def save(self) -> None:
         """So that another process finds it."""
@@ -297,7 +311,7 @@ def start(
     """
     sweep()
     if (clusters() / name / "state.json").exists():
-        find(name).remove()
+        find(name, is_doomed=True).remove()
     binaries = build_all(minor)
     cluster = _assemble(clusters() / name, minor, binaries, workers, options, labels or {})
     cluster.folder.mkdir(parents=True)
@@ -329,15 +343,22 @@ def clusters() -> Path:
     return cache_folder() / "clusters"
 
 
-def find(name: str) -> Cluster:
-    """A cluster that another process started. Raises NoClusterError."""
+def find(name: str, *, is_doomed: bool = False) -> Cluster:
+    """
+    A cluster that another process started; a doomed one can only be removed, whichever version started it.
+
+    Raises NoClusterError.
+    """
     folder = clusters() / name
     if not (folder / "state.json").exists():
         there = sorted(path.parent.name for path in clusters().glob("*/state.json"))
         raise NoClusterError(f"no cluster of the name {name!r} is up; up are: {', '.join(there) or 'none'}")
     state = json.loads((folder / "state.json").read_text())
-    minor = state["minor"]
-    cluster = _assemble(folder, minor, build_all(minor), len(state["boxes"]) - 1, Options(**state["options"]), {})
+    minor, workers = state["minor"], len(state["boxes"]) - 1
+    if is_doomed:
+        cluster = _assemble(folder, minor, {}, workers, DEFAULTS, {})
+    else:
+        cluster = _assemble(folder, minor, build_all(minor), workers, Options(**state["options"]), {})
     cluster.owner = Process(*state["owner"]) if state["owner"] else None
     cluster.forward = Process(*state["forward"]) if state["forward"] else None
     for node in cluster.nodes:
@@ -355,7 +376,7 @@ def sweep() -> None:
         state = json.loads((folder / "state.json").read_text())
         if state["owner"] and not Process(*state["owner"]).is_alive():
             print(f"removing what {folder.name} left", file=sys.stderr)
-            find(folder.name).remove()
+            find(folder.name, is_doomed=True).remove()
 
 
 def _missing(needs: Mapping[str, str]) -> str | None:

@@ -11,7 +11,7 @@ from cluster.harness.box import Box, BoxError
 from cluster.harness.control_plane import ControlPlane
 from cluster.harness.network import DNS_SERVICE, DOMAIN, PODS, SERVICES, address_of, conflist, without_policies
 
-READY_S = 60.0
+READY_S = 180.0
 IMPORT_S = 300.0
 POLICIES = "kube-router"
 SOCKET = "/run/containerd/containerd.sock"
