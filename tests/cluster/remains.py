@@ -10,7 +10,11 @@ from cluster.harness.node import Node
 
 TRANSIENT = ("componentstatuses", "endpoints", "events", "events.events.k8s.io", "leases.coordination.k8s.io")
 """Resources that change by themselves, and one that is deprecated for another in the list."""
-OURS = ("sluice", "slice")
+DIRECTORIES = ("/run/sluice", "/var/lib/sluice")
+KUBELET = "/var/lib/kubelet"
+OURS = "slice.sluice.dev"
+TICKET = "sluice-slice"
+"""The name of a pod's volume."""
 Content = dict[str, Any]
 
 
@@ -58,13 +62,12 @@ def wait_for_none(cluster: Cluster, *, within_s: float = 60.0) -> None:
 def on_node(node: Node) -> list[str]:
     """Mounts, directories and sockets of Sluice on a machine."""
     mounts = [line.split()[4] for line in node.box.run("cat", "/proc/1/mountinfo").splitlines()]
-    roots = ("/run/sluice", "/var/run/sluice", "/var/lib/sluice")
-    paths = [path for path in roots if node.box.run("ls", "-d", path, check=False).strip() == path]
-    plugins = node.box.run("find", "/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry", "-mindepth", "1")
+    directories = [path for path in DIRECTORIES if node.box.run("ls", "-d", path, check=False).strip() == path]
+    kubelets = node.box.run("find", *(f"{KUBELET}/{each}" for each in ("plugins", "plugins_registry")))
     return sorted(
-        [f"mount {path}" for path in mounts if any(word in Path(path).name or f"/{word}" in path for word in OURS)]
-        + paths
-        + [path for path in plugins.split() if "slice.sluice.dev" in path]
+        [f"mount {path}" for path in mounts if path.startswith("/run/sluice") or OURS in path or TICKET in path]
+        + directories
+        + [path for path in kubelets.split() if OURS in path]
     )
 
 

@@ -75,7 +75,8 @@ def test_the_page_leads_to_the_bus(installed: Cluster, namespace: str, on_the_co
         on_the_control_plane,
         "sluice pods",
         f"sluice explain {namespace}/waits",
-        "sluice doctor --no-cluster",
+        # 2: it says what it could not check, for want of a certificate or the like.
+        "sluice doctor --no-cluster || [ $? -eq 2 ]",
         "! sluice cordon worker-1",
         "export SLUICE_NATS_USER=operator",
         "kubectl -n sluice-system get secret sluice-bus-operator -o go-template='{{.data.password | base64decode}}' "

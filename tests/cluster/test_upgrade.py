@@ -1,7 +1,9 @@
 """An upgrade from the last release touches no running pod, and pods that come meanwhile get their slices."""
 
 import json
+import re
 import secrets
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +34,7 @@ def space(installed: Cluster) -> Iterator[str]:
     """A namespace on the last release, in which `old` runs and `waits` waits. At the end all is of today."""
     name = f"upgrade-{secrets.token_hex(3)}"
     _forget_the_job(installed)
-    installed.kubectl("apply", "--server-side", f"--filename={RELEASE}")
+    installed.kubectl("apply", "--server-side", "--filename=-", stdin=_release())
     product.wait(installed)
     installed.kubectl("create", "namespace", name)
     try:
@@ -86,6 +88,13 @@ def test_pods_of_before_an_upgrade_end_well(installed: Cluster, space: str) -> N
     wait_for_no_slice(installed)
     waits = next(each for each in listed(installed, space) if each["metadata"]["name"] == "waits")
     assert has_status(waits, "sluice.dev/SliceReady", "False")
+
+
+def _release() -> str:
+    """The release's manifests with the images that are here."""
+    project = tomllib.loads((product.REPOSITORY / "pyproject.toml").read_text())["project"]
+    services = "allocator|inventory|node-agent|pod-watcher|console"
+    return re.sub(rf"(image: sluice-(?:{services})):\S+", rf"\1:{project['version']}", RELEASE.read_text())
 
 
 def _forget_the_job(cluster: Cluster) -> None:
