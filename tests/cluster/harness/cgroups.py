@@ -33,6 +33,20 @@ def hierarchies() -> dict[str, str]:
     return found
 
 
+def why_closed() -> str | None:
+    """Why no box can have cgroups here, or None."""
+    if not is_unified() and not hierarchies():
+        return f"no cgroups below {ROOT}"
+    tried = f"sluice-tried-{os.getpid()}"
+    try:
+        for folder in folders(tried):
+            folder.mkdir()
+            folder.rmdir()
+    except OSError as error:
+        return f"no cgroup can be made here: {error}"
+    return None
+
+
 def folders(name: str) -> list[Path]:
     """Of the box of this name."""
     if is_unified():

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.cache import cache_folder
-from cluster.harness import addons, network
+from cluster.harness import addons, cgroups, network
 from cluster.harness.binaries import NEWEST, build_all, build_extra
 from cluster.harness.box import Box, BoxError, Process, launch
 from cluster.harness.certificates import Authority
@@ -54,7 +54,7 @@ def why_impossible() -> str | None:
         return "a cluster needs Linux"
     if os.geteuid() != 0:
         return "a cluster needs root, for namespaces and mounts"
-    return _missing(NEEDS)
+    return _missing(NEEDS) or cgroups.why_closed() or _why_no_namespaces()
 
 
 @dataclass(slots=True)
@@ -377,6 +377,14 @@ def sweep() -> None:
         if state["owner"] and not Process(*state["owner"]).is_alive():
             print(f"removing what {folder.name} left", file=sys.stderr)
             find(folder.name, is_doomed=True).remove()
+
+
+def _why_no_namespaces() -> str | None:
+    spaces = ["unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--fork"]
+    ended = subprocess.run(
+        [*spaces, "mount", "--make-rprivate", "/"], capture_output=True, text=True, timeout=30, check=False
+    )
+    return f"no namespaces here: {ended.stderr.strip()}" if ended.returncode else None
 
 
 def _missing(needs: Mapping[str, str]) -> str | None:
