@@ -66,8 +66,8 @@ def test_the_next_pod_waits_for_the_processes_of_one_that_was_deleted_by_force(
     create(
         installed,
         namespace,
-        *fill(first, ["stubborn"], script=ignores, terminationGracePeriodSeconds=30),
-        *fill(second, ["late"], script=begins, terminationGracePeriodSeconds=30),
+        *fill(first, ["stubborn"], script=ignores, terminationGracePeriodSeconds=45),
+        *fill(second, ["late"], script=begins, terminationGracePeriodSeconds=45),
     )
     until_ready(installed, namespace, "stubborn", "late")
     create(installed, namespace, *fill(first, ["after-stubborn"]), *fill(second, ["after-late"]))
