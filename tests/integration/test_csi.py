@@ -107,6 +107,24 @@ async def test_a_volume_shows_its_pod_again_when_its_memory_disk_is_another(node
         assert node.mounts(node.target(uid)) == []
 
 
+def test_a_driver_whose_folder_was_removed_ends_so_that_its_container_gets_another(bare):
+    """`rm -rf /run/sluice`: what is mounted in the container can never hold a ticket again, and no pod starts."""
+    removed, seen = bare.folder / "removed", bare.folder / "seen"
+    for path in (removed, seen):
+        path.mkdir()
+    bare.run("mount", "--bind", str(removed), str(seen))
+    number = bare.start(SLUICE_NODE_AGENT_PODS_DIR=f"{seen}/pods")
+    below = f"mount | grep -o '{seen}/[^ ]*' | sort -r"
+    bare.run("sh", "-c", f"for at in $({below}); do umount -l $at; done; rm -rf {removed}")
+    assert bare.drivers[number].wait(60) == 78
+    assert "was removed" in bare.told(number)
+    eventually(lambda: not bare.socket.exists(), "nothing is left")
+    bare.run("umount", str(seen))
+    removed.mkdir()
+    bare.run("mount", "--bind", str(removed), str(seen))
+    bare.start(SLUICE_NODE_AGENT_PODS_DIR=f"{seen}/pods")
+
+
 async def test_a_restarted_kubelet_asks_again_and_nothing_changes(node):
     """A kubelet's restart disturbs no running pod."""
     await node.publish(UID)

@@ -4,11 +4,13 @@ What depends on a kubelet: where tickets and marks are kept, and whether pods' v
 Volumes are served before the rest of the agent starts, and until all of it has ended.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from sluice.contracts.ids import NodeName
 from sluice.runtime import logs
+from sluice.runtime.errors import ServiceError
 from sluice.runtime.grpc.health import Health
 from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.pod_directories import PodDirectories
@@ -18,23 +20,52 @@ from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
 from sluice_node_agent.shell.nodes.node_backend import NodeBackendError
 from sluice_node_agent.shell.tickets.tickets import Tickets
 
+_LOOK_EVERY_S = 5.0
+
+
+class CutOffError(ServiceError):
+    """The pods' directories cannot be restored by this process."""
+
 
 @asynccontextmanager
 async def volumes_served(settings: NodeAgentSettings, health: Health) -> AsyncIterator[None]:
     """
-    Serve the volumes of this node's pods within the `async with`, if configured. Raises CsiError.
+    Serve the volumes of this node's pods within the `async with`, if configured; not ready while it cannot.
 
-    The process is not ready while volumes cannot be served.
+    Raises CsiError; CutOffError, in an ExceptionGroup, when the folder of `pods_dir` was removed on the node.
     """
-    if settings.kubelet_root is None or settings.role == "agent":
+    if settings.kubelet_root is None:
         yield
         return
-    from sluice_node_agent.csi.driver import driver  # noqa: PLC0415 - only where there is a kubelet
-
     sources = PodDirectories(settings.pods_dir)
-    health.need(lambda: sources.problem)
-    async with driver(NodeName(settings.nodes[0]), settings.kubelet_root, sources):
-        yield
+    async with asyncio.TaskGroup() as watching:
+        watch = watching.create_task(_until_cut_off(sources))
+        try:
+            if settings.role == "agent":
+                yield
+            else:
+                from sluice_node_agent.csi.driver import driver  # noqa: PLC0415 - only where there is a kubelet
+
+                health.need(lambda: sources.problem)
+                async with driver(NodeName(settings.nodes[0]), settings.kubelet_root, sources):
+                    yield
+        finally:
+            watch.cancel()
+
+
+async def _until_cut_off(sources: PodDirectories) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        try:
+            is_cut_off = sources.is_cut_off
+        except OSError as error:  # between two looks at folders that come and go
+            logs.get("app").warning("the pods' directories cannot be looked at", why=str(error))
+            continue
+        if is_cut_off:
+            raise CutOffError(
+                f"the folder on the node that is mounted at {sources.root} was removed, so no pod with a GPU can "
+                "start; started again, this container gets a new one"
+            )
 
 
 def tickets_of(settings: NodeAgentSettings, node: NodeName) -> Tickets:
