@@ -70,7 +70,7 @@ class Churn:
             self.samples += 1
 
     def until_all_have_run(self) -> None:
-        """Every pod that nobody deleted runs or has ended by itself, as many at once as there is room."""
+        """Every pod that was not deleted runs or has ended by itself, as many at once as there is room."""
 
         def look() -> bool:
             found = pods(self.cluster, self.namespace)

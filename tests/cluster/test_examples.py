@@ -121,7 +121,7 @@ def test_the_words_of_other_projects_and_shares_are_understood(installed: Cluste
 
 
 def test_one_of_a_job_waits_until_both_are_there(installed: Cluster) -> None:
-    """Half a distributed job on a slice is a slice that nobody uses."""
+    """Half a distributed job on a slice is a wasted slice."""
     first, second = yaml.safe_load_all(manifest("17"))
     installed.kubectl("apply", "--filename=-", stdin=yaml.safe_dump(first))
     why = until_waiting(installed, NAMESPACE, "rank-0")["rank-0"]

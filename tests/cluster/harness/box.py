@@ -216,7 +216,7 @@ class Box:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
 
     def kill(self) -> None:
-        """Pull the plug: nothing inside is told, and no namespace, mount or cgroup is left."""
+        """Pull the plug: nothing inside gets a signal, and no namespace, mount or cgroup is left."""
         if self.init is not None:
             self.init.kill(signal.SIGKILL)
             end = time.monotonic() + ENDED_S

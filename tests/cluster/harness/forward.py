@@ -29,7 +29,7 @@ def enter_network(pid: int) -> None:
 
 
 async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until the reader ends; then the writer is told."""
+    """Until the reader ends; then the writer ends."""
     try:
         while chunk := await reader.read(CHUNK_BYTES):
             writer.write(chunk)
