@@ -56,8 +56,5 @@ def _sentence() -> str:
     runs = list(_runs().values())
     versions = " and ".join(run["versions"]["Kubernetes"] for run in runs)
     newest = runs[-1]
-    total = sum(suite["passed"] for suite in newest["suites"].values())
-    return (
-        f"Whole clusters with simulated GPUs: Kubernetes {versions} with real kubelets and containerd "
-        f"{newest['versions']['containerd']}, {total} tests on the newest ({newest['date']}).\n"
-    )
+    suites = ", ".join(f"{_counts(suite)} ({name})" for name, suite in newest["suites"].items())
+    return f"Simulated GPUs on real Kubernetes {versions}; on the newest, {newest['date']}: {suites}.\n"

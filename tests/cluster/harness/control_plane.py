@@ -54,6 +54,11 @@ class ControlPlane:
         return f"https://{address_of(0)}:{PORT}"
 
     @property
+    def kubeconfig(self) -> Path:
+        """Of a cluster administrator in its own network, by loopback."""
+        return self.folder / "loopback.kubeconfig"
+
+    @property
     def folder(self) -> Path:
         """Kubeconfigs, and data of etcd."""
         return self.box.folder
@@ -83,6 +88,8 @@ class ControlPlane:
         ):
             pair = self.authority.issue(file, user, groups=groups)
             self.authority.kubeconfig(self.folder / f"{file}.kubeconfig", self.server, user, pair)
+            if file == "admin":
+                self.authority.kubeconfig(self.kubeconfig, f"https://127.0.0.1:{PORT}", user, pair)
 
     def start(self) -> None:
         """All four. Raises BoxError with the log of what did not come up."""

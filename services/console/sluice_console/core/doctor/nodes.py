@@ -5,7 +5,11 @@ on the same GPUs.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from sluice.contracts.kube.names import CSI_DRIVER
+from sluice.contracts.kube.taints import untolerated
+from sluice.contracts.messages import Taint, Toleration
 from sluice_console.core.doctor.findings import Check, FindingDocument, counted, named, ok, problem, warning
 from sluice_console.core.doctor.kube_objects import Object, at, by_name, is_so, items, labels, name
 
@@ -14,6 +18,10 @@ GPU_PRESENT = "nvidia.com/gpu.present"
 """The label that NVIDIA's feature discovery puts on nodes with GPUs (NVIDIA/gpu-operator)."""
 _OF_DEVICE_PLUGIN = ("nvidia.com/gpu", "nvidia.com/mig-")
 """Resources that a device plugin allocates."""
+
+
+_TOLERATED_BY_ITSELF = "node.kubernetes.io/"
+"""https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations"""
 
 
 def check_nodes(
@@ -37,7 +45,7 @@ def check_nodes(
         return
     spec = at(daemonset, "spec", "template", "spec") or {}
     yield from _runtime(spec, runtimes)
-    chosen = [node for node in nodes if _is_chosen(node, spec.get("nodeSelector") or {})]
+    chosen = [node for node in nodes if _is_chosen(node, spec)]
     if not chosen:
         yield problem(
             Check.NODES,
@@ -68,8 +76,17 @@ def check_nodes(
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _is_chosen(node: Object, selector: Mapping[str, str]) -> bool:
-    return all(labels(node).get(key) == value for key, value in selector.items())
+def _is_chosen(node: Object, spec: Object) -> bool:
+    """Whether the DaemonSet's controller runs a pod there: labels, and taints but those that it tolerates by itself."""
+    selector: Mapping[str, str] = spec.get("nodeSelector") or {}
+    if any(labels(node).get(key) != value for key, value in selector.items()):
+        return False
+    taints = [
+        Taint(key=each["key"], value=each.get("value", ""), effect=each["effect"])
+        for each in items(node, "spec", "taints")
+        if not each["key"].startswith(_TOLERATED_BY_ITSELF)
+    ]
+    return not untolerated(taints, msgspec.convert(spec.get("tolerations") or [], list[Toleration]))
 
 
 def _runtime(spec: Object, runtimes: Sequence[Object] | None) -> Iterator[FindingDocument]:
