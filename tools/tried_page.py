@@ -7,6 +7,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "docs/cluster-runs.json"
+NONE = "No run is recorded yet (`make test-cluster OPTIONS=--record`).\n"
 MARKED = re.compile(r"(<!-- tried: from cluster-runs\.json by `make docs` -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -28,12 +29,14 @@ def _filled(page: Path, wanted: str) -> str:
 
 
 def _runs() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(RUNS.read_text())
+    found: dict[str, Any] = json.loads(RUNS.read_text()) if RUNS.exists() else {}
     return dict(sorted(found.items(), key=lambda run: int(run[0].split(".")[1])))
 
 
 def _table() -> str:
     runs = _runs()
+    if not runs:
+        return NONE
     names = list(dict.fromkeys(name for run in runs.values() for name in run["versions"]))
     suites = list(dict.fromkeys(name for run in runs.values() for name in run["suites"]))
     rows = [
@@ -54,6 +57,8 @@ def _counts(suite: dict[str, int] | None) -> str:
 
 def _sentence() -> str:
     runs = list(_runs().values())
+    if not runs:
+        return NONE
     versions = " and ".join(run["versions"]["Kubernetes"] for run in runs)
     newest = runs[-1]
     suites = ", ".join(f"{_counts(suite)} ({name})" for name, suite in newest["suites"].items())
