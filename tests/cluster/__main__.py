@@ -20,7 +20,6 @@ from cluster.cache import CacheError
 from cluster.harness import cluster as clusters
 from cluster.harness.binaries import EXTRAS, NEWEST, VERSIONS, BuildError, build_all
 from cluster.harness.box import BoxError
-from cluster.harness.control_plane import Options
 from cluster.images.errors import ImageError
 
 
@@ -67,9 +66,10 @@ def _run(options: argparse.Namespace) -> int:
                 options.name,
                 minor=options.kubernetes,
                 workers=options.workers,
-                options=Options(network_policies=options.network_policies),
                 is_kept=True,
             )
+            if options.network_policies:
+                cluster.enforce_network_policies()
             if options.images:
                 product.bring_images(cluster)
             print(f"ready after {sum(cluster.seconds.values()):.0f} s {cluster.seconds}", file=sys.stderr)

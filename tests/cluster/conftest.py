@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from cluster import product, remains, tenants
+from cluster import gpu_pods, product, remains
 from cluster.harness import cluster as clusters
 from cluster.harness.binaries import NEWEST
 from cluster.harness.cluster import Cluster
@@ -71,6 +71,6 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture
 def given_back(installed: Cluster) -> Iterator[None]:
     """At the end as much of every GPU is in use as before. Name it before `namespace`: it looks when that is gone."""
-    before = tenants.used(installed)
+    before = gpu_pods.used(installed)
     yield
-    until(f"in use is {before} again", lambda: tenants.used(installed) == before)
+    until(f"in use is {before} again", lambda: gpu_pods.used(installed) == before)

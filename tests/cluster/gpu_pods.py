@@ -1,41 +1,63 @@
-"""Pods that ask for slices: their manifests, and what the API server shows of them."""
+"""Pods that ask for slices: their manifests, what a user sees of them with kubectl, and their processes."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from cluster.harness.cluster import Cluster
 from cluster.waiting import WITHIN_S, Unmet, until
 
 Json = dict[str, Any]
+IMAGE = "localhost/sluice-test:1"
 SLEEPS = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"
 """Ends at once when it is asked to."""
 IGNORES_TERM = "trap '' TERM; while :; do sleep 1; done"
+FORCED = ("--force", "--grace-period=0")
 ENDED = ("Succeeded", "Failed")
-CONFIG_ERROR = "CreateContainerConfigError"
+GRANTED = ".granted.sluice.dev/visible-devices"
+READY = "sluice.dev/SliceReady"
 
 
-def manifest(
-    name: str, profile: str | None = "1g.5gb", *, command: str = SLEEPS, restart: str = "Never", **spec: object
-) -> Json:
-    """A pod of one container `main`; spec: more fields of its spec. Without a profile it is none of Sluice's."""
-    container = {"name": "main", "image": "localhost/sluice-test:1", "command": ["sh", "-c", command]}
+def pod(name: str, annotations: Mapping[str, str], *containers: Json, script: str = SLEEPS, **spec: Any) -> Json:
+    """A pod of these containers, or of one, `main`, with this script. spec: more of its fields."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "annotations": {"sluice.dev/profile": profile} if profile else {}},
+        "metadata": {"name": name, "labels": {"app": name}, "annotations": dict(annotations)},
         "spec": {
-            "restartPolicy": restart,
+            "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 5,
-            "containers": [container],
+            "containers": list(containers) or [container("main", script)],
             **spec,
         },
     }
 
 
+def manifest(
+    name: str, profile: str | None = "1g.5gb", *, command: str = SLEEPS, restart: str = "Never", **spec: Any
+) -> Json:
+    """A pod of one container, `main`, that asks for a profile; without one it is none of Sluice's."""
+    annotations = {"sluice.dev/profile": profile} if profile else {}
+    return pod(name, annotations, script=command, restartPolicy=restart, **spec)
+
+
+def container(name: str, script: str = SLEEPS, **more: object) -> Json:
+    """One that runs a shell script."""
+    return {"name": name, "image": IMAGE, "command": ["sh", "-c", script], **more}
+
+
 def on(node: str) -> Json:
     """A nodeSelector for one machine."""
     return {"kubernetes.io/hostname": node}
+
+
+def fill(node: str, names: Sequence[str] = ("filler",), **spec: Any) -> list[Json]:
+    """Pods that take all GPUs of a machine, two each."""
+    whole = {"sluice.dev/profile": "7g.40gb", "sluice.dev/gpus": "2"}
+    return [pod(name, whole, nodeSelector=on(node), **spec) for name in names]
 
 
 def create(cluster: Cluster, namespace: str, manifests: Iterable[Json]) -> None:
@@ -44,9 +66,8 @@ def create(cluster: Cluster, namespace: str, manifests: Iterable[Json]) -> None:
     cluster.kubectl(f"--namespace={namespace}", "create", "--filename=-", stdin=text)
 
 
-def delete(cluster: Cluster, namespace: str, names: Iterable[str], *, is_forced: bool = False) -> None:
-    """Ask for it without waiting; those that are gone count as deleted."""
-    options = ["--force", "--grace-period=0"] if is_forced else []
+def delete(cluster: Cluster, namespace: str, names: Iterable[str], *options: str) -> None:
+    """Ask for it, and do not wait for it."""
     cluster.kubectl(
         f"--namespace={namespace}", "delete", "pods", *names, "--wait=false", "--ignore-not-found", *options
     )
@@ -62,34 +83,54 @@ def pods(cluster: Cluster, namespace: str | None = None) -> dict[str, Json]:
     }
 
 
-def devices(pod: Json) -> list[str]:
+def is_ready(found: Json) -> bool:
+    """Running, with its device."""
+    conditions = {each["type"]: each["status"] for each in found["status"].get("conditions") or []}
+    return found["status"].get("phase") == "Running" and conditions.get("Ready") == "True"
+
+
+def is_held(found: Json) -> bool:
+    """Whether what it was granted is its own: until all its containers have ended."""
+    return found["status"].get("phase") not in ENDED
+
+
+def granted(found: Json) -> dict[str, list[str]]:
+    """Container -> devices, of the pod's annotations."""
+    annotations: Mapping[str, str] = found["metadata"].get("annotations") or {}
+    return {
+        key.removesuffix(GRANTED): text.split(",")
+        for key, text in annotations.items()
+        if key.endswith(GRANTED) and text
+    }
+
+
+def devices(found: Json) -> list[str]:
     """UUIDs that its containers were granted."""
-    annotations: Mapping[str, str] = pod["metadata"].get("annotations") or {}
-    granted = [value for key, value in annotations.items() if key.endswith(".granted.sluice.dev/visible-devices")]
-    return sorted(uuid for value in granted for uuid in value.split(",") if uuid)
+    return sorted(uuid for each in granted(found).values() for uuid in each)
 
 
-def waits_for(pod: Json) -> str:
+def waits_for(found: Json) -> str:
     """Why Sluice has not served it yet, as its condition says; empty where it has none."""
     return next(
         (
             f"{each.get('reason', '')}: {each.get('message', '')}"
-            for each in pod["status"].get("conditions") or []
-            if each["type"] == "sluice.dev/SliceReady" and each["status"] == "False"
+            for each in found["status"].get("conditions") or []
+            if each["type"] == READY and each["status"] == "False"
         ),
         "",
     )
 
 
-def is_ready(pod: Json) -> bool:
-    """Running, with its device."""
-    conditions = {each["type"]: each["status"] for each in pod["status"].get("conditions") or []}
-    return pod["status"].get("phase") == "Running" and conditions.get("Ready") == "True"
-
-
-def is_held(pod: Json) -> bool:
-    """Whether what it was granted is its own: until all its containers have ended."""
-    return pod["status"].get("phase") not in ENDED
+def seen(found: Json) -> str:
+    """In a line, for a failure's message."""
+    states = [
+        (state.get("waiting") or state.get("terminated") or {}).get("reason") or next(iter(state), "")
+        for each in found["status"].get("containerStatuses") or []
+        for state in [each.get("state") or {}]
+    ]
+    leaving = " leaving" if found["metadata"].get("deletionTimestamp") else ""
+    where = found["spec"].get("nodeName", "no node")
+    return f"{found['status'].get('phase')}{leaving} on {where} {states} {devices(found)} {waits_for(found)}".strip()
 
 
 def until_pods(
@@ -125,6 +166,18 @@ def until_ready(
     )
 
 
+def until_waiting(cluster: Cluster, namespace: str, names: Iterable[str]) -> dict[str, str]:
+    """Name -> why it waits, once each of them does."""
+    wanted = sorted(names)
+    found = until_pods(
+        cluster,
+        namespace,
+        f"{', '.join(wanted)} wait, and say why",
+        lambda found: all(name in found and waits_for(found[name]) for name in wanted),
+    )
+    return {name: waits_for(found[name]) for name in wanted}
+
+
 def until_gone(cluster: Cluster, namespace: str, *, within_s: float = WITHIN_S) -> None:
     """Until the namespace has no pod."""
     until(
@@ -134,23 +187,73 @@ def until_gone(cluster: Cluster, namespace: str, *, within_s: float = WITHIN_S) 
     )
 
 
-def seen(pod: Json) -> str:
-    """In a line, for a failure's message."""
-    states = [
-        (state.get("waiting") or state.get("terminated") or {}).get("reason") or next(iter(state), "")
-        for each in pod["status"].get("containerStatuses") or []
-        for state in [each.get("state") or {}]
-    ]
-    leaving = " leaving" if pod["metadata"].get("deletionTimestamp") else ""
-    where = pod["spec"].get("nodeName", "no node")
-    return f"{pod['status'].get('phase')}{leaving} on {where} {states} {devices(pod)} {waits_for(pod)}".strip()
-
-
 def described(cluster: Cluster, namespace: str, name: str) -> str:
     """What `kubectl describe` tells a user."""
     return cluster.kubectl(f"--namespace={namespace}", "describe", "pod", name)
 
 
-def printed(cluster: Cluster, namespace: str, name: str) -> str:
-    """The container's output."""
-    return cluster.kubectl(f"--namespace={namespace}", "logs", name)
+def printed(cluster: Cluster, namespace: str, name: str, of: str = "main") -> str:
+    """A container's output."""
+    return cluster.kubectl(f"--namespace={namespace}", "logs", name, f"--container={of}")
+
+
+def variables(text: str) -> dict[str, str]:
+    """What `env` printed."""
+    return dict(line.split("=", 1) for line in text.splitlines() if re.match(r"\w+=", line))
+
+
+def gpus(cluster: Cluster) -> list[Json]:
+    """The status of each, as `kubectl get gpus` has it."""
+    return [each.get("status", {}) for each in json.loads(cluster.kubectl("get", "gpus", "--output=json"))["items"]]
+
+
+def used(cluster: Cluster) -> dict[str, str]:
+    """GPU -> the USED column."""
+    columns = "--output=custom-columns=:.metadata.name,:.status.used"
+    lines = cluster.kubectl("get", "gpus", "--no-headers", columns).splitlines()
+    return dict(line.split() for line in lines if line)
+
+
+def slices(cluster: Cluster, namespace: str | None = None) -> list[Json]:
+    """Slices that belong to a pod, with their node and GPU."""
+    return [
+        {**each, "node": gpu.get("node"), "gpu": gpu.get("uuid")}
+        for gpu in gpus(cluster)
+        for each in gpu.get("slices") or []
+        if each.get("pod") and namespace in (None, each.get("namespace"))
+    ]
+
+
+def places(cluster: Cluster, namespace: str) -> dict[str, list[str]]:
+    """`pod/container` -> sizes of its slices (`3g.20gb`; of a share `4096 MiB`), ready or not, of a namespace."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for each in slices(cluster, namespace):
+        found[f"{each['pod']}/{each['container']}"].append(each["place"].partition(" of ")[0].partition("@")[0])
+    return {who: sorted(profiles) for who, profiles in found.items()}
+
+
+def holders(cluster: Cluster, namespace: str) -> set[str]:
+    """Pods of a namespace that have a slice."""
+    return {who.partition("/")[0] for who in places(cluster, namespace)}
+
+
+def until_returned(cluster: Cluster, namespace: str, *, within_s: float = WITHIN_S) -> None:
+    """Until no slice belongs to a pod of this namespace."""
+
+    def look() -> Unmet | bool:
+        left = slices(cluster, namespace)
+        return Unmet([(each["node"], each["place"], each["state"], each["pod"]) for each in left]) if left else True
+
+    until(f"all slices of {namespace} are returned", look, within_s=within_s)
+
+
+def processes(mark: str) -> list[int]:
+    """Of this machine, and so of all boxes: those with `mark` in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found

@@ -1,34 +1,14 @@
 """Judges from outside: the kernel's processes and `kubectl get gpus`, not what a service says of itself."""
 
-import json
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 from cluster import gpu_pods
 from cluster.harness.cluster import Cluster
-from cluster.waiting import WITHIN_S, Unmet, until
 
-Json = dict[str, Any]
 _POD_UID = re.compile(r"/pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})/")
 _VARIABLE = b"NVIDIA_VISIBLE_DEVICES="
-
-
-def gpus(cluster: Cluster) -> list[Json]:
-    """The status of each GPU object."""
-    listed = json.loads(cluster.kubectl("get", "gpus", "--output=json"))["items"]
-    return [each.get("status") or {} for each in listed]
-
-
-def slices(cluster: Cluster, namespace: str | None = None) -> list[Json]:
-    """Slices that belong to a pod, with their node and GPU."""
-    return [
-        {**each, "node": gpu.get("node"), "gpu": gpu.get("uuid")}
-        for gpu in gpus(cluster)
-        for each in gpu.get("slices") or []
-        if each.get("pod") and namespace in (None, each.get("namespace"))
-    ]
 
 
 def holders(cluster: Cluster) -> dict[str, dict[str, set[int]]]:
@@ -61,16 +41,6 @@ def check(cluster: Cluster) -> None:
     assert not (wrong := faults(cluster)), wrong
 
 
-def until_returned(cluster: Cluster, namespace: str, *, within_s: float = WITHIN_S) -> None:
-    """Until no slice belongs to a pod of this namespace."""
-
-    def look() -> Unmet | bool:
-        left = slices(cluster, namespace)
-        return Unmet([(each["node"], each["place"], each["state"], each["pod"]) for each in left]) if left else True
-
-    until(f"all slices of {namespace} are returned", look, within_s=within_s)
-
-
 def _shared_by_processes(cluster: Cluster) -> list[str]:
     """A device passes on between two reads of /proc: only what a second look confirms is shared."""
     first = {uuid: each for uuid, each in holders(cluster).items() if len(each) > 1}
@@ -96,7 +66,7 @@ def _shared_by_pods(cluster: Cluster) -> list[str]:
 
 def _shared_by_slices(cluster: Cluster) -> list[str]:
     by_device: dict[str, list[str]] = defaultdict(list)
-    for each in slices(cluster):
+    for each in gpu_pods.slices(cluster):
         if uuid := each.get("uuid"):
             by_device[uuid].append(f"{each['namespace']}/{each['pod']}")
     return [f"kubectl get gpus: {', '.join(names)} on {uuid}" for uuid, names in by_device.items() if len(names) > 1]

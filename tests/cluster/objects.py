@@ -4,15 +4,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cluster.gpu_pods import SLEEPS, container
 from cluster.harness.box import BoxError
 from cluster.harness.cluster import Cluster
 from cluster.waiting import until
 
 Json = dict[str, Any]
-IMAGE = "localhost/sluice-test:1"
 PROFILE = {"sluice.dev/profile": "1g.5gb"}
 WHOLE_GPU = {"nvidia.com/gpu": "1"}
-FOREVER = "trap 'exit 0' TERM; while :; do sleep 1; done"
 GATE = "sluice.dev/slice"
 
 
@@ -20,16 +19,14 @@ def template(
     *,
     annotations: Mapping[str, str] | None = None,
     limits: Mapping[str, str] | None = None,
-    script: str = FOREVER,
+    script: str = SLEEPS,
     labels: Mapping[str, str] | None = None,
     **spec: object,
 ) -> Json:
     """Metadata and spec of a pod with one container, `main`, that runs a script of busybox's shell."""
-    container: Json = {"name": "main", "image": IMAGE, "command": ["sh", "-c", script]}
-    if limits:
-        container["resources"] = {"limits": dict(limits)}
+    main = container("main", script, **({"resources": {"limits": dict(limits)}} if limits else {}))
     metadata = {"annotations": dict(annotations or {}), "labels": dict(labels or {})}
-    return {"metadata": metadata, "spec": {"terminationGracePeriodSeconds": 5, "containers": [container], **spec}}
+    return {"metadata": metadata, "spec": {"terminationGracePeriodSeconds": 5, "containers": [main], **spec}}
 
 
 def pod(name: str, *, annotations: Mapping[str, str] | None = None, **options: Any) -> Json:

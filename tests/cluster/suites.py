@@ -69,7 +69,7 @@ def run(minor: str, *, is_long: bool, is_recorded: bool) -> int:
                 _pytest("API server, Sluice installed", ["tests/kubernetes"], api, near),
                 _pytest("uninstall", ["-m", "cluster", LAST], named),
             ]
-        record = _record(cluster, outcomes)
+        record = _record(cluster, outcomes, is_long=is_long)
     out = REPOSITORY / "out"
     out.mkdir(exist_ok=True)
     (out / f"cluster-run-{minor}.json").write_text(json.dumps(record, indent=2) + "\n")
@@ -118,23 +118,29 @@ def _read(title: str, results: Path) -> Outcome:
     return outcome
 
 
-def _record(cluster: Cluster, outcomes: list[Outcome]) -> dict[str, Any]:
-    runc = subprocess.run(["runc", "--version"], capture_output=True, text=True, timeout=10, check=True).stdout.split()[
-        2
-    ]
+def _record(cluster: Cluster, outcomes: list[Outcome], *, is_long: bool) -> dict[str, Any]:
+    """A short run has no machine that runs pods, so it says nothing of a machine's components."""
     return {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "machines": len(cluster.nodes),
+        "machines": len(cluster.nodes) if is_long else 0,
         "versions": {
             "Kubernetes": VERSIONS[cluster.minor].removeprefix("v"),
-            **{folder: _version(folder, module) for folder, module in PINNED.items()},
-            "runc": runc,
-            "Linux": platform.release().split("-")[0],
-            "cgroup": "v2" if cgroups.is_unified() else "v1",
+            "etcd": _version("etcd", PINNED["etcd"]),
+            **(_versions_of_machines() if is_long else {}),
         },
         "suites": {
             outcome.title: {"passed": outcome.passed, "skipped": sum(outcome.skipped.values())} for outcome in outcomes
         },
+    }
+
+
+def _versions_of_machines() -> dict[str, str]:
+    runc = subprocess.run(["runc", "--version"], capture_output=True, text=True, timeout=10, check=True).stdout.split()
+    return {
+        **{folder: _version(folder, module) for folder, module in PINNED.items() if folder != "etcd"},
+        "runc": runc[2],
+        "Linux": platform.release().split("-")[0],
+        "cgroup": "v2" if cgroups.is_unified() else "v1",
     }
 
 

@@ -34,7 +34,7 @@ def test_no_device_is_with_two_pods_while_everything_is_killed_at_random(install
         churn.until_all_have_run()
         gpu_pods.delete(installed, namespace, pods(installed, namespace))
         gpu_pods.until_gone(installed, namespace)
-        judging.until_returned(installed, namespace)
+        gpu_pods.until_returned(installed, namespace)
     except AssertionError as error:
         error.add_note(done)
         raise
@@ -113,7 +113,7 @@ class Churn:
         if not names:
             return "delete nothing"
         name, is_forced = self.draw.choice(names), self.draw.random() < 0.3
-        gpu_pods.delete(self.cluster, self.namespace, [name], is_forced=is_forced)
+        gpu_pods.delete(self.cluster, self.namespace, [name], *(gpu_pods.FORCED if is_forced else ()))
         return f"{'force ' if is_forced else ''}delete {name}"
 
     def _kill(self) -> str:

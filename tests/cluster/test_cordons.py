@@ -22,7 +22,7 @@ def left_open(installed: Cluster, namespace: str) -> Iterator[None]:
     breaking.uncordon(installed, FIRST, SECOND)
     gpu_pods.delete(installed, namespace, pods(installed, namespace))
     gpu_pods.until_gone(installed, namespace)
-    judging.until_returned(installed, namespace)
+    gpu_pods.until_returned(installed, namespace)
     breaking.until_whole(installed)
 
 

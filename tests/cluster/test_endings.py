@@ -4,9 +4,9 @@ import json
 import secrets
 
 import pytest
-from cluster import product, tenants
+from cluster import gpu_pods, product
+from cluster.gpu_pods import create, delete, fill, pod, until_ready, until_waiting
 from cluster.harness.cluster import Cluster
-from cluster.tenants import create, delete, fill, pod, until_ready, until_waiting
 from cluster.waiting import until
 
 SMALL = {"sluice.dev/profile": "1g.5gb"}
@@ -30,17 +30,17 @@ def test_a_slice_is_kept_while_a_deleted_pod_still_saves_its_work(installed: Clu
     """A checkpoint that is written after TERM must not meet the next tenant on the device."""
     process = mark()
     script = f": {process}; trap 'sleep 6; exit 0' TERM; while :; do sleep 1 & wait $!; done"
-    create(installed, namespace, pod("saves", SMALL, script=script, terminationGracePeriodSeconds=60))
-    until_ready(installed, namespace, "saves")
-    assert tenants.places(installed, namespace) == {"saves/main": ["1g.5gb"]}
-    assert tenants.processes(process)
+    create(installed, namespace, [pod("saves", SMALL, script=script, terminationGracePeriodSeconds=60)])
+    until_ready(installed, namespace, ["saves"])
+    assert gpu_pods.places(installed, namespace) == {"saves/main": ["1g.5gb"]}
+    assert gpu_pods.processes(process)
 
     delete(installed, namespace, ["saves"])
 
     def given_back() -> bool:
-        is_free = not tenants.places(installed, namespace)
+        is_free = not gpu_pods.places(installed, namespace)
         # Read afterwards: what runs now ran then.
-        assert not (is_free and (left := tenants.processes(process))), f"given back while {left} run"
+        assert not (is_free and (left := gpu_pods.processes(process))), f"given back while {left} run"
         return is_free
 
     until("its slice is given back", given_back)
@@ -66,29 +66,31 @@ def test_the_next_pod_waits_for_the_processes_of_one_that_was_deleted_by_force(
     create(
         installed,
         namespace,
-        *fill(first, ["stubborn"], script=ignores, terminationGracePeriodSeconds=45),
-        *fill(second, ["late"], script=begins, terminationGracePeriodSeconds=45),
+        [
+            *fill(first, ["stubborn"], script=ignores, terminationGracePeriodSeconds=45),
+            *fill(second, ["late"], script=begins, terminationGracePeriodSeconds=45),
+        ],
     )
-    until_ready(installed, namespace, "stubborn", "late")
-    create(installed, namespace, *fill(first, ["after-stubborn"]), *fill(second, ["after-late"]))
-    until_waiting(installed, namespace, "after-stubborn", "after-late")
+    until_ready(installed, namespace, ["stubborn", "late"])
+    create(installed, namespace, [*fill(first, ["after-stubborn"]), *fill(second, ["after-late"])])
+    until_waiting(installed, namespace, ["after-stubborn", "after-late"])
     # The kubelet keeps the grace period that it began with; the API server forgets the object at once.
     delete(installed, namespace, ["stubborn", "late"])
-    until("the late process is there", lambda: tenants.processes(late))
+    until("the late process is there", lambda: gpu_pods.processes(late))
     delete(installed, namespace, ["stubborn", "late"], "--force", "--grace-period=0")
-    assert tenants.processes(stubborn)
+    assert gpu_pods.processes(stubborn)
     seen: set[str] = set()
 
     def both_started() -> bool:
-        found = tenants.pods(installed, namespace)
+        found = gpu_pods.pods(installed, namespace)
         assert not {"stubborn", "late"} & set(found)
         for process, successor in ((stubborn, "after-stubborn"), (late, "after-late")):
-            has_slice = bool(tenants.granted(found[successor]))
+            has_slice = bool(gpu_pods.granted(found[successor]))
             # Read afterwards: what runs now ran then.
-            if left := tenants.processes(process):
+            if left := gpu_pods.processes(process):
                 seen.add(successor)
                 assert not has_slice, f"{successor} has the slice while {left} run"
-        return all(tenants.is_ready(found[each]) for each in ("after-stubborn", "after-late"))
+        return all(gpu_pods.is_ready(found[each]) for each in ("after-stubborn", "after-late"))
 
     until("the next pods run", both_started)
     assert seen == {"after-stubborn", "after-late"}, "no process outlived its pod: nothing was tried"
@@ -97,13 +99,13 @@ def test_the_next_pod_waits_for_the_processes_of_one_that_was_deleted_by_force(
 def test_a_process_that_is_killed_at_once_is_gone_before_its_slice(installed: Cluster, namespace: str) -> None:
     """`kubectl delete --force` of a running pod, the usual remedy for one that hangs."""
     process = mark()
-    create(installed, namespace, pod("hangs", SMALL, script=f": {process}; trap '' TERM; while :; do sleep 1; done"))
-    until_ready(installed, namespace, "hangs")
+    create(installed, namespace, [pod("hangs", SMALL, script=f": {process}; trap '' TERM; while :; do sleep 1; done")])
+    until_ready(installed, namespace, ["hangs"])
     delete(installed, namespace, ["hangs"], "--force", "--grace-period=0")
 
     def given_back() -> bool:
-        is_free = not tenants.places(installed, namespace)
-        assert not (is_free and (left := tenants.processes(process))), f"given back while {left} run"
+        is_free = not gpu_pods.places(installed, namespace)
+        assert not (is_free and (left := gpu_pods.processes(process))), f"given back while {left} run"
         return is_free
 
     until("its slice is given back", given_back)
@@ -126,9 +128,7 @@ def test_what_ends_by_itself_gives_its_slice_back(installed: Cluster, namespace:
     create(
         installed,
         namespace,
-        pod("succeeds", SMALL, script="exit 0"),
-        pod("fails", SMALL, script="sleep 2; exit 3"),
-        job,
+        [pod("succeeds", SMALL, script="exit 0"), pod("fails", SMALL, script="sleep 2; exit 3"), job],
     )
     where = f"--namespace={namespace}"
     installed.kubectl(where, "wait", "--for=condition=Complete", "job/job", "--timeout=180s", timeout_s=190)
@@ -137,31 +137,31 @@ def test_what_ends_by_itself_gives_its_slice_back(installed: Cluster, namespace:
         lambda: (
             {
                 name: found["status"]["phase"]
-                for name, found in tenants.pods(installed, namespace).items()
+                for name, found in gpu_pods.pods(installed, namespace).items()
                 if name in ("succeeds", "fails")
             }
             == {"succeeds": "Succeeded", "fails": "Failed"}
         ),
     )
-    tenants.until_given_back(installed, namespace)
-    assert len(tenants.pods(installed, namespace)) == 5
+    gpu_pods.until_returned(installed, namespace)
+    assert len(gpu_pods.pods(installed, namespace)) == 5
 
 
 def test_a_pod_deleted_while_it_waits_takes_nothing_later(installed: Cluster, namespace: str) -> None:
     """Its place in the queue goes with it: the one behind it is served, and nothing is made for a pod that is gone."""
     node = installed.workers[0].name
-    create(installed, namespace, *fill(node))
-    until_ready(installed, namespace, "filler")
-    create(installed, namespace, *fill(node, ["gives-up"]))
-    why = until_waiting(installed, namespace, "gives-up")["gives-up"]
+    create(installed, namespace, fill(node))
+    until_ready(installed, namespace, ["filler"])
+    create(installed, namespace, fill(node, ["gives-up"]))
+    why = until_waiting(installed, namespace, ["gives-up"])["gives-up"]
     assert why.startswith("GpuLayoutFull: "), why
-    create(installed, namespace, *fill(node, ["behind"]))
-    until_waiting(installed, namespace, "behind")
+    create(installed, namespace, fill(node, ["behind"]))
+    until_waiting(installed, namespace, ["behind"])
     installed.kubectl(f"--namespace={namespace}", "delete", "pod", "gives-up", "--timeout=60s", timeout_s=70)
-    assert tenants.holders(installed, namespace) == {"filler"}
+    assert gpu_pods.holders(installed, namespace) == {"filler"}
     delete(installed, namespace, ["filler"])
-    until_ready(installed, namespace, "behind")
-    assert tenants.holders(installed, namespace) == {"behind"}
+    until_ready(installed, namespace, ["behind"])
+    assert gpu_pods.holders(installed, namespace) == {"behind"}
 
 
 def test_an_eviction_waits_for_the_budget_and_then_frees_the_slice(installed: Cluster, namespace: str) -> None:
@@ -170,23 +170,23 @@ def test_an_eviction_waits_for_the_budget_and_then_frees_the_slice(installed: Cl
     serving = [pod(name, SMALL) for name in ("serves", "stands-in")]
     for each in serving:
         each["metadata"]["labels"] = {"tier": "a"}
-    create(installed, namespace, {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", **both}, serving[0])
-    until_ready(installed, namespace, "serves")
+    create(installed, namespace, [{"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", **both}, serving[0]])
+    until_ready(installed, namespace, ["serves"])
     until(
         "the budget holds the pod",
         lambda: "would violate the pod's disruption budget" in evict(installed, namespace, "serves"),
     )
-    assert tenants.holders(installed, namespace) == {"serves"}
-    create(installed, namespace, serving[1])
-    until_ready(installed, namespace, "stands-in")
+    assert gpu_pods.holders(installed, namespace) == {"serves"}
+    create(installed, namespace, [serving[1]])
+    until_ready(installed, namespace, ["stands-in"])
     until("the eviction is granted", lambda: '"Success"' in evict(installed, namespace, "serves"))
-    until("its slice is given back", lambda: tenants.holders(installed, namespace) == {"stands-in"})
-    assert tenants.is_ready(tenants.pods(installed, namespace)["stands-in"])
+    until("its slice is given back", lambda: gpu_pods.holders(installed, namespace) == {"stands-in"})
+    assert gpu_pods.is_ready(gpu_pods.pods(installed, namespace)["stands-in"])
 
 
 def test_a_drained_machine_gives_all_slices_back_and_its_pods_go_elsewhere(installed: Cluster, namespace: str) -> None:
     """Maintenance as everybody does it: `kubectl drain`, with Sluice's own services on that machine too."""
-    broker = tenants.pods(installed, "sluice-system", "app.kubernetes.io/component=nats").popitem()[1]
+    broker = gpu_pods.pods(installed, "sluice-system")["sluice-nats-0"]
     # Not the broker's: its volume is on its machine's disk, so that it could not go.
     stays = broker["spec"]["nodeName"]
     (leaves,) = [node.name for node in installed.workers if node.name != stays]
@@ -207,32 +207,32 @@ def test_a_drained_machine_gives_all_slices_back_and_its_pods_go_elsewhere(insta
     }
 
     def nodes(*, ready: int) -> bool:
-        found = [each for each in tenants.pods(installed, namespace).values() if tenants.is_ready(each)]
+        found = [each for each in gpu_pods.pods(installed, namespace).values() if gpu_pods.is_ready(each)]
         return len(found) == ready and {each["spec"]["nodeName"] for each in found} == {wanted}
 
     installed.kubectl("cordon", stays)
     try:
-        create(installed, namespace, deployment)
+        create(installed, namespace, [deployment])
         wanted = leaves
         until("both run on the machine that will leave", lambda: nodes(ready=2))
-        create(installed, namespace, pod("waits", WHOLE))
-        why = until_waiting(installed, namespace, "waits")["waits"]
+        create(installed, namespace, [pod("waits", WHOLE)])
+        why = until_waiting(installed, namespace, ["waits"])["waits"]
         assert "cordoned" in why, why
     finally:
         installed.kubectl("uncordon", stays)
-    until_ready(installed, namespace, "waits")
+    until_ready(installed, namespace, ["waits"])
     try:
         options = ["--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=240s"]
         installed.kubectl("drain", leaves, *options, timeout_s=250)
         until(
             f"no slice is left on {leaves}",
-            lambda: not [each for gpu in tenants.gpus(installed) if gpu["node"] == leaves for each in gpu["slices"]],
+            lambda: not [each for gpu in gpu_pods.gpus(installed) if gpu["node"] == leaves for each in gpu["slices"]],
         )
         wanted = stays
         until(f"{stays} is full", lambda: nodes(ready=2))
         third = until(
             "the third waits for room",
-            lambda: [why for each in tenants.pods(installed, namespace).values() if (why := tenants.waits_for(each))],
+            lambda: [why for each in gpu_pods.pods(installed, namespace).values() if (why := gpu_pods.waits_for(each))],
         )
         assert len(third) == 1, third
         assert third[0].startswith("GpuLayoutFull: "), third
@@ -245,8 +245,8 @@ def test_a_drained_machine_gives_all_slices_back_and_its_pods_go_elsewhere(insta
         lambda: (
             sorted(
                 each["spec"]["nodeName"]
-                for each in tenants.pods(installed, namespace).values()
-                if tenants.is_ready(each)
+                for each in gpu_pods.pods(installed, namespace).values()
+                if gpu_pods.is_ready(each)
             )
             == sorted([leaves, stays, stays])
         ),

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster import tenants
+from cluster import gpu_pods
+from cluster.gpu_pods import until_ready, until_waiting
 from cluster.harness.box import BoxError
 from cluster.harness.cluster import Cluster
-from cluster.tenants import until_ready, until_waiting
 from cluster.waiting import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-RUNS = json.dumps(["sh", "-c", f"env; {tenants.SLEEPS}"])
+RUNS = json.dumps(["sh", "-c", f"env; {gpu_pods.SLEEPS}"])
 NAMESPACE = "default"
 pytestmark = pytest.mark.usefixtures("given_back")
 
@@ -30,7 +30,7 @@ def manifest(name: str) -> str:
     """A file as it is, but for image and command: what it would run is not in a test's image."""
     (path,) = EXAMPLES.glob(f"{name}*.yaml")
     text = re.sub(r"(?m)^ +command: .*\n", "", path.read_text())
-    return re.sub(r"(?m)^( +)image: .*$", rf"\1image: {tenants.IMAGE}\n\1command: {RUNS}", text)
+    return re.sub(r"(?m)^( +)image: .*$", rf"\1image: {gpu_pods.IMAGE}\n\1command: {RUNS}", text)
 
 
 def apply(cluster: Cluster, *names: str) -> list[str]:
@@ -42,27 +42,27 @@ def apply(cluster: Cluster, *names: str) -> list[str]:
 
 def until_shown(cluster: Cluster, wanted: Mapping[str, list[str]]) -> None:
     """Until `kubectl get gpus -o json` has these slices of the namespace: `pod/container` -> profiles."""
-    until(f"the slices are {wanted}", lambda: tenants.places(cluster, NAMESPACE) == wanted or None)
+    until(f"the slices are {wanted}", lambda: gpu_pods.places(cluster, NAMESPACE) == wanted or None)
 
 
 def check_described(cluster: Cluster, *names: str) -> None:
     """The event of each pod names the devices of each container, which has them in its environment."""
-    found = tenants.pods(cluster, NAMESPACE)
+    found = gpu_pods.pods(cluster, NAMESPACE)
     for name in names:
         described = cluster.kubectl(f"--namespace={NAMESPACE}", "describe", "pod", name)
         assert "SliceBound" in described, described
-        granted = tenants.granted(found[name])
+        granted = gpu_pods.granted(found[name])
         assert granted, name
         for container, devices in granted.items():
             assert f"{container}: {','.join(devices)}" in described, described
-            env = tenants.variables(tenants.printed(cluster, NAMESPACE, name, container))
+            env = gpu_pods.variables(gpu_pods.printed(cluster, NAMESPACE, name, container))
             assert env["NVIDIA_VISIBLE_DEVICES"] == ",".join(devices)
 
 
 def test_each_way_to_name_a_size_gives_what_its_comment_says(installed: Cluster) -> None:
     """The whole GPU, a profile, memory, SMs and a percentage: the first five files a new user tries."""
     names = apply(installed, "01", "02", "03", "04", "05")
-    until_ready(installed, NAMESPACE, *names)
+    until_ready(installed, NAMESPACE, names)
     until_shown(
         installed,
         {
@@ -79,14 +79,14 @@ def test_each_way_to_name_a_size_gives_what_its_comment_says(installed: Cluster)
 def test_one_gpu_carries_seven_and_several_devices_come_together(installed: Cluster) -> None:
     """Seven small pods fill one GPU; two containers, two devices and HAMi's two get theirs on one machine each."""
     names = apply(installed, "06")
-    until_ready(installed, NAMESPACE, *names)
+    until_ready(installed, NAMESPACE, names)
     small = {f"small-{number}/main": ["1g.5gb"] for number in range(1, 8)}
     until_shown(installed, small)
     table = installed.kubectl("get", "gpus")
     (full,) = [line for line in table.splitlines() if "1g.5gb@0,1,2,3,4,5,6" in line]
     assert "7/7" in full, table
     more = apply(installed, "09", "10", "11")
-    until_ready(installed, NAMESPACE, *more)
+    until_ready(installed, NAMESPACE, more)
     until_shown(
         installed,
         {
@@ -103,7 +103,7 @@ def test_one_gpu_carries_seven_and_several_devices_come_together(installed: Clus
 def test_the_words_of_other_projects_and_shares_are_understood(installed: Cluster) -> None:
     """NVIDIA's resource, FaST-GShare's annotations, shares of an instance, and a pod that may be moved."""
     names = apply(installed, "12", "13", "14", "15", "18")
-    until_ready(installed, NAMESPACE, *names)
+    until_ready(installed, NAMESPACE, names)
     until_shown(
         installed,
         {
@@ -116,19 +116,19 @@ def test_the_words_of_other_projects_and_shares_are_understood(installed: Cluste
         },
     )
     check_described(installed, *names)
-    found = tenants.pods(installed, NAMESPACE)
-    assert tenants.granted(found["share-1"]) == tenants.granted(found["share-2"])
+    found = gpu_pods.pods(installed, NAMESPACE)
+    assert gpu_pods.granted(found["share-1"]) == gpu_pods.granted(found["share-2"])
 
 
 def test_one_of_a_job_waits_until_both_are_there(installed: Cluster) -> None:
     """Half a distributed job on a slice is a wasted slice."""
     first, second = yaml.safe_load_all(manifest("17"))
     installed.kubectl("apply", "--filename=-", stdin=yaml.safe_dump(first))
-    why = until_waiting(installed, NAMESPACE, "rank-0")["rank-0"]
+    why = until_waiting(installed, NAMESPACE, ["rank-0"])["rank-0"]
     assert why.startswith("GroupIncomplete: "), why
-    assert not tenants.places(installed, NAMESPACE)
+    assert not gpu_pods.places(installed, NAMESPACE)
     assert apply(installed, "17") == ["rank-0", "rank-1"]
-    until_ready(installed, NAMESPACE, "rank-0", "rank-1")
+    until_ready(installed, NAMESPACE, ["rank-0", "rank-1"])
     until_shown(installed, {"rank-0/main": ["3g.20gb"], "rank-1/main": ["3g.20gb"]})
     check_described(installed, "rank-0", "rank-1")
     assert second["metadata"]["name"] == "rank-1"
@@ -137,16 +137,16 @@ def test_one_of_a_job_waits_until_both_are_there(installed: Cluster) -> None:
 def test_the_last_pod_on_a_full_fleet_waits_and_says_what_for(installed: Cluster) -> None:
     """The reason is in the condition and in the events; the pod starts by itself when a slice is free."""
     first, second = (node.name for node in installed.workers)
-    tenants.create(installed, NAMESPACE, *tenants.fill(first, ["leaves"]), *tenants.fill(second, ["stays"]))
-    until_ready(installed, NAMESPACE, "leaves", "stays")
+    gpu_pods.create(installed, NAMESPACE, [*gpu_pods.fill(first, ["leaves"]), *gpu_pods.fill(second, ["stays"])])
+    until_ready(installed, NAMESPACE, ["leaves", "stays"])
     apply(installed, "07")
-    why = until_waiting(installed, NAMESPACE, "has-to-wait")["has-to-wait"]
+    why = until_waiting(installed, NAMESPACE, ["has-to-wait"])["has-to-wait"]
     assert why.startswith("GpuLayoutFull: 4 x NVIDIA A100-SXM4-40GB: no free place of that size"), why
     described = installed.kubectl(f"--namespace={NAMESPACE}", "describe", "pod", "has-to-wait")
     assert re.search(r"Normal +WaitsForSlice .* sluice.dev/pod-watcher +4 x NVIDIA A100-SXM4-40GB: no free", described)
     assert "[GpuLayoutFull, elsewhere CardMigTopologyInfeasible]" in described
-    tenants.delete(installed, NAMESPACE, ["leaves"])
-    until_ready(installed, NAMESPACE, "has-to-wait")
+    gpu_pods.delete(installed, NAMESPACE, ["leaves"])
+    until_ready(installed, NAMESPACE, ["has-to-wait"])
     until_shown(installed, {"stays/main": ["7g.40gb", "7g.40gb"], "has-to-wait/main": ["2g.10gb"]})
     check_described(installed, "has-to-wait")
 
@@ -154,13 +154,13 @@ def test_the_last_pod_on_a_full_fleet_waits_and_says_what_for(installed: Cluster
 def test_a_preemptible_pod_leaves_for_one_of_higher_priority(installed: Cluster) -> None:
     """And only for that: it runs while there is room, and its going is explained."""
     first, second = (node.name for node in installed.workers)
-    tenants.create(installed, NAMESPACE, *tenants.fill(first, ["stays"]))
+    gpu_pods.create(installed, NAMESPACE, gpu_pods.fill(first, ["stays"]))
     apply(installed, "16")
-    until_ready(installed, NAMESPACE, "stays", "preemptible")
-    assert tenants.places(installed, NAMESPACE)["preemptible/main"] == ["7g.40gb"]
-    tenants.create(installed, NAMESPACE, *tenants.fill(second, ["urgent"]))
-    until_ready(installed, NAMESPACE, "urgent")
-    assert "preemptible" not in tenants.pods(installed, NAMESPACE)
+    until_ready(installed, NAMESPACE, ["stays", "preemptible"])
+    assert gpu_pods.places(installed, NAMESPACE)["preemptible/main"] == ["7g.40gb"]
+    gpu_pods.create(installed, NAMESPACE, gpu_pods.fill(second, ["urgent"]))
+    until_ready(installed, NAMESPACE, ["urgent"])
+    assert "preemptible" not in gpu_pods.pods(installed, NAMESPACE)
     events = installed.kubectl(
         f"--namespace={NAMESPACE}", "get", "events", "--field-selector=involvedObject.name=preemptible"
     )
@@ -172,7 +172,7 @@ def test_a_mistake_is_refused_at_once_in_words(installed: Cluster) -> None:
     with pytest.raises(BoxError, match=r"sluice\.dev/sm-percentage.*120.*1 to 100") as refused:
         apply(installed, "08")
     assert "denied the request" in str(refused.value)
-    assert "mistake" not in tenants.pods(installed, NAMESPACE)
+    assert "mistake" not in gpu_pods.pods(installed, NAMESPACE)
 
 
 def test_no_example_is_left_out() -> None:

@@ -4,9 +4,9 @@ import json
 import re
 
 import pytest
-from cluster import tenants
+from cluster import gpu_pods
+from cluster.gpu_pods import container, create, pod, printed, until_ready, variables
 from cluster.harness.cluster import Cluster
-from cluster.tenants import container, create, pod, printed, until_ready, variables
 from cluster.waiting import until
 
 LOOKS = (
@@ -46,7 +46,7 @@ def inside(cluster: Cluster, namespace: str, name: str, of: str = "main") -> Ins
 
 def looking(name: str = "main", **more: object) -> dict[str, object]:
     """A container that looks around and stays."""
-    return container(name, LOOKS + tenants.SLEEPS, **more)
+    return container(name, LOOKS + gpu_pods.SLEEPS, **more)
 
 
 def check_ticket(seen: Inside) -> None:
@@ -71,19 +71,21 @@ def test_every_container_finds_its_own_devices_and_only_its_own_ticket(installed
     create(
         installed,
         namespace,
-        pod("one", small, looking()),
-        pod("several", large, looking()),
-        pod("pair", both, looking("train"), looking("serve"), looking("logs")),
-        pod("plain", {}, looking()),
+        [
+            pod("one", small, looking()),
+            pod("several", large, looking()),
+            pod("pair", both, looking("train"), looking("serve"), looking("logs")),
+            pod("plain", {}, looking()),
+        ],
     )
-    until_ready(installed, namespace, "one", "several", "pair", "plain")
-    found = tenants.pods(installed, namespace)
+    until_ready(installed, namespace, ["one", "several", "pair", "plain"])
+    found = gpu_pods.pods(installed, namespace)
     seen = {
         (name, of): inside(installed, namespace, name, of)
         for name, of in (("one", "main"), ("several", "main"), ("pair", "train"), ("pair", "serve"))
     }
     for (name, of), each in seen.items():
-        assert each.devices == tenants.granted(found[name])[of]
+        assert each.devices == gpu_pods.granted(found[name])[of]
         assert each.env["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
         check_ticket(each)
         check_event(installed, namespace, name, of, each.devices)
@@ -96,7 +98,7 @@ def test_every_container_finds_its_own_devices_and_only_its_own_ticket(installed
     }
     every = [device for each in seen.values() for device in each.devices]
     assert len(set(every)) == len(every) == 5
-    shown = {slice_["uuid"]: slice_["pod"] for gpu in tenants.gpus(installed) for slice_ in gpu["slices"]}
+    shown = {slice_["uuid"]: slice_["pod"] for gpu in gpu_pods.gpus(installed) for slice_ in gpu["slices"]}
     assert {uuid: shown[uuid] for uuid in every} == {
         device: name for (name, _), each in seen.items() for device in each.devices
     }
@@ -118,17 +120,19 @@ def test_an_init_container_prepares_on_the_device_that_its_container_gets(instal
     create(
         installed,
         namespace,
-        pod(
-            "steps",
-            asked,
-            looking(),
-            initContainers=[looking("side", restartPolicy="Always"), container("warm", LOOKS)],
-        ),
+        [
+            pod(
+                "steps",
+                asked,
+                looking(),
+                initContainers=[looking("side", restartPolicy="Always"), container("warm", LOOKS)],
+            )
+        ],
     )
-    until_ready(installed, namespace, "steps")
+    until_ready(installed, namespace, ["steps"])
     side, warm, main = (inside(installed, namespace, "steps", of) for of in ("side", "warm", "main"))
     assert warm.devices == main.devices != side.devices
-    assert tenants.places(installed, namespace) == {"steps/main": ["1g.5gb"], "steps/side": ["2g.10gb"]}
+    assert gpu_pods.places(installed, namespace) == {"steps/main": ["1g.5gb"], "steps/side": ["2g.10gb"]}
     for each in (side, warm, main):
         check_ticket(each)
 
@@ -141,13 +145,15 @@ def test_shares_of_one_user_meet_at_one_daemon_and_others_do_not(installed: Clus
     create(
         installed,
         namespace,
-        pod("first", share, looking(), securityContext=mine),
-        pod("second", share, looking(), securityContext=mine),
-        pod("other", share, looking(), securityContext=theirs),
-        pod("fraction", fraction, looking(), securityContext=mine),
+        [
+            pod("first", share, looking(), securityContext=mine),
+            pod("second", share, looking(), securityContext=mine),
+            pod("other", share, looking(), securityContext=theirs),
+            pod("fraction", fraction, looking(), securityContext=mine),
+        ],
     )
     names = ("first", "second", "other", "fraction")
-    until_ready(installed, namespace, *names)
+    until_ready(installed, namespace, names)
     seen = {name: inside(installed, namespace, name) for name in names}
     home = {name: each.devices for name, each in seen.items()}
     assert home["first"] == home["second"]
@@ -165,14 +171,14 @@ def test_a_pod_that_only_names_a_gpu_runtime_gets_no_gpu(installed: Cluster, nam
     create(
         installed,
         namespace,
-        {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": "runc"},
+        [{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": "runc"}],
     )
     try:
-        create(installed, namespace, pod("names-it", {}, looking(), runtimeClassName=name))
-        until_ready(installed, namespace, "names-it")
+        create(installed, namespace, [pod("names-it", {}, looking(), runtimeClassName=name)])
+        until_ready(installed, namespace, ["names-it"])
         seen = inside(installed, namespace, "names-it")
     finally:
         installed.kubectl("delete", "runtimeclass", name)
     assert seen.devices == ["void"]
     assert not seen.mounts
-    assert not tenants.places(installed, namespace)
+    assert not gpu_pods.places(installed, namespace)

@@ -40,7 +40,9 @@ def test_after_a_reboot_pods_run_again_on_devices_that_exist(
     until("pods run again, each on a device that is there", lambda: _all_run_again(installed, namespace, again))
     judging.check(installed)
     gpu_pods.until_pods(installed, namespace, "`once` has ended", lambda found: not gpu_pods.is_held(found["once"]))
-    until("its slice is returned", lambda: {each["pod"] for each in judging.slices(installed, namespace)} == set(again))
+    until(
+        "its slice is returned", lambda: {each["pod"] for each in gpu_pods.slices(installed, namespace)} == set(again)
+    )
     create(installed, namespace, [manifest("next", **here)])
     gpu_pods.until_ready(installed, namespace, ["next"])
     judging.check(installed)
@@ -71,7 +73,7 @@ def _worker(cluster: Cluster, *, carries_broker: bool) -> str:
 
 def _all_run_again(cluster: Cluster, namespace: str, before: dict[str, Json]) -> Unmet | bool:
     """Each in another container than before, whose processes see a device that `kubectl get gpus` shows as its own."""
-    now, there, seen = pods(cluster, namespace), judging.slices(cluster, namespace), judging.holders(cluster)
+    now, there, seen = pods(cluster, namespace), gpu_pods.slices(cluster, namespace), judging.holders(cluster)
     for name, old in before.items():
         if name not in now or not gpu_pods.is_ready(now[name]) or _container(now[name]) == _container(old):
             return Unmet({each: gpu_pods.seen(pod) for each, pod in now.items()})
@@ -89,5 +91,5 @@ def _container(pod: Json) -> str:
 def _leave(cluster: Cluster, namespace: str) -> None:
     gpu_pods.delete(cluster, namespace, pods(cluster, namespace))
     gpu_pods.until_gone(cluster, namespace)
-    judging.until_returned(cluster, namespace)
+    gpu_pods.until_returned(cluster, namespace)
     breaking.until_whole(cluster)

@@ -18,7 +18,7 @@ def left_whole(installed: Cluster, namespace: str):
     yield
     gpu_pods.delete(installed, namespace, pods(installed, namespace))
     gpu_pods.until_gone(installed, namespace)
-    judging.until_returned(installed, namespace)
+    gpu_pods.until_returned(installed, namespace)
     breaking.until_whole(installed)
 
 
@@ -35,7 +35,7 @@ def test_pods_start_and_end_though_the_kubelet_was_killed_meanwhile(installed: C
     breaking.kill_kubelet(installed, WORKER)
     breaking.start_kubelet(installed, WORKER)
     gpu_pods.until_gone(installed, namespace)
-    judging.until_returned(installed, namespace)
+    gpu_pods.until_returned(installed, namespace)
 
 
 def test_a_slice_stays_with_a_force_deleted_pod_until_its_processes_end(installed: Cluster, namespace: str) -> None:
@@ -44,7 +44,7 @@ def test_a_slice_stays_with_a_force_deleted_pod_until_its_processes_end(installe
     create(installed, namespace, [manifest(name, WHOLE, **stubborn) for name in ("old-1", "old-2")])  # type: ignore[arg-type]
     old = gpu_pods.until_ready(installed, namespace, ["old-1", "old-2"])
     breaking.kill_kubelet(installed, WORKER)
-    gpu_pods.delete(installed, namespace, ["old-1", "old-2"], is_forced=True)
+    gpu_pods.delete(installed, namespace, ["old-1", "old-2"], *gpu_pods.FORCED)
     create(installed, namespace, [manifest("next", WHOLE, **HERE)])
     uids = {pod["metadata"]["uid"] for pod in old.values()}
     # Long enough for a service that forgot: the agent looks again every few seconds.

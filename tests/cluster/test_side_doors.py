@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster.gpu_pods import IMAGE
 from cluster.harness.cluster import Cluster
 from cluster.objects import (
-    IMAGE,
     PROFILE,
     Json,
     apply,

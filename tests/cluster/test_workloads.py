@@ -5,9 +5,9 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
+from cluster.gpu_pods import SLEEPS
 from cluster.harness.cluster import Cluster
 from cluster.objects import (
-    FOREVER,
     PROFILE,
     Json,
     apply,
@@ -26,7 +26,7 @@ from cluster.waiting import until
 NOWHERE = {**PROFILE, "sluice.dev/gpu-model": "H100"}
 """A request that no node here can serve."""
 SHOW = "echo $NVIDIA_VISIBLE_DEVICES"
-KEEP = f"echo $NVIDIA_VISIBLE_DEVICES >> /data/devices; {FOREVER}"
+KEEP = f"echo $NVIDIA_VISIBLE_DEVICES >> /data/devices; {SLEEPS}"
 
 
 @pytest.fixture(scope="module")

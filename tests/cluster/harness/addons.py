@@ -1,15 +1,15 @@
 """What a cluster has beside its components: rights of kube-proxy, the name server, and an image for them."""
 
-import hashlib
-import io
-import json
-import tarfile
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster.harness.control_plane import ROUTER
 from cluster.harness.network import DNS_SERVICE, DOMAIN
+from cluster.images.archive import Image, write_archive
+from cluster.images.layers import layer_of
 
 COREDNS = "localhost/coredns:1"
 COREFILE = f""".:53 {{
@@ -34,30 +34,13 @@ Json = dict[str, Any]
 
 
 def write_image(name: str, executable: Path, out: Path) -> None:
-    """An archive of an image with one static executable in it, as `docker save` writes it."""
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as archive:
-        member = tarfile.TarInfo(executable.name)
-        member.size, member.mode = executable.stat().st_size, 0o755
-        with executable.open("rb") as content:
-            archive.addfile(member, content)
-    digest = hashlib.sha256(layer.getvalue()).hexdigest()
-    config = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {"Entrypoint": [f"/{executable.name}"]},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
-    }
-    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
-    with tarfile.open(out, "w") as archive:
-        for file, content_bytes in (
-            ("layer.tar", layer.getvalue()),
-            ("config.json", json.dumps(config).encode()),
-            ("manifest.json", json.dumps(manifest).encode()),
-        ):
-            member = tarfile.TarInfo(file)
-            member.size = len(content_bytes)
-            archive.addfile(member, io.BytesIO(content_bytes))
+    """An archive of an image with one static executable in it."""
+    with tempfile.TemporaryDirectory(dir=out.parent) as work:
+        root = Path(work, "root")
+        root.mkdir()
+        shutil.copy(executable, root)
+        layer = layer_of(root, Path(work, "layer.tar"), mtime=0)
+        write_archive([Image(name, {"Entrypoint": [f"/{executable.name}"]}, (layer,))], out)
 
 
 def manifests() -> list[Json]:

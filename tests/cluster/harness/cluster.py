@@ -20,7 +20,7 @@ from cluster.harness import addons, cgroups, network
 from cluster.harness.binaries import NEWEST, build_all, build_extra
 from cluster.harness.box import Box, BoxError, Process, launch
 from cluster.harness.certificates import Authority
-from cluster.harness.control_plane import PORT, ControlPlane, Options
+from cluster.harness.control_plane import PORT, ControlPlane
 from cluster.harness.node import KEPT, POLICIES, SANDBOX, Node
 
 NEEDS = {
@@ -40,7 +40,6 @@ READY_S = 240.0
 UNANSWERED = "Unable to connect to the server: net/http: TLS handshake timeout"
 """What kubectl prints before it has sent anything."""
 CONTROL_PLANE = "control-plane"
-DEFAULTS = Options()
 ROLE = "node-role.kubernetes.io/control-plane"
 
 
@@ -195,7 +194,6 @@ class Cluster:
         }
         state = {
             "minor": self.minor,
-            "options": dataclasses.asdict(self.control_plane.options),
             "owner": dataclasses.astuple(self.owner) if self.owner else None,
             "forward": dataclasses.astuple(self.forward) if self.forward else None,
             "boxes": boxes,
@@ -263,8 +261,6 @@ class Cluster:
             f"--timeout={READY_S:.0f}s",
             timeout_s=READY_S + 10,
         )
-        if self.control_plane.options.network_policies:
-            self.enforce_network_policies()
         mark("ready")
 
     def _start_node(self, node: Node) -> None:
@@ -299,21 +295,20 @@ def start(
     *,
     minor: str = NEWEST,
     workers: int = 2,
-    options: Options = DEFAULTS,
-    labels: Mapping[str, Mapping[str, str]] | None = None,
     is_kept: bool = False,
 ) -> Cluster:
     """
     A cluster of a control plane and workers, ready for pods.
 
-    name: of its folder in the cache; one of that name is removed first. labels: node -> labels. is_kept: it outlives
-    this process. Raises BuildError, or BoxError with the log of what did not come up; then nothing is left.
+    name: of its folder in the cache; one of that name is removed first. is_kept: it outlives this process.
+
+    Raises BuildError, or BoxError with the log of what did not come up; then nothing is left.
     """
     sweep()
     if (clusters() / name / "state.json").exists():
         find(name, is_doomed=True).remove()
     binaries = build_all(minor)
-    cluster = _assemble(clusters() / name, minor, binaries, workers, options, labels or {})
+    cluster = _assemble(clusters() / name, minor, binaries, workers)
     cluster.folder.mkdir(parents=True)
     cluster.owner = None if is_kept else Process.of(os.getpid())
     try:
@@ -355,10 +350,7 @@ def find(name: str, *, is_doomed: bool = False) -> Cluster:
         raise NoClusterError(f"no cluster of the name {name!r} is up; up are: {', '.join(there) or 'none'}")
     state = json.loads((folder / "state.json").read_text())
     minor, workers = state["minor"], len(state["boxes"]) - 1
-    if is_doomed:
-        cluster = _assemble(folder, minor, {}, workers, DEFAULTS, {})
-    else:
-        cluster = _assemble(folder, minor, build_all(minor), workers, Options(**state["options"]), {})
+    cluster = _assemble(folder, minor, {} if is_doomed else build_all(minor), workers)
     cluster.owner = Process(*state["owner"]) if state["owner"] else None
     cluster.forward = Process(*state["forward"]) if state["forward"] else None
     for node in cluster.nodes:
@@ -399,13 +391,11 @@ def _assemble(
     minor: str,
     binaries: Mapping[str, Path],
     workers: int,
-    options: Options,
-    labels: Mapping[str, Mapping[str, str]],
 ) -> Cluster:
     names = [CONTROL_PLANE, *(f"worker-{number}" for number in range(1, workers + 1))]
     boxes = [_box(folder, name, number) for number, name in enumerate(names)]
-    control_plane = ControlPlane(boxes[0], Authority(folder / "pki"), binaries, options)
-    nodes = [Node(box, number, control_plane, binaries, labels.get(box.name, {})) for number, box in enumerate(boxes)]
+    control_plane = ControlPlane(boxes[0], Authority(folder / "pki"), binaries)
+    nodes = [Node(box, number, control_plane, binaries) for number, box in enumerate(boxes)]
     return Cluster(folder, minor, control_plane, nodes)
 
 

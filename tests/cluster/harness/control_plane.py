@@ -12,6 +12,8 @@ from cluster.harness.certificates import Authority, Pair
 from cluster.harness.network import API_SERVICE, DOMAIN, SERVICES, address_of
 
 PORT = 6443
+NODE_GRACE_S = 40
+"""A node whose kubelet has been silent for so long is not ready."""
 READY_S = 90.0
 ROUTER = "system:kube-router"
 KUBELET_CLIENT = "kube-apiserver-kubelet-client"
@@ -25,28 +27,12 @@ AUDIT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """
-    What a test may want otherwise.
-
-    queries_per_second: of controller-manager and scheduler to the API server; 0 keeps their defaults. feature_gates:
-    of all components. network_policies: NetworkPolicy objects are enforced, as `Cluster.enforce_network_policies` does.
-    """
-
-    queries_per_second: int = 0
-    feature_gates: Mapping[str, bool] = ()  # type: ignore[assignment]
-    node_grace_s: int = 40
-    network_policies: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ControlPlane:
     """Started in order; each step returns when its component answers."""
 
     box: Box
     authority: Authority
     binaries: Mapping[str, Path]
-    options: Options = Options()
 
     @property
     def server(self) -> str:
@@ -149,7 +135,6 @@ class ControlPlane:
                 f"--audit-policy-file={self.folder}/audit.json",
                 f"--audit-log-path={self.folder}/audit.log",
                 "--profiling=false",
-                *self._gates(),
             ],
         )
         self._wait("kube-apiserver", lambda: self._api("/readyz").strip() == "ok")
@@ -157,8 +142,6 @@ class ControlPlane:
     def start_controllers(self) -> None:
         """Controller-manager and scheduler; ready when the namespace `default` has its account."""
         pki = self.authority.folder
-        limits = [f"--kube-api-{each}={self.options.queries_per_second}" for each in ("qps", "burst")]
-        limits = limits if self.options.queries_per_second else []
         self.box.spawn(
             "kube-controller-manager",
             [
@@ -168,15 +151,13 @@ class ControlPlane:
                 f"--service-account-private-key-file={pki}/sa.key",
                 f"--cluster-signing-cert-file={pki}/ca.crt",
                 f"--cluster-signing-key-file={pki}/ca.key",
-                f"--node-monitor-grace-period={self.options.node_grace_s}s",
+                f"--node-monitor-grace-period={NODE_GRACE_S}s",
                 "--use-service-account-credentials=true",
-                *limits,
-                *self._gates(),
             ],
         )
         self.box.spawn(
             "kube-scheduler",
-            [self.binaries["kube-scheduler"], *self._kubeconfigs("scheduler"), *limits, *self._gates()],
+            [self.binaries["kube-scheduler"], *self._kubeconfigs("scheduler")],
         )
         path = "/api/v1/namespaces/default/serviceaccounts/default"
         self._wait("kube-controller-manager", lambda: '"uid"' in self._api(path))
@@ -194,14 +175,6 @@ class ControlPlane:
             f"--cert-dir={self.folder}/{file}-certificates",
             "--leader-elect=false",
         ]
-
-    def _gates(self) -> list[str]:
-        gates = dict(self.options.feature_gates)
-        return (
-            [f"--feature-gates={','.join(f'{name}={str(on).lower()}' for name, on in sorted(gates.items()))}"]
-            if gates
-            else []
-        )
 
     def _api(self, path: str) -> str:
         kubeconfig = self.folder / "admin.kubeconfig"

@@ -36,8 +36,6 @@ class Node:
     number: int
     control_plane: ControlPlane
     binaries: Mapping[str, Path]
-    labels: Mapping[str, str]
-    taints: Sequence[Mapping[str, str]] = ()
 
     @property
     def name(self) -> str:
@@ -80,7 +78,6 @@ class Node:
 
     def start_kubelet(self) -> None:
         """Ready when its health endpoint answers; whether the Node is Ready is the cluster's business."""
-        labels = ",".join(f"{key}={value}" for key, value in self.labels.items())
         self.box.spawn(
             "kubelet",
             [
@@ -89,7 +86,6 @@ class Node:
                 f"--kubeconfig={self._file('kubelet.kubeconfig')}",
                 f"--hostname-override={self.name}",
                 f"--node-ip={address_of(self.number)}",
-                *([f"--node-labels={labels}"] if labels else []),
             ],
         )
         script = (
@@ -131,10 +127,6 @@ class Node:
         """Give an image that is there another name."""
         self.box.run(*self._ctr(), "images", "tag", "--force", name, also)
 
-    def containers(self) -> list[str]:
-        """Those of containerd, running or not."""
-        return self.box.run(*self._ctr(), "containers", "list", "-q").split()
-
     def _ctr(self) -> list[str | Path]:
         return [self.binaries["ctr"], "--address", SOCKET, "--namespace", "k8s.io"]
 
@@ -173,7 +165,6 @@ class Node:
             "failCgroupV1": False,
             "failSwapOn": False,
             "imageGCHighThresholdPercent": 100,
-            "registerWithTaints": [dict(each) for each in self.taints],
             "resolvConf": "/etc/resolv.conf",
             "serverTLSBootstrap": False,
             "staticPodPath": "/etc/kubernetes/manifests",

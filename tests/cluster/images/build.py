@@ -16,7 +16,7 @@ from cluster.images.commands import run
 from cluster.images.engines import ROOT, Engine, engine_of
 from cluster.images.errors import ImageError
 from cluster.images.layers import Layer
-from cluster.images.small import PAUSE, TEST, busybox, small_images
+from cluster.images.small import TEST, busybox, busybox_image
 
 SERVICES = ("allocator", "inventory", "node-agent", "pod-watcher", "console")
 INPUTS = (
@@ -63,7 +63,7 @@ def names(broker: Path) -> dict[str, str]:
 
 def image_names() -> list[str]:
     """The names of all images in the archive."""
-    return [*names(nats_server()).values(), TEST, PAUSE]
+    return [*names(nats_server()).values(), TEST]
 
 
 def build(engine: str = "auto", *, say: Callable[[str], None] = lambda _: None) -> Built:
@@ -117,7 +117,7 @@ def _make(engine: Engine, base: Layer, suite: str, out: Path, say: Callable[[str
         begin = time.monotonic()
         engine.build(service, broker)
         say(f"{service}: built in {time.monotonic() - begin:.0f} s")
-    images = [*engine.exported(list(wanted.values())), *small_images(engine.work)]
+    images = [*engine.exported(list(wanted.values())), busybox_image(engine.work)]
     write_archive(images, out)
     engine.sweep()
     for image in images:

@@ -14,7 +14,7 @@ from cluster.images.assembler import Assembler
 from cluster.images.dockerfile import parse
 from cluster.images.errors import ImageError
 from cluster.images.layers import files_of
-from cluster.images.small import busybox, small_images
+from cluster.images.small import busybox, busybox_image
 from cluster.images.store import Store
 
 TEXT = """\
@@ -62,7 +62,7 @@ pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def store(tmp_path: Path) -> Store:
     """A store with a base of busybox."""
     (tmp_path / "small").mkdir()
-    test = small_images(tmp_path / "small")[0]
+    test = busybox_image(tmp_path / "small")
     store = Store(tmp_path / "store")
     store.make()
     shutil.copyfile(test.layers[0].path, store.place_of("base"))
@@ -174,21 +174,3 @@ def test_it_is_called_as_an_engine_is(store, context, tmp_path):
     (_, layer) = store.image("own:1")[0].layers
     assert files_of([layer.path])["what"].size == len("value\n")
     assert not list(store.folder.glob("assemble-*"))
-
-
-def test_a_pods_sandbox_ends_at_once(tmp_path):
-    """Each pod's end would take the whole grace period."""
-    pause = small_images(tmp_path)[1]
-    assert pause.settings["User"] != "0"
-    root = tmp_path / "root"
-    root.mkdir()
-    subprocess.run(["tar", "-x", "-f", pause.layers[0].path, "-C", root], check=True, timeout=20)
-    process = subprocess.Popen(["chroot", root, *pause.settings["Entrypoint"]])
-    try:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)
-        process.terminate()
-        assert process.wait(10) == 0
-    finally:
-        process.kill()
-        process.wait()

@@ -256,6 +256,19 @@ def test_a_node_with_gpus_and_no_agent_is_named(well):
     assert only(seen, Check.NODES, "warning") == "have GPUs and no agent: gpu-2"
 
 
+def test_a_node_whose_taint_keeps_agents_out_lacks_none(well):
+    """Of `simulated`, each control plane would be named as a node without an agent for ever."""
+    tainted = node("cp-1", **{"sluice.dev/agent": "true"})
+    tainted["spec"] = {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}
+    seen = with_objects(well, "nodes", [*well.lists["nodes"], tainted])
+    assert "have no agent, although they should: cp-1" in only(seen, Check.NODES, "problem")
+    template = named(well, "daemonsets", "sluice-node-agent")["spec"]["template"]["spec"]
+    template["tolerations"] = None
+    assert wrong(seen) == []
+    tainted["spec"]["taints"] = [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]
+    assert "have no agent, although they should: cp-1" in only(seen, Check.NODES, "problem")
+
+
 def test_images_that_are_pinned_by_their_digests_are_not_taken_for_versions(well):
     """Each image has its own digest: a finished upgrade would be called an unfinished one for ever."""
     for kind in ("deployments", "daemonsets"):

@@ -18,8 +18,6 @@ GPU_PRESENT = "nvidia.com/gpu.present"
 """The label that NVIDIA's feature discovery puts on nodes with GPUs (NVIDIA/gpu-operator)."""
 _OF_DEVICE_PLUGIN = ("nvidia.com/gpu", "nvidia.com/mig-")
 """Resources that a device plugin allocates."""
-
-
 _TOLERATED_BY_ITSELF = "node.kubernetes.io/"
 """https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations"""
 
