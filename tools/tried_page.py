@@ -43,7 +43,7 @@ def _table() -> str:
         ["", *(run["date"] for run in runs.values())],
         ["---"] * (len(runs) + 1),
         *([name, *(str(run["versions"].get(name, "")) for run in runs.values())] for name in names),
-        ["machines", *(str(run["machines"]) for run in runs.values())],
+        ["machines that ran pods", *(str(run["machines"]) for run in runs.values())],
         *([f"tests: {name}", *(_counts(run["suites"].get(name)) for run in runs.values())] for name in suites),
     ]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
