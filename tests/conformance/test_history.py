@@ -5,9 +5,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from factories.broker.bus_rigs import NatsRig, place, raw, say
+from factories.broker.bus_rigs import OTHER_NODE, NatsRig, order, place, raw, say, watching
+from msgspec import structs
+from nats.aio.msg import Msg
 
-from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.events import Stream, WriteRefused, WriteUnknown
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats.client import JetStreamContext
 from sluice.runtime.nats.history import HistoryRecord, NatsHistory, open_history
@@ -121,3 +123,41 @@ async def test_who_follows_a_server_that_freezes_is_told(nats: NatsRig) -> None:
                 await anext(batches)
         finally:
             server.thaw()
+
+
+@pytest.mark.parametrize("observed", ["before the answer is given up", "after the answer was given up"])
+@pytest.mark.parametrize("attempts", [1, 2])
+async def test_a_write_whose_answer_is_lost_is_in_the_history_once(
+    nats: NatsRig, monkeypatch: pytest.MonkeyPatch, observed: str, attempts: int
+) -> None:
+    """On a starved machine a client reads its own message and then gives up its answer: the story would have a gap."""
+    bus = await nats.bus()
+    written = order(place("a"), 0)
+    early = observed.startswith("before")
+    request = bus._connection.request
+
+    async def lose_answer(subject: str, data: bytes = b"", **more: Any) -> Msg:
+        answer = await request(subject, data, **more)
+        if subject != written.subject or written.attempt > 1:
+            return answer
+        if early:
+            await view.until(lambda view: bool(view.observed))
+        raise TimeoutError(f"no answer to {subject}")
+
+    monkeypatch.setattr(bus._connection, "request", lose_answer)
+    if not early:
+        assert isinstance(await bus.write(written, {}), WriteUnknown)
+    async with watching(bus.read(Stream.BOOK)) as view:
+        await view.until(lambda view: view.caught_up == 1)
+        if early:
+            assert isinstance(await bus.write(written, {}), WriteUnknown)
+        if attempts == 2:
+            written = structs.replace(written, attempt=2)
+            assert isinstance(await bus.write(written, {}), WriteRefused)
+        await view.until(lambda view: bool(view.observed))
+        await say(bus, place("b", OTHER_NODE), 0)
+        async with open_history(nats.broker.url, name="console") as history:
+            found: list[str] = []
+            while len(set(found)) < 2:
+                found = [recorded.subject async for batch in history.read() for recorded in batch]
+    assert sorted(found) == sorted(f"hist.{each.subject}" for each in (place("a"), place("b", OTHER_NODE)))

@@ -7,6 +7,7 @@ Nothing ever waits for, or is decided from, what is recorded here.
 
 import asyncio
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from sluice.contracts.bus.events import Entry, Write
 from sluice.contracts.bus.streams import UNRECORDED_KINDS
@@ -16,37 +17,74 @@ from sluice.runtime.nats.connection import Connection
 
 ORIGIN = "Sluice-Sequence"
 """The header with the sequence of the recorded message."""
-UNSETTLED_MAX = 1_000
-"""Unanswered writes that are remembered until they are seen to have landed."""
+UNANSWERED_MAX = 1_000
+"""Writes that are remembered until they are answered, or observed without an answer."""
+
+
+@dataclass(slots=True)
+class _Unanswered:
+    """A write whose answer is awaited or was lost, and the sequence at which it was observed meanwhile."""
+
+    data: bytes
+    headers: dict[str, str]
+    lost: bool = False
+    observed: int | None = None
 
 
 class HistoryWriter:
-    """Writes of one connection that go to HISTORY."""
+    """
+    Writes of one connection that go to HISTORY, each once.
+
+    A write is known from before it is sent: a reader may observe it before its answer comes, or before the answer is
+    given up.
+    """
 
     def __init__(self, connection: Connection) -> None:
         """Start with nothing to record."""
         self._connection = connection
-        self._unsettled: OrderedDict[OperationId, tuple[bytes, dict[str, str]]] = OrderedDict()
+        self._unanswered: OrderedDict[OperationId, _Unanswered] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def sent(self, write: Write, data: bytes, headers: dict[str, str]) -> None:
+        """A write is about to be sent, perhaps again."""
+        mine = self._unanswered.setdefault(write.operation, _Unanswered(data, headers))
+        mine.lost = False
+        if len(self._unanswered) > UNANSWERED_MAX:
+            self._unanswered.popitem(last=False)
 
     async def landed(self, write: Write, sequence: int, data: bytes, headers: dict[str, str]) -> None:
         """A write was accepted."""
-        self._unsettled.pop(write.operation, None)
+        self._unanswered.pop(write.operation, None)
         await self._record(write.subject, sequence, data, headers)
 
-    def unsettled(self, write: Write, data: bytes, headers: dict[str, str]) -> None:
+    def refused(self, write: Write) -> None:
+        """A write was refused: perhaps because an earlier attempt of it, whose answer was lost, had landed."""
+        if write.attempt == 1:
+            self._unanswered.pop(write.operation, None)
+        else:
+            self.lost(write)
+
+    def lost(self, write: Write) -> None:
         """A write got no answer: it is recorded once observed."""
-        self._unsettled[write.operation] = (data, headers)
-        if len(self._unsettled) > UNSETTLED_MAX:
-            self._unsettled.popitem(last=False)
+        mine = self._unanswered.get(write.operation)
+        if mine is not None:
+            mine.lost = True
+            if mine.observed is not None:
+                self._record_soon(write.operation, write.subject, mine.observed, mine)
 
     def seen(self, entry: Entry) -> None:
         """An entry was observed: perhaps an unanswered write of ours."""
-        found = self._unsettled.pop(entry.operation, None) if self._unsettled else None
-        if found is not None:
-            task = asyncio.get_running_loop().create_task(self._record(entry.subject, entry.sequence, *found))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        mine = self._unanswered.get(entry.operation) if self._unanswered else None
+        if mine is not None:
+            mine.observed = entry.sequence
+            if mine.lost:
+                self._record_soon(entry.operation, entry.subject, entry.sequence, mine)
+
+    def _record_soon(self, operation: OperationId, subject: str, sequence: int, mine: _Unanswered) -> None:
+        del self._unanswered[operation]
+        task = asyncio.get_running_loop().create_task(self._record(subject, sequence, mine.data, mine.headers))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
         """Stop recording."""

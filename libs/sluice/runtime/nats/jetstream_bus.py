@@ -116,12 +116,13 @@ class NatsBus:
         guarded = {**headers, EXPECTED: str(write.expected), EXPECTED_SUBJECT: write.guard}
         if write.ttl_s is not None:
             guarded[TTL] = f"{write.ttl_s}s"
+        self._recorder.sent(write, data, headers)
         began = time.monotonic()
         try:
             sequence = answer_of(write.subject, await self._connection.request(write.subject, data, headers=guarded))
         except TimeoutError as error:
             self._log.info("write without an answer", subject=write.subject, attempt=write.attempt, why=str(error))
-            self._recorder.unsettled(write, data, headers)
+            self._recorder.lost(write)
             self._liveness.unanswered(connected=self.connected, clustered=self.clustered)
             return await self._unknown(write)
         except ApiError as error:
@@ -130,11 +131,13 @@ class NatsBus:
             else:
                 self._liveness.unanswered(connected=self.connected, clustered=self.clustered)
             if error.err_code == WRONG_LAST_SEQUENCE:
+                self._recorder.refused(write)
                 return WriteRefused(write.operation, error.wrong_last_sequence)
             if error.err_code == OTHER_IN_FLIGHT:
-                self._recorder.unsettled(write, data, headers)
+                self._recorder.lost(write)
                 return await self._unknown(write)
             self._log.error("the server cannot accept a write", subject=write.subject, why=str(error))
+            self._recorder.refused(write)
             if error.code < UNAVAILABLE:
                 raise BusError(str(error)) from error
             return await self._unknown(write)
