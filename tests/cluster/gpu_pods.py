@@ -76,7 +76,7 @@ def delete(cluster: Cluster, namespace: str, names: Iterable[str], *options: str
 def pods(cluster: Cluster, namespace: str | None = None) -> dict[str, Json]:
     """Name -> pod, of one namespace or of all, in one list."""
     where = f"--namespace={namespace}" if namespace else "--all-namespaces"
-    listed = json.loads(cluster.kubectl(where, "get", "pods", "--output=json"))["items"]
+    listed = json.loads(cluster.kubectl("get", "pods", where, "--output=json"))["items"]
     return {
         each["metadata"]["name"] if namespace else f"{each['metadata']['namespace']}/{each['metadata']['name']}": each
         for each in listed

@@ -24,6 +24,7 @@ from sluice.contracts.messages import (
     NodeSnapshot,
     PlacementReport,
     ProfileReport,
+    ResourceClaimRef,
     Share,
     SliceReport,
     SliceState,
@@ -81,9 +82,14 @@ GPUS = structs(
 )
 SHARES = structs(Share, mode=st.sampled_from(("mps", "fractional")))
 DEVICES = some(structs(DeviceGrant, share=st.none() | SHARES))
+RESOURCE_CLAIMS = structs(
+    ResourceClaimRef, requests=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3)
+)
 SLICES = structs(
     SliceReport,
-    booking=structs(Booking, devices=DEVICES, room=structs(HostRoom, resources=numbers(63))),
+    booking=structs(
+        Booking, devices=DEVICES, room=structs(HostRoom, resources=numbers(63)), resource_claims=some(RESOURCE_CLAIMS)
+    ),
     after=some(st.text(max_size=8)),
     counts=DEVICES,
     state=st.sampled_from(get_args(SliceState)),
@@ -124,6 +130,7 @@ def test_no_field_of_the_bus_form_is_missing_in_the_grpc_form():
         (DeviceGrant, node_pb2.DeviceGrant),
         (Share, node_pb2.Share),
         (HostRoom, node_pb2.HostRoom),
+        (ResourceClaimRef, node_pb2.ResourceClaimRef),
         (NodeInventory, inventory_pb2.NodeInventory),
     ]
     for struct, message in pairs:

@@ -6,7 +6,7 @@ import msgspec
 
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.messages.base import Message, SpanSize, SpanStart
-from sluice.contracts.messages.requests import HostRoom
+from sluice.contracts.messages.requests import HostRoom, ResourceClaimRef
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,6 +56,8 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The pod's other requests on its node: CPU, memory and so on."""
     instead_of: str = ""
     """The requested profile, where a larger one serves."""
+    resource_claims: tuple[ResourceClaimRef, ...] = ()
+    """As in its request: the kubelet hands its devices over when it prepares these."""
 
 
 class NodeOpened(Message, frozen=True, kw_only=True):

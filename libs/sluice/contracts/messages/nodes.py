@@ -178,6 +178,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Of the NVIDIA container toolkit; empty when missing or unknown."""
     warnings: tuple[str, ...] = ()
     """Warnings about the node as a whole, in sentences (a lost journal, for instance)."""
+    kubelet_hands_over: bool = False
+    """Whether its kubelet hands devices over by ResourceClaim: the agent's DRA plugin is registered, and CDI works."""
     doubtful_tickets: tuple[str, ...] = ()
     """
     Tickets that an agent without a journal cannot verify although they may be in use. Each names its allocation

@@ -195,6 +195,18 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     allocation: AllocationId
 
 
+class ResourceClaimRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    A ResourceClaim through which the kubelet hands devices over.
+
+    `requests`: request of the claim -> `container` of the Claim whose devices it gets.
+    """
+
+    uid: str
+    name: str
+    requests: dict[str, str]
+
+
 class AllocationRequested(Message, frozen=True, kw_only=True):
     """A pod asks: granted whole, on one node, or not at all."""
 
@@ -229,6 +241,12 @@ class AllocationRequested(Message, frozen=True, kw_only=True):
     Of STATE, as its source reads it. In another one it landed late, and does not reflect what its source remembers by
     then. Empty from an older writer.
     """
+    resource_claims: tuple[ResourceClaimRef, ...] = ()
+    """Its ResourceClaims: only a node whose kubelet can hand devices over serves them. Empty: by ticket and volume."""
+    alternatives: tuple[tuple[Claim, ...], ...] = ()
+    """Instead of `claims`, in this order, where the ones before cannot be granted now (`firstAvailable`)."""
+    same_gpu: tuple[tuple[str, ...], ...] = ()
+    """Containers whose devices must all be on one GPU, in groups (`matchAttribute` on a parent's UUID)."""
 
 
 class RequestRejected(Message, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ SLICE_STATE_UNMAKING: SliceState
 SLICE_STATE_QUARANTINED: SliceState
 
 class NodeSnapshot(_message.Message):
-    __slots__ = ("node", "boot_id", "agent_run", "generation", "driver_version", "gpus", "slices", "modes", "time_quota", "toolkit_version", "warnings", "doubtful_tickets")
+    __slots__ = ("node", "boot_id", "agent_run", "generation", "driver_version", "gpus", "slices", "modes", "time_quota", "toolkit_version", "warnings", "kubelet_hands_over", "doubtful_tickets")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_RUN_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class NodeSnapshot(_message.Message):
     TIME_QUOTA_FIELD_NUMBER: _ClassVar[int]
     TOOLKIT_VERSION_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    KUBELET_HANDS_OVER_FIELD_NUMBER: _ClassVar[int]
     DOUBTFUL_TICKETS_FIELD_NUMBER: _ClassVar[int]
     node: str
     boot_id: str
@@ -77,8 +78,9 @@ class NodeSnapshot(_message.Message):
     time_quota: bool
     toolkit_version: str
     warnings: _containers.RepeatedScalarFieldContainer[str]
+    kubelet_hands_over: bool
     doubtful_tickets: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_run: _Optional[str] = ..., generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., slices: _Optional[_Iterable[_Union[SliceReport, _Mapping]]] = ..., modes: _Optional[_Iterable[_Union[Mode, str]]] = ..., time_quota: _Optional[bool] = ..., toolkit_version: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., doubtful_tickets: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_run: _Optional[str] = ..., generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., slices: _Optional[_Iterable[_Union[SliceReport, _Mapping]]] = ..., modes: _Optional[_Iterable[_Union[Mode, str]]] = ..., time_quota: _Optional[bool] = ..., toolkit_version: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., kubelet_hands_over: _Optional[bool] = ..., doubtful_tickets: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Gpu(_message.Message):
     __slots__ = ("uuid", "index", "model", "memory_mib", "multiprocessors", "mig_enabled", "memory_slices", "compute_slices", "profiles", "instances", "creatable", "healthy", "health_message", "quarantined", "numa_node", "links", "mps_clients_max", "lost", "daemons", "fixed_layout")
@@ -235,7 +237,7 @@ class SliceReport(_message.Message):
     def __init__(self, booking: _Optional[_Union[Booking, _Mapping]] = ..., revision: _Optional[int] = ..., state: _Optional[_Union[SliceState, str]] = ..., revoked: _Optional[bool] = ..., after: _Optional[_Iterable[str]] = ..., evict: _Optional[bool] = ..., counts: _Optional[_Iterable[_Union[DeviceGrant, _Mapping]]] = ...) -> None: ...
 
 class Booking(_message.Message):
-    __slots__ = ("allocation", "request", "request_revision", "source", "owner", "namespace", "name", "node", "devices", "room", "instead_of")
+    __slots__ = ("allocation", "request", "request_revision", "source", "owner", "namespace", "name", "node", "devices", "room", "instead_of", "resource_claims")
     ALLOCATION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     REQUEST_REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +249,7 @@ class Booking(_message.Message):
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     ROOM_FIELD_NUMBER: _ClassVar[int]
     INSTEAD_OF_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_CLAIMS_FIELD_NUMBER: _ClassVar[int]
     allocation: str
     request: str
     request_revision: int
@@ -258,7 +261,25 @@ class Booking(_message.Message):
     devices: _containers.RepeatedCompositeFieldContainer[DeviceGrant]
     room: HostRoom
     instead_of: str
-    def __init__(self, allocation: _Optional[str] = ..., request: _Optional[str] = ..., request_revision: _Optional[int] = ..., source: _Optional[str] = ..., owner: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceGrant, _Mapping]]] = ..., room: _Optional[_Union[HostRoom, _Mapping]] = ..., instead_of: _Optional[str] = ...) -> None: ...
+    resource_claims: _containers.RepeatedCompositeFieldContainer[ResourceClaimRef]
+    def __init__(self, allocation: _Optional[str] = ..., request: _Optional[str] = ..., request_revision: _Optional[int] = ..., source: _Optional[str] = ..., owner: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceGrant, _Mapping]]] = ..., room: _Optional[_Union[HostRoom, _Mapping]] = ..., instead_of: _Optional[str] = ..., resource_claims: _Optional[_Iterable[_Union[ResourceClaimRef, _Mapping]]] = ...) -> None: ...
+
+class ResourceClaimRef(_message.Message):
+    __slots__ = ("uid", "name", "requests")
+    class RequestsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    UID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    name: str
+    requests: _containers.ScalarMap[str, str]
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., requests: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class HostRoom(_message.Message):
     __slots__ = ("cpu_milli", "memory_mib", "resources")

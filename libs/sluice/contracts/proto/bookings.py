@@ -9,7 +9,7 @@ from typing import get_args
 
 from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
-from sluice.contracts.messages import Booking, DeviceGrant, HostRoom, Mode, Share
+from sluice.contracts.messages import Booking, DeviceGrant, HostRoom, Mode, ResourceClaimRef, Share
 from sluice.contracts.pb import node_pb2
 
 MODES: dict[Mode, str] = {mode: f"MODE_{mode.upper()}" for mode in get_args(Mode)}
@@ -33,6 +33,10 @@ def booking_to_proto(booking: Booking) -> node_pb2.Booking:
         devices=devices_to_proto(booking.devices),
         room=_room_to_proto(booking.room),
         instead_of=booking.instead_of,
+        resource_claims=[
+            node_pb2.ResourceClaimRef(uid=each.uid, name=each.name, requests=each.requests)
+            for each in booking.resource_claims
+        ],
     )
 
 
@@ -88,6 +92,10 @@ def booking_from_proto(booking: node_pb2.Booking) -> Booking | Undecodable:
         devices=devices,
         room=_room_from_proto(booking.room),
         instead_of=booking.instead_of,
+        resource_claims=tuple(
+            ResourceClaimRef(uid=each.uid, name=each.name, requests=dict(sorted(each.requests.items())))
+            for each in booking.resource_claims
+        ),
     )
 
 

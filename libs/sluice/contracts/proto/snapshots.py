@@ -62,6 +62,7 @@ def snapshot_to_proto(snapshot: NodeSnapshot) -> node_pb2.NodeSnapshot:
         toolkit_version=snapshot.toolkit_version,
         warnings=snapshot.warnings,
         doubtful_tickets=snapshot.doubtful_tickets,
+        kubelet_hands_over=snapshot.kubelet_hands_over,
     )
 
 
@@ -190,6 +191,7 @@ def snapshot_from_proto(message: node_pb2.NodeSnapshot) -> NodeSnapshot | Undeco
         toolkit_version=message.toolkit_version,
         warnings=tuple(message.warnings),
         doubtful_tickets=tuple(message.doubtful_tickets),
+        kubelet_hands_over=message.kubelet_hands_over,
     )
 
 

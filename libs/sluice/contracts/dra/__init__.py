@@ -1,0 +1,1 @@
+"""ResourceClaims: how they ask for slices, and how the kubelet hands slices over by them."""

@@ -1,0 +1,42 @@
+"""
+Names that the claims of a pod, their allocations and the CDI files of a node share.
+
+The pod-watcher writes them into a claim's status, the node agent answers the kubelet with them.
+"""
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import ResourceClaimRef
+
+DRIVER = "gpu.sluice.dev"
+"""The driver of our allocations, and the kubelet plugin of every agent."""
+DEVICE_CLASS = "sluice.dev"
+"""Our DeviceClass. Its selector is `false`: no scheduler allocates its claims."""
+FINALIZER = "resource.kubernetes.io/delete-protection"
+"""With it the claim controller deallocates a claim without consumers (kubernetes, pkg/controller/resourceclaim)."""
+POD_CLAIM_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
+"""On a claim that was made for one pod: its name in the pod's spec."""
+POD_CLAIM = "sluice"
+"""Name, in the pod's spec, of the claim that admission adds for a request in other words."""
+CDI_KIND = "k8s.gpu.sluice.dev/claim"
+"""Vendor and class of the agent's CDI files."""
+_DIGITS = 16
+
+
+def device_names(allocation: AllocationId, claims: Iterable[ResourceClaimRef]) -> Mapping[tuple[str, str], str]:
+    """
+    (UID of a claim, its request) -> the name of its device in pool `<node>`.
+
+    No other allocation ever has the same: the scheduler's set of devices in use is keyed by name, and frees one with
+    the first claim that ends (k8s.io/kubernetes, plugins/dynamicresources/allocateddevices.go).
+    """
+    begins = sha256(allocation.encode()).hexdigest()[:_DIGITS]
+    wanted = [(claim.uid, request) for claim in claims for request in sorted(claim.requests)]
+    return {each: f"{begins}-{number}" for number, each in enumerate(wanted)}
+
+
+def cdi_device(claim_uid: str, device: str) -> str:
+    """The qualified CDI name of a device of a claim (CDI specification, 0.6.0 and later)."""
+    return f"{CDI_KIND}={claim_uid}-{device}"
