@@ -145,8 +145,8 @@ class World:
         self.goals.crowds = self.crowds
         self.apart = self.goals.apart = ApartJudge(self.judge)
         self.claims = self.goals.claims = ClaimJudge(self.judge, plan.hands_over)
-        for node in plan.hands_over:
-            self.agents[node].hands_over = True
+        for node, agent in self.agents.items():
+            agent.hands_over = node in plan.hands_over
         if isinstance(self.watcher, WatcherHost):
             self.watcher.admits = bool(plan.hands_over)
         self.time = TimeJudge(self.judge, self.broker)
