@@ -162,6 +162,11 @@ class Chooser:
             if claim.numa_bind and len(mine) > 1 and (len(numas) > 1 or None in numas):
                 wrong.append(f"numa-bind, and NUMA nodes {numas}")
         wrong += [f"{grant} serves no claim" for grant in left]
+        if asking.by_claim and not node.snapshot.kubelet_hands_over:
+            wrong.append(f"the kubelet of {name} hands no claim over")
+        for names in asking.same_gpu:
+            used = {grant.gpu for grant in devices if grant.container in names}
+            wrong += [f"{names} are on {sorted(used)}"] if len(used) > 1 else []
         return wrong or self._wrong_places(node, asking, devices)
 
     def _wrong_sizes(self, node: NodeTruth, claim: Claim, mine: list[DeviceGrant]) -> Iterator[str]:
@@ -230,6 +235,8 @@ class Chooser:
         """A node that could serve the whole request, with the modes; None when no node can."""
         for name, node in self.truth.nodes.items():
             rooms = [booking.room for booking in self.truth.bookings.values() if booking.node == name]
+            if asking.by_claim and not node.snapshot.kubelet_hands_over:
+                continue
             if why_not_on(node, asking.host, rooms) is None and why_not_with(self.truth, name, asking) is None:
                 for modes in itertools.product(*(claim.modes for claim in asking.claims)):
                     if all(mode in node.snapshot.modes for mode in modes) and self._fits_on(node, asking, modes):
@@ -268,6 +275,10 @@ class Chooser:
                 return False
             numas = {gpus[n].numa_node for n in mine}
             if claim.numa_bind and len(mine) > 1 and (len(numas) > 1 or None in numas):
+                return False
+        for names in asking.same_gpu:
+            bound = {n for unit, n in zip(units, chosen, strict=True) if asking.claims[unit].container in names}
+            if len(bound) > 1:
                 return False
         return True
 

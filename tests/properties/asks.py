@@ -95,6 +95,29 @@ def share_claims(draw: st.DrawFn, container: str) -> Claim:
     return Claim(container=container, modes=modes, gpus=gpus, uid=uid, snug=snug, only=draw(FILTERS), **values)
 
 
+GROUPS = (
+    (("main", "second"),),
+    (("main", "second", "third"),),
+    (("main", "second"), ("third", "second")),
+    (("main",),),
+)
+"""Containers that must share a GPU; one may be missing, and groups with one in common are one."""
+
+
+@st.composite
+def claims_of_one_gpu(draw: st.DrawFn) -> tuple[Claim, ...]:
+    """Two or three containers of small instances and shares, of which some must be on one GPU."""
+    names = draw(st.sampled_from([("main", "second"), ("main", "second", "third")]))
+    claims = []
+    for name in names:
+        if draw(st.integers(0, 3)) == 0:
+            found = replace(draw(share_claims(name)), gpus=1)
+        else:
+            found = replace(draw(exclusive_claims(name)), gpus=draw(st.sampled_from([1, 1, 1, 2])), numa_bind=False)
+        claims.append(found)
+    return tuple(claims)
+
+
 SPLIT_CLAIMS = st.builds(
     lambda percent, only, uid: Claim(
         container="main", modes=("fractional",), shares_percent=percent, only=only, uid=uid
@@ -223,13 +246,15 @@ NEEDS = st.just(TOLERANT) | st.just(TOLERANT) | st.just(HostNeeds(room=HostRoom(
 @st.composite
 def asks(draw: st.DrawFn) -> Asking:
     """One pod's."""
-    kind = draw(st.sampled_from(["exclusive", "exclusive", "share", "share", "split", "two containers"]))
+    kind = draw(st.sampled_from(["exclusive", "exclusive", "share", "share", "split", "two containers", "one GPU"]))
     if kind == "exclusive":
         claims: tuple[Claim, ...] = (draw(exclusive_claims("main")),)
     elif kind == "share":
         claims = (draw(share_claims("main")),)
     elif kind == "split":
         claims = (draw(SPLIT_CLAIMS),)
+    elif kind == "one GPU":
+        claims = draw(claims_of_one_gpu())
     else:
         claims = (draw(exclusive_claims("main")), draw(exclusive_claims("second") | share_claims("second")))
     needs = draw(NEEDS)
@@ -241,4 +266,6 @@ def asks(draw: st.DrawFn) -> Asking:
         source=SourceName("folder"),
         node_policy=draw(st.sampled_from(["", "", *NODE_POLICIES])),
         gpu_policy=draw(st.sampled_from(GPU_CHAINS)),
+        by_claim=draw(st.sampled_from([False, False, True])),
+        same_gpu=draw(st.sampled_from(GROUPS)) if kind == "one GPU" else (),
     )

@@ -85,6 +85,15 @@ class ChangingFleet(RuleBasedStateMachine):
             gone.append(node.snapshot.gpus[at])
             self._show(node, [gpu for n, gpu in enumerate(node.snapshot.gpus) if n != at])
 
+    @precondition(lambda self: self.truth.nodes)
+    @rule(data=st.data())
+    def hand_over_begins_or_ends(self, data: st.DataObject) -> None:
+        """An agent is registered with its kubelet, or no longer is."""
+        node = self.truth.nodes[data.draw(st.sampled_from(sorted(self.truth.nodes)))]
+        hands_over = not node.snapshot.kubelet_hands_over
+        node.snapshot = msgspec.structs.replace(node.snapshot, kubelet_hands_over=hands_over)
+        self._show(node, list(node.snapshot.gpus))
+
     def _show(self, node: NodeTruth, gpus: list[GpuReport]) -> None:
         ordered = tuple(sorted(gpus, key=lambda gpu: gpu.index))
         generation = node.snapshot.generation + 1

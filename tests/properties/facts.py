@@ -63,7 +63,8 @@ def nodes(draw: st.DrawFn, name: str) -> NodeSnapshot:
     if draw(st.booleans()):
         gpus = linked(gpus)
     modes = draw(st.sampled_from([ALL_MODES, ALL_MODES, ("exclusive",), ("exclusive", "mps")]))
-    return snapshot(name, gpus, modes=modes, time_quota=draw(st.booleans()))
+    hands_over = draw(st.sampled_from([True, True, False]))
+    return snapshot(name, gpus, modes=modes, time_quota=draw(st.booleans()), kubelet_hands_over=hands_over)
 
 
 def linked(gpus: tuple[GpuReport, ...]) -> tuple[GpuReport, ...]:

@@ -52,6 +52,10 @@ HINTS = {
     WaitReason.NODE_VOLUME_ELSEWHERE: (
         "It starts when a slice is free where its volumes are: compare kubectl describe pv with the nodes' labels."
     ),
+    WaitReason.NODE_WITHOUT_HAND_OVER: (
+        "A node serves it once its agent is registered with its kubelet, which needs Kubernetes 1.34 and CDI; "
+        "a pod without ResourceClaims needs neither."
+    ),
     WaitReason.GPU_UNHEALTHY: "It starts when the GPU is mended, or elsewhere when there is room.",
     WaitReason.GPU_MODE_NOT_FIT: (
         "A profile needs a GPU with MIG on, a share needs a node that serves mps or fractional: ask for another mode."
@@ -77,6 +81,9 @@ HINTS = {
     ),
     WaitReason.GPU_AVOIDED: "It is tried there again by itself, after longer each time.",
     WaitReason.NUMA_NOT_FIT: "It starts when one NUMA node has all of them free; leaving out numa-bind helps.",
+    WaitReason.ONE_GPU_NOT_FIT: (
+        "It starts when one GPU has room for all of them; smaller ones, or leaving out the constraint, may be quicker."
+    ),
     WaitReason.TOO_FEW_GPUS_ON_NODE: "It starts when one node has all of them free; asking for fewer helps.",
     WaitReason.GPU_NOT_IN_LAYOUT: (
         "Ask for an instance of a size that is there, or allow a larger one (sluice.dev/substitute)."

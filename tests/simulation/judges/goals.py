@@ -6,6 +6,7 @@ Each function returns what is still missing, in words; empty is good.
 
 from dataclasses import replace
 
+from simulation.judges.claims import ClaimJudge, devices_of, fit_together
 from simulation.judges.cordons import CordonJudge
 from simulation.judges.gpu_tables import Span, fits_in, overlap
 from simulation.judges.jobs import JobJudge, whole_job
@@ -75,6 +76,8 @@ class Goals:
         """How many pods a node takes; any number where there is none."""
         self.apart: ApartJudge | None = None
         """Which pods may not be beside each other."""
+        self.claims: ClaimJudge | None = None
+        """Which nodes hand devices over by ResourceClaim."""
 
     def _values(self) -> dict[str, AnyMessage | None]:
         now = self.broker.clockwork.now
@@ -170,7 +173,12 @@ class Goals:
             processes, machine = self.judge.processes_of(booking.owner), self.judge.machines[booking.node]
             undone = self.judge.sizes.undone(bound, booking, processes, machine)
             return [undone] if undone and bound.allocation not in self.judge.failed else []
-        left = [replace(device, larger=device.larger or self._let_larger(pod, booking)) for device in pod.ask.devices]
+        larger = self._let_larger(pod, booking)
+        wrong = [self._serves_as(pod, booking, devices, larger=larger) for devices in devices_of(pod)]
+        return [] if [] in wrong else wrong[0]
+
+    def _serves_as(self, pod: Pod, booking: Booking, devices: tuple[Device, ...], *, larger: bool) -> list[str]:
+        left = [replace(device, larger=device.larger or larger) for device in devices]
         for device in booking.devices:
             gpu = self.agents[booking.node].machine.gpus[device.gpu]
             fitting = next((d for d in left if _is_served(d, device, gpu)), None)
@@ -288,15 +296,34 @@ class Goals:
         """A node on which the pod would fit, each of its devices on a GPU of its own; empty when there is none."""
         rows = dict.fromkeys(gpu.row for host in self.agents.values() for gpu in host.machine.gpus.values())
         let = [sized.ask.devices for sized in sizes_that_serve(pod, rows) if self._is_let(sized)]
+        let += devices_of(pod)[1:]
         for node in self.agents:
             if self.crowds is not None and not self.crowds.takes_more(node):
                 continue
             if self.apart is not None and not self.apart.lets(pod, node):
                 continue
+            if self.claims is not None and not self.claims.lets(pod, node):
+                continue
             gpus, held = self._usable(node), self.judge.held(node)
-            if any(self._fit(gpus, devices, held, (pod.namespace, pod.uid)) for devices in let):
-                return node
+            domain = (pod.namespace, pod.uid)
+            for devices in let:
+                is_close = self._is_close(pod, devices)
+                if self._fit_on_one(gpus, devices, held) if is_close else self._fit(gpus, devices, held, domain):
+                    return node
         return ""
+
+    def _is_close(self, pod: Pod, devices: tuple[Device, ...]) -> bool:
+        """Whether these have to be on one GPU."""
+        return pod.one_gpu and len(devices) > 1 and all(device.modes == ("exclusive",) for device in devices)
+
+    def _fit_on_one(self, gpus: list[Gpu], devices: tuple[Device, ...], held: list[Held]) -> bool:
+        """Whether instances for all of these fit on one GPU. Of a fixed layout nothing is demanded."""
+        for gpu in gpus:
+            there = instances_of(held, gpu.uuid)
+            there += [(one.profile.name, one.span) for one in gpu.instances.values() if one.maker == OPERATOR]
+            if gpu.mig and gpu.layout is None and fit_together(gpu.row, there, devices):
+                return True
+        return False
 
     def _usable(self, node: str) -> list[Gpu]:
         """The GPUs of a node that no operator has taken out of use."""

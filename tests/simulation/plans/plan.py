@@ -18,6 +18,7 @@ from simulation.faults.further_faults import (
     with_burst,
 )
 from simulation.faults.journal_losses import draw_losses, draw_lost_beside
+from simulation.judges.claims import with_claims
 from simulation.judges.cordons import CordonSaid, with_cordons
 from simulation.judges.gpu_tables import A30, A100, A100_WITHOUT_MIG, GpuRow
 from simulation.judges.jobs import with_jobs
@@ -157,6 +158,8 @@ class Plan:
     """The nodes where time is enforced."""
     kubelets: bool = False
     """What runs of a pod is in a cgroup of its own, where its node's agent looks for it."""
+    hands_over: tuple[str, ...] = ()
+    """The nodes whose kubelets hand devices over by ResourceClaim."""
 
     def lines(self) -> list[str]:
         """The plan for people."""
@@ -167,11 +170,12 @@ class Plan:
         head += ", its operator has a file" if self.limits_file else ""
         head += ", no two clocks go alike" if self.clocks_off else ""
         head += ", its pods have cgroups" if self.kubelets else ""
+        head += f", {', '.join(self.hands_over)} hand over" if self.hands_over else ""
         head += f", time is enforced on {', '.join(self.timed)}" if self.timed else ""
         head += f", at most {self.pods_per_node_max} pods per node" if self.pods_per_node_max is not None else ""
         pods = [
             f"{life.made_at:8.3f}  {life.pod.namespace}/{life.pod.name} of {life.pod.uid}:"
-            f" {dict(life.pod.ask.annotations)}{_terms(life.pod)}, edited {life.edited_at}"
+            f" {dict(life.pod.ask.annotations)}{_terms(life.pod)}{_claims(life.pod)}, edited {life.edited_at}"
             f" {dict(life.edit.annotations) if life.edit else ''}, spoiled {life.spoiled_at}, removed {life.removed_at}"
             for life in self.pods
         ]
@@ -183,6 +187,11 @@ class Plan:
 
 def _terms(pod: Pod) -> str:
     return f" {pod.terms}" if pod.terms != Terms() else ""
+
+
+def _claims(pod: Pod) -> str:
+    told = f" or {' or '.join(pod.alternatives)}" if pod.alternatives else ""
+    return f"{told}{' by claim' if pod.by_claim else ''}{' on one GPU' if pod.one_gpu else ''}"
 
 
 def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int, int]] = SIZES) -> Plan:
@@ -224,7 +233,7 @@ def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int,
     plan = _with_losses(_with_burst(_with_troubles(plan, hosts, without)), without)
     plan = with_apart(_with_kubelets(plan))
     in_cluster = Random(f"of a cluster {seed}").random() < CLUSTER_SEEDS and "cluster" not in without
-    return with_cluster(plan, without) if in_cluster else plan
+    return with_cluster(plan, without) if in_cluster else with_claims(plan)
 
 
 def _with_kubelets(plan: Plan) -> Plan:

@@ -160,6 +160,12 @@ class Pod:
     opens_after_s: float = 0.0
     """How long its processes run before they open their devices."""
     terms: Terms = Terms()
+    by_claim: bool = False
+    """Whether its kubelet hands its devices over by ResourceClaim."""
+    alternatives: tuple[str, ...] = ()
+    """Profiles of which one instance serves instead of what it asks for, in this order."""
+    one_gpu: bool = False
+    """Whether all of its instances have to be on one GPU."""
 
     @property
     def uid(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec.structs
 from simulation.plans.plan import Fault, Plan
+from simulation.planted.allocator.claims import CLAIM_BUGS
 from simulation.planted.allocator.cordons import CORDON_BUGS
 from simulation.planted.allocator.jobs import JOB_BUGS
 from simulation.planted.allocator.moves import MOVE_BUGS
@@ -373,6 +374,7 @@ BUGS = (
     *TIME_BUGS,
     *CROWDING_BUGS,
     *APART_BUGS,
+    *CLAIM_BUGS,
     *CORDON_BUGS,
     *LIMITS_BUGS,
     *REMOVAL_BUGS,

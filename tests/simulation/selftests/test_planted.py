@@ -43,7 +43,7 @@ FOUND_AT = {
     "equal priority preempts": 3,
     "after omitted": 2,
     "preempted place given away": 2,
-    "victims of others relax": 10,
+    "victims of others relax": 43,
     "home ends with its scheduler": 3,
     "drained by the ledger alone": 12,
     "removal ignores an agent that answers": 2,

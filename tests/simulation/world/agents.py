@@ -7,6 +7,7 @@ from functools import partial
 from math import inf
 from random import Random
 
+import msgspec.structs
 from simulation.judges.share_limits import Held, held_by
 from simulation.world.broker import Broker
 from simulation.world.device_steps import found_homes, found_marks, home_of, marks_of, on_marked_gpu, on_mps
@@ -106,6 +107,8 @@ class AgentHost(Host):
         self.on_pulled: list[Callable[[NodeSnapshot], None]] = []
         self.on_refused: list[Callable[[Machine, Gpu, object, DeviceRefusedError], None]] = []
         self.agent: Agent | None = None
+        self.hands_over = False
+        """Whether the node's kubelet hands devices over by ResourceClaim."""
         self._in_kernel: deque[Callable[[], object]] = deque()
         self._saves: dict[Callable[[], object], None] = {}
         self._busy: dict[str, float] = {}
@@ -229,7 +232,7 @@ class AgentHost(Host):
             return "no agent listens there"
         if not self.agent.started:
             return "not started"
-        snapshot = self.agent.snapshot()
+        snapshot = msgspec.structs.replace(self.agent.snapshot(), kubelet_hands_over=self.hands_over)
         for hear in self.on_pulled:
             hear(snapshot)
         return snapshot

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from simulation.judges.claims import Admission
 from simulation.judges.moves import COOLDOWN_S
 from simulation.plans.pods import DEVICES_MAX
 from simulation.world.agents import AgentHost
@@ -160,6 +161,8 @@ class WatcherHost(Host):
         """Watch one folder. Without `evicts` it hears of no order to evict: somebody else carries them out."""
         super().__init__("pod-watcher", clockwork, broker, dice, trace)
         self.evicts = evicts
+        self.admits = False
+        """Whether admission adds ResourceClaims to what it asks for."""
         self.folder = folder
         self.rules = rules
         self.identities: tuple[IdentityRecord, ...] = ()
@@ -170,7 +173,8 @@ class WatcherHost(Host):
 
     def make_core(self, run: RunId) -> Core:
         """A new pod-watcher's core."""
-        return FolderWatcher(run, self.rules)
+        core = FolderWatcher(run, self.rules)
+        return Admission(core, self.folder) if self.admits else core
 
     def readings(self) -> Readings:
         """What the core says that it has to read."""

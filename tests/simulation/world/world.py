@@ -13,6 +13,7 @@ from random import Random
 from simulation.faults.faults import Faults
 from simulation.faults.further_faults import Troubles
 from simulation.faults.node_removals import Removals
+from simulation.judges.claims import ClaimJudge
 from simulation.judges.cordons import CordonJudge
 from simulation.judges.goals import Goals
 from simulation.judges.guarantees import GuaranteeJudge, guaranteed_by
@@ -143,6 +144,11 @@ class World:
         self.crowds = PodsPerNode(self.judge, plan.pods_per_node_max)
         self.goals.crowds = self.crowds
         self.apart = self.goals.apart = ApartJudge(self.judge)
+        self.claims = self.goals.claims = ClaimJudge(self.judge, plan.hands_over)
+        for node, agent in self.agents.items():
+            agent.hands_over = node in plan.hands_over
+        if isinstance(self.watcher, WatcherHost):
+            self.watcher.admits = bool(plan.hands_over)
         self.time = TimeJudge(self.judge, self.broker)
         self.resizer = Resizer(self.allocators, self.kubelets, self._dice("resizer"))
         self.administrator = Administrator(self.clockwork, self.trace, plan.seed)
@@ -221,7 +227,7 @@ class World:
 
     def _listen(self) -> None:
         heard = [self.turns.landed, self.judge.landed, self.limits.landed, self.jobs.landed, self.moves.landed]
-        heard += [self.crowds.landed, self.preemptions.landed, self.guarantees.landed]
+        heard += [self.claims.landed, self.crowds.landed, self.preemptions.landed, self.guarantees.landed]
         heard += [self.evictor.landed, self.kubelets.hear]
         heard.insert(2, self.cordons.landed)
         self.broker.on_landed += heard

@@ -33,6 +33,7 @@ from sluice_allocator.core.evictions.draining import with_cordons
 from sluice_allocator.core.evictions.preempting import find_victims
 from sluice_allocator.core.given import GivenDevice, given
 from sluice_allocator.core.groups.settling import why_group_waits, why_not_begun
+from sluice_allocator.core.limits.alternatives import nor_other
 from sluice_allocator.core.limits.quotas import why_waits
 from sluice_allocator.core.moves.defragmenting import Proposal, propose
 from sluice_allocator.core.moves.moving import about_moving
@@ -316,6 +317,7 @@ def _without_place(desk: Desk, request: RequestId, asked: AllocationRequested) -
     if request in desk.queue:
         asking = asking_of(asked)
         why = why_waits(desk, request, asking) or with_cordons(desk, with_promises(desk, explain(desk.fleet, asking)))
+        why = nor_other(asked, why)
         return Standing(
             State.QUEUED,
             f"waits: {why.message}",

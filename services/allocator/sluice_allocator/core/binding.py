@@ -66,8 +66,8 @@ def bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) 
 def _containers(desk: Desk, grant: Grant, slice_: SliceReady) -> Iterator[ContainerDevices]:
     """Each container's environment: devices from the agent, capabilities from the request."""
     asked = desk.world.requests.get(grant.booking.request)
-    claims = asked.claims if isinstance(asked, AllocationRequested) else ()
-    chosen = {claim.container: claim.driver_capabilities for claim in claims}
+    sets = (*reversed(asked.alternatives), asked.claims) if isinstance(asked, AllocationRequested) else ()
+    chosen = {claim.container: claim.driver_capabilities for claims in sets for claim in claims}
     for each in slice_.containers:
         profiles = [device.profile for device in grant.booking.devices if device.container == each.container]
         capabilities = chosen.get(each.container) or implied(profiles)

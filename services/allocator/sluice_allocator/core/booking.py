@@ -20,4 +20,5 @@ def booking_of(desk: Desk, request: RequestId, asked: AllocationRequested, place
         devices=place.devices,
         room=asked.host.room,
         instead_of=place.instead_of,
+        resource_claims=asked.resource_claims,
     )

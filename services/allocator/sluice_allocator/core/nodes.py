@@ -98,8 +98,8 @@ def is_open(desk: Desk, node: NodeName) -> bool:
 
 def _places_are_the_same(snapshot: NodeSnapshot, shown: NodeSnapshot) -> bool:
     """Whether a snapshot shows the same places: then only our own slices came and went, which the ledger tells."""
-    places = (snapshot.gpus, snapshot.modes, snapshot.time_quota)
-    return places == (shown.gpus, shown.modes, shown.time_quota)
+    places = (snapshot.gpus, snapshot.modes, snapshot.time_quota, snapshot.kubelet_hands_over)
+    return places == (shown.gpus, shown.modes, shown.time_quota, shown.kubelet_hands_over)
 
 
 def _is_newer(snapshot: NodeSnapshot, shown: NodeSnapshot | None) -> bool:

@@ -57,7 +57,7 @@ from sluice_allocator.core.held import (
     why_lost,
 )
 from sluice_allocator.core.moves.moving import is_kept, look_at_movable, take_over
-from sluice_allocator.core.placement import asking_of, refuse
+from sluice_allocator.core.placement import asking_of, further_askings, refuse
 from sluice_allocator.core.telling import is_told_why
 from sluice_allocator.core.waiting.promised import is_promise
 from sluice_allocator.core.waiting.queue import alone, shape_of
@@ -236,7 +236,11 @@ def _release_lost(desk: Desk, request: RequestId, asked: AllocationRequested, ca
 
 
 def _refusal(desk: Desk, asked: AllocationRequested) -> Refusal | None:
-    return refuse(desk.fleet.rules, asking_of(asked), max_gpus_per_node=desk.rules.max_gpus_per_node)
+    """Why these settings never allow the request, or one of its alternatives."""
+    refusal = refuse(desk.fleet.rules, asking_of(asked), max_gpus_per_node=desk.rules.max_gpus_per_node)
+    for asking in further_askings(asked) if asked.alternatives and refusal is None else ():
+        refusal = refusal or refuse(desk.fleet.rules, asking, max_gpus_per_node=desk.rules.max_gpus_per_node)
+    return refusal
 
 
 def _judge_again(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:

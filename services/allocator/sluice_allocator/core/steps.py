@@ -30,6 +30,7 @@ _FILTERS: dict[str, frozenset[WaitReason]] = {
             WaitReason.NODE_TOPOLOGY_LABEL_MISSING,
             WaitReason.NODE_HOST_PORT_TAKEN,
             WaitReason.NODE_VOLUME_ELSEWHERE,
+            WaitReason.NODE_WITHOUT_HAND_OVER,
         }
     ),
     "devices": frozenset(
@@ -57,7 +58,7 @@ _FILTERS: dict[str, frozenset[WaitReason]] = {
             WaitReason.GPU_AVOIDED,
         }
     ),
-    "together": frozenset({WaitReason.NUMA_NOT_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE}),
+    "together": frozenset({WaitReason.NUMA_NOT_FIT, WaitReason.ONE_GPU_NOT_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE}),
     "turn": frozenset(
         {
             WaitReason.QUOTA_EXCEEDED,

@@ -92,6 +92,7 @@ def _revoke(desk: Desk, node: NodeName, word: SliceMessage) -> None:
         name=living.name if living is not None else "",
         node=node,
         devices=(),
+        resource_claims=living.resource_claims if living is not None else (),
     )
     revoke = Revoke(
         revision=word.revision + 1,

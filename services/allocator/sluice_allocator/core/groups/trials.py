@@ -18,6 +18,7 @@ from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.groups.gangs import Gang, Party, Stuck, Trial, Why
 from sluice_allocator.core.groups.settling import say_why_group_waits
+from sluice_allocator.core.limits.alternatives import find_other, nor_other
 from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place, never_allows, no_place
 from sluice_allocator.core.limits.unbooked import least_of
 from sluice_allocator.core.placement import (
@@ -25,8 +26,10 @@ from sluice_allocator.core.placement import (
     NoPlace,
     Place,
     asking_of,
+    find_free,
     find_place,
     find_place_on,
+    further_askings,
     too_few_gpus,
 )
 from sluice_allocator.core.waiting.queue import shape_of
@@ -41,7 +44,8 @@ def offer_to_group(desk: Desk, leader: RequestId, node: NodeName) -> None:
     asked = desk.world.requests.get(stuck.member) if stuck is not None else None
     if stuck is not None and isinstance(asked, AllocationRequested):
         avoid = desk.attempts.avoided(stuck.member, desk.now)
-        if find_place_on(desk.fleet, asking_of(asked), node, avoid) is None:
+        askings = (asking_of(asked), *further_askings(asked))
+        if all(find_place_on(desk.fleet, asking, node, avoid) is None for asking in askings):
             return
     begin_trial(desk, leader)
 
@@ -102,6 +106,16 @@ def _go_on(desk: Desk, trial: Trial) -> None:
 
 
 def _find(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place | NoPlace:
+    """A place for its first claims, or else for an alternative: each member takes its own."""
+    found = _find_first(desk, request, asked)
+    if isinstance(found, Place) or not asked.alternatives:
+        return found
+    avoid = desk.attempts.avoided(request, desk.now)
+    other = find_other(desk, request, asked, lambda asking: find_free(desk.fleet, asking, avoid))
+    return other if other is not None else nor_other(asked, found)
+
+
+def _find_first(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place | NoPlace:
     over = forbids_asking(desk, request, asked.namespace, asked.claims)
     if over is not None:
         return over
@@ -204,6 +218,10 @@ def _nth(number: int) -> str:
 
 def _never(desk: Desk, asked: list[AllocationRequested]) -> str:
     """Why these pods could not start together even on an empty fleet; empty where that is uncertain."""
+    members = len(asked)
+    asked = [each for each in asked if not each.alternatives]  # what the others will take is not known
+    if not asked:
+        return ""
     over = never_allows(desk, asked[0].namespace, total(least_of(desk, each.claims) for each in asked))
     if over is not None:
         return f"they can run together only if the quota is raised: {over.sentence_of_all()}"
@@ -214,6 +232,6 @@ def _never(desk: Desk, asked: list[AllocationRequested]) -> str:
     few = too_few_gpus(desk.fleet, alike.values())
     if few is None:
         return ""
-    who, whom = ("it takes", "it") if few.pods == len(asked) else (f"{few.pods} of its pods take", "them")
+    who, whom = ("it takes", "it") if few.pods == members else (f"{few.pods} of its pods take", "them")
     there = f"{few.there} could serve {whom}" if few.of == "GPUs" else f"there is room for {few.there}"
     return f"even an empty fleet could not hold it: {who} {few.takes} {few.of} at least, and {there}"

@@ -4,7 +4,7 @@ Placement: what every GPU can do, what is booked on it, and the best place for a
 Other packages import this one only through the names below.
 """
 
-from sluice_allocator.core.placement.asking import Asking, Avoid, anywhere, asking_of
+from sluice_allocator.core.placement.asking import Asking, Avoid, anywhere, asking_of, further_askings
 from sluice_allocator.core.placement.displacing import Displacing, find_displacing, find_displacing_own
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.idle import TooFew, too_few_gpus
@@ -40,6 +40,7 @@ __all__ = [
     "find_place",
     "find_place_on",
     "find_promise",
+    "further_askings",
     "least_usage",
     "left_over",
     "peer_of",

@@ -1,5 +1,7 @@
 """What a place is searched for: the part of a request that decides where it can go."""
 
+from collections.abc import Iterator
+
 import msgspec
 from msgspec.structs import replace
 
@@ -32,6 +34,10 @@ class Asking(msgspec.Struct, frozen=True):
     """The pod's labels, which terms of other pods match."""
     source: SourceName = SourceName("")
     """The pod's cluster: terms only match pods of one cluster."""
+    by_claim: bool = False
+    """Whether the kubelet hands its devices over by ResourceClaim: only some nodes' kubelets do."""
+    same_gpu: tuple[tuple[str, ...], ...] = ()
+    """Containers whose devices must all be on one GPU, in groups. One that has no claim here does not count."""
 
 
 def anywhere(asking: Asking) -> Asking:
@@ -39,8 +45,16 @@ def anywhere(asking: Asking) -> Asking:
     return replace(asking, host=replace(asking.host, shun=()))
 
 
+def further_askings(asked: AllocationRequested) -> Iterator[Asking]:
+    """What to search instead where the first claims of a request have no place now, in this order."""
+    if asked.alternatives:
+        first = asking_of(asked)
+        for claims in asked.alternatives:
+            yield replace(first, claims=claims)
+
+
 def asking_of(asked: AllocationRequested) -> Asking:
-    """What to search for a request."""
+    """What to search for the first claims of a request."""
     substitute = asked.leeway.substitute != "no"
     return Asking(
         asked.claims,
@@ -51,4 +65,6 @@ def asking_of(asked: AllocationRequested) -> Asking:
         substitute,
         labels=asked.labels,
         source=asked.source,
+        by_claim=bool(asked.resource_claims),
+        same_gpu=asked.same_gpu,
     )

@@ -1,6 +1,6 @@
 """A trial copy of a node with the devices placed so far, and the ways to place one more."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from sluice.contracts.messages import Share
@@ -14,6 +14,7 @@ from sluice_allocator.core.placement.looking import Look
 from sluice_allocator.core.placement.policies import DeviceUse, Policy
 from sluice_allocator.core.placement.preferences import preference_for
 from sluice_allocator.core.placement.ranking import whole_span, whole_use
+from sluice_allocator.core.placement.same_gpu import instances_fit, is_exclusive
 from sluice_allocator.core.placement.wants import Want, WholeGpu
 
 
@@ -66,8 +67,11 @@ class TrialNode:
 
     @property
     def told_apart(self) -> bool:
-        """Whether GPUs in the same state still differ: by links, NUMA nodes or a claim's list."""
-        return bool(self.preferred or self.on_numa) or any(want.picky for want in self.look.wants)
+        """Whether GPUs in the same state still differ: by links, NUMA nodes, a claim's list or homes on one GPU."""
+        look = self.look
+        if self.preferred or self.on_numa or any(want.picky for want in look.wants):
+            return True
+        return bool(look.together) and not all(is_exclusive(look.asking.claims[number]) for number in look.together)
 
     def homes_on(self, gpu: Gpu) -> dict[HomeKey, Home]:
         """The homes of a GPU that may take tenants, with trial tenants."""
@@ -76,6 +80,14 @@ class TrialNode:
             if other is gpu:
                 there[span] = home
         return there
+
+    def instances_left(self, members: tuple[int, ...], placing: int | None = None) -> list[tuple[Want, int]]:
+        """Of a group on one GPU, how many devices of each claim are missing, without one of the claim `placing`."""
+        there = [unit.claim for unit, _ in self.placed]
+        if placing is not None:
+            there.append(placing)
+        look = self.look
+        return [(look.wants[number], look.asking.claims[number].gpus - there.count(number)) for number in members]
 
     def is_free(self, gpu: Gpu) -> bool:
         """Whether a GPU without MIG is empty."""
@@ -89,7 +101,7 @@ def options(attempt: TrialNode, unit: Unit) -> Iterator[Option]:
     """Every way to place the unit on this node. Modes come in their order; `auto` takes what is not snug last."""
     claim = unit.want.claim
     alike: set[tuple[object, ...]] = set()
-    allowed = attempt.on_numa.get(unit.claim)
+    allowed = _allowed(attempt, unit) if attempt.look.together else attempt.on_numa.get(unit.claim)
     begun = next((_mode_of(option) for other, option in attempt.placed if other.claim == unit.claim), None)
     for gpu in attempt.node.gpus:
         if not attempt.look.may_use(gpu, unit.want) or (allowed is not None and gpu not in allowed):
@@ -108,6 +120,20 @@ def options(attempt: TrialNode, unit: Unit) -> Iterator[Option]:
             yield from _exclusive(attempt, unit, gpu, len(claim.modes) if late else turn)
 
 
+def _allowed(attempt: TrialNode, unit: Unit) -> Collection[Gpu] | None:
+    """The only GPUs for a claim: of one NUMA node, or that of its group, or those with room for it; None: any."""
+    allowed = attempt.on_numa.get(unit.claim)
+    members = attempt.look.together.get(unit.claim)
+    if members is None:
+        return allowed
+    begun = next((option.gpu for other, option in attempt.placed if other.claim in members), None)
+    if begun is not None:
+        return (begun,) if allowed is None or begun in allowed else ()
+    missing = attempt.instances_left(members)
+    gpus = attempt.node.gpus if allowed is None else [gpu for gpu in attempt.node.gpus if gpu in allowed]
+    return [gpu for gpu in gpus if instances_fit(gpu, attempt.state(gpu), missing)]
+
+
 def _mode_of(option: Option) -> str:
     return option.share.mode if option.share is not None else "exclusive"
 
@@ -122,10 +148,10 @@ def _exclusive(attempt: TrialNode, unit: Unit, gpu: Gpu, turn: int) -> Iterator[
             key = (turn, 0, far, gpu.memory_mib, *attempt.policy.key(whole_use(gpu)))
             yield Option(key, gpu, whole_span(gpu))
         return
-    yield from _instances(attempt, gpu, shape, (turn, far))
+    yield from _instances(attempt, unit, gpu, shape, (turn, far))
 
 
-def _instances(attempt: TrialNode, gpu: Gpu, profile: Profile, before: tuple[int, ...]) -> Iterator[Option]:
+def _instances(attempt: TrialNode, unit: Unit, gpu: Gpu, profile: Profile, before: tuple[int, ...]) -> Iterator[Option]:
     """The best start first; the others only if the rest does not fit then."""
     state = attempt.state(gpu)
     if attempt.policy.idle_only and gpu.state != gpu.table.empty:
@@ -134,7 +160,11 @@ def _instances(attempt: TrialNode, gpu: Gpu, profile: Profile, before: tuple[int
     if preference is None:
         return
     rank, _, best = preference
+    members = attempt.look.together.get(unit.claim) if attempt.look.together else None
+    missing = attempt.instances_left(members, unit.claim) if members is not None else None
     for choice in gpu.table.choices(state, profile.name):
+        if missing is not None and not instances_fit(gpu, choice.state_after, missing):
+            continue  # no room beside it for the rest that must be on this GPU
         second = int(choice.start != best.start)
         fullness = -gpu.table.free_slices(state) if attempt.evenly else 0
         key = (before[0], second, *before[1:], fullness, profile.memory_mib, *rank, gpu.report.index, -choice.start)
@@ -163,7 +193,7 @@ def _shared(attempt: TrialNode, unit: Unit, gpu: Gpu, mode: str, turn: int) -> I
     for place, name in enumerate(unit.want.home_profiles(gpu, share, overcommit)):
         profile = gpu.model.profile(name)
         if profile is not None:
-            for option in _instances(attempt, gpu, profile, (turn, 1, place)):
+            for option in _instances(attempt, unit, gpu, profile, (turn, 1, place)):
                 yield Option(option.key, gpu, option.span, share, option.state_after)
 
 

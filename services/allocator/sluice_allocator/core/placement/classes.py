@@ -37,6 +37,8 @@ class NodeClass:
     pool: PoolRules
     modes: tuple[Mode, ...]
     time_quota: bool
+    hands_over: bool
+    """Whether their kubelets hand devices over by ResourceClaim."""
     labels: Mapping[str, str]
     """Labels that requests have selected by."""
     taints: tuple[Taint, ...]

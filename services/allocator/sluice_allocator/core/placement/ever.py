@@ -27,10 +27,12 @@ from sluice_allocator.core.placement.closest import (
     no_such_resource,
     profiles_of_the_catalog,
 )
-from sluice_allocator.core.placement.empty_gpus import most_on, part_of_one
+from sluice_allocator.core.placement.empty_gpus import is_unread, most_on, part_of_one
+from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.looking import Look
 from sluice_allocator.core.placement.no_device import Never, Shapes, both_amounts, no_device
 from sluice_allocator.core.placement.pod_terms import Apart
+from sluice_allocator.core.placement.same_gpu import groups_in, instances_fit
 from sluice_allocator.core.placement.taints import PASSING, meaning_of
 from sluice_allocator.core.placement.wants import Want
 
@@ -51,10 +53,20 @@ def why_never(look: Look) -> Never | None:
         never = no_device(look, want, shapes)
         if never is not None:
             return never
+    for members in groups_in(look.together) if not look.asking.substitute else ():
+        if not any(_may_hold_all(look, gpu, members) for _, shape in shapes for gpu, _ in shape.gpus):
+            names = listed([look.asking.claims[number].container for number in members])
+            return Never(WaitReason.ONE_GPU_NOT_FIT, f"no GPU here could hold all of {names}, even an empty one")
     enough = [(group, shape) for group, shape in shapes if _has_devices(look, group, shape)]
     if not enough:
         return _too_many(look, shapes)
     return None if any(_has_room(look, shape) for _, shape in enough) else _too_little_room(look, enough)
+
+
+def _may_hold_all(look: Look, gpu: Gpu, members: tuple[int, ...]) -> bool:
+    """Whether an empty GPU may hold all devices of a group; certain only where it may not."""
+    wanted = [(look.wants[number], look.asking.claims[number].gpus) for number in members]
+    return is_unread(gpu) or instances_fit(gpu, gpu.table.empty, wanted)
 
 
 def where_nothing_is(look: Look) -> str:

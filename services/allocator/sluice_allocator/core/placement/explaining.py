@@ -13,15 +13,15 @@ from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason, shorten
 from sluice.mig.model import Profile
 from sluice.mig.model_names import is_known, is_meant, suggestions
 from sluice_allocator.core.placement.classes import NodeClass
+from sluice_allocator.core.placement.closest import listed
 from sluice_allocator.core.placement.empty_gpus import never_on
 from sluice_allocator.core.placement.ever import where_nothing_is, why_never
 from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.hosts import Node
-from sluice_allocator.core.placement.looking import Look, NoPlace
+from sluice_allocator.core.placement.looking import PASSES, Look, NoPlace
 from sluice_allocator.core.placement.one_device import find_one
 from sluice_allocator.core.placement.ranking import full_profile
 from sluice_allocator.core.placement.shelf import Ladder, Shelf
-from sluice_allocator.core.placement.taints import PASSING
 from sluice_allocator.core.placement.wants import Want, WholeGpu
 
 REASONS_MAX = 20
@@ -33,8 +33,8 @@ Tally = Counter[tuple[WaitReason, str, str]]
 """Counts by reason, the counted class (a product name, or `nodes`), and the class of nodes."""
 
 
-def explain_look(look: Look) -> NoPlace:
-    """Why the search has no place now."""
+def explain_look(look: Look, apart: tuple[str, ...] = ()) -> NoPlace:
+    """Why the search has no place now. `apart`: containers that must share a GPU, and that none has room for."""
     fleet = look.fleet
     if not fleet.gpus:
         words = f"{IN_WORDS[WaitReason.NO_NODES]}{where_nothing_is(look)}"
@@ -55,6 +55,8 @@ def explain_look(look: Look) -> NoPlace:
     if not tally or (several and never is None and not _short_of_one(look)):
         bound = any(claim.numa_bind for claim in look.asking.claims)
         why = WaitReason.NUMA_NOT_FIT if bound else WaitReason.TOO_FEW_GPUS_ON_NODE
+        if apart:
+            tally, why = Counter(), WaitReason.ONE_GPU_NOT_FIT
         tally[why, "nodes", ""] = fleet.usable_nodes()
     ordered = sorted(tally.items(), key=lambda item: (-item[1], item[0][1], item[0][0], item[0][2]))
     reasons = tuple(_reason(reason, count, of, on) for (reason, of, on), count in ordered)
@@ -63,6 +65,8 @@ def explain_look(look: Look) -> NoPlace:
         reasons = _led_by(never.reason, reasons, len(fleet.shown))
         words = never.words or f"{IN_WORDS[WaitReason.NO_NODE_CAN_FIT]} ({_sentence(reasons)})"
         return NoPlace(f"{words}{_did_you_mean(look)}", *_bounded((lead, *reasons)))
+    if reasons[0].reason is WaitReason.ONE_GPU_NOT_FIT:
+        return NoPlace(f"no GPU has room for all of {listed(apart)}", *_bounded(reasons))
     return NoPlace(_sentence(reasons), *_bounded(reasons))
 
 
@@ -107,7 +111,7 @@ def _tally(look: Look, want: Want, tally: Tally) -> None:
             _tally_kind(look, want, group, kind, sample, tally)
     for group, reason, gpu, count in look.fleet.stock.out_of_use():
         kept_out = look.why_not(group)
-        never = kept_out if kept_out not in PASSING else None
+        never = kept_out if kept_out not in PASSES else None
         never = never or never_on(want, group, gpu, substitute=look.asking.substitute)
         tally[never or reason, gpu.report.model, group.words] += count
 
@@ -283,7 +287,9 @@ IN_WORDS = {
     WaitReason.NODE_TOPOLOGY_LABEL_MISSING: "without the label that a topologyKey of the pod names",
     WaitReason.NODE_HOST_PORT_TAKEN: "another pod on their node has the hostPort that it needs",
     WaitReason.NODE_VOLUME_ELSEWHERE: "a volume of the pod is not accessible from there",
+    WaitReason.NODE_WITHOUT_HAND_OVER: "their kubelet does not hand over devices by ResourceClaim",
     WaitReason.NUMA_NOT_FIT: "no NUMA node has enough of the requested GPUs free",
+    WaitReason.ONE_GPU_NOT_FIT: "no GPU has room for all devices that must be on one",
     WaitReason.TOO_FEW_GPUS_ON_NODE: "not enough of the requested GPUs are free there",
     WaitReason.QUOTA_EXCEEDED: "above the quota of their namespace",
     WaitReason.GROUP_INCOMPLETE: "not all pods of its group have asked yet",

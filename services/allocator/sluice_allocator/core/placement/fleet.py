@@ -74,6 +74,7 @@ class Fleet:
         modes = self.rules.modes_of(node.name)
         node.modes = tuple(mode for mode in snapshot.modes if modes is None or mode in modes)
         node.time_quota = snapshot.time_quota
+        node.hands_over = snapshot.kubelet_hands_over
         gpus = [self._show_gpu(node.name, report) for report in snapshot.gpus]
         self.shown[node.name] = None
         self._tell_peers(node.name)

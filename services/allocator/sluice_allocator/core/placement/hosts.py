@@ -53,6 +53,8 @@ class Node:
     all_gpus: tuple["Gpu", ...] = ()
     modes: tuple[Mode, ...] = ("exclusive",)
     time_quota: bool = False
+    hands_over: bool = False
+    """Whether its kubelet hands devices over by ResourceClaim."""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cpu_milli: int = PLENTY

@@ -15,8 +15,7 @@ from sluice_allocator.core.placement.asking import Asking
 from sluice_allocator.core.placement.empty_gpus import most_exclusive, part_of_one
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.gpus import Gpu
-from sluice_allocator.core.placement.looking import Look, look_for
-from sluice_allocator.core.placement.taints import PASSING
+from sluice_allocator.core.placement.looking import PASSES, Look, look_for
 from sluice_allocator.core.placement.wants import Want
 
 Kind = tuple[int, str]
@@ -132,7 +131,7 @@ def _samples(look: Look) -> dict[Kind, Gpu]:
     return {
         (group.number, gpu.kind): gpu
         for group in look.fleet.stock.classes.values()
-        if "exclusive" in group.modes and look.why_not(group) in {None, *PASSING}
+        if "exclusive" in group.modes and look.why_not(group) in {None, *PASSES}
         for shape in group.shapes.values()
         for gpu, _ in shape.gpus
     }

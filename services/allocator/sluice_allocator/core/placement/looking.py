@@ -13,7 +13,12 @@ from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.hosts import NO_WEALTH, Node, wealth_of
 from sluice_allocator.core.placement.pod_terms import Bar, bars_for
 from sluice_allocator.core.placement.policies import Policy, policy_for
+from sluice_allocator.core.placement.same_gpu import together_of
+from sluice_allocator.core.placement.taints import PASSING
 from sluice_allocator.core.placement.wants import Want
+
+PASSES = PASSING | {WaitReason.NODE_WITHOUT_HAND_OVER}
+"""What keeps a request off a class of nodes now, and says nothing about whether they could ever serve it."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -47,6 +52,8 @@ class Look(msgspec.Struct, eq=False):
     """Whether labels are checked on each node: the pod selects by labels that tell no classes apart."""
     bars: tuple[Bar, ...] = ()
     """Filters from other pods' terms."""
+    together: dict[int, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    """By number of a claim whose devices must be on one GPU with others': the numbers of all those claims."""
     picky: bool = False
     """Whether pods or ports are checked on each node."""
     steps: int = 0
@@ -55,7 +62,7 @@ class Look(msgspec.Struct, eq=False):
     def groups(self) -> list[NodeClass]:
         """The classes of nodes that may serve it."""
         host = self.asking.host
-        anywhere = not (host.node_selector or host.affinity or host.volumes or self.bars)
+        anywhere = not (host.node_selector or host.affinity or host.volumes or self.bars or self.asking.by_claim)
         return [
             group
             for group in self.fleet.stock.classes.values()
@@ -73,6 +80,8 @@ class Look(msgspec.Struct, eq=False):
             and not volumes_reachable(self.asking.host.volumes, group.labels)
         ):
             return WaitReason.NODE_VOLUME_ELSEWHERE
+        if self.asking.by_claim and not group.hands_over:
+            return WaitReason.NODE_WITHOUT_HAND_OVER
         return group.why_not(self.asking.host)
 
     def kept_out(self, group: NodeClass) -> WaitReason | None:
@@ -132,6 +141,8 @@ def look_for(fleet: Fleet, asking: Asking, avoid: Avoid) -> Look:
         look.wants = [fleet.wants.of(claim, asking.namespace, step) for claim, step in claims]
     else:
         look.wants = [fleet.wants.of(claim, asking.namespace) for claim in asking.claims]
+    if asking.same_gpu:
+        look.together = together_of(asking)
     look.one_by_one = fleet.stock.tell_apart_by(asking.host)
     if fleet.peers.tells_apart(asking):
         look.bars = bars_for(fleet.peers, asking)

@@ -16,6 +16,8 @@ from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.homes import Home
 from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.looking import Look
+from sluice_allocator.core.placement.policies import policy_for
+from sluice_allocator.core.placement.same_gpu import instances_fit, is_exclusive
 from sluice_allocator.core.placement.topology import by_numa, closest
 from sluice_allocator.core.placement.wants import Want, WholeGpu
 
@@ -108,7 +110,27 @@ def _units(look: Look, node: Node) -> list[Unit]:
         else:
             fits = min((_fits(want, gpu) for gpu in node.gpus), default=1)
             units += [(size, fits, Unit(number, want))] * claim.gpus
+    if look.together:
+        return _group_by_group(look, units)
     return [unit for _, _, unit in sorted(units, key=lambda each: (-each[0], each[1], each[2].claim))]
+
+
+def _group_by_group(look: Look, units: list[tuple[int, int, Unit]]) -> list[Unit]:
+    """What must be on one GPU is placed one after the other, and counts as large as all of it."""
+    sizes: dict[tuple[int, ...], int] = {}
+    for size, _, unit in units:
+        group = look.together.get(unit.claim)
+        if group is not None:
+            sizes[group] = sizes.get(group, 0) + size
+
+    def key(each: tuple[int, int, Unit]) -> tuple[int, tuple[int, ...], int, int, int]:
+        size, fits, unit = each
+        group = look.together.get(unit.claim)
+        if group is None:
+            return -size, (fits,), 0, 0, unit.claim
+        return -sizes[group], group, -size, fits, unit.claim
+
+    return [unit for _, _, unit in sorted(units, key=key)]
 
 
 def _fits(want: Want, gpu: Gpu) -> int:
@@ -128,6 +150,24 @@ def _size(want: Want, gpu: Gpu) -> int:
     if isinstance(shape, WholeGpu):
         return gpu.memory_mib
     return shape.memory_mib if isinstance(shape, Profile) else 0
+
+
+def holds_together(look: Look, node: Node, members: tuple[int, ...]) -> bool:
+    """Whether some GPU of a node has room for all devices of a group. Depends on the node and its claims alone."""
+    claims = [look.asking.claims[number] for number in members]
+    missing = [(look.wants[number], look.asking.claims[number].gpus) for number in members]
+    gpus = [gpu for gpu in node.gpus if instances_fit(gpu, gpu.state, missing)]
+    if all(is_exclusive(claim) for claim in claims):
+        return bool(gpus) and "exclusive" in node.modes
+    neutral = Look(look.fleet, look.asking, frozenset(), look.need, look.wants)
+    neutral.together = look.together
+    policy = policy_for("", "", look.fleet.stock.class_of(node).pool)
+    units = [unit for unit in _units(look, node) if unit.claim in members]
+    for gpu in gpus:
+        attempt = TrialNode(neutral, node, policy, dict.fromkeys(members, frozenset((gpu,))))
+        if _place(attempt, units, 0):
+            return True
+    return False
 
 
 # -- trying -------------------------------------------------------------------------------------------------------

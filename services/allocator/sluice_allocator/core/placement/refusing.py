@@ -10,6 +10,7 @@ from sluice.contracts.request_syntax.device_limit import too_many
 from sluice_allocator.core.placement.asking import Asking
 from sluice_allocator.core.placement.policies import check_names
 from sluice_allocator.core.placement.rules import PlacingRules
+from sluice_allocator.core.placement.same_gpu import together_of
 
 
 def refuse(rules: PlacingRules, asking: Asking, *, max_gpus_per_node: int) -> Refusal | None:
@@ -31,6 +32,23 @@ def refuse(rules: PlacingRules, asking: Asking, *, max_gpus_per_node: int) -> Re
         refusal = _refuse_share(claim, rules)
         if refusal is not None:
             return refusal
+    return _refuse_together(asking) if asking.same_gpu else None
+
+
+def _refuse_together(asking: Asking) -> Refusal | None:
+    """Shares of one claim are on as many GPUs, so they cannot be bound to one."""
+    for number, members in together_of(asking).items():
+        claim = asking.claims[number]
+        if claim.shares_percent is None and (claim.gpus == 1 or "exclusive" in claim.modes):
+            continue
+        names = [asking.claims[member].container for member in members]
+        return Refusal(
+            reason=RefusalReason.CONTRADICTION,
+            message=f"the shares of {claim.container} are on several GPUs, and its constraint asks for one",
+            field="matchAttribute",
+            value=", ".join(names),
+            allowed="one share, or instances",
+        )
     return None
 
 

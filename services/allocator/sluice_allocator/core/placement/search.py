@@ -24,9 +24,10 @@ from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.looking import Look, NoPlace, Place, look_for
 from sluice_allocator.core.placement.one_device import find_one
 from sluice_allocator.core.placement.one_instance import Found
-from sluice_allocator.core.placement.one_node import STEPS_IN_ALL_MAX, fill
+from sluice_allocator.core.placement.one_node import STEPS_IN_ALL_MAX, fill, holds_together
 from sluice_allocator.core.placement.pod_terms import named_by
 from sluice_allocator.core.placement.ranking import tail
+from sluice_allocator.core.placement.same_gpu import groups_in
 from sluice_allocator.core.placement.shelf import GivenUp
 from sluice_allocator.core.placement.substitutes import ways
 from sluice_allocator.core.placement.wants import Want, WholeGpu
@@ -72,7 +73,17 @@ def wait_for_pods(fleet: Fleet, asking: Asking, request: RequestId) -> None:
 
 def explain(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> NoPlace:
     """Why nothing fits now, counted per class of nodes and of GPUs."""
-    return explain_look(look_for(fleet, anywhere(asking) if asking.host.shun else asking, avoid))
+    look = look_for(fleet, anywhere(asking) if asking.host.shun else asking, avoid)
+    return explain_look(look, _apart(look) if look.together else ())
+
+
+def _apart(look: Look) -> tuple[str, ...]:
+    """The containers of a first group that no GPU has room for together now; empty where each group has one."""
+    for group in groups_in(look.together):
+        alone = replace(look.asking, claims=tuple(look.asking.claims[number] for number in group), steps=())
+        if _find(look_for(look.fleet, alone, look.avoid)) is None:
+            return tuple(claim.container for claim in alone.claims)
+    return ()
 
 
 def _find(look: Look) -> Place | None:
@@ -253,6 +264,8 @@ def counted_for(look: Look, group: NodeClass) -> Counted:
 
 
 def _counted(look: Look, group: NodeClass, want: Want) -> Counted:
+    if look.together:
+        return look.fleet.stock.counted.of(group, _name_of(look, want), _counting_groups(look, want))
     return look.fleet.stock.counted.of(group, f"{want.number}", _counting(look.fleet, want))
 
 
@@ -296,6 +309,21 @@ def _counting(fleet: Fleet, want: Want) -> Callable[[Node], int]:
     if want.claim.shares_percent is not None:
         return lambda node: sum(free_percent(gpu, want) for gpu in node.gpus)
     return lambda node: sum(_count_on(fleet, node, gpu, want) for gpu in node.gpus)
+
+
+def _counting_groups(look: Look, want: Want) -> Callable[[Node], int]:
+    """The same, and none where a group of claims that must be on one GPU has no GPU there."""
+    count, groups = _counting(look.fleet, want), groups_in(look.together)
+    return lambda node: count(node) if all(holds_together(look, node, group) for group in groups) else 0
+
+
+def _name_of(look: Look, want: Want) -> str:
+    """The name of such a count: everything that decides it."""
+    groups = (
+        "+".join(f"{look.asking.claims[number].gpus}x{look.wants[number].number}" for number in group)
+        for group in groups_in(look.together)
+    )
+    return f"{want.number} on one GPU {' '.join(groups)}"
 
 
 def _count_on(fleet: Fleet, node: Node, gpu: Gpu, want: Want) -> int:

@@ -390,13 +390,16 @@ class Stock:
             tuple((taint.key, taint.value, taint.effect) for taint in taints),
             node.modes,
             node.time_quota,
+            node.hands_over,
         )
         found = self.classes.get(key)
         if found is None:
             rules = self._rules.pool(pool)
             kept = [taint for taint in taints if meaning_of(taint) not in PASSING]
             words = _words(pool, labels, [f"{taint.key}={taint.value}:{taint.effect}" for taint in kept])
-            found = NodeClass(self._numbered, key, words, rules, node.modes, node.time_quota, labels, taints)
+            found = NodeClass(
+                self._numbered, key, words, rules, node.modes, node.time_quota, node.hands_over, labels, taints
+            )
             self._numbered += 1
             self.classes[key] = found
             if rules.node_policy not in {"fragmentation", "first-fit"}:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested, Claim, PodTerm, SpreadTerm
@@ -30,19 +31,28 @@ def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
     being in a group, which gets no reservations and evicts no pods, and so is a request that does not preempt: behind
     such a head the rest of its shape would get none either.
     """
-    is_shared = any(claim.modes != ("exclusive",) or claim.shares_percent is not None for claim in request.claims)
+    more = _more_of(request) if request.resource_claims or request.same_gpu or request.alternatives else ()
+    sets = (request.claims, *request.alternatives)
+    is_shared = any(claim.modes != ("exclusive",) or claim.shares_percent is not None for one in sets for claim in one)
     claims = [_anonymous(claim, keep_uid=is_shared) for claim in request.claims]
     namespace = request.namespace if is_shared or limited else None
     served_by = request.leeway.substitute != "no"
     of_group = request.group is not None
     host, alike = request.host, (namespace, served_by, of_group, request.preempts)
-    asked = (claims, host, request.node_policy, request.gpu_policy, *alike)
+    asked = (claims, host, request.node_policy, request.gpu_policy, *alike, *more)
     if not (host.beside or host.apart or host.spread):
         return _encoder.encode(asked)
     terms: tuple[PodTerm | SpreadTerm, ...] = (*host.beside, *host.apart, *host.spread)
     keys = {each.key for term in terms for each in term.selector}
     labels = sorted((key, value) for key, value in request.labels.items() if key in keys)
     return _encoder.encode((*asked, request.namespace, labels))
+
+
+def _more_of(request: AllocationRequested) -> tuple[object, ...]:
+    """What it needs besides: containers count by name where a group or an alternative may name them."""
+    alternatives = [[replace(claim, driver_capabilities="") for claim in claims] for claims in request.alternatives]
+    names = [claim.container for claim in request.claims] if request.same_gpu or request.alternatives else []
+    return bool(request.resource_claims), request.same_gpu, alternatives, names
 
 
 def alone(shape: bytes, request: RequestId) -> bytes:
@@ -52,7 +62,7 @@ def alone(shape: bytes, request: RequestId) -> bytes:
 
 def _anonymous(claim: Claim, *, keep_uid: bool) -> Claim:
     uid = claim.uid if keep_uid else None
-    return msgspec.structs.replace(claim, container="", uid=uid, driver_capabilities="")
+    return replace(claim, container="", uid=uid, driver_capabilities="")
 
 
 @dataclass(slots=True, eq=False)

@@ -22,8 +22,18 @@ from sluice_allocator.core.evictions.draining import with_cordons
 from sluice_allocator.core.evictions.preempting import find_victims
 from sluice_allocator.core.groups.settling import joins_group, refresh_groups, shape_of_group, tell_group, turn_of
 from sluice_allocator.core.groups.trials import begin_trial, go_on_with_trials, offer_to_group
+from sluice_allocator.core.limits.alternatives import find_other, may_have_other, nor_other
 from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place, look_at_given_back, no_place
-from sluice_allocator.core.placement import NoPlace, Place, asking_of, explain, find_free, find_place_on, wait_for_pods
+from sluice_allocator.core.placement import (
+    Asking,
+    NoPlace,
+    Place,
+    asking_of,
+    explain,
+    find_free,
+    find_place_on,
+    wait_for_pods,
+)
 from sluice_allocator.core.waiting.exchanging import exchange_promise
 from sluice_allocator.core.waiting.promised import (
     not_from_others,
@@ -107,7 +117,10 @@ def try_at_once(desk: Desk, request: RequestId, asked: AllocationRequested, shap
     Only while nothing else is to be looked at, nothing freed is being offered and no other of its shape waits.
     """
     over = forbids_asking(desk, request, asked.namespace, asked.claims)
-    found = _or_evict(desk, request, asked, over) if over is not None else _search(desk, request, asked)
+    if over is None:
+        found = _search(desk, request, asked)
+    else:
+        found = _other(desk, request, asked) or _or_evict(desk, request, asked, over)
     if found is None:
         return
     if isinstance(found, Place):
@@ -115,7 +128,7 @@ def try_at_once(desk: Desk, request: RequestId, asked: AllocationRequested, shap
         return
     if not wait(desk, request, asked, shape):
         return
-    if over is not None:
+    if over is not None and not may_have_other(desk, request, asked):
         desk.queue.set_aside(request, asked.namespace)
     group = desk.queue.group_of(request)
     group.why, group.searched_at = found, desk.now
@@ -264,24 +277,48 @@ def _try_on(desk: Desk, request: RequestId, node: NodeName) -> bool:
     asked = _asked(desk, request)
     over = forbids_asking(desk, request, asked.namespace, asked.claims)
     if over is not None:
+        other = _other(desk, request, asked, node)
+        if other is not None:
+            _grant(desk, request, asked, other)
+            return True
         _wait_for_limits(desk, request, asked, over)
         return False
     with desk.fleet.peers.without(desk.fleet.peers.booked_for(request)):
-        place = _place_on(desk, request, asked, node)
+        place = _place_on(desk, request, asking_of(asked), node)
+    fits = place is not None and isinstance(_within_limits(desk, request, asked, place), Place)
+    if not fits and asked.alternatives:
+        other = _other(desk, request, asked, node)
+        if other is not None:
+            _grant(desk, request, asked, other)
+            return True
     if place is None:
         if exchange_promise(desk, request, asked, freed_on=node):
             return True
         _stand_apart(desk, request, asked)
         return False
-    if not isinstance(_within_limits(desk, request, asked, place), Place):
+    if not fits:
         return False
     _grant(desk, request, asked, place)
     return True
 
 
-def _place_on(desk: Desk, request: RequestId, asked: AllocationRequested, node: NodeName) -> Place | None:
+def _other(desk: Desk, request: RequestId, asked: AllocationRequested, node: NodeName | None = None) -> Place | None:
+    """A place for one of its alternatives: on this node, or anywhere."""
+    if not asked.alternatives:
+        return None
+
+    def find(asking: Asking) -> Place | None:
+        if node is not None:
+            return _place_on(desk, request, asking, node)
+        return find_free(desk.fleet, asking, desk.attempts.avoided(request, desk.now))
+
+    with desk.fleet.peers.without(desk.fleet.peers.booked_for(request)):
+        return find_other(desk, request, asked, find)
+
+
+def _place_on(desk: Desk, request: RequestId, asking: Asking, node: NodeName) -> Place | None:
     """A place on this node; on a node that a pod uses only as a last resort, only if there is no other."""
-    asking, avoid = asking_of(asked), desk.attempts.avoided(request, desk.now)
+    avoid = desk.attempts.avoided(request, desk.now)
     if node in asking.host.shun:
         return find_free(desk.fleet, asking, avoid)
     return find_place_on(desk.fleet, asking, node, avoid)
@@ -296,6 +333,10 @@ def _try_everywhere(desk: Desk, request: RequestId) -> bool:
     group = desk.queue.group_of(request)
     over = forbids_asking(desk, request, asked.namespace, asked.claims)
     if over is not None:
+        other = _other(desk, request, asked)
+        if other is not None:
+            _grant(desk, request, asked, other)
+            return True
         if _or_evict(desk, request, asked, over) is None:
             return True
         _wait_for_limits(desk, request, asked, over)
@@ -331,19 +372,24 @@ def _search(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place
     with desk.fleet.peers.without(desk.fleet.peers.booked_for(request)):
         free = find_free(desk.fleet, asking, avoid)
     if free is None:
+        other = _other(desk, request, asked)
+        if other is not None:
+            return other
         if exchange_promise(desk, request, asked) or _evict_for(desk, request, asked):
             return None
         with desk.fleet.peers.without(desk.fleet.peers.booked_for(request)):
             wait_for_pods(desk.fleet, asking, request)
             why = explain(desk.fleet, asking, avoid)
-        return with_cordons(desk, with_promises(desk, why))
+        return nor_other(asked, with_cordons(desk, with_promises(desk, why)))
     within = _within_limits(desk, request, asked, free)
-    return _or_evict(desk, request, asked, within) if isinstance(within, NoPlace) else within
+    if not isinstance(within, NoPlace):
+        return within
+    return _other(desk, request, asked) or _or_evict(desk, request, asked, within)
 
 
 def _or_evict(desk: Desk, request: RequestId, asked: AllocationRequested, over: NoPlace) -> NoPlace | None:
     """None when evictions of its own namespace make room in its limits; else the reason."""
-    return None if _evict_for(desk, request, asked, at_limit=True) else over
+    return None if _evict_for(desk, request, asked, at_limit=True) else nor_other(asked, over)
 
 
 def _evict_for(desk: Desk, request: RequestId, asked: AllocationRequested, *, at_limit: bool = False) -> bool:
@@ -371,10 +417,11 @@ def _within_limits(
 
 def _wait_for_limits(desk: Desk, request: RequestId, asked: AllocationRequested, over: NoPlace) -> None:
     """Let a group wait until its namespace releases something or may have more: no place is of use to it."""
-    desk.queue.set_aside(request, asked.namespace)
+    if not may_have_other(desk, request, asked):
+        desk.queue.set_aside(request, asked.namespace)
     group = desk.queue.group_of(request)
-    group.why, group.searched_at = over, desk.now
-    _say_pending(desk, request, asked, over)
+    group.why, group.searched_at = nor_other(asked, over), desk.now
+    _say_pending(desk, request, asked, group.why)
 
 
 def _grant(desk: Desk, request: RequestId, asked: AllocationRequested, place: Place) -> None:

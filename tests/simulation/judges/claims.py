@@ -1,0 +1,161 @@
+"""
+Pods whose devices their kubelet hands over by ResourceClaim, those with alternatives and those that need one GPU.
+
+Which they are in which seeds, what admission adds to their requests, and the judge of where they are put. It knows
+which nodes hand over from the plan, and compares what was granted with what was asked, message by message.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgspec.structs
+from simulation.judges.books import Books
+from simulation.judges.gpu_tables import GpuRow, Span, fits_in
+from simulation.plans.pods import Device, Pod
+from simulation.world.host import Core
+from simulation.world.manifest_folder import Folder
+
+from sluice.contracts.bus.events import LastRead, Observed, Write
+from sluice.contracts.messages import AllocationRequested, Booking, Claim, Grant, ResourceClaimRef, Revoke
+
+if TYPE_CHECKING:
+    from simulation.plans.plan import Plan
+
+CLAIM_SEEDS = 0.35
+CLAIM_PODS = 0.5
+HANDS_OVER = 0.7
+"""Of the nodes in such a seed, so many hand over."""
+_PLAIN = {"sluice.dev/profile", "sluice.dev/priority", "sluice.dev/preemptible"}
+ALTERNATIVES = (("3g.20gb",), ("2g.10gb", "1g.5gb"), ("1g.6gb",), ("2g.12gb", "1g.5gb", "1g.6gb"))
+
+
+def with_claims(plan: "Plan", seeds: float = CLAIM_SEEDS) -> "Plan":
+    """In some seeds some pods have claims: drawn apart, so that all else of a seed stays what it is without."""
+    dice = Random(f"claims {plan.seed}")
+    if dice.random() >= seeds or plan.cluster:
+        return plan
+    nodes = [node for node, _ in plan.nodes]
+    hands_over = tuple(node for node in nodes if dice.random() < HANDS_OVER) or (nodes[0],)
+    chosen = (
+        replace(life, pod=_claiming(life.pod, dice, limited=bool(plan.quotas))) if dice.random() < CLAIM_PODS else life
+        for life in plan.pods
+    )
+    return replace(plan, hands_over=hands_over, pods=tuple(chosen))
+
+
+def _claiming(pod: Pod, dice: Random, *, limited: bool) -> Pod:
+    """The same pod with claims. Not one of a job, whose judge counts all GPUs; limits are judged by first choices."""
+    by_claim, has_others, close = dice.random() < 0.8, dice.random() < 0.4, dice.random() < 0.7
+    keys = {key for key, _ in pod.ask.annotations}
+    if any(key.startswith("sluice.dev/group") for key in keys):
+        return pod
+    others: tuple[str, ...] = ()
+    plain = "sluice.dev/profile" in keys and keys <= _PLAIN
+    if plain and pod.ask.end == "bound" and has_others and not limited:
+        others = dice.choice(ALTERNATIVES)
+    return replace(pod, by_claim=by_claim, alternatives=others, one_gpu=close)
+
+
+def devices_of(pod: Pod) -> list[tuple[Device, ...]]:
+    """What serves a pod: its first choice, and each alternative."""
+    return [pod.ask.devices, *((Device("profile", profile=name),) for name in pod.alternatives)]
+
+
+def fit_together(row: GpuRow, held: Sequence[tuple[str, Span]], devices: Sequence[Device]) -> bool:
+    """Whether instances for all of these would fit on one GPU beside what is there: every way is tried."""
+    if not devices:
+        return True
+    profile = row.profile(devices[0].profile_on(row, mig=True) or "")
+    if profile is None:
+        return False
+    return any(
+        fit_together(row, [*held, (profile.name, span)], devices[1:])
+        for span in profile.placements
+        if fits_in(row, list(held), profile, span)
+    )
+
+
+class Admission:
+    """A source's core behind an admission that adds claims, alternatives and groups, and that it does not know of."""
+
+    def __init__(self, core: Core, folder: Folder) -> None:
+        """`folder` knows which pods have them."""
+        self._core = core
+        self._folder = folder
+
+    def handle(self, event: Any, now: float) -> list[object]:
+        """As the core does."""
+        return [self._with(instruction) for instruction in self._core.handle(_without(event), now)]
+
+    def _with(self, instruction: object) -> object:
+        if not isinstance(instruction, Write) or not isinstance(instruction.message, AllocationRequested):
+            return instruction
+        asked = instruction.message
+        pod = next(reversed(self._folder.written.get(asked.name, {})), None)
+        if pod is None:
+            return instruction
+        alternatives = tuple(
+            (Claim(container=f"main/{number}", profile=name),) for number, name in enumerate(pod.alternatives, start=1)
+        )
+        keys = [claim.container for claims in (asked.claims, *alternatives) for claim in claims]
+        claims = (ResourceClaimRef(uid=f"{asked.owner}-claim", name=f"sluice-{asked.name}", requests=_named(keys)),)
+        exclusive = all(claim.modes == ("exclusive",) for claim in asked.claims)
+        message = msgspec.structs.replace(
+            asked,
+            resource_claims=claims if pod.by_claim else (),
+            alternatives=alternatives,
+            same_gpu=(tuple(keys[: len(asked.claims)]),) if pod.one_gpu and exclusive else (),
+        )
+        return msgspec.structs.replace(instruction, message=message)
+
+
+def _named(keys: Sequence[str]) -> dict[str, str]:
+    return {key: key for key in keys}
+
+
+def _without(event: Any) -> Any:
+    """What the core hears: its own words."""
+    entry = event.entry if isinstance(event, Observed | LastRead) else None
+    if entry is None or not isinstance(entry.message, AllocationRequested):
+        return event
+    message = msgspec.structs.replace(entry.message, resource_claims=(), alternatives=(), same_gpu=())
+    return msgspec.structs.replace(event, entry=msgspec.structs.replace(entry, message=message))
+
+
+class ClaimJudge:
+    """Hears what lands on the bus, after the judge did."""
+
+    def __init__(self, books: Books, hands_over: Sequence[str]) -> None:
+        """These nodes hand over."""
+        self._books = books
+        self._hands_over = hands_over
+
+    def landed(self, write: Write, _sequence: int) -> None:
+        """A booking names the claims that were asked with, on a node that hands over, and its groups are on one GPU."""
+        message = write.message
+        if isinstance(message, Grant | Revoke) and message.booking.devices:
+            self._check(message.booking)
+
+    def _check(self, booking: Booking) -> None:
+        asked = self._books.asked.get((booking.request, booking.request_revision))
+        if asked is None:
+            return
+        if booking.resource_claims != asked.resource_claims:
+            text = f"{booking.allocation} has {booking.resource_claims}, and was asked with {asked.resource_claims}"
+            self._books.fail("claims", text)
+        if booking.resource_claims and booking.node not in self._hands_over:
+            self._books.fail("claims", f"{booking.allocation} is on {booking.node}, which hands none over")
+        for names in asked.same_gpu:
+            gpus = {device.gpu for device in booking.devices if device.container in names}
+            if len(gpus) > 1:
+                self._books.fail("one GPU", f"{booking.allocation} has {names} on {sorted(gpus)}")
+        keys = {device.container for device in booking.devices}
+        sets = [{claim.container for claim in claims} for claims in (asked.claims, *asked.alternatives)]
+        if keys not in sets:
+            self._books.fail("claims", f"{booking.allocation} is for {sorted(keys)}, and these were asked: {sets}")
+
+    def lets(self, pod: Pod, node: str) -> bool:
+        """Whether a pod may be on a node, as far as its claims go."""
+        return not pod.by_claim or node in self._hands_over

@@ -1,0 +1,138 @@
+"""Requests with ResourceClaims: only nodes whose kubelet hands over serve them, and their booking names them."""
+
+import msgspec
+import pytest
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Grant,
+    HostFacts,
+    Leeway,
+    NodeInventory,
+    NodeSnapshot,
+    Pending,
+    PodGroup,
+    ResourceClaimRef,
+)
+from sluice.contracts.reasons import WaitReason
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.asking_why import how_it_stands
+from sluice_allocator.core.events import LeaseChanged
+from sluice_allocator.core.rules import Rules
+
+CLAIMS = (ResourceClaimRef(uid="c-1", name="sluice-x", requests={"main": "main"}),)
+OLD, NEW = "node-a", "node-b"
+
+
+def node(name: str, *, hands_over: bool, generation: int = 1) -> NodeSnapshot:
+    """A node of one GPU."""
+    return snapshot(name, (gpu_report(name, 0),), kubelet_hands_over=hands_over, generation=generation)
+
+
+def bench_of(*nodes: NodeSnapshot, **rules: object) -> Bench:
+    """An active allocator with these nodes."""
+    bench = Bench(Allocator(RunId("r1"), Rules(**rules)))
+    bench.read_all()
+    bench.handle(LeaseChanged(held=True))
+    for each in nodes:
+        bench.add_node(each)
+    bench.said.clear()
+    return bench
+
+
+def pod(name: str, *claims, **more: object) -> AllocationRequested:
+    """A pod whose devices the kubelet hands over."""
+    return msgspec.structs.replace(asked(name, *claims), resource_claims=CLAIMS, **more)
+
+
+def grants(writes) -> list[Grant]:
+    """The grants among these."""
+    return [write.message for write in writes if isinstance(write.message, Grant)]
+
+
+def test_only_a_node_whose_kubelet_hands_over_serves_it_and_the_booking_names_its_claims():
+    """On any other node its pod would be pinned and never started."""
+    bench = bench_of(node(OLD, hands_over=False), node(NEW, hands_over=True))
+
+    (plain,) = grants(bench.land_all(bench.request(asked("plain"))))
+    (grant,) = grants(bench.land_all(bench.request(pod("p1"))))
+
+    assert (plain.booking.node, plain.booking.resource_claims) == (OLD, ())
+    assert (grant.booking.node, grant.booking.resource_claims) == (NEW, CLAIMS)
+
+
+def test_it_waits_for_a_node_that_hands_over_with_a_reason_and_starts_once_one_does():
+    """It is not refused: an agent registers with its kubelet when that has restarted, or after an upgrade."""
+    bench = bench_of(node(OLD, hands_over=False))
+
+    (write,) = bench.land_all(bench.request(pod("p1")))
+    pending = write.message
+    standing = how_it_stands(bench.allocator.desk, RequestId("p1"))
+
+    assert isinstance(pending, Pending)
+    assert pending.message == "1 node: their kubelet does not hand over devices by ResourceClaim"
+    assert [(each.reason, each.count) for each in pending.reasons] == [(WaitReason.NODE_WITHOUT_HAND_OVER, 1)]
+    assert standing is not None
+    assert standing.steps[0].filter == "nodes"
+
+    shown = NodeInventory(snapshot=node(OLD, hands_over=True, generation=2), stale=False)
+    (grant,) = grants(bench.land_all(bench.observe(subjects.inventory(shown.snapshot.node), shown)))
+    assert (grant.booking.node, grant.booking.resource_claims) == (OLD, CLAIMS)
+
+
+def test_a_reservation_and_an_eviction_are_on_a_node_that_hands_over():
+    """What is made free for it must be of use to it."""
+    bench = bench_of(node(OLD, hands_over=False), node(NEW, hands_over=True), promise_after_s=1.0)
+    old = msgspec.structs.replace(asked("old", claim(profile="7g.40gb")), leeway=Leeway(preemptible=True))
+    for each in (old, msgspec.structs.replace(old, name="new", owner="new")):
+        (grant,) = grants(bench.land_all(bench.request(each)))
+        bench.land_all(bench.ready(grant))
+
+    (write,) = grants(bench.land_all(bench.request(pod("p1", claim(profile="3g.20gb"), priority=9))))
+
+    assert (write.booking.node, write.booking.resource_claims) == (NEW, CLAIMS)
+    assert write.evict
+    assert [each.split("_")[0] for each in write.after] == ["new"]
+
+
+def test_a_reservation_for_it_keeps_its_claims():
+    """The slice that is made in the end is the kubelet's to hand over."""
+    bench = bench_of(node(OLD, hands_over=False), node(NEW, hands_over=True), promise_after_s=1.0)
+    for name in ("old", "new"):
+        bench.bound(name, claim(profile="7g.40gb"))
+    bench.land_all(bench.request(pod("p1", claim(profile="3g.20gb"))))
+
+    bench.now = 5.0
+    (promise,) = grants(bench.land_all(bench.tick()))
+
+    assert (promise.booking.node, promise.booking.resource_claims) == (NEW, CLAIMS)
+    assert [each.split("_")[0] for each in promise.after] == ["new"]
+
+
+def test_each_member_of_a_group_keeps_its_own_claims():
+    """A group's bookings are made in one go."""
+    bench = bench_of(node(OLD, hands_over=False), node(NEW, hands_over=True))
+    writes = []
+    for number in (1, 2):
+        own = (ResourceClaimRef(uid=f"c-{number}", name=f"sluice-{number}", requests={"main": "main"}),)
+        member = msgspec.structs.replace(pod(f"p{number}", group=PodGroup(name="g", size=2)), resource_claims=own)
+        writes += bench.land_all(bench.request(member))
+
+    found = {grant.booking.name: (grant.booking.node, grant.booking.resource_claims[0].uid) for grant in grants(writes)}
+    assert found == {"p1": (NEW, "c-1"), "p2": (NEW, "c-2")}
+
+
+@pytest.mark.parametrize("by_claim", [False, True])
+def test_requests_with_and_without_claims_do_not_wait_as_one(by_claim):
+    """Where the first of a shape has no place, those behind it are not tried: a ticket would do for them."""
+    bench = bench_of(node(NEW, hands_over=False))
+    bench.observe(subjects.host(node(NEW, hands_over=False).node), HostFacts(cpu_cores=8, memory_mib=9000, pods_free=9))
+    bench.land_all(bench.request(pod("first")))
+
+    other = pod("other") if by_claim else asked("other")
+    found = grants(bench.land_all(bench.request(other)))
+
+    assert [grant.booking.name for grant in found] == ([] if by_claim else ["other"])
