@@ -33,6 +33,7 @@ PINNED = {
     "cni": "github.com/containernetworking/plugins",
     "coredns": "github.com/coredns/coredns",
     "kube-router": "github.com/cloudnativelabs/kube-router/v2",
+    "kueue": "sigs.k8s.io/kueue",
 }
 """Folder of ../go -> the module whose version counts."""
 

@@ -63,6 +63,7 @@ class Module:
 
 EXTRAS = {
     "kube-router": Module("kube-router", package=".", executable="kube-router"),
+    "kueue": Module("kueue", executable="kueue", manifests=("sigs.k8s.io/kueue", "config")),
 }
 """Name -> what only some suites run beside a cluster, and what is built only where it is asked for."""
 
