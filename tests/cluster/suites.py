@@ -34,6 +34,7 @@ PINNED = {
     "coredns": "github.com/coredns/coredns",
     "kube-router": "github.com/cloudnativelabs/kube-router/v2",
     "kueue": "sigs.k8s.io/kueue",
+    "karpenter": "sigs.k8s.io/karpenter",
 }
 """Folder of ../go -> the module whose version counts."""
 
