@@ -33,6 +33,8 @@ PINNED = {
     "cni": "github.com/containernetworking/plugins",
     "coredns": "github.com/coredns/coredns",
     "kube-router": "github.com/cloudnativelabs/kube-router/v2",
+    "kueue": "sigs.k8s.io/kueue",
+    "karpenter": "sigs.k8s.io/karpenter",
 }
 """Folder of ../go -> the module whose version counts."""
 

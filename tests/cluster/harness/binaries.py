@@ -62,7 +62,13 @@ class Module:
 
 
 EXTRAS = {
+    "karpenter": Module(
+        "karpenter",
+        executable="karpenter",
+        manifests=("sigs.k8s.io/karpenter", "pkg/apis/crds", "kwok/apis/crds"),
+    ),
     "kube-router": Module("kube-router", package=".", executable="kube-router"),
+    "kueue": Module("kueue", executable="kueue", manifests=("sigs.k8s.io/kueue", "config")),
 }
 """Name -> what only some suites run beside a cluster, and what is built only where it is asked for."""
 
