@@ -122,7 +122,7 @@ class Fields:
 
 def named(written: SourceValue, choices: Iterable[str], what: str) -> str:
     """A name that must be one of these."""
-    text, listed = str(written.raw), tuple(choices)
+    text, listed = str(written.raw), tuple(dict.fromkeys(choices))
     if text not in listed:
         why = f"there is no {what} of this name{did_you_mean(text, listed)}"
         raise written.wrong(RefusalReason.UNKNOWN_KEY, why, ", ".join(listed[:10]) or "none")

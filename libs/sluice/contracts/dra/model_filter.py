@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from functools import lru_cache
 
+from sluice.contracts.dra.virtual_devices import products_of
 from sluice.contracts.messages import DeviceFilter
 from sluice.contracts.request_syntax.values import LIST_MAX
 from sluice.mig.model import GpuModel
@@ -12,8 +13,8 @@ from sluice.mig.model_names import is_meant
 @lru_cache(maxsize=512)
 def filter_for(wanted: frozenset[str], others: frozenset[str], models: tuple[GpuModel, ...]) -> DeviceFilter | None:
     """The filter that admits every product in `wanted` and none of `others`; None where names cannot say that."""
-    by_model = [model for model in models if wanted.issuperset(model.product_names)]
-    covered = {name for model in by_model for name in model.product_names}
+    by_model = [model for model in models if wanted.issuperset(products_of(model))]
+    covered = {name for model in by_model for name in products_of(model)}
     keys = (*(model.key for model in by_model), *sorted(wanted - covered))
     for names in (keys, tuple(sorted(wanted))):
         astray = tuple(sorted(each for each in others if any(is_meant(each, name) for name in names)))

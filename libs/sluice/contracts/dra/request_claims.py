@@ -71,7 +71,8 @@ def claims_of(asked: Asked, config: Sequence[Fields], context: Context) -> tuple
         return (_slice_claim(asked, base, configs, own, context),)
     least = _least(request)
     selectors = (*asked.device_class.selectors, *own)
-    shapes = shapes_of(selectors, least, context.models, request.at("deviceClassName"))
+    said = own[-1] if own else _first_capacity(request) or request.at("deviceClassName")
+    shapes = shapes_of(selectors, least, context.models, said)
     if "memory" in least and any(shape.profile is None for shape in shapes):
         context.warnings.add(
             f"{request.path}.capacity: {asked.name} gets whole GPUs with at least this memory; for a part of one, "
@@ -99,6 +100,11 @@ def opaque_parameters(config: Fields, driver: str) -> Fields | None:
     opaque = config.inside("opaque")
     opaque.only(("driver", "parameters"))
     return opaque.inside("parameters") if opaque.text("driver") == driver else None
+
+
+def _first_capacity(request: Fields) -> SourceValue | None:
+    wanted = request.inside("capacity").inside("requests")
+    return next((wanted.at(key) for key in wanted.values), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ def _slice_claim(
         )
     given = slice_request.Parameters()
     named_here: set[str] = set()
-    for each in configs:
+    for each in sorted(configs, key=lambda each: (not each.is_class, each.names_it)):
         parameters = each.parameters(DRIVER) if each.applies else None
         if parameters is None:
             continue
@@ -163,7 +169,7 @@ def _slice_claim(
     memory = given.own.get("memory")
     if memory is not None and (doubt := suspicious_memory(memory.text())):
         context.warnings.add(f"{given.path}.memory: {doubt}")
-    return slice_request.claim_of(base, given, context.uid, context.limits)
+    return slice_request.claim_of(base, given, request.at("count"), context.uid, context.limits)
 
 
 def _shape_claim(asked: Asked, base: Claim, shape: Shape, configs: Sequence[_Given], context: Context) -> Claim:

@@ -30,6 +30,7 @@ from sluice.contracts.messages import DeviceFilter
 from sluice.contracts.messages.requests import ANY_DEVICE
 from sluice.contracts.reasons import RefusalReason, shorten
 from sluice.contracts.request_syntax.source_text import SourceValue, did_you_mean
+from sluice.mig.catalog import normalized_name
 from sluice.mig.model import GpuModel
 from sluice.mig.model_names import suggestions
 from sluice.mig.profile_name import ProfileName, ProfileNameError
@@ -76,7 +77,7 @@ def shapes_of(
     """
     The shapes that all selectors admit, smallest first; never empty. Raises RequestSyntaxError.
 
-    `least` is the request's capacity, in bytes and counts. `asked` is the class's name, for a refusal without selector.
+    `least` is the request's capacity, in bytes and counts. `asked` is what the request says most about its devices.
     """
     texts = {each.text(): each for each in selectors}
     for text, written in texts.items():
@@ -86,14 +87,14 @@ def shapes_of(
     size = sum(len(text) for text in texts) * (1 + len(uuids))
     if size > SELECTORS_MAX:
         why = f"the selectors of this request have {size} characters, counted for each UUID in them"
-        raise (selectors[0] if selectors else asked).wrong(RefusalReason.TOO_LARGE, why, f"at most {SELECTORS_MAX}")
+        raise asked.wrong(RefusalReason.TOO_LARGE, why, f"at most {SELECTORS_MAX}")
     named = tuple(chain.from_iterable(literals(text) for text in texts))
     pool = (*virtual_devices(models), *(unlisted(each) for each in _unlisted_profiles(named, models)))
     asked_least = tuple(sorted(least.items()))
     found = {uuid: _on_gpu(pool, tuple(texts), asked_least, uuid, named) for uuid in (_ANOTHER, *uuids)}
-    matching, only = _by_uuid(found, next(iter(texts.values()), asked))
+    matching, only = _by_uuid(found, asked)
     if not matching:
-        _refuse_nothing(found.values(), texts, least, asked, models)
+        _refuse_nothing(found.values(), texts, asked, models)
     depends = bool(least) or any(_OF_MODELS & set(_WORD.findall(text)) for text in texts)
     return _shapes(matching, pool, models, only, asked, depends=depends)
 
@@ -169,7 +170,6 @@ def _by_uuid(found: Mapping[GpuUuid, _Devices], written: SourceValue) -> tuple[t
 def _refuse_nothing(
     found: Iterable[_Devices],
     texts: Mapping[str, SourceValue],
-    least: Mapping[str, int],
     asked: SourceValue,
     models: tuple[GpuModel, ...],
 ) -> NoReturn:
@@ -178,17 +178,13 @@ def _refuse_nothing(
     if problem is not None:
         wrong, error = problem
         raise texts[wrong].wrong(*_about(error))
-    listed = list(texts.values())
-    written = listed[-1] if listed else asked
     named = [each for text in texts for each in literals(text)]
-    near = next((f"; did you mean {each[0]}?" for text in named if (each := suggestions(text, models))), "")
+    models_near = [f"; did you mean {found[0]}?" for each in named if (found := suggestions(each, models))]
     profiles = [profile.name for model in models for profile in model.profiles]
-    near = next((each for text in named if "gb" in text.casefold() and (each := _near_profile(text, profiles))), near)
-    if least and not texts:
-        near = ""
-    why = f"no GPU that Sluice knows has such a device{near}"
+    near = [_near_profile(each, profiles) for each in named if "gb" in each.casefold()]
+    why = f"no GPU that Sluice knows has such a device{next(filter(None, (*near, *models_near)), '')}"
     right = "a profile or productName of docs/models.md; GPUs that are not in it by class sluice.dev and gpu-model"
-    raise written.wrong(RefusalReason.UNKNOWN_PROFILE, why, right)
+    raise asked.wrong(RefusalReason.UNKNOWN_PROFILE, why, right)
 
 
 def _near_profile(text: str, profiles: Sequence[str]) -> str:
@@ -224,7 +220,12 @@ def _shapes(
     *,
     depends: bool,
 ) -> tuple[Shape, ...]:
-    """One shape for each profile, smallest first; whole GPUs last."""
+    """
+    One shape for each profile, smallest first; whole GPUs last.
+
+    A product whose name a filter cannot tell from one that does not match (`Tesla T4`, `NVIDIA T4`; a board of the same
+    name with less memory) is left out.
+    """
     names = dict.fromkeys(each.name for each in sorted(matching, key=_size))
     if len(names) > PROFILES_MAX:
         smallest: dict[str, str | None] = {}
@@ -232,18 +233,30 @@ def _shapes(
             smallest.setdefault(each.product, each.name)
         names = {name: None for name in names if name in smallest.values()}
     shapes = []
+    others_by_name = _products(set(pool).difference(matching))
     for name in names:
-        wanted = frozenset(each.product for each in matching if each.name == name)
-        others = frozenset(each.product for each in pool if each.name == name) - wanted
+        found = frozenset(each.product for each in matching if each.name == name)
+        others = frozenset(others_by_name.get(name, ()))
+        alike = {normalized_name(each) for each in others}
+        wanted = frozenset(each for each in found if normalized_name(each) not in alike)
         by_model: DeviceFilter | None = ANY_DEVICE
         if (depends or others) and wanted != {""}:
-            by_model = filter_for(wanted, others, models)
-        if by_model is None:
-            why = f"no list of models is exactly those that match it with {name or 'a whole GPU'}"
-            right = "a selector by whole product names, productName == '...'"
-            raise asked.wrong(RefusalReason.UNSUPPORTED_KEY, why, right)
-        shapes.append(Shape(name, replace(only, models=by_model.models, not_models=by_model.not_models)))
+            by_model = filter_for(wanted, others, models) if wanted else None
+        if by_model is not None:
+            shapes.append(Shape(name, replace(only, models=by_model.models, not_models=by_model.not_models)))
+    if not shapes:
+        why = "no list of models is exactly those that match it"
+        right = "a selector by whole product names, productName == '...'"
+        raise asked.wrong(RefusalReason.UNSUPPORTED_KEY, why, right)
     return tuple(shapes)
+
+
+def _products(devices: Iterable[VirtualDevice]) -> dict[str | None, set[str]]:
+    """The products of devices, by profile."""
+    found: dict[str | None, set[str]] = {}
+    for each in devices:
+        found.setdefault(each.name, set()).add(each.product)
+    return found
 
 
 def _size(device: VirtualDevice) -> tuple[bool, int, int, int, str]:

@@ -28,6 +28,7 @@ from sluice.contracts.request_syntax.source_text import (
 API_VERSION = "sluice.dev/v1"
 KIND = "SliceRequest"
 _FIELDS = ("apiVersion", "kind")
+_NUMBER = f"{SLUICE}/gpus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,19 @@ def read_parameters(given: Fields) -> Parameters:
     return Parameters(given.path, own, of_pod)
 
 
-def claim_of(base: Claim, given: Parameters, uid: int | None, limits: RequestLimits) -> Claim:
-    """The claim of a request of our class with the container and number of `base`. Raises RequestSyntaxError."""
+def claim_of(base: Claim, given: Parameters, count: SourceValue, uid: int | None, limits: RequestLimits) -> Claim:
+    """
+    The claim of a request of our class with the container and number of `base`. Raises RequestSyntaxError.
+
+    `count` is where the number stands.
+    """
     try:
         return _claim(ContainerRequest(base.container, uid=uid), given, base.gpus, limits)
     except RequestSyntaxError as wrong:
-        raise RequestSyntaxError(_without_prefix(wrong.refusal, given.path)) from None
+        refusal = wrong.refusal
+        if refusal.field == _NUMBER and "gpus" not in given.own:
+            refusal = replace(refusal, field=count.field)
+        raise RequestSyntaxError(_without_prefix(refusal, given.path)) from None
 
 
 def _claim(container: ContainerRequest, given: Parameters, count: int, limits: RequestLimits) -> Claim:
@@ -91,7 +99,7 @@ def _claim(container: ContainerRequest, given: Parameters, count: int, limits: R
     if count > 1:
         if "gpus" in own and own["gpus"].text() != str(count):
             raise own["gpus"].contradicts(SourceValue("count", count), "these say the same thing", "one of them")
-        own["gpus"] = SourceValue(f"{SLUICE}/gpus", str(count))
+        own["gpus"] = SourceValue(_NUMBER, str(count))
     claim = sluice_keys.claim_of(container, own, limits)
     profile_check.check_memory(claim, own)
     said = given.own.get(sluice_keys.DRIVER_CAPABILITIES)

@@ -83,9 +83,15 @@ def virtual_devices(models: tuple[GpuModel, ...]) -> tuple[VirtualDevice, ...]:
     return tuple(
         device
         for model in models
-        for product in model.product_names
+        for product in products_of(model)
         for device in (_whole(model, product), *(_instance(model, product, each) for each in model.profiles))
     )
+
+
+def products_of(model: GpuModel) -> tuple[str, ...]:
+    """The names of a model's products, without those of old drivers, which left NVIDIA out."""
+    named = model.product_names
+    return tuple(name for name in named if f"NVIDIA {name}" not in named)
 
 
 @lru_cache(maxsize=256)
