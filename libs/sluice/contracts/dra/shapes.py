@@ -179,7 +179,7 @@ def _refuse_nothing(
         wrong, error = problem
         raise texts[wrong].wrong(*_about(error))
     named = [each for text in texts for each in literals(text)]
-    models_near = [f"; did you mean {found[0]}?" for each in named if (found := suggestions(each, models))]
+    models_near = [f"; did you mean {alike[0]}?" for each in named if (alike := suggestions(each, models))]
     profiles = [profile.name for model in models for profile in model.profiles]
     near = [_near_profile(each, profiles) for each in named if "gb" in each.casefold()]
     why = f"no GPU that Sluice knows has such a device{next(filter(None, (*near, *models_near)), '')}"
