@@ -41,7 +41,11 @@ def literals(text: str) -> tuple[str, ...]:
 
 def holds(text: str, device: Mapping[str, Any]) -> bool:
     """Whether a device (the variable `device`) matches an expression. Raises CelError."""
-    value = _compiled(text).eval(data={"device": device})
+    compiled = _compiled(text)
+    try:
+        value = compiled.eval(data={"device": device})
+    except RuntimeError as error:  # too many steps
+        raise CelError(_sentence(str(error))) from None
     kind, plain = value.type(), value.plain_value()
     if kind == cel.Type.ERROR:
         why = str(plain)
@@ -75,4 +79,4 @@ def _sentence(why: str) -> str:
     """The engine's words without its codes and its drawing of the text."""
     first = why.partition("\n")[0]
     first = re.sub(r"\s*\[[A-Z_]+\]$", "", re.sub(r"^(?:[A-Z_]+: )+", "", first))
-    return re.sub(r"^<input>:1?:?([0-9]+:[0-9]+): ", r"", first).replace(" (in container '')", "")
+    return re.sub(r"^<input>:-?[0-9]+:-?[0-9]+: ", "", first).replace(" (in container '')", "")

@@ -6,15 +6,13 @@ from enum import Enum
 from typing import Any
 
 from sluice.contracts.dra.cel import literals
+from sluice.contracts.dra.class_names import GPU_CLASS, MIG_CLASS, VFIO_CLASS
 from sluice.contracts.dra.fields import Fields
 from sluice.contracts.dra.names import DEVICE_CLASS, DRIVER
 from sluice.contracts.dra.virtual_devices import NVIDIA
 from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax.source_text import SourceValue
 
-GPU_CLASS, MIG_CLASS, VFIO_CLASS = "gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com"
-EXTENDED_RESOURCE = "deviceclass.resource.kubernetes.io/"
-"""Prefix of the extended resource that stands for a class (k8s.io/api/resource/v1, ResourceDeviceClassPrefix)."""
 _KEEPS_AWAY = "false"
 """The selector of a class that no scheduler is to allocate."""
 _BY_TYPE = "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == '{}'"

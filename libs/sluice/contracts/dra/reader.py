@@ -21,7 +21,7 @@ from sluice.contracts.dra.request_claims import REQUESTS_MAX, Context, Warnings,
 from sluice.contracts.dra.requested import Asked, check_kinds, check_names, classes_named, requests_of
 from sluice.contracts.dra.slice_request import Options, Parameters, options_of, read_parameters
 from sluice.contracts.messages import Claim
-from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.device_limit import too_many
 from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue
@@ -55,13 +55,6 @@ def read_claim(
         return _claim(Fields(path, spec), Context(classes, known, limits, prefix, uid, Warnings()))
     except RequestSyntaxError as wrong:
         return wrong.refusal
-
-
-def extended_resource_refusal(path: str, name: str, value: object, device_class_name: str) -> Refusal:
-    """The refusal of the extended resource of a DeviceClass of ours: the scheduler would make its claim by itself."""
-    why = f"the scheduler allocates {shorten(device_class_name, 63)} by itself for this resource, past Sluice"
-    right = "a ResourceClaimTemplate of this class, nvidia.com/gpu, or our annotations"
-    return SourceValue(f"{path}[{name}]", value).wrong(RefusalReason.UNSUPPORTED_KEY, why, right).refusal
 
 
 def _claim(spec: Fields, context: Context) -> ClaimRequests | NotOurs:
