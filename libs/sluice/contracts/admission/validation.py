@@ -14,7 +14,7 @@ from sluice.contracts.admission import reserved_fields
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.default_modes import with_default_mode
 from sluice.contracts.admission.environment import validate_env
-from sluice.contracts.admission.gpu_amounts import validate_amounts
+from sluice.contracts.admission.gpu_amounts import validate_amounts, validate_class_resources
 from sluice.contracts.admission.pod_fields import Container, Pod, Spec
 from sluice.contracts.admission.stored_request import (
     ResolvedRequest,
@@ -90,6 +90,7 @@ def _as_its_variable(refusal: Refusal, written: StoredRequest, stored: StoredReq
 def validate_new_pod(pod: Pod, ask: NewRequest | Refusal | None, config: AdmissionConfig) -> list[Violation]:
     """All problems of a new pod, its request first."""
     marks = [*reserved_fields.validate_marks(pod), *reserved_fields.validate_granted_annotations(pod)]
+    marks += [each for path, container in _named(pod.spec) for each in validate_class_resources(path, container)]
     if ask is None:
         return marks
     if isinstance(ask, Refusal):
