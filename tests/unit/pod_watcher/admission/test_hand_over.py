@@ -149,8 +149,8 @@ def test_more_containers_than_a_claim_holds_are_refused_by_number():
     """The API server would refuse the claim later, and the pod would wait for it."""
     listed = [container(f"c{number}", resources=gpu(**{"mig-1g.5gb": "1"})) for number in range(33)]
     assert denial(pod(*listed)) == (
-        "spec.containers = '33': 33 containers request GPUs, and a ResourceClaim holds 32 requests (allowed: at most 32, "
-        "or a namespace labelled sluice.dev/hand-over=tickets)"
+        "spec.containers = '33': 33 containers request GPUs, and a ResourceClaim holds 32 requests (allowed: at most "
+        "32, or a namespace labelled sluice.dev/hand-over=tickets)"
     )
     assert answer(pod(*listed), AdmissionConfig()).allowed
 
