@@ -20,7 +20,7 @@ def obstacle(pod: Json, node: Json, used: Counter[str]) -> str:
         return MISMATCH
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms")
-    if terms is not None and not any(_term(term, node) for term in terms):
+    if terms is not None and not any(term_matches(term, node) for term in terms):
         return FIELDS_MISMATCH if any(term.get("matchFields") for term in terms) else MISMATCH
     tolerations = spec.get("tolerations") or []
     if node["spec"].get("unschedulable"):
@@ -47,7 +47,8 @@ def sentence(obstacles: Counter[str], nodes: int) -> str:
     return f"0/{nodes} nodes are available: {told}." if told else "no nodes available to schedule pods"
 
 
-def _term(term: Json, node: Json) -> bool:
+def term_matches(term: Json, node: Json) -> bool:
+    """Whether a node selector term matches."""
     labels = node["metadata"].get("labels") or {}
     expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     if not expressions and not fields:

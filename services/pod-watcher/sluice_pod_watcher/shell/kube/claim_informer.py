@@ -1,7 +1,7 @@
 """
 List and watch ResourceClaims, where the API server has them in version v1 (Kubernetes 1.34 and newer).
 
-All claims are watched: a user's own has no label of ours. Only the fields that count are kept.
+All claims are watched: a user's own has no label of ours. The core keeps a few fields of each.
 """
 
 import asyncio

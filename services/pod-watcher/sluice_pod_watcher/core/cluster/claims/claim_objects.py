@@ -54,7 +54,7 @@ def new_claim(view: PodView, requests: Iterable[str]) -> dict[str, Any]:
             "labels": {LABEL_MANAGED: MANAGED},
             "annotations": {POD_CLAIM_ANNOTATION: POD_CLAIM},
             "finalizers": [FINALIZER],
-            "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
+            "ownerReferences": [owner | {"controller": True}],
         },
         "spec": {"devices": devices},
     }

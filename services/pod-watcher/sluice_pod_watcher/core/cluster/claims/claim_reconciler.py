@@ -39,6 +39,10 @@ NOT_SERVED = (
     "its devices are to be handed over by a ResourceClaim, and this API server does not serve resource.k8s.io/v1 "
     "(Kubernetes 1.34 and newer). Label the namespace sluice.dev/hand-over=tickets, delete the pod, and create it again"
 )
+NOT_LISTED = (
+    "its devices are to be handed over by a ResourceClaim, and ResourceClaims cannot be listed: an administrator finds why "
+    "in the pod-watcher's log (its ClusterRole has to allow it)"
+)
 OWNED_BY_OTHER = (
     "its ResourceClaim {} was made for {}. The pod was created from a copy of that one: delete it, and create it again "
     "from a manifest without what Sluice added (spec.resourceClaims, and the annotation, label and gate of sluice.dev)"
@@ -71,7 +75,9 @@ class ClaimReconciler:
         claim = self.store.get(view.namespace, view.pod_claim)
         if claim is not None:
             self._judge(record, claim, now)
-        elif self.store.was_listed and record.writing_claim.may_start(record.uid, self.delayed_queue, now):
+        elif not self.store.was_listed:
+            self._is_late(record, NOT_LISTED, now)
+        elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
             body = claim_objects.new_claim(view, (each.container for each in record.asked.pod.claims))
             self.out.append(CreateClaim(record.uid, view.namespace, view.pod_claim, body))
 
