@@ -23,9 +23,9 @@ def obstacle(pod: Json, node: Json, used: Counter[str]) -> str:
     if terms is not None and not any(term_matches(term, node) for term in terms):
         return FIELDS_MISMATCH if any(term.get("matchFields") for term in terms) else MISMATCH
     tolerations = spec.get("tolerations") or []
-    if node["spec"].get("unschedulable"):
+    if (node.get("spec") or {}).get("unschedulable"):
         return "node(s) were unschedulable"
-    for taint in node["spec"].get("taints") or []:
+    for taint in (node.get("spec") or {}).get("taints") or []:
         if taint["effect"] != "PreferNoSchedule" and not any(_tolerates(each, taint) for each in tolerations):
             return f"node(s) had untolerated taint(s) {{{taint['key']}: {taint.get('value', '')}}}"
     wanted = limits_and_quotas.usage(pod)
