@@ -16,6 +16,7 @@ REQUESTS_MAX, RESULTS_MAX, RESERVED_MAX, CONFIGS_MAX = 32, 32, 256, 32
 ONE_OF = "exactly one of `exactly` or `firstAvailable` is required"
 NO_REQUEST = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
 NOT_ALLOCATED = "may not be specified when `allocated` is not set"
+ONCE = "field cannot be modified once set"
 DYING = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"
 
 
@@ -49,7 +50,7 @@ def status(before: Json, after: Json) -> list[Fault]:
         faults.append(Fault("status.reservedFor", "Forbidden", DYING))
     if was.get("allocation") is not None and allocation is not None:
         if was["allocation"] != allocation:
-            faults.append(Fault("status.allocation", "Invalid value", "field is immutable", value=""))
+            faults.append(Fault("status.allocation", "Invalid value", ONCE, value="null"))
     elif allocation is not None:
         faults += _allocation(allocation, _names(before["spec"]))
     return faults
