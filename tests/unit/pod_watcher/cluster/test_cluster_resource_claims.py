@@ -16,7 +16,7 @@ from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 CLAIM = claim_name("r1")
 REF = ResourceClaimRef(uid="claim-1", name=CLAIM, requests={"main": "main"})
-ASK = {"version": 1, "first": "main", "annotations": {"sluice.dev/profile": "1g.5gb"}}
+ASK = '{"version":1,"first":"main","annotations":{"sluice.dev/profile":"1g.5gb"}}'
 BODY = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "ResourceClaim",
@@ -24,21 +24,13 @@ BODY = {
         "name": CLAIM,
         "namespace": "ns",
         "labels": {"sluice.dev/managed": "true"},
-        "annotations": {"resource.kubernetes.io/pod-claim-name": "sluice"},
+        "annotations": {"resource.kubernetes.io/pod-claim-name": "sluice", "sluice.dev/request": ASK},
         "finalizers": [FINALIZER],
         "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "train", "uid": "u1", "controller": True}],
     },
     "spec": {
         "devices": {
             "requests": [{"name": "main", "exactly": {"deviceClassName": "sluice.dev", "count": 1}}],
-            "config": [
-                {
-                    "opaque": {
-                        "driver": "gpu.sluice.dev",
-                        "parameters": {"apiVersion": "sluice.dev/v1", "kind": "PodRequest", "request": ASK},
-                    }
-                }
-            ],
         }
     },
 }
@@ -56,10 +48,7 @@ def allocation(number=1, node="node-a", uid="claim-1"):
     result = {"request": "main", "driver": "gpu.sluice.dev", "pool": node, "device": device(number, uid)}
     fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
     return {
-        "devices": {
-            "results": [result],
-            "config": [{"source": "FromClaim", **BODY["spec"]["devices"]["config"][0]}],
-        },
+        "devices": {"results": [result]},
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]},
     }
 
@@ -238,6 +227,27 @@ def test_a_claim_without_its_finalizer_gets_it_before_it_is_allocated(dra):
     dra.bind("u1")
     assert dra.api.claims.writes == ["create", "protect", "allocate"]
     assert claim(dra)["metadata"]["finalizers"] == [FINALIZER]
+    assert dra.api.opened == ["u1"]
+
+
+def test_a_claim_that_does_not_take_the_finalizer_is_allocated_without_it(dra):
+    """A server refuses every patch of some claims: the pod must not wait for what never comes."""
+    create(dra)
+    bare = copy.deepcopy(claim(dra))
+    bare["metadata"]["finalizers"] = []
+    bare["spec"]["devices"]["config"] = [{"opaque": {"driver": "gpu.sluice.dev", "parameters": {"a": 1}}}]
+    dra.show_claim(dra.api.claims.store(bare))
+    dra.automatic = False
+    dra.bind("u1")
+    (protect,) = dra.calls
+    assert isinstance(protect, e.ProtectClaim)
+    dra.calls.clear()
+    dra.handle(e.ClaimRefused("u1", "ns", CLAIM, "protect", 422, "spec: field is immutable"))
+    dra.automatic = True
+    dra.pass_time(5)
+    assert dra.api.claims.writes == ["create", "allocate"]
+    config = [{"source": "FromClaim", **bare["spec"]["devices"]["config"][0]}]
+    assert claim(dra)["status"]["allocation"]["devices"]["config"] == config
     assert dra.api.opened == ["u1"]
 
 

@@ -29,6 +29,9 @@ from sluice_pod_watcher.core.workqueue import DelayedQueue
 
 CHANGED_MEANWHILE = frozenset({0, 404, 409})
 """Failures of a write after which the watch shows what is so: no answer, deleted, or changed since."""
+INVALID = 422
+UNPROTECTED_MAX = 1000
+"""Claims without the finalizer that are remembered: one that was forgotten costs one more refused patch."""
 DOING = {
     "create": "created",
     "protect": "given its finalizer",
@@ -40,8 +43,8 @@ NOT_SERVED = (
     "(Kubernetes 1.34 and newer). Label the namespace sluice.dev/hand-over=tickets, delete the pod, and create it again"
 )
 NOT_LISTED = (
-    "its devices are to be handed over by a ResourceClaim, and ResourceClaims cannot be listed: an administrator finds why "
-    "in the pod-watcher's log (its ClusterRole has to allow it)"
+    "its devices are to be handed over by a ResourceClaim, and ResourceClaims cannot be listed: an administrator finds "
+    "why in the pod-watcher's log (its ClusterRole has to allow it)"
 )
 OWNED_BY_OTHER = (
     "its ResourceClaim {} was made for {}. The pod was created from a copy of that one: delete it, and create it again "
@@ -58,6 +61,8 @@ class ClaimReconciler:
     delayed_queue: DelayedQueue
     out: list[Own] = field(default_factory=list)
     _watch_wanted: bool = False
+    _unprotected: dict[str, None] = field(default_factory=dict)
+    """Claims that do not take the finalizer: `sweep` deallocates them."""
     _sweeping: dict[ClaimKey, PendingWrite] = field(default_factory=dict)
 
     # -- before the request ---------------------------------------------------------------------------------------
@@ -142,7 +147,7 @@ class ClaimReconciler:
         if claim.is_allocated and dict(claim.devices) != wanted:
             # Of an earlier slice: the pod's gate is closed, so no kubelet has prepared it.
             return WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim))
-        if not claim.is_protected:
+        if not claim.is_protected and claim.uid not in self._unprotected:
             return ProtectClaim(*where, claim_objects.protection(claim))
         if not claim.is_allocated:
             return WriteClaimStatus(*where, "allocate", claim_objects.allocated(claim, wanted, node, view))
@@ -170,6 +175,12 @@ class ClaimReconciler:
         why = (
             f"its ResourceClaim {event.name} cannot be {DOING[event.step]} ({event.status}: {event.message}); retrying"
         )
+        claim = self.store.get(event.namespace, event.name)
+        if event.step == "protect" and event.status == INVALID and claim is not None:
+            # No JSON patch of a claim is accepted whose opaque parameters were sent with spaces (tried on 1.37.2).
+            self._unprotected[claim.uid] = None
+            while len(self._unprotected) > UNPROTECTED_MAX:
+                self._unprotected.pop(next(iter(self._unprotected)))
         if event.status in CHANGED_MEANWHILE:
             self._is_late(record, why, now)
         else:

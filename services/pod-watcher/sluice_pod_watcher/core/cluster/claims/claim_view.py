@@ -30,8 +30,7 @@ class ClaimView:
     """The resourceVersion: newer is larger."""
     resource_version: str
     dying: bool
-    is_protected: bool
-    """It has the finalizer with which the claim controller deallocates it."""
+    finalizers: tuple[str, ...]
     owner: RequestId
     """The UID of the pod that it was made for; empty for a claim of its own."""
     owner_name: str
@@ -47,6 +46,11 @@ class ClaimView:
     def key(self) -> ClaimKey:
         """Its namespace and name."""
         return self.namespace, self.name
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether it has the finalizer with which the claim controller deallocates it."""
+        return FINALIZER in self.finalizers
 
     @property
     def is_of_our_driver(self) -> bool:
@@ -75,7 +79,7 @@ def read_claim_object(raw: Raw) -> ClaimView | None:
         version=version_of(meta.get("resourceVersion")),
         resource_version=str(meta.get("resourceVersion", "")),
         dying=bool(meta.get("deletionTimestamp")),
-        is_protected=FINALIZER in (meta.get("finalizers") or ()),
+        finalizers=tuple(str(each) for each in meta.get("finalizers") or ()),
         owner=RequestId(str(owner.get("uid", ""))),
         owner_name=str(owner.get("name", "")),
         configs=tuple(_list(_map(spec, "devices"), "config")),
