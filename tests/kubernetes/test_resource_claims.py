@@ -289,7 +289,7 @@ async def test_a_gated_pod_gets_the_claims_of_its_templates(
 
 
 async def test_the_claim_of_a_deleted_pod_goes_with_it(kube: Cluster, pods: str, claims: str) -> None:
-    """Reserved or not, nobody has to clean up; the finalizer is taken off by the claim controller."""
+    """Reserved or not, no one has to clean up; the finalizer is taken off by the claim controller."""
     who = await made(kube, pods, pod(**OF_POD))
     found = await made(kube, claims, claim(owner(who)))
     status = {"allocation": allocation(), "reservedFor": [consumer("p", who["metadata"]["uid"])]}
@@ -300,7 +300,7 @@ async def test_the_claim_of_a_deleted_pod_goes_with_it(kube: Cluster, pods: str,
     await kube.until(lambda: kube.get(f"{claims}/c"), 404)
 
 
-async def test_a_claim_that_nobody_reserved_goes_with_its_pod_too(kube: Cluster, pods: str, claims: str) -> None:
+async def test_an_unreserved_claim_goes_with_its_pod_too(kube: Cluster, pods: str, claims: str) -> None:
     """A pod may go before its slice is granted."""
     who = await made(kube, pods, pod(**OF_POD))
     await made(kube, claims, claim(owner(who)))

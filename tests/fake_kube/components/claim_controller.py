@@ -16,7 +16,7 @@ from fake_kube.kinds import pod_subresources
 from fake_kube.kinds.resource_claims import CLAIMS, TEMPLATES
 from fake_kube.requests.create import ALPHABET
 from fake_kube.requests.patch_formats import clone
-from fake_kube.store import Change, Key
+from fake_kube.store import Change, Key, Store
 
 if TYPE_CHECKING:
     from fake_kube.server import FakeKube
@@ -205,11 +205,11 @@ def is_reserved(claim: Json, pod: Json) -> bool:
     return any(each["uid"] == pod["metadata"]["uid"] for each in claim["status"].get("reservedFor") or [])
 
 
-def reserve(store: object, claim: Json, pod: Json) -> None:
+def reserve(store: Store, claim: Json, pod: Json) -> None:
     """One more consumer."""
     consumer = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
     status = {**claim["status"], "reservedFor": [*(claim["status"].get("reservedFor") or []), consumer]}
-    store.put(CLAIMS, {**claim, "status": status})  # type: ignore[attr-defined]
+    store.put(CLAIMS, {**claim, "status": status})
 
 
 def _is_done(pod: Json) -> bool:

@@ -338,7 +338,7 @@ def test_a_reserved_claim_that_is_being_deleted_is_let_go_so_that_it_can_end(dra
     assert dra.api.opened == ["u1"]
 
 
-# -- ends, and what nobody uses -----------------------------------------------------------------------------------
+# -- ends, and what no pod uses -----------------------------------------------------------------------------------
 
 
 def test_a_running_pod_is_adopted_with_its_claim_after_the_bus_was_wiped(dra, new):
@@ -352,7 +352,7 @@ def test_a_running_pod_is_adopted_with_its_claim_after_the_bus_was_wiped(dra, ne
     assert (second.word("u1").resource_claims, second.word("u1").held.allocation) == ((REF,), "u1_r_1")
 
 
-def test_a_claim_that_we_allocated_and_nobody_uses_is_deallocated(dra):
+def test_a_claim_that_we_allocated_and_no_pod_uses_is_deallocated(dra):
     """Its pod was gone before it was reserved: the claim controller leaves such a claim allocated."""
     left = {
         "metadata": {"name": "users-own", "namespace": "ns", "uid": "c9", "resourceVersion": "501"},

@@ -1,5 +1,6 @@
 """
-Reconcile the ResourceClaim of one pod: make it, and allocate and reserve it before the pod's gate opens.
+Reconcile the ResourceClaims of one pod: make the one that admission named, and allocate and reserve them all before the
+pod's gate opens.
 
 Level-triggered, as the pods are: each step follows from the claim as it was last seen. A pod's own writes go one at a
 time, with the version that was seen as their guard, so a step that landed without an answer is seen or refused.
@@ -114,30 +115,31 @@ class ClaimReconciler:
 
     def why_other(self, record: PodRecord, view: PodView) -> str:
         """Why its slice was granted for a claim that the pod no longer has, as a predicate; else empty."""
-        if not view.pod_claim or record.terms is None:
-            return ""
-        claim = self.store.get(view.namespace, view.pod_claim)
-        if claim is None or claim.owner != record.uid or claim.dying:
-            return ""
-        if claim.uid in {each.uid for each in record.terms.resource_claims}:
-            return ""
-        return f"was granted for a ResourceClaim {claim.name} that was deleted since"
+        for ref in record.terms.resource_claims if record.terms is not None else ():
+            claim = self.store.get(view.namespace, ref.name)
+            is_its_own = claim is not None and claim.owner in {"", record.uid}
+            if claim is not None and is_its_own and not claim.dying and claim.uid != ref.uid:
+                return f"was granted for a ResourceClaim {claim.name} that was deleted since"
+        return ""
 
     def allocates(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
-        """Whether the gate stays closed for now, as its claim has to be allocated first."""
-        if not view.pod_claim:
-            return False
-        claim = self.store.get(view.namespace, view.pod_claim)
-        if claim is None or claim.owner != record.uid or claim.dying:
-            return True  # `make` sees to it
+        """Whether the gate stays closed for now, as its claims have to be allocated first, one after another."""
         refs = record.terms.resource_claims if record.terms is not None else ()
-        wanted = claim_objects.wanted_devices(bound.allocation, bound, refs, claim.uid)
-        if claim.is_allocated and dict(claim.devices) == wanted and claim.is_reserved_for(record.uid):
+        if view.pod_claim and not refs:
+            return True  # `make` sees to it
+        for ref in refs:
+            claim = self.store.get(view.namespace, ref.name)
+            if claim is None or claim.uid != ref.uid or claim.dying:
+                return True
+            wanted = claim_objects.wanted_devices(bound.allocation, bound, refs, claim.uid)
+            if claim.is_allocated and dict(claim.devices) == wanted and claim.is_reserved_for(record.uid):
+                continue
+            if record.writing_claim.may_start(record.uid, self.delayed_queue, now):
+                self.out.append(self._next(record, view, claim, wanted, str(bound.node)))
+            return True
+        if refs:
             record.claim_problem, record.claim_late_since = "", None
-            return False
-        if not record.writing_claim.under_way and record.writing_claim.may_start(record.uid, self.delayed_queue, now):
-            self.out.append(self._next(record, view, claim, wanted, str(bound.node)))
-        return True
+        return False
 
     def _next(
         self, record: PodRecord, view: PodView, claim: ClaimView, wanted: dict[str, Device], node: str

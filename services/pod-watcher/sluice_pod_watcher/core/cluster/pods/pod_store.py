@@ -156,8 +156,8 @@ class PodStore:
         record = self.records.get(uid)
         if record is None:
             return None
-        if record.view is not None and record.view.pod_claim:
-            self.claims.unused_by(uid, (record.view.namespace, record.view.pod_claim))
+        for name in record.view.resource_claims if record.view is not None else ():
+            self.claims.unused_by(uid, (record.namespace, name))
         record.view, record.needs_read, record.unclaimed = None, False, None
         ended = self._ended(record, "pod gone")
         if self.word(uid) is None:
@@ -297,8 +297,8 @@ class PodStore:
         before, record.view, record.needs_read = record.view, view, record.confirm_by == "read"
         record.namespace, record.name = view.namespace, view.name
         self._by_name[view.namespace, view.name] = view.uid
-        if view.pod_claim:
-            self.claims.used_by(view.uid, (view.namespace, view.pod_claim))
+        for name in view.resource_claims:
+            self.claims.used_by(view.uid, (view.namespace, name))
         return before
 
     def _has_declined(self, record: PodRecord, allocation: AllocationId | None, now: float) -> None:

@@ -82,6 +82,8 @@ class PodView:
     """The volume claims that it mounts."""
     pod_claim: str
     """The ResourceClaim that admission added for it; empty where a ticket hands its devices over."""
+    resource_claims: tuple[str, ...]
+    """All ResourceClaims that it names and that are known by name: those of templates once they were made."""
     unknown: tuple[str, ...]
     """Constraints on its node that Sluice does not evaluate."""
     is_ignored: bool
@@ -149,6 +151,7 @@ def read_pod(raw: Raw) -> PodView | None:
         labels={str(key): str(text) for key, text in _map(meta, "labels").items()},
         claims=claims_of(str(meta["name"]), spec),
         pod_claim=_pod_claim(spec),
+        resource_claims=_resource_claims(spec, status),
         unknown=unknown_demands(spec),
         is_ignored=LABEL_IGNORE in _map(meta, "labels"),
         gates=tuple(str(each.get("name")) for each in _list(spec, "schedulingGates")),
@@ -221,6 +224,12 @@ def _pod_claim(spec: Mapping[str, Any]) -> str:
         if entry.get("name") == POD_CLAIM and is_claim_name(name):
             return name
     return ""
+
+
+def _resource_claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[str, ...]:
+    named = (each.get("resourceClaimName") for each in _list(spec, "resourceClaims"))
+    made = (each.get("resourceClaimName") for each in _list(status, "resourceClaimStatuses"))
+    return tuple(dict.fromkeys(str(each) for each in (*named, *made) if each))
 
 
 def _pinning(spec: Mapping[str, Any]) -> NodePin:
