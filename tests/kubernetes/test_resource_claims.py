@@ -221,6 +221,8 @@ async def test_nothing_compares_class_driver_and_slices(kube: Cluster, claims: s
 
 
 STATUS_ONLY = [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/status"], "verbs": ["patch"]}]
+SLICES = {"apiGroups": ["sluice.dev"], "resources": ["slices"], "verbs": ["bind"]}
+"""What the policy `sluice-claims` asks for, where it is installed."""
 BINDING = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/binding"], "verbs": ["patch"]}
 
 
@@ -230,8 +232,8 @@ async def test_an_allocation_takes_the_right_to_bind_claims_in_the_whole_cluster
     """A Role of the namespace does not give it; without it every pod waits with an allocated slice."""
     found = await made(kube, claims, claim())
     status = {"allocation": allocation()}
-    within = await kube.account(namespace, "within", [*STATUS_ONLY, BINDING])
-    everywhere = await kube.account(namespace, "everywhere", STATUS_ONLY, [BINDING])
+    within = await kube.account(namespace, "within", [*STATUS_ONLY, BINDING], [SLICES])
+    everywhere = await kube.account(namespace, "everywhere", STATUS_ONLY, [BINDING, SLICES])
 
     refused = await write(kube, claims, found, status, token=within)
     if await minor(kube) < BINDING_SINCE:
