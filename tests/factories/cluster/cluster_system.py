@@ -48,6 +48,7 @@ ABSENT = 404
 _PATHS = {
     "Namespace": "/api/v1/namespaces",
     "Secret": "/api/v1/namespaces/sluice-system/secrets",
+    "ConfigMap": "/api/v1/namespaces/sluice-system/configmaps",
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
 }
