@@ -58,9 +58,8 @@ class SimulatedNode:
         modes = tuple(mode for mode in node.modes if mode in EXCLUSIVE) if no_shares else node.modes
         library = None if no_shares else quota_library(self.settings.quota_library)
         instant = not (node.create_ms or node.destroy_ms)
-        return OpenNode(
-            backend, _WATCH, mps, SimulatedNodes(hardware), modes, no_shares, quota_library=library, instant=instant
-        )
+        nodes = SimulatedNodes(hardware)
+        return OpenNode(backend, _WATCH, mps, nodes, modes, no_shares, quota_library=library, instant=instant)
 
     def _control(self) -> tuple[Path, str]:
         """The MPS control program, and why no new daemon can be started."""

@@ -42,7 +42,7 @@ from sluice_node_agent.shell.nodes.node_backend import NodeBackend, NodeBackendE
 from sluice_node_agent.shell.quota.controller import QuotaController
 from sluice_node_agent.shell.quota.metrics import QuotaMetrics
 from sluice_node_agent.shell.runner.agent_servicer import AgentServicer
-from sluice_node_agent.shell.runner.claims_served import claims_served, files_of
+from sluice_node_agent.shell.runner.claims_served import claims_served, files_of, hands_over
 from sluice_node_agent.shell.runner.control_socket import ControlServicer, served_on
 from sluice_node_agent.shell.runner.executors import StepExecutors, ThreadPools
 from sluice_node_agent.shell.runner.pod_processes import PodProcesses
@@ -126,7 +126,16 @@ class AgentRunner:
         pods = PodProcesses.of(settings, shared.helpers.pods)
         files = files_of(settings, site)
         started = await self._in_thread(
-            lambda: read_node(site, journal, tickets, marks, shared.endpoint, pods=pods, files=files)
+            lambda: read_node(
+                site,
+                journal,
+                tickets,
+                marks,
+                shared.endpoint,
+                pods=pods,
+                files=files,
+                hand_over=hands_over(settings),
+            )
         )
         if started.journal_problem:
             log.error("rebuilding from devices and ledger", problem=started.journal_problem)
@@ -135,7 +144,11 @@ class AgentRunner:
         if site.no_shares:
             log.warning("shares (mps, fractional) cannot be handed out here", why=site.no_shares)
         quotas = self._quotas(site)
-        calls = KubeletCalls(lambda event: runner.offer(event))
+
+        async def offer(event: Event) -> None:
+            await runner.offer(event)
+
+        calls = KubeletCalls(offer)
         async with (
             _shown_and_closed(self._in_thread, core, quotas),
             StepExecutors(
@@ -190,7 +203,7 @@ class AgentRunner:
                         node,
                         files=files,
                         calls=calls,
-                        threads=shared.helpers.tickets,
+                        threads=shared.helpers.mps,
                         offer=runner.offer,
                     ),
                     asyncio.TaskGroup() as work,
@@ -250,6 +263,7 @@ def read_node(
     *,
     pods: PodProcesses | None = None,
     files: ClaimFiles | None = None,
+    hand_over: bool = False,
 ) -> AgentStarted:
     """Read everything for the start of a run; blocks. Raises NodeBackendError, RebootedError."""
     backend, mps = site.backend, site.mps
@@ -309,7 +323,7 @@ def read_node(
         why_unseen=pods.why_unseen() if pods is not None else "",
         time_quota=site.quota_library is not None,
         cdi_claims=claims,
-        hand_over=files is not None,
+        hand_over=hand_over,
         version=sluice_version(),
     )
 

@@ -25,9 +25,14 @@ _LOOK_AGAIN_S = 30.0
 """How often it is tried to write CDI files where that is not possible: a toolkit may be installed meanwhile."""
 
 
+def hands_over(settings: NodeAgentSettings) -> bool:
+    """Whether claims are served."""
+    return settings.kubelet_root is not None and settings.hand_over
+
+
 def files_of(settings: NodeAgentSettings, site: OpenNode) -> ClaimFiles | None:
-    """The CDI files of a node; None where its devices are not handed over by a kubelet."""
-    if settings.kubelet_root is None or not settings.hand_over:
+    """The CDI files of a node; None without a kubelet. Where claims are not served, earlier ones are still removed."""
+    if settings.kubelet_root is None:
         return None
     return ClaimFiles(CdiFiles(settings.cdi_dir), site.device_nodes)
 
@@ -35,7 +40,9 @@ def files_of(settings: NodeAgentSettings, site: OpenNode) -> ClaimFiles | None:
 class _Ability:
     """Whether the kubelet can hand devices over, as far as it is known."""
 
-    def __init__(self, node: NodeName, files: ClaimFiles, threads: Threads, offer: Callable[[Event], Awaitable[None]]):
+    def __init__(
+        self, node: NodeName, files: ClaimFiles, threads: Threads, offer: Callable[[Event], Awaitable[None]]
+    ) -> None:
         self._log = logs.get("dra", node=node)
         self._files = files
         self._threads = threads
@@ -82,8 +89,8 @@ async def claims_served(
     threads: Threads,
     offer: Callable[[Event], Awaitable[None]],
 ) -> AsyncIterator[None]:
-    """Serve the claims of this node within the `async with`; does nothing without `files`. Raises PluginSocketError."""
-    if files is None or settings.kubelet_root is None:
+    """Serve the claims of this node within the `async with`, if configured. Raises PluginSocketError."""
+    if files is None or settings.kubelet_root is None or not settings.hand_over:
         yield
         return
     ability = _Ability(node, files, threads, offer)

@@ -23,6 +23,7 @@ from sluice.runtime.core_runner import Executor
 from sluice.runtime.prometheus import metrics
 from sluice_node_agent.core.events import (
     CdiRefused,
+    CdiRemoved,
     DeviceRefused,
     Event,
     JournalSaved,
@@ -90,6 +91,7 @@ _SHARED_MAX = 16
 """Threads of one kind for the agents of one process: many simulated nodes share them."""
 _VERBS = {MakeTicket: "made", RemoveTicket: "removed", CompareTickets: "compared"}
 _NO_MPS = "this agent has no MPS"
+_NO_KUBELET = "no kubelet hands devices over here; set SLUICE_NODE_AGENT_KUBELET_ROOT to its root directory"
 
 
 def _threads(count: int, name: str) -> ThreadPoolExecutor:
@@ -377,10 +379,9 @@ class StepExecutors:
     async def _on_cdi(self, order: CdiInstruction) -> Result:
         files = self._files
         if files is None:
-            return CdiRefused(
-                order.token, "this agent hands nothing over by ResourceClaim (SLUICE_NODE_AGENT_HAND_OVER)"
-            )
-        result = await self._in_thread(self._helpers.tickets, lambda: files.carry_out(order))
+            is_removal = isinstance(order, RemoveCdi)  # there is none
+            return CdiRemoved(order.token) if is_removal else CdiRefused(order.token, _NO_KUBELET)
+        result = await self._in_thread(self._helpers.mps, lambda: files.carry_out(order))
         if isinstance(result, CdiRefused):
             self._log.warning("a CDI file was refused", instruction=order, why=result.message)
         return result
