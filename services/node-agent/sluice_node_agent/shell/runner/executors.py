@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor as Threads
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sluice.contracts.ids import GpuUuid
@@ -421,8 +420,7 @@ def _each(
     at_once: Callable[[Any], Callable[[], Result] | None] | None = None,
     key: Callable[[Any], str] | None = None,
 ) -> dict[type, Executor[Event]]:
-    made = partial(Executor[Event], run, key, whose, limit=_OUT_MAX, quiet=quiet, at_once=at_once)
-    return {kind: made() for kind in kinds}
+    return {kind: Executor(run, key, whose, limit=_OUT_MAX, quiet=quiet, at_once=at_once) for kind in kinds}
 
 
 def _claim_of(order: CdiInstruction) -> str:
