@@ -7,8 +7,8 @@ import pytest
 from judges.cdi_rules import what_is_wrong
 
 from sluice.contracts.messages import ContainerDevices
-from sluice_node_agent.core.events import CdiRefused, CdiRemoved, CdiWritten
-from sluice_node_agent.core.instructions import CdiDevice, CdiPart, RemoveCdi, WriteCdi
+from sluice_node_agent.core.events import CdiCompared, CdiRefused, CdiRemoved, CdiWritten
+from sluice_node_agent.core.instructions import CdiDevice, CdiPart, CompareCdi, RemoveCdi, WriteCdi
 from sluice_node_agent.device.cdi_edits import CdiError, CharDevice, CommonEdits, RootChange
 from sluice_node_agent.device.container_toolkit import ContainerToolkit
 from sluice_node_agent.device.nvidia_nodes import GpuFiles, NvidiaNodes
@@ -238,6 +238,9 @@ def test_a_file_appears_whole_and_goes(tmp_path):
     inode = file.stat().st_ino
     files.carry_out(order)
     assert file.stat().st_ino == inode, "what is right is left alone"
+    assert files.carry_out(CompareCdi(3, (order,))) == CdiCompared(3, ())
+    file.write_text("{}")
+    assert files.carry_out(CompareCdi(3, (order,))) == CdiCompared(3, (CLAIM,))
     assert files.carry_out(RemoveCdi(2, CLAIM)) == files.carry_out(RemoveCdi(2, CLAIM)) == CdiRemoved(2)
     assert list(directory.iterdir()) == []
 

@@ -187,6 +187,20 @@ def test_more_calls_than_the_limit_are_refused(make_node):
     )
 
 
+def test_a_lost_file_is_written_again_within_seconds(node):
+    """A container that starts again in its pod asks no kubelet: the runtime reads the file."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.prepare("u1")
+    node.work()
+    there = dict(node.cdi)
+    node.tick()
+    node.cdi.clear()
+    for _ in range(2):
+        node.tick(node.config.compare_tickets_s)
+    assert node.cdi == there
+
+
 def test_two_claims_of_a_pod_get_a_file_each_with_their_own_device(node):
     """A container that uses one claim must not see the other's device."""
     booking = node.claimed(node.booking("a1", INSTANCE, (1, "1g.5gb", 6, 1)), ("u1", "main"), ("u2", "side"))

@@ -38,6 +38,7 @@ from sluice_node_agent.core.events import (
 from sluice_node_agent.core.instructions import (
     AnswerCall,
     CdiInstruction,
+    CompareCdi,
     CompareTickets,
     CreateComputeInstance,
     CreateGpuInstance,
@@ -212,6 +213,7 @@ class StepExecutors:
             **_each((CompareTickets,), self._on_ticket, quiet=True, at_once=self._at_ticket),
             **_each((ListTenants,), self._on_pod, quiet=True),
             **_each((WriteCdi, RemoveCdi), self._on_cdi, whose, quiet=True, key=_claim_of),
+            **_each((CompareCdi,), self._on_cdi, quiet=True),
             **_each((AnswerCall,), self._on_call, quiet=True),
         }
 
@@ -423,7 +425,7 @@ def _each(
     return {kind: Executor(run, key, whose, limit=_OUT_MAX, quiet=quiet, at_once=at_once) for kind in kinds}
 
 
-def _claim_of(order: CdiInstruction) -> str:
+def _claim_of(order: WriteCdi | RemoveCdi) -> str:
     """The files of one claim change in the order of the instructions."""
     return f"claim {order.claim}"
 
