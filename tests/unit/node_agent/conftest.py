@@ -496,12 +496,10 @@ class Node:
             case RemoveTicket(token=token, ticket=ticket):
                 self.tickets.remove(ticket)
                 return TicketRemoved(token)
-            case WriteCdi() | RemoveCdi() | CompareCdi():
-                return self.carry_out_cdi(instruction)
-        return self.mps.carry_out(instruction)
+        return self.carry_out_cdi(instruction)
 
-    def carry_out_cdi(self, instruction: WriteCdi | RemoveCdi | CompareCdi) -> Any:
-        """Do one of the agent's instructions to the CDI files."""
+    def carry_out_cdi(self, instruction: Any) -> Any:
+        """Do one of the agent's instructions to the CDI files, or to the daemons."""
         match instruction:
             case WriteCdi(token=token) | RemoveCdi(token=token) if self.no_cdi:
                 return CdiRefused(token, self.no_cdi)
@@ -513,7 +511,7 @@ class Node:
             case RemoveCdi(token=token, claim=claim):
                 self.cdi.pop(claim, None)
                 return CdiRemoved(token)
-        raise AssertionError(instruction)
+        return self.mps.carry_out(instruction)
 
     # -- the kubelet ----------------------------------------------------------------------------------------------
 

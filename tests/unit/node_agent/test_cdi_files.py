@@ -150,6 +150,19 @@ def test_a_mig_device_has_its_gpu_and_its_two_capabilities(tmp_path):
     )
 
 
+def test_capabilities_made_after_the_agents_container_are_the_hosts(tmp_path):
+    """NVIDIA's runtime shows a container only those of its start, and every instance of ours is newer."""
+    (tmp_path / "inside/proc").mkdir(parents=True)
+    (tmp_path / "host").mkdir()
+    _machine(tmp_path / "host")
+    (tmp_path / "inside/proc/devices").write_text((tmp_path / "host/proc/devices").read_text())
+    toolkit = ContainerToolkit(None, root=HERE)
+    nodes = NvidiaNodes(
+        lambda _: GpuFiles(1), lambda: GPU, "580", toolkit, root=tmp_path / "inside", host=tmp_path / "host"
+    )
+    assert [node.minor for node in nodes.of(GPU, 1)] == [1, 147, 148]
+
+
 def test_a_whole_gpu_has_its_drm_nodes(tmp_path):
     """Graphics and video need them."""
     assert _nodes(tmp_path).of(GPU, None) == (
@@ -161,7 +174,9 @@ def test_a_whole_gpu_has_its_drm_nodes(tmp_path):
 
 def test_a_missing_capability_is_named(tmp_path):
     """A container without it would find no device."""
-    with pytest.raises(CdiError, match=r"gi5 has 0 compute instances, not one; give the agent the host's /proc"):
+    with pytest.raises(
+        CdiError, match=r"gi5 has 0 compute instances, not one; the agent must see the host's processes"
+    ):
         _nodes(tmp_path).of(GPU, 5)
 
 
