@@ -1,5 +1,6 @@
 """A kubelet gets a claim's devices when its slice is there, and a place is given away when no pod can have them."""
 
+import msgspec
 import pytest
 from factories.gpus.shared_devices import ON_MIG
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from sluice_node_agent.core.instructions import (
     WriteCdi,
 )
 from sluice_node_agent.core.journal_records import SliceRecord
+from sluice_node_agent.shell.journal.lines import unpack
 from sluice_node_agent.simulated.hardware_file import Process
 
 INSTANCE, WHOLE = (0, "3g.20gb", 4, 4), (2, None, 0, 1)
@@ -509,6 +511,17 @@ def test_an_operator_can_end_the_wait_for_a_kubelet(node):
     node.handle(QuarantineReleased(booking.allocation, ignore_holders=True))
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_a_journal_of_an_older_version_is_read(node):
+    """An upgrade must not look like a lost journal."""
+    booking = node.booking("a1", INSTANCE)
+    _ready(node, booking)
+    record = next(each for each in node.journal.records() if isinstance(each, SliceRecord))
+    older = {
+        name: value for name, value in msgspec.to_builtins(record).items() if name not in {"prepared", "cdi_files"}
+    }
+    assert unpack(msgspec.json.encode(older)) == record
 
 
 # -- what is known of it ----------------------------------------------------------------------------------------------
