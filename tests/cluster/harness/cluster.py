@@ -229,7 +229,8 @@ class Cluster:
         self.control_plane.prepare()
         for node in self.nodes:
             node.box.folder.mkdir(exist_ok=True)
-            node.prepare()
+            if self.runs_pods:
+                node.prepare()
             if node.number:
                 self._plug_in(node)
         self.save()
