@@ -168,7 +168,7 @@ def test_what_a_journal_holds_is_said(well):
 
 
 def test_a_kubelet_that_cannot_hand_devices_over_is_found_before_the_start(well, tmp_path):
-    """The allocator would place no pod with a claim there, and nobody would know why."""
+    """The allocator would place no pod with a claim there, and give no reason."""
     said = "NVIDIA container toolkit 1.18.2 cannot describe single devices; install 1.19.0 or later"
     machine = replace(well, hand_over=True, cdi_dir=tmp_path / "cdi", why_no_cdi=lambda: said)
     (finding,) = [each for each in check_machine(machine) if each.check is Check.HAND_OVER]
