@@ -5,6 +5,7 @@ Tests that ask for it have the marker `cluster`: `make test-cluster` runs them, 
 one, SLUICE_CLUSTER_NAME names a cluster of `python tests/cluster up --name NAME`, which stays up with what is in it.
 """
 
+import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -59,11 +60,17 @@ def installed(cluster: Cluster) -> Cluster:
     return cluster
 
 
-@pytest.fixture
-def namespace(cluster: Cluster) -> Iterator[str]:
-    """A namespace of the test's own, removed with everything in it."""
+@pytest.fixture(params=["tickets"])
+def namespace(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
+    """
+    A namespace of the test's own, removed with everything in it.
+
+    Its pods get their devices by tickets; a module of tests about ResourceClaims parametrizes it with `dra`.
+    """
     name = f"test-{secrets.token_hex(3)}"
-    cluster.kubectl("create", "namespace", name)
+    labelled = {"name": name, "labels": {"sluice.dev/hand-over": request.param}}
+    made = {"apiVersion": "v1", "kind": "Namespace", "metadata": labelled}
+    cluster.kubectl("create", "--filename=-", stdin=json.dumps(made))
     yield name
     cluster.kubectl("delete", "namespace", name, "--timeout=120s", timeout_s=130)
 
