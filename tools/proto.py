@@ -22,7 +22,9 @@ TARGET = ROOT / "libs/sluice/contracts/pb"
 PACKAGE = "sluice.contracts.pb"
 INIT = '"""Generated from proto/ by tools/proto.py: never edited. `make proto` writes it again."""\n'
 
-_IMPORT = re.compile(r"^(from|import) (?:sluice|csi|pluginregistration|health)\.v1\b", re.MULTILINE)
+_IMPORT = re.compile(
+    r"^(from|import) (?:sluice|csi|pluginregistration|health|dra|drahealth)\.v1(?:alpha1|beta1)?\b", re.MULTILINE
+)
 """Ours, and those of others that we serve; the files of all of them have different names."""
 
 
@@ -47,7 +49,7 @@ def generate() -> dict[str, str]:
             sys.exit(code)
         files = {
             path.name: _IMPORT.sub(rf"\1 {PACKAGE}", path.read_text(encoding="utf-8"))
-            for path in sorted(out.glob("*/v1/*.py*"))
+            for path in sorted(out.glob("*/v1*/*.py*"))
         }
         described = FileDescriptorSet.FromString((out / "descriptors").read_bytes())
     homes = {

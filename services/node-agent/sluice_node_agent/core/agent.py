@@ -26,6 +26,7 @@ from sluice.contracts.messages import Closed, NodeChanged, NodeRemoved, NodeSnap
 from sluice.contracts.outbox import Outbox
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import (
+    KUBELET_EVENTS,
     RESULTS,
     AgentStarted,
     DeviceRefused,
@@ -33,10 +34,16 @@ from sluice_node_agent.core.events import (
     FoundMpsHome,
     GpuInstanceCreated,
     GpuTroubled,
+    HandOverChanged,
+    KubeletEvent,
+    PrepareAsked,
     QuarantineReleased,
     Result,
     TicketsCompared,
+    UnprepareAsked,
 )
+from sluice_node_agent.core.hand_over.controller import HandOver
+from sluice_node_agent.core.hand_over.device_health import DeviceHealth, device_health
 from sluice_node_agent.core.instructions import (
     GPU_INSTRUCTIONS,
     CompareTickets,
@@ -45,7 +52,9 @@ from sluice_node_agent.core.instructions import (
     ListHolders,
     OwnInstruction,
     ReadGpu,
+    RemoveCdi,
     SaveJournal,
+    WriteCdi,
 )
 from sluice_node_agent.core.journal_records import (
     ForgottenTombstone,
@@ -78,6 +87,7 @@ from sluice_node_agent.core.state.warm_pool import WarmInstance, WarmPool
 
 WRITES = frozenset({"slice", "node"})
 """Kinds of subjects that an agent writes."""
+_NOT_OPEN = "the agent is not connected to the allocator yet; check both, and the broker"
 
 
 class Agent:
@@ -97,6 +107,9 @@ class Agent:
         self._garbage = GarbageCollector(config, self._in_flight)
         self._slices = SliceController(run, config, self._state, self._in_flight, self._warm)
         self._shared_devices = SharedDeviceController(run, config, self._state, self._in_flight, self._warm)
+        self._hand_over = HandOver(config, self._state, self._in_flight)
+        self._confirm_by: float | None = None
+        """Until when the kubelet's way of an earlier run is assumed; None when it is known."""
         self._tombstones = Tombstones(config)
         self._snapshots = SnapshotVersions(node, run, config)
         self._publisher = Publisher(node, self._outbox, self._snapshots, self._tombstones, self._state)
@@ -152,6 +165,10 @@ class Agent:
         self._tell()
         return self._snapshots.snapshot
 
+    def device_health(self) -> tuple[DeviceHealth, ...]:
+        """The health of all devices that ResourceClaims have here."""
+        return device_health(self._state)
+
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Apply one event; returns the instructions that follow."""
         changed = False
@@ -168,6 +185,8 @@ class Agent:
             self._read(event.gpu)
         elif isinstance(event, QuarantineReleased):
             self._release(event)
+        elif isinstance(event, KUBELET_EVENTS):
+            self._hear_kubelet(event, now)
         else:
             self._read_ledger(event, now)
         self._go_through_all(now, changed=changed)
@@ -181,7 +200,7 @@ class Agent:
         if is_open:
             self._reconciler.clear_away()
         looks, self._looks = self._looks, []
-        return [*self._in_flight.drain(), *looks, *self._outbox.drain()]
+        return [*self._in_flight.drain(), *looks, *self._hand_over.drain(), *self._outbox.drain()]
 
     def _go_through_all(self, now: float, *, changed: bool) -> None:
         """
@@ -218,6 +237,8 @@ class Agent:
         for record in slices:
             resumed = resume(record, state.devices, event.boot_id, claimed)
             claimed.update(claims_of([resumed], [], state.devices))
+            named = (claim.uid for claim in record.booking.resource_claims if claim.uid in event.cdi_claims)
+            resumed = replace(resumed, cdi_files=tuple(dict.fromkeys((*resumed.cdi_files, *named))))
             work = state.enter(resumed)
             if has_changed(record, resumed):
                 self._in_flight.save(resumed, work)
@@ -234,6 +255,9 @@ class Agent:
         self._stop(self._reconciler.found.useless(state.devices))
         before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
         self._snapshots.start(event, before.generation_upto if before is not None else 0)
+        if event.hand_over and before is not None and before.hands_over and before.boot_id == event.boot_id:
+            self._snapshots.hands_over = True
+            self._confirm_by = now + self._config.registered_within_s
         if self._reconciler.found.speaking:
             self._publisher.reserve(
                 self._reconciler.found, self._in_flight
@@ -319,9 +343,27 @@ class Agent:
         elif isinstance(result, DeviceRefused) and isinstance(sent, GPU_INSTRUCTIONS) and not _is_look(sent, job):
             self._read(sent.gpu)  # the devices differ from our records: read them
 
+    def _hear_kubelet(self, event: KubeletEvent, now: float) -> None:
+        match event:
+            case PrepareAsked():
+                self._due.update(dict.fromkeys(self._hand_over.prepare(event, now)))
+            case UnprepareAsked():
+                self._reconciler.found.cdi.pop(event.claim, None)
+                self._due.update(dict.fromkeys(self._hand_over.unprepare(event)))
+            case HandOverChanged(able=able, why=why):
+                self._confirm_by = None
+                self._set_hand_over(able, why)
+
+    def _set_hand_over(self, able: bool, why: str) -> None:  # noqa: FBT001
+        if (self._snapshots.hands_over, self._snapshots.why_not) != (able, why):
+            self._snapshots.hands_over, self._snapshots.why_not = able, why
+            self._publisher.changed()
+
     def _go_on(self, job: Task | None, sent: OwnInstruction, result: Result, now: float) -> None:
         """Route a result to the owner of its step."""
         match job:
+            case SliceTask() | None if isinstance(sent, WriteCdi | RemoveCdi):
+                self._due.update(dict.fromkeys(self._hand_over.take_result(job, sent, result, now)))
             case SliceTask():
                 self._slices.take_result(job, sent, result, now)
             case SharedDeviceTask():
@@ -454,6 +496,10 @@ class Agent:
                 self._due[allocation] = None
         self._homes_due.update(dict.fromkeys(self._shared_devices.tick(now)))
         self._garbage.tick(now)
+        self._hand_over.tick(now, "" if self._is_open else _NOT_OPEN)
+        if self._confirm_by is not None and self._confirm_by <= now:
+            self._confirm_by = None
+            self._set_hand_over(False, "")
         if self._is_open:
             self._warm.tick(now)
             self._compare_tickets(now)
@@ -505,6 +551,7 @@ class Agent:
         work = self._state.slices.get(allocation)
         if work is None:
             return
+        self._hand_over.advance(work)  # also while no order can be read: the slice is there
         if self._is_open:
             self._slices.advance(work, now, is_next=self._reconciler.is_next(work.record))
         if work.homes:

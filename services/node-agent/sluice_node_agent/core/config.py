@@ -43,6 +43,18 @@ class AgentConfig:
     """
     look_s: float = 5.0
     """How often to check that the bus still has the node's NodeChanged (a broker reports no wipe)."""
+    prepare_within_s: float = 40.0
+    """
+    How long a kubelet's call to prepare a claim waits for its slice: it gives up after 45 s, without a reason
+    (kubernetes/kubernetes, pkg/kubelet/cm/dra/plugin/dra_plugin.go).
+    """
+    calls_max: int = 1024
+    """Kubelet's calls that wait at a time; more are refused. A kubelet has at most a few per pod."""
+    registered_within_s: float = 60.0
+    """
+    How long after a start the kubelet counts as handing devices over as before, without a registration: it finds a new
+    socket within seconds, or half a minute after a failed try.
+    """
     watch_mps_s: float = 5.0
     """How often each MPS daemon is polled (alive, fault, clients, waiting uids)."""
     keep_warm_s: float = 0.0

@@ -108,13 +108,14 @@ class MpsClient:
 
 @dataclass(frozen=True, slots=True)
 class QuotaTenant:
-    """A container's share of the time of a home, as the token scheduler takes it. `owner` is its pod's UID."""
+    """A container's share of the time of a home, as the token scheduler takes it."""
 
     name: str
     """`<allocation>/<container>`: constant while the allocation lives."""
     socket: str
     """The file name of its socket, in the home's directory."""
     owner: str
+    """Its pod's UID; empty where a ResourceClaim has the share, so that its pods are unknown."""
     uid: int
     request_permille: int
     limit_permille: int
@@ -168,6 +169,10 @@ class AgentStarted:
     """Why the processes of those pods cannot be listed; empty when they can."""
     time_quota: bool = False
     """Whether the time quota's client library is installed, so that the time of fractional shares is enforced."""
+    cdi_claims: tuple[str, ...] = ()
+    """UIDs of the ResourceClaims that CDI files of ours were found of."""
+    hand_over: bool = False
+    """Whether the kubelet plugin for ResourceClaims is served here."""
     version: str = ""
     """Of Sluice, for display."""
 
@@ -192,6 +197,41 @@ class QuarantineReleased:
 
     allocation: AllocationId
     ignore_holders: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareAsked:
+    """
+    The kubelet wants the devices of a ResourceClaim handed over -> `AnswerCall` with the same `call`, within
+    `AgentConfig.prepare_within_s`. Asked again for the same claim, it is answered again.
+    """
+
+    call: int
+    claim: str
+    """UID."""
+    name: str
+    """`namespace/name`, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnprepareAsked:
+    """The containers of all pods with a ResourceClaim have ended, says the kubelet -> `AnswerCall`."""
+
+    call: int
+    claim: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverChanged:
+    """
+    Whether the kubelet hands devices over by ResourceClaim: it has registered the plugin, and CDI files can be written.
+
+    `why` not, in a sentence for operators; empty while nothing is wrong.
+    """
+
+    able: bool
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +350,28 @@ class TicketRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class CdiWritten:
+    """The claim's CDI file is as ordered."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class CdiRemoved:
+    """The claim has no CDI file."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class CdiRefused:
+    """A CDI file could not be written or removed."""
+
+    token: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class ComputeModeSet:
     """The GPU is in the compute mode that was ordered."""
 
@@ -395,6 +457,9 @@ Result = (
     | TicketRemoved
     | TicketsCompared
     | TicketRefused
+    | CdiWritten
+    | CdiRemoved
+    | CdiRefused
     | ComputeModeSet
     | MpsStarted
     | MpsLimitsSet
@@ -420,6 +485,9 @@ RESULTS = (
     TicketRemoved,
     TicketsCompared,
     TicketRefused,
+    CdiWritten,
+    CdiRemoved,
+    CdiRefused,
     ComputeModeSet,
     MpsStarted,
     MpsLimitsSet,
@@ -429,4 +497,6 @@ RESULTS = (
     MpsStopped,
     MpsRefused,
 )
-Event = BusEvent | Ticked | AgentStarted | GpuTroubled | QuarantineReleased | Result
+KubeletEvent = PrepareAsked | UnprepareAsked | HandOverChanged
+KUBELET_EVENTS = (PrepareAsked, UnprepareAsked, HandOverChanged)
+Event = BusEvent | Ticked | AgentStarted | GpuTroubled | QuarantineReleased | KubeletEvent | Result

@@ -252,6 +252,59 @@ class CompareTickets:
     """Their own tokens are ignored."""
 
 
+@dataclass(frozen=True, slots=True)
+class CdiPart:
+    """One GPU or MIG device of a CDI device. `gi_id` is its GPU instance's; None for a whole GPU."""
+
+    gpu: GpuUuid
+    uuid: str
+    gi_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CdiDevice:
+    """What one request of a claim hands over. `name` is its device's in the claim's allocation."""
+
+    name: str
+    container: ContainerDevices
+    parts: tuple[CdiPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCdi:
+    """Put a claim's CDI file in place, whatever is there -> CdiWritten, or CdiRefused. In order per claim."""
+
+    token: int
+    claim: str
+    devices: tuple[CdiDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveCdi:
+    """Remove a claim's CDI file -> CdiRemoved, or CdiRefused. Idempotent. In order per claim."""
+
+    token: int
+    claim: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """A device of a prepared claim. `request` is the base name, as in the claim's spec; `cdi` is qualified."""
+
+    request: str
+    name: str
+    cdi: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCall:
+    """Answer a kubelet's call: with its devices, or with an `error`. It has no result."""
+
+    call: int
+    devices: tuple[PreparedDevice, ...] = ()
+    error: str = ""
+
+
 GpuInstruction = (
     CreateGpuInstance
     | CreateComputeInstance
@@ -274,5 +327,6 @@ GPU_INSTRUCTIONS = (
 )
 MpsInstruction = StartMps | SetMpsLimits | SetQuotas | WatchMps | TerminateMpsClients | StopMps
 TicketInstruction = MakeTicket | RemoveTicket | CompareTickets
-OwnInstruction = SaveJournal | GpuInstruction | MpsInstruction | TicketInstruction | ListTenants
-Instruction = BusInstruction | OwnInstruction
+CdiInstruction = WriteCdi | RemoveCdi
+OwnInstruction = SaveJournal | GpuInstruction | MpsInstruction | TicketInstruction | CdiInstruction | ListTenants
+Instruction = BusInstruction | OwnInstruction | AnswerCall

@@ -76,6 +76,12 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, tag="slice"):
     ticket: str = ""
     stale_tickets: tuple[str, ...] = ()
     """Tickets of devices that are gone: removed before anything is created again."""
+    prepared: tuple[str, ...] = ()
+    """
+    UIDs of its ResourceClaims that the kubelet may have given to a pod: prepared in this boot, not unprepared since.
+    """
+    cdi_files: tuple[str, ...] = ()
+    """UIDs of its ResourceClaims that may have a CDI file."""
     ignores_holders: bool = False
     """An operator confirmed that processes found on its devices are not its tenant's."""
     lost: bool = False
@@ -215,6 +221,8 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="node"):
     """
     tickets: tuple[str, ...] = ()
     """Tickets that existed then and that no record names: the next run uses them too."""
+    hands_over: bool = False
+    """Whether the kubelet handed devices over by ResourceClaim: assumed at the next start in the same boot."""
 
 
 Record = (

@@ -6,9 +6,7 @@ Without it no pod with a GPU starts or ends on the node, so it starts before eve
 
 import asyncio
 import contextlib
-import os
-import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,20 +18,18 @@ from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.pb import csi_pb2_grpc, pluginregistration_pb2_grpc
 from sluice.runtime import logs
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.grpc import transport
 from sluice_node_agent.csi.kubelet_paths import registration_path, socket_path
 from sluice_node_agent.csi.pod_directories import PodDirectories
 from sluice_node_agent.csi.pod_exit import WITHIN_S, PodExitWait, why_unseen
-from sluice_node_agent.csi.servicers import Node, Registration
+from sluice_node_agent.csi.servicers import VERSIONS, Node
 from sluice_node_agent.csi.volumes import Volumes
 from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.kubelet.registration import Plugin, Registration
+from sluice_node_agent.kubelet.sockets import plugin_socket
 
 _THREADS = 8
 """Each handles a volume for some milliseconds; waiting for processes takes none."""
 _RENEW_EVERY_S = 10.0
-_DIRECTORY_MODE = 0o750
-_SOCKET_PATH_BYTES_MAX = 107
-"""unix(7): 108 bytes with the final zero."""
 
 
 class CsiError(ServiceError):
@@ -50,7 +46,8 @@ async def driver(
     within_s: float = WITHIN_S,
 ) -> AsyncIterator[None]:
     """
-    Serve the kubelet of `kubelet_root` within the `async with`. Raises CsiError for what only another pod would fix.
+    Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError, and
+    CsiError for what only another pod would fix.
 
     While the pods' directories cannot be kept (a full or read-only disk) it serves all the same and refuses each call
     with the reason, which the kubelet shows in the pod's Events; it tries again every ten seconds.
@@ -79,7 +76,8 @@ async def driver(
             volume_threads,
             within_s=within_s,
         )
-        registration = Registration(kubelet_root)
+        plugin = Plugin("CSIPlugin", CSI_DRIVER, str(socket_path(kubelet_root)), VERSIONS)
+        registration = Registration(plugin, "no pod with a GPU starts or ends on this node", log)
 
         def register_node(server: grpc.aio.Server) -> None:
             csi_pb2_grpc.add_NodeServicer_to_server(served, server)
@@ -89,8 +87,8 @@ async def driver(
 
         # A kubelet that finds the registration calls the driver at once: it starts first, and ends last.
         async with (
-            _socket(Path(socket_path(kubelet_root)), register_node),
-            _socket(Path(registration_path(kubelet_root)), register_registration),
+            plugin_socket(Path(socket_path(kubelet_root)), register_node),
+            plugin_socket(Path(registration_path(kubelet_root)), register_registration),
         ):
             log.info("serving volumes", driver=CSI_DRIVER, kubelet_root=kubelet_root, pods=sources.root)
             renewing = asyncio.create_task(_keep_shown(volumes, volume_threads, node))
@@ -135,64 +133,3 @@ def _check(kubelet_root: Path, processes: Processes) -> None:
         raise CsiError(f"the processes of this node cannot be read: {error}") from error
     if unseen:
         raise CsiError(f"{unseen}; set hostPID: true in the agent's pod")
-
-
-@asynccontextmanager
-async def _socket(path: Path, register: Callable[[grpc.aio.Server], None]) -> AsyncIterator[None]:
-    """
-    Serve at `path`, for root alone. Raises CsiError.
-
-    The socket is created under another name and renamed once it listens, so that no client meets one that does not, and
-    only our own socket is removed at the end: the server would remove any socket at its path, a successor's too. A
-    kubelet ignores names that begin with a dot (kubernetes/kubernetes,
-    pkg/kubelet/pluginmanager/pluginwatcher/plugin_watcher.go).
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    _make_way(path, draft)
-    async with transport.serve(register, address=f"unix:{draft}"):
-        own = _put_in_place(draft, path)
-        try:
-            yield
-        finally:
-            _remove_own(path, own)
-
-
-def _make_way(path: Path, draft: Path) -> None:
-    excess = len(os.fsencode(draft)) - _SOCKET_PATH_BYTES_MAX
-    if excess > 0:
-        raise CsiError(
-            f"the socket {path} cannot be made: its path while it is made, {draft}, is {excess} bytes longer than the "
-            f"kernel takes ({_SOCKET_PATH_BYTES_MAX}); kubelet_root must be shorter"
-        )
-    try:
-        path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-        _unlink_socket(draft)
-    except OSError as error:
-        raise CsiError(f"the socket {path} cannot be made: {error}") from error
-
-
-def _put_in_place(draft: Path, path: Path) -> int:
-    """Rename the socket over one that a killed driver left. Returns its inode."""
-    try:
-        draft.chmod(0o600)
-        _unlink_socket(path)
-        draft.rename(path)
-        return path.stat().st_ino
-    except OSError as error:
-        raise CsiError(f"the socket {path} cannot be made: {error}") from error
-
-
-def _remove_own(path: Path, inode: int) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        if path.lstat().st_ino == inode:
-            path.unlink()
-
-
-def _unlink_socket(path: Path) -> None:
-    """Remove a killed driver's socket. Raises OSError, also when it is not a socket."""
-    try:
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise FileExistsError(f"{path} is there and is no socket")
-    except FileNotFoundError:
-        return
-    path.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from sluice.contracts.kube.names import CSI_DRIVER
+from sluice_node_agent.kubelet.places import plugin_path, registration_socket
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
 """A UUID, or a kubelet's hash for a static pod (kubernetes/kubernetes, pkg/kubelet/config/common.go)."""
@@ -70,9 +71,9 @@ def target_of(path: str, kubelet_root: PurePath, *, uid: str = "") -> Target | N
 
 def socket_path(kubelet_root: PurePath) -> PurePath:
     """The driver's socket."""
-    return kubelet_root / "plugins" / CSI_DRIVER / "csi.sock"
+    return plugin_path(kubelet_root, CSI_DRIVER) / "csi.sock"
 
 
 def registration_path(kubelet_root: PurePath) -> PurePath:
     """The registration socket, where the kubelet finds the driver."""
-    return kubelet_root / "plugins_registry" / f"{CSI_DRIVER}-reg.sock"
+    return registration_socket(kubelet_root, CSI_DRIVER)

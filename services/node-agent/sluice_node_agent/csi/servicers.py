@@ -15,10 +15,9 @@ import grpc
 import grpc.aio
 
 from sluice.contracts.ids import NodeName
-from sluice.contracts.kube.names import CSI_DRIVER
-from sluice.contracts.pb import csi_pb2, csi_pb2_grpc, pluginregistration_pb2, pluginregistration_pb2_grpc
+from sluice.contracts.pb import csi_pb2, csi_pb2_grpc
 from sluice.runtime import logs
-from sluice_node_agent.csi.kubelet_paths import NoTarget, Target, socket_path, target_of
+from sluice_node_agent.csi.kubelet_paths import NoTarget, Target, target_of
 from sluice_node_agent.csi.pod_exit import WITHIN_S, PodExitWait
 from sluice_node_agent.csi.volumes import Volumes
 
@@ -28,41 +27,6 @@ VERSIONS = ("1.0.0",)
 _POD_UID = "csi.storage.k8s.io/pod.uid"
 _SHOWN = 10
 """Processes named in an answer."""
-
-
-class Registration(pluginregistration_pb2_grpc.RegistrationServicer):
-    """Registers the driver with the kubelet."""
-
-    def __init__(self, kubelet_root: PurePath) -> None:
-        """The driver's socket is at `socket_path`."""
-        self._endpoint = str(socket_path(kubelet_root))
-        self._log = logs.get("csi")
-
-    async def GetInfo(  # noqa: N802 - the method's name in the contract
-        self,
-        request: pluginregistration_pb2.InfoRequest,  # noqa: ARG002
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
-    ) -> pluginregistration_pb2.PluginInfo:
-        """The driver's name and its socket: a bare path."""
-        return pluginregistration_pb2.PluginInfo(
-            type="CSIPlugin", name=CSI_DRIVER, endpoint=self._endpoint, supported_versions=VERSIONS
-        )
-
-    async def NotifyRegistrationStatus(  # noqa: N802
-        self,
-        request: pluginregistration_pb2.RegistrationStatus,
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
-    ) -> pluginregistration_pb2.RegistrationStatusResponse:
-        """The kubelet's result. No other message reports a rejection."""
-        if request.plugin_registered:
-            self._log.info("the kubelet has registered the driver", driver=CSI_DRIVER)
-        else:
-            self._log.error(
-                "the kubelet rejected the driver: no pod with a GPU starts or ends on this node",
-                driver=CSI_DRIVER,
-                why=request.error,
-            )
-        return pluginregistration_pb2.RegistrationStatusResponse()
 
 
 class Node(csi_pb2_grpc.NodeServicer):

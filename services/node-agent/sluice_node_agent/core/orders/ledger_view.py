@@ -5,6 +5,8 @@ It follows readings and decides nothing. An order counts as absent only after a 
 an order.
 """
 
+from collections.abc import Iterator
+
 from sluice.contracts.bus.events import BusEvent, Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.bus.subjects import parse
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RunId
@@ -44,6 +46,12 @@ class LedgerView:
         if not isinstance(entry, Closed) or entry.removed:
             return None
         return Revoke(revision=entry.revision, incarnation=self._incarnation, booking=booking, cause=entry.cause)
+
+    def bookings(self) -> Iterator[Booking]:
+        """Those of all orders."""
+        for entry in self.entries.values():
+            if isinstance(entry, (Grant, Revoke)):
+                yield entry.booking
 
     def has_lived(self, allocation: AllocationId) -> bool:
         """Whether the ordered slice was ready before this agent knew of it."""

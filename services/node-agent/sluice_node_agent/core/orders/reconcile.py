@@ -14,6 +14,7 @@ from sluice.contracts.reasons import shorten
 from sluice.contracts.resize import same_places
 from sluice.contracts.ticket_names import is_ticket_of
 from sluice_node_agent.core.events import FoundTicket
+from sluice_node_agent.core.hand_over.claims import with_found_claims
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.core.orders.ledger_view import LedgerView
 from sluice_node_agent.core.publish.publisher import Publisher
@@ -78,7 +79,7 @@ class OrderReconciler:
             for home in outcome.homes:
                 found.claim(home)
                 self._shared_devices.begin(home)
-            self._slices.save(outcome.slice)
+            self._slices.save(with_found_claims(outcome.slice, found))
             found.forget_tickets((outcome.slice.ticket, *outcome.slice.stale_tickets))
         for key in self._state.claims():
             found.unclaimed.pop(key, None)
@@ -99,9 +100,11 @@ class OrderReconciler:
         return frozenset(shared_device_key(grant) for booking in waiting for grant in booking.devices)
 
     def clear_away(self) -> None:
-        """All orders were read: remove tickets without an order and tickets of slices that are gone."""
+        """All orders were read: remove tickets and CDI files without an order, and tickets of slices that are gone."""
         for ticket in self.found.useless_tickets(self._ledger.entries):
             self._garbage.ticket(ticket)
+        for claim in self.found.useless_cdi(self._ledger.bookings()):
+            self._garbage.cdi_file(claim)
 
     def take(self, allocation: AllocationId, now: float) -> None:
         """Compare the ledger's order with the record, and apply it if it is newer."""
@@ -144,7 +147,7 @@ class OrderReconciler:
                 if home is not None:
                     found.claim(home)
                     self._shared_devices.begin(home)
-        record = self._as_it_was(adopt_slice(order, self._state, found))
+        record = with_found_claims(self._as_it_was(adopt_slice(order, self._state, found)), found)
         if record.phase == "planned" and (is_next or was_begun):
             record = create.begin(record, self._state, self._slices.new_ticket(booking.allocation))
         for key in claims_of([record], [], self._state.devices):

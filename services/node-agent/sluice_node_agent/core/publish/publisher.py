@@ -48,6 +48,7 @@ class Publisher:
         """The last report of each slice, and the record that it was made from."""
         self._reports_last: tuple[SliceReport, ...] = ()
         """The same in order."""
+        self._hands_over_saved = False
         self._told_last: tuple[object, ...] | None = None
         """The inputs of the current snapshot; None where it is incomplete."""
 
@@ -87,8 +88,9 @@ class Publisher:
         self._outbox.keep(address, gone, request=gone.request, ttl_s=self._config.closing_ttl_s)
 
     def reserve(self, found: Discovered, in_flight: InFlight) -> None:
-        """Reserve generations in the journal when they run out. `found` is saved with them."""
-        if self._snapshots.must_reserve():
+        """Reserve generations in the journal when they run out. `found` and the kubelet's way are saved with them."""
+        if self._snapshots.must_reserve() or self._hands_over_saved != self._snapshots.hands_over:
+            self._hands_over_saved = self._snapshots.hands_over
             record = NodeRecord(
                 node=self._node,
                 boot_id=self._state.boot_id,
@@ -97,6 +99,7 @@ class Publisher:
                 unseen=tuple(found.unseen),
                 seen=found.seen(self._state.devices),
                 tickets=found.speaking,
+                hands_over=self._hands_over_saved,
             )
             in_flight.save(record, None)
 
@@ -133,7 +136,9 @@ class Publisher:
         state = self._state
         slices = [(work.record, work.failures) for work in state.slices.values()]
         homes = [(home.record, home.seen, home.trouble, home.failures) for home in state.homes.values()]
-        return slices, homes, state.devices.known(), warm.in_nobodys_way(), found.doubtful, found.served_gpus()
+        hand_over = (self._snapshots.hands_over, self._snapshots.why_not)
+        rest = (warm.in_nobodys_way(), found.doubtful, found.served_gpus(), hand_over)
+        return slices, homes, state.devices.known(), *rest
 
     def must_say(self, now: float, *, may_wait: bool, quiet: bool) -> bool:
         """

@@ -126,6 +126,14 @@ def is_out_of_order(home: SharedDeviceTask) -> bool:
     return bool(_why_out_of_order(home))
 
 
+def what_is_wrong(record: SliceRecord, state: NodeState) -> list[str]:
+    """What is wrong with a slice that its pod has, in sentences."""
+    gpus = dict.fromkeys(grant.gpu for grant in record.booking.devices)
+    wrong = [f"{gpu}: {why}" for gpu in gpus if (why := state.devices.why_unhealthy(gpu))]
+    homes = [state.homes[key] for key in dict.fromkeys(shared_devices_of(record)) if key in state.homes]
+    return wrong + [f"{home.record.device.uuid}: {why}" for home in homes if (why := _why_out_of_order(home))]
+
+
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
@@ -140,7 +148,7 @@ def _ready_message(record: SliceRecord, state: NodeState, no_ticket: str) -> Sli
         allocation=booking.allocation,
         request=booking.request,
         revision=record.revision,
-        ticket=record.ticket,
+        ticket="" if booking.resource_claims else record.ticket,  # its containers mount none
         devices=tuple(
             DeviceState(gpu=grant.gpu, profile=grant.profile, start=grant.start, size=grant.size, uuid=device.uuid)
             for _, grant, device in numbered_devices(record)
@@ -155,7 +163,7 @@ def _fault_message(record: SliceRecord, state: NodeState) -> SliceDegraded | Non
     """The problem of a slice that its pod has, or had; None when there is none."""
     if not _is_wrong(record, state):
         return None
-    return _degraded(record, "; ".join(_what_is_wrong(record, state)))
+    return _degraded(record, "; ".join(what_is_wrong(record, state)))
 
 
 def _degraded(record: SliceRecord, message: str) -> SliceDegraded:
@@ -188,13 +196,6 @@ def _is_wrong(record: SliceRecord, state: NodeState) -> bool:
         if home is not None and _why_out_of_order(home):
             return True
     return False
-
-
-def _what_is_wrong(record: SliceRecord, state: NodeState) -> list[str]:
-    gpus = dict.fromkeys(grant.gpu for grant in record.booking.devices)
-    wrong = [f"{gpu}: {why}" for gpu in gpus if (why := state.devices.why_unhealthy(gpu))]
-    homes = [state.homes[key] for key in dict.fromkeys(shared_devices_of(record)) if key in state.homes]
-    return wrong + [f"{home.record.device.uuid}: {why}" for home in homes if (why := _why_out_of_order(home))]
 
 
 def _why_out_of_order(home: SharedDeviceTask) -> str:

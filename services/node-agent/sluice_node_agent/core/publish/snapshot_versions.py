@@ -32,6 +32,10 @@ class SnapshotVersions:
         self._modes: tuple[Mode, ...] = ("exclusive",)
         self._time_quota = False
         self._warnings: tuple[str, ...] = ()
+        self.hands_over = False
+        """Whether the kubelet hands devices over by ResourceClaim."""
+        self.why_not = ""
+        """Why not, although it should; empty when nothing is wrong."""
         self._generation = 0
         self._asked_upto = 0
         self._reserved_upto = 0
@@ -79,7 +83,9 @@ class SnapshotVersions:
     ) -> bool:
         """Whether the snapshot already shows exactly this."""
         told = self.snapshot
-        return told is not None and (told.gpus, told.slices, told.doubtful_tickets) == (gpus, slices, doubtful_tickets)
+        if told is None or told.kubelet_hands_over != self.hands_over or told.warnings != self._all_warnings():
+            return False
+        return (told.gpus, told.slices, told.doubtful_tickets) == (gpus, slices, doubtful_tickets)
 
     def update(
         self, gpus: tuple[GpuReport, ...], slices: tuple[SliceReport, ...], doubtful_tickets: tuple[str, ...] = ()
@@ -101,7 +107,8 @@ class SnapshotVersions:
             modes=self._modes,
             time_quota=self._time_quota,
             toolkit_version=self._toolkit_version,
-            warnings=self._warnings,
+            warnings=self._all_warnings(),
+            kubelet_hands_over=self.hands_over,
             doubtful_tickets=doubtful_tickets,
         )
         return NodeChanged(
@@ -113,6 +120,10 @@ class SnapshotVersions:
             gpus=tuple(_counts(gpu) for gpu in gpus),
             version=self._version,
         )
+
+    def _all_warnings(self) -> tuple[str, ...]:
+        why = (f"the kubelet cannot hand devices over: {self.why_not}",) if self.why_not else ()
+        return (*self._warnings, *why)
 
 
 def _counts(gpu: GpuReport) -> GpuCounts:

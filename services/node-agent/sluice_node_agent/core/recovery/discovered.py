@@ -45,6 +45,8 @@ class Discovered:
     """Tickets whose slice is certainly not in use any more."""
     aside: dict[GpuUuid, None] = field(default_factory=dict)
     """Whole GPUs that were set to serve a daemon, without a record of its trust domain."""
+    cdi: dict[str, None] = field(default_factory=dict)
+    """UIDs of ResourceClaims with a CDI file, of no recorded slice."""
 
     def hides(self, booking: Booking) -> bool:
         """Whether an instance of these devices may exist unseen. A whole GPU needs none."""
@@ -148,6 +150,16 @@ class Discovered:
             del self.homes[home.home]
         return homes
 
+    def useless_cdi(self, bookings: Iterable[Booking]) -> tuple[str, ...]:
+        """Claims whose CDI file no order names, once. All orders were read."""
+        if not self.cdi:
+            return ()
+        named = {claim.uid for booking in bookings for claim in booking.resource_claims}
+        useless = tuple(claim for claim in self.cdi if claim not in named)
+        for claim in useless:
+            del self.cdi[claim]
+        return useless
+
     def unclaimed_records(self) -> tuple[UnclaimedInstance, ...]:
         """The instances, for the journal: the next run must know them too."""
         return tuple(UnclaimedInstance(gpu=key[0], gi_id=key[1], uuid=uuid) for key, uuid in self.unclaimed.items())
@@ -194,6 +206,7 @@ def discover(
         speaking = before.tickets
     tickets = {ticket for record in slices for ticket in (record.ticket, *record.stale_tickets)}
     names = {record.home for record in homes}
+    claims = {claim.uid for record in slices for claim in record.booking.resource_claims}
     found = Discovered(
         unclaimed={key: uuid for key, uuid in there if key not in claimed},
         tickets=tuple(ticket for ticket in event.tickets if ticket not in tickets),
@@ -201,6 +214,7 @@ def discover(
         unseen={gpu.uuid: None for gpu in event.gpus if gpu.uuid in hidden},
         nameless=nameless,
         speaking=tuple(ticket for ticket in event.tickets if ticket in speaking and ticket not in tickets),
+        cdi=dict.fromkeys(claim for claim in event.cdi_claims if claim not in claims),
         aside={mark.gpu: None for mark in event.marks if not mark.size and mark.gpu not in {h.gpu for h in homes}},
     )
     for gpu in event.gpus:

@@ -200,9 +200,9 @@ def _after_reboot(record: SliceRecord) -> SliceRecord:
     """
     No instance and no process survives a reboot. A standing grant is created again, under a new ticket.
 
-    It gets the size that was ordered last, so a pending resize is done.
+    It gets the size that was ordered last, so a pending resize is done. A kubelet prepares its claims again.
     """
-    record = replace(record, devices=tuple(DeviceRecord() for _ in record.devices), adjusting=None)
+    record = replace(record, devices=tuple(DeviceRecord() for _ in record.devices), adjusting=None, prepared=())
     if record.phase in {"making", "ready", "degraded"}:
         return to_make_again(record)
     return record

@@ -209,7 +209,7 @@ class SharedDeviceController:
 
     def _wish(self, key: SharedDeviceKey) -> TenantDemand:
         state, home = self._state, self._state.homes.get(key)
-        tickets = any(work.record.ticket or work.record.stale_tickets for work, _, _ in state.tenants(key))
+        tickets = any(_lets_in(work) for work, _, _ in state.tenants(key))
         if state.devices.is_unknown(key[0]):  # the sizes of shares are unknown there: keep the last
             return TenantDemand(state.wants_home(key), None, home.quotas if home is not None else (), tickets)
         staying = [grant for work, grant, device in state.tenants(key) if _stays(work, device)]
@@ -267,6 +267,12 @@ class SharedDeviceController:
     def _save(self, home: SharedDeviceTask, record: SharedDeviceRecord) -> None:
         home.record = record
         self._in_flight.save(record, home)
+
+
+def _lets_in(work: SliceTask) -> bool:
+    """Whether a container of its pod can still start with the daemon's directory."""
+    record = work.record
+    return bool(record.ticket or record.stale_tickets or record.cdi_files)
 
 
 def _stays(work: SliceTask, device: DeviceRecord) -> bool:

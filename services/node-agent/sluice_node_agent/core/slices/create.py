@@ -21,7 +21,7 @@ from sluice_node_agent.core.events import (
     TicketRefused,
     TicketRemoved,
 )
-from sluice_node_agent.core.instructions import ListHolders, MakeTicket, OwnInstruction, RemoveTicket
+from sluice_node_agent.core.instructions import ListHolders, MakeTicket, OwnInstruction, RemoveCdi, RemoveTicket
 from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord, SliceRecord, TicketRecord
 from sluice_node_agent.core.shared import mps_limits
 from sluice_node_agent.core.shared.lifecycle import had_tenants
@@ -51,6 +51,8 @@ def next_step(record: SliceRecord, state: NodeState, config: AgentConfig, token:
     """The next step of creation. `ticket` is a name never used before."""
     if record.stale_tickets:
         return RemoveTicket(token, record.stale_tickets[0])
+    if record.cdi_files:
+        return RemoveCdi(token, record.cdi_files[0])  # of devices that are gone
     if record.boot_id != state.boot_id:
         return begin(record, state, ticket)
     for number, grant, device in numbered_devices(record):
@@ -120,7 +122,10 @@ def lost_devices(record: SliceRecord, state: NodeState) -> SliceRecord | None:
 
 
 def to_make_again(record: SliceRecord) -> SliceRecord:
-    """Devices vanished: remove the old ticket before a new one, so that no container starts with an old UUID."""
+    """
+    Devices vanished: remove the old ticket before a new one, so that no container starts with an old UUID. Likewise the
+    CDI files of its claims: the minor number in one may be another tenant's by then.
+    """
     stale = (*record.stale_tickets, record.ticket) if record.ticket else record.stale_tickets
     return replace(record, phase="making", lost=record.lost or record.phase == "ready", stale_tickets=stale, ticket="")
 

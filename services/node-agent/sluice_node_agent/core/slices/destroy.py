@@ -1,10 +1,11 @@
 """
-How a slice is destroyed: ticket, then the pod's processes, then each device in reverse: the tenant's processes, compute
-instance, GPU instance; each result saved. Used for a Revoke (which ends in a tombstone) and for undoing a failed
-creation. A share leaves its home, and is gone when the home is destroyed or has other tenants.
+How a slice is destroyed: ticket and CDI files, then the pod's processes, then each device in reverse: the tenant's
+processes, compute instance, GPU instance; each result saved. Used for a Revoke (which ends in a tombstone) and for
+undoing a failed creation. A share leaves its home, and is gone when the home is destroyed or has other tenants.
 
 An empty device does not mean that its pod is gone: a process may open it later, and then the same device file may be a
-new instance. So no process of the pod may be left, with or without a device.
+new instance. So no process of the pod may be left, with or without a device. Where devices are handed over by
+ResourceClaim, it is enough that the kubelet has ended the use of all its claims: then no container of the pod is left.
 
 Pure decisions over one record. The caller retries what is refused without end, because only the device frees a place.
 """
@@ -27,10 +28,12 @@ from sluice_node_agent.core.events import (
     TicketRefused,
     TicketRemoved,
 )
+from sluice_node_agent.core.hand_over.users import is_of_claim, is_unprepared
 from sluice_node_agent.core.instructions import (
     ListHolders,
     ListTenants,
     OwnInstruction,
+    RemoveCdi,
     RemoveTicket,
     TerminateMpsClients,
 )
@@ -39,6 +42,7 @@ from sluice_node_agent.core.slices import fixed_layouts, mig_instance
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import (
+    Awaits,
     NextStep,
     SharedDeviceKey,
     SliceTask,
@@ -48,6 +52,10 @@ from sluice_node_agent.core.state.tasks import (
     without_device,
 )
 
+_PREPARED = (
+    "pods on this node still have its ResourceClaim: the kubelet has not ended its use yet, as it does when the last "
+    "of them has ended"
+)
 _NAMED_MAX = 5
 """How many processes a sentence names."""
 
@@ -55,9 +63,9 @@ _NAMED_MAX = 5
 def next_step(work: SliceTask, state: NodeState, token: int) -> NextStep:
     """The next step of destroying."""
     record = work.record
-    for ticket in (record.ticket, *record.stale_tickets):
-        if ticket:
-            return RemoveTicket(token, ticket)
+    step = _to_close(record, token)
+    if step is not None:
+        return step
     for number, grant, device in reversed(numbered_devices(record)):
         if device.step == "made" and record.lost and not record.revoked:
             continue  # its pod may still use the rest: only what is missing is retried
@@ -121,6 +129,18 @@ def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, state
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
+def _to_close(record: SliceRecord, token: int) -> OwnInstruction | Awaits | None:
+    """What is left of its ways into a container; None when no container can start with it any more."""
+    for ticket in (record.ticket, *record.stale_tickets):
+        if ticket:
+            return RemoveTicket(token, ticket)
+    if record.cdi_files:
+        return RemoveCdi(token, record.cdi_files[0])
+    if record.revoked and record.prepared and is_of_claim(record.booking) and not record.ignores_holders:
+        return Awaits(_PREPARED)
+    return None
+
+
 def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> OwnInstruction | None:
     """
     The next check that no process of the pod is left, and none on this device; None when both are known.
@@ -129,12 +149,21 @@ def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> Own
     are disconnected by its server before: they would compute until their process ends.
     """
     grant, owner = work.record.booking.devices[number], work.record.booking.owner
-    looks_for_pod = state.has_pods and bool(owner) and not work.deserted and not _lives_on(work, state)
+    looks_for_pod = _may_run(work, state) and not work.deserted and not _lives_on(work, state)
     is_let_go = grant.share is None or (bool(work.holders) and not work.to_terminate)
     if looks_for_pod and is_let_go:
         return ListTenants(token, owner)
     step = _to_empty_device(work, number, state, token) if number not in work.free_of_holders else None
     return ListTenants(token, owner) if step is None and looks_for_pod else step
+
+
+def _may_run(work: SliceTask, state: NodeState) -> bool:
+    """
+    Whether processes of its pod may be here: not without a kubelet, and not after the kubelet has ended the use of all
+    its claims, or has never begun it.
+    """
+    record = work.record
+    return state.has_pods and bool(record.booking.owner) and not is_unprepared(record)
 
 
 def _lives_on(work: SliceTask, state: NodeState) -> bool:
@@ -250,6 +279,8 @@ def _is_in_the_way(holder: Holder, record: SliceRecord, grant: DeviceGrant, stat
         return False  # the home's own server; a tenant may call itself like one
     if _was_to_come_later(record) and holder.owner != record.booking.owner:
         return False  # it belongs to slices that come before it
+    if grant.share is None and is_of_claim(record.booking):
+        return holder.kind != "file"  # of any of its pods
     return holder.owner == record.booking.owner or (not holder.owner and holder.kind != "file")
 
 

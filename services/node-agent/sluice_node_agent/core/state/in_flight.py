@@ -18,7 +18,7 @@ from sluice_node_agent.core.instructions import (
     ReadGpu,
     SaveJournal,
 )
-from sluice_node_agent.core.journal_records import Record
+from sluice_node_agent.core.journal_records import Record, Tombstone
 from sluice_node_agent.core.state.tasks import Task
 
 QueuedInstruction = GpuInstruction | MpsInstruction
@@ -73,6 +73,11 @@ class InFlight:
     def out_on_gpus(self) -> dict[GpuUuid, GpuInstruction]:
         """The current instruction of each busy GPU."""
         return {order.gpu: order for order in self._queues.out() if isinstance(order, GPU_INSTRUCTIONS)}
+
+    def is_ending(self, job: Task) -> bool:
+        """Whether a task's last record is being saved: none may follow it."""
+        found = self._sent.get(job.waits_for) if job.waits_for is not None else None
+        return found is not None and isinstance(found[0], SaveJournal) and isinstance(found[0].record, Tombstone)
 
     def job_of(self, token: int) -> Task | None:
         """The task that an instruction in flight belongs to; None for none."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import DeviceGrant
 from sluice_node_agent.core.events import MpsSeen, QuarantineReleased, QuotaTenant
-from sluice_node_agent.core.instructions import OwnInstruction
+from sluice_node_agent.core.instructions import CdiDevice, OwnInstruction
 from sluice_node_agent.core.journal_records import (
     DeviceRecord,
     SharedDeviceGone,
@@ -22,8 +22,16 @@ from sluice_node_agent.core.journal_records import (
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
 from sluice_node_agent.core.state.devices import DevicePlacement
 
-NextStep = SliceRecord | Tombstone | OwnInstruction | None
-"""What one slice needs next: a record to save first, an instruction, or nothing."""
+
+@dataclass(frozen=True, slots=True)
+class Awaits:
+    """What a slice waits for that ends without us."""
+
+    trouble: str
+
+
+NextStep = SliceRecord | Tombstone | OwnInstruction | Awaits | None
+"""What one slice needs next: a record to save first, an instruction, time, or nothing."""
 NextSharedDeviceStep = SharedDeviceRecord | SharedDeviceGone | OwnInstruction | None
 SharedDeviceKey = tuple[GpuUuid, int, int]
 """The place of a home: its GPU, start and size. It holds at most one at a time."""
@@ -72,6 +80,8 @@ class SliceTask(Task):
     """Devices without processes of the tenant in this attempt to destroy."""
     ticket_is_wrong: bool = False
     """The last comparison found its ticket missing or wrong."""
+    cdi: dict[str, tuple[CdiDevice, ...]] = field(default_factory=dict)
+    """The CDI files that this process has written, by the claim's UID, and what they hold."""
     to_terminate: tuple[int, ...] = ()
     """Processes of the tenant that the MPS server of a shared device must disconnect."""
     looks: dict[SharedDeviceKey, int] = field(default_factory=dict)

@@ -166,10 +166,10 @@ class QuotaController:
             has[name] = tenant
 
     def _admits(self, tenant: QuotaTenant) -> Callable[[int], bool]:
-        """Whether a process may be the tenant's: it is in no pod, or in the tenant's."""
+        """Whether a process may be the tenant's: it is in no pod, or in the tenant's, or that pod is unknown."""
 
         def admits(pid: int) -> bool:
-            return self._owner_of(pid) in {"", tenant.owner}
+            return not tenant.owner or self._owner_of(pid) in {"", tenant.owner}
 
         return admits
 

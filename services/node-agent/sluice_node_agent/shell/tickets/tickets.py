@@ -7,7 +7,8 @@ old directory is gone. `slice.json` inside is for people, and for an agent that 
 With a kubelet, a pod's tickets are in the directory that its volume shows (`csi.pod_directories`), and a container with
 a share has a directory of its own beside the ticket, which is its daemon's home (`sluice.contracts.ticket_paths`).
 Otherwise all are in one directory, and a container with a share finds links below its own name:
-`<ticket>/<container>/pipe` and `.../log`.
+`<ticket>/<container>/pipe` and `.../log`. A slice that is handed over by ResourceClaim keeps its ticket there as well,
+but for its document alone: no container mounts it.
 
 Removal deletes the ticket's own files only: it follows no link, and enters no mount. Behind both may be the sockets of
 a daemon that other pods use.
@@ -86,7 +87,7 @@ class Tickets:
         ticket = order.ticket
         if not is_ticket_name(ticket) or ticket.startswith(SHARE_PREFIX):
             raise OSError(errno.EINVAL, f"{ticket!r} is no ticket's name")
-        if self._sources is None or not is_pod_uid(order.owner):
+        if self._sources is None or not _is_of_pod(order):
             self._directory.mkdir(parents=True, exist_ok=True)
             self._make_in(self._directory, order, _link)
             return
@@ -128,7 +129,7 @@ class Tickets:
 
     def _make_in(self, folder: Path, order: MakeTicket, for_shares: "ForShares") -> None:
         place, draft = folder / order.ticket, folder / f".{order.ticket}"
-        sharing = [container for container in order.containers if container.mps_pipe_directory]
+        sharing = _sharing(order)
         if place.is_dir():
             _say(place, order)
             for_shares(place, order.ticket, sharing)
@@ -140,7 +141,7 @@ class Tickets:
         draft.rename(place)
 
     def _is_right(self, order: MakeTicket) -> bool:
-        in_volume = self._sources is not None and is_pod_uid(order.owner)
+        in_volume = self._sources is not None and _is_of_pod(order)
         folder = self._sources.root / order.owner if self._sources is not None and in_volume else self._directory
         place = folder / order.ticket
         try:
@@ -148,7 +149,7 @@ class Tickets:
                 return False
         except (FileNotFoundError, NotADirectoryError):
             return False
-        sharing = (container for container in order.containers if container.mps_pipe_directory)
+        sharing = _sharing(order)
         if in_volume:
             return all(shows_home(folder / ticket_of(order.ticket, container), container) for container in sharing)
         return all(leads_home(place / container.container, container) for container in sharing)
@@ -169,6 +170,18 @@ class Tickets:
         if found := mounted_below(draft, self._mounts):
             raise OSError(errno.EBUSY, f"something is mounted at {found[0]}, so the ticket was left alone")
         shutil.rmtree(draft)  # unlinks links, and follows none
+
+
+def _is_of_pod(order: MakeTicket) -> bool:
+    """Whether containers mount it from their pod's volume. What goes through ResourceClaims has it as a proof only."""
+    return is_pod_uid(order.owner) and not order.record.booking.resource_claims
+
+
+def _sharing(order: MakeTicket) -> list[ContainerDevices]:
+    """The containers that find their daemon by it."""
+    if order.record.booking.resource_claims:
+        return []
+    return [container for container in order.containers if container.mps_pipe_directory]
 
 
 ForShares = Callable[[Path, str, Iterable[ContainerDevices]], None]

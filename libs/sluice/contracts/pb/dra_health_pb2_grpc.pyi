@@ -1,0 +1,13 @@
+from collections.abc import AsyncIterator
+from typing import Any
+
+from sluice.contracts.pb import dra_health_pb2
+
+class DRAResourceHealthStub:
+    def __init__(self, channel: Any) -> None: ...
+    def NodeWatchResources(self, request: dra_health_pb2.NodeWatchResourcesRequest, timeout: float | None = ...) -> AsyncIterator[dra_health_pb2.NodeWatchResourcesResponse]: ...
+
+class DRAResourceHealthServicer:
+    def NodeWatchResources(self, request: dra_health_pb2.NodeWatchResourcesRequest, context: Any) -> AsyncIterator[dra_health_pb2.NodeWatchResourcesResponse]: ...
+
+def add_DRAResourceHealthServicer_to_server(servicer: DRAResourceHealthServicer, server: Any) -> None: ...

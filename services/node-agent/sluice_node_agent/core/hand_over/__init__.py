@@ -1,0 +1,1 @@
+"""Handing devices over by ResourceClaim, as the kubelet asks for it."""

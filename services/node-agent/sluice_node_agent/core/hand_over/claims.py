@@ -1,0 +1,71 @@
+"""
+The ResourceClaims of a slice, and what each hands over.
+
+Pure functions of a record.
+"""
+
+from msgspec.structs import replace
+
+from sluice.contracts.dra.names import cdi_device, device_names
+from sluice.contracts.messages import Booking, ResourceClaimRef
+from sluice_node_agent.core.hand_over.users import is_of_claim
+from sluice_node_agent.core.instructions import CdiDevice, CdiPart, PreparedDevice
+from sluice_node_agent.core.journal_records import SliceRecord
+from sluice_node_agent.core.recovery.discovered import Discovered
+from sluice_node_agent.core.slices.create import containers_of
+from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.tasks import numbered_devices
+
+
+def with_found_claims(record: SliceRecord, found: Discovered) -> SliceRecord:
+    """
+    A record that the journal does not know, with what may have been handed over before.
+
+    After a lost journal a device that exists, or a CDI file, may be in use. A claim that owns its slice is only known
+    to be prepared by its file: no process tells when its pods have ended.
+    """
+    claims = tuple(claim.uid for claim in record.booking.resource_claims)
+    files = tuple(claim for claim in claims if claim in found.cdi)
+    for claim in files:
+        del found.cdi[claim]
+    if not files and not record.boot_id:
+        return record
+    return replace(record, prepared=files if is_of_claim(record.booking) else claims, cdi_files=files)
+
+
+def cdi_devices(record: SliceRecord, claim: ResourceClaimRef, state: NodeState) -> tuple[CdiDevice, ...]:
+    """What a claim's CDI file holds now: a device for each of its requests that was granted."""
+    names = device_names(record.booking.allocation, record.booking.resource_claims)
+    containers = {each.container: each for each in containers_of(record, state)}
+    return tuple(
+        CdiDevice(names[claim.uid, request], containers[key], _parts(record, key, state))
+        for request, key in sorted(claim.requests.items())
+        if key in containers
+    )
+
+
+def prepared_devices(booking: Booking, claim: ResourceClaimRef) -> tuple[PreparedDevice, ...]:
+    """
+    What the kubelet learns of a prepared claim.
+
+    Requests have their base names, without the alternative that was granted (`<request>/<subrequest>`).
+    """
+    names = device_names(booking.allocation, booking.resource_claims)
+    granted = {grant.container for grant in booking.devices}
+    return tuple(
+        PreparedDevice(request.partition("/")[0], name, cdi_device(claim.uid, name))
+        for request, key in sorted(claim.requests.items())
+        if key in granted and (name := names[claim.uid, request])
+    )
+
+
+def _parts(record: SliceRecord, key: str, state: NodeState) -> tuple[CdiPart, ...]:
+    """The devices of one container. A share is on its home's."""
+    found = []
+    for _, grant, device in numbered_devices(record):
+        if grant.container != key:
+            continue
+        home = state.home_of(grant)
+        gi_id = home.device.gi_id if home is not None else device.gi_id
+        found.append(CdiPart(grant.gpu, device.uuid, gi_id if grant.profile is not None else None))
+    return tuple(dict.fromkeys(found))

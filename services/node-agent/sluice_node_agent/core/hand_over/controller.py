@@ -1,0 +1,214 @@
+"""
+Hands devices over: prepares a ResourceClaim when the kubelet asks for it, and takes it back when its pods have ended.
+
+A claim is prepared in this order: noted in the journal, its CDI file written, the kubelet answered. So the journal
+names every claim that a pod may have. While a claim is prepared, its file is kept as the slice is: written again by
+each run of the agent, and after a resize. A call for a slice that is not ready waits, and every wait ends with an
+answer.
+"""
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import ResourceClaimRef
+from sluice_node_agent.core.config import AgentConfig
+from sluice_node_agent.core.events import CdiRefused, CdiRemoved, PrepareAsked, Result, UnprepareAsked
+from sluice_node_agent.core.hand_over.claims import cdi_devices, prepared_devices
+from sluice_node_agent.core.instructions import AnswerCall, CdiInstruction, RemoveCdi, WriteCdi
+from sluice_node_agent.core.journal_records import SliceRecord
+from sluice_node_agent.core.slices.create import is_served, lost_devices
+from sluice_node_agent.core.state.backoff import back_off
+from sluice_node_agent.core.state.in_flight import InFlight
+from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.tasks import SliceTask
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call to prepare a claim that waits for its slice."""
+
+    asked: PrepareAsked
+    until: float
+
+
+class HandOver:
+    """The kubelet's calls about the claims of one node."""
+
+    def __init__(self, config: AgentConfig, state: NodeState, in_flight: InFlight) -> None:
+        """Start without calls."""
+        self._config = config
+        self._state = state
+        self._in_flight = in_flight
+        self._waiting: dict[str, list[_Call]] = {}
+        """By the claim's UID."""
+        self._removing: dict[int, UnprepareAsked] = {}
+        """Calls that wait for the removal of a file, by its token."""
+        self._answers: list[AnswerCall] = []
+
+    def drain(self) -> list[AnswerCall]:
+        """Answers to give now."""
+        out, self._answers = self._answers, []
+        return out
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def prepare(self, asked: PrepareAsked, now: float) -> list[AllocationId]:
+        """The kubelet wants a claim's devices. Returns the slices to look at."""
+        if sum(map(len, self._waiting.values())) >= self._config.calls_max:
+            self._refuse(asked, f"{self._config.calls_max} claims wait to be prepared already; try again later")
+            return []
+        self._waiting.setdefault(asked.claim, []).append(_Call(asked, now + self._config.prepare_within_s))
+        slices = self._slices_of(asked.claim)
+        for work in slices:
+            work.cdi.pop(asked.claim, None)  # whatever is there: it may have been lost
+        return [work.allocation for work in slices]
+
+    def unprepare(self, asked: UnprepareAsked) -> list[AllocationId]:
+        """
+        The pods with a claim have ended. Returns the slices to look at.
+
+        No step in flight is waited for: a driver that hangs must not keep a pod from ending.
+        """
+        self._refuse_all(asked.claim, "the kubelet has ended its use meanwhile")
+        slices = self._slices_of(asked.claim)
+        for work in slices:
+            prepared = tuple(claim for claim in work.record.prepared if claim != asked.claim)
+            if prepared != work.record.prepared:
+                self._note(work, replace(work.record, prepared=prepared))
+            work.cdi.pop(asked.claim, None)
+            if work.record.revoked and work.waits_for is None:
+                work.retry_at = None  # that may be all it waited for
+        order = RemoveCdi(self._in_flight.next_token, asked.claim)
+        self._removing[order.token] = asked
+        self._in_flight.send(order, None)
+        return [work.allocation for work in slices]
+
+    def tick(self, now: float, why: str) -> None:
+        """Answer calls that have waited too long. `why` is the agent's reason to do nothing; empty for none."""
+        for claim, calls in [*self._waiting.items()]:
+            late = [call for call in calls if call.until <= now]
+            for call in late:
+                self._refuse(call.asked, self._why_not(claim, why))
+            self._keep(claim, [call for call in calls if call not in late])
+
+    # -- slices ---------------------------------------------------------------------------------------------------
+
+    def advance(self, work: SliceTask) -> None:
+        """Take the next step of handing a slice over, and answer its calls."""
+        booking = work.record.booking
+        if not booking.resource_claims:
+            return
+        if work.record.revoked:
+            for claim in booking.resource_claims:
+                self._refuse_revoked(claim.uid, work)
+            return
+        if work.record.phase != "ready" or not work.idle or self._why_closed(work.record):
+            return
+        record = work.record
+        wanted = [claim for claim in booking.resource_claims if self._is_wanted(claim, record)]
+        uids = tuple(claim.uid for claim in wanted)
+        noted = replace(
+            record,
+            prepared=tuple(dict.fromkeys((*record.prepared, *uids))),
+            cdi_files=tuple(dict.fromkeys((*record.cdi_files, *uids))),
+        )
+        if noted != record:
+            self._in_flight.save(noted, self._state.enter(noted))
+            return
+        for claim in wanted:
+            content = cdi_devices(record, claim, self._state)
+            if work.cdi.get(claim.uid) != content:
+                self._in_flight.send(WriteCdi(self._in_flight.next_token, claim.uid, content), work)
+                return
+        for claim in wanted:
+            devices = prepared_devices(booking, claim)
+            self._answers += [AnswerCall(call.asked.call, devices) for call in self._waiting.pop(claim.uid, [])]
+
+    def take_result(
+        self, work: SliceTask | None, sent: CdiInstruction, result: Result, now: float
+    ) -> list[AllocationId]:
+        """A file was written or removed, or not. Returns the slices to look at."""
+        if work is not None and isinstance(result, CdiRefused):
+            back_off(work, result.message, self._config, now)
+        elif work is not None:
+            work.recovered()
+        if isinstance(sent, WriteCdi):
+            if work is not None and not isinstance(result, CdiRefused) and sent.claim in work.record.prepared:
+                work.cdi[sent.claim] = sent.devices
+            return []
+        if isinstance(result, CdiRemoved):
+            self._without_file(sent.claim, work)
+        asked = self._removing.pop(sent.token, None)
+        if asked is not None:
+            error = result.message if isinstance(result, CdiRefused) else ""
+            self._answers.append(AnswerCall(asked.call, error=error))
+        return [each.allocation for each in self._slices_of(sent.claim)]
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _slices_of(self, claim: str) -> list[SliceTask]:
+        slices = self._state.slices.values()
+        return [work for work in slices if any(each.uid == claim for each in work.record.booking.resource_claims)]
+
+    def _is_wanted(self, claim: ResourceClaimRef, record: SliceRecord) -> bool:
+        return claim.uid in record.prepared or claim.uid in self._waiting
+
+    def _note(self, work: SliceTask, record: SliceRecord) -> None:
+        """Change a record beside the step that its task may have in flight. Nothing follows a slice's last record."""
+        if not self._in_flight.is_ending(work):
+            work.record = record
+            self._in_flight.save(record, None)
+
+    def _without_file(self, claim: str, work: SliceTask | None) -> None:
+        for each in self._slices_of(claim):
+            files = tuple(one for one in each.record.cdi_files if one != claim)
+            if files == each.record.cdi_files:
+                continue
+            each.cdi.pop(claim, None)
+            changed = replace(each.record, cdi_files=files)
+            if each is work:
+                self._in_flight.save(changed, self._state.enter(changed))
+            else:
+                self._note(each, changed)
+
+    def _why_closed(self, record: SliceRecord) -> str:
+        """Why nothing of a ready slice can be handed over now; empty when it can."""
+        devices = self._state.devices
+        for grant in record.booking.devices:
+            if not devices.answers(grant.gpu):
+                return devices.why_unhealthy(grant.gpu)
+        if lost_devices(record, self._state) is not None:
+            return "its devices vanished, and have to be created again"
+        if not all(is_served(grant, self._state) for grant in record.booking.devices):
+            return "its MPS daemon is not ready"
+        return ""
+
+    def _refuse_revoked(self, claim: str, work: SliceTask) -> None:
+        standing = any(not each.record.revoked for each in self._slices_of(claim))
+        if not standing and claim in self._waiting:
+            self._refuse_all(claim, f"its slice {work.allocation} is being taken back ({work.record.cause})")
+
+    def _why_not(self, claim: str, why: str) -> str:
+        work = next((each for each in self._slices_of(claim) if not each.record.revoked), None)
+        if work is None:
+            return why or "no slice is booked for it on this node; look at the pod's events, and at its claim's status"
+        if work.record.phase == "ready":
+            reason = self._why_closed(work.record) or work.trouble or "its CDI file is not written yet"
+        else:
+            reason = work.trouble or work.record.message or "it is still being made"
+        return f"its slice {work.allocation} is not ready: {why or reason}"
+
+    def _refuse_all(self, claim: str, why: str) -> None:
+        for call in self._waiting.pop(claim, []):
+            self._refuse(call.asked, why)
+
+    def _refuse(self, asked: PrepareAsked, why: str) -> None:
+        self._answers.append(AnswerCall(asked.call, error=f"ResourceClaim {asked.name}: {why}"))
+
+    def _keep(self, claim: str, calls: list[_Call]) -> None:
+        if calls:
+            self._waiting[claim] = calls
+        else:
+            self._waiting.pop(claim, None)

@@ -1,0 +1,1 @@
+"""What a kubelet's plugins share: sockets at the places where it looks, and their registration."""

@@ -1,0 +1,82 @@
+"""Sockets of a kubelet's plugins: each appears at its path when it listens, and only our own is removed."""
+
+import contextlib
+import os
+import stat
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc.aio
+
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.grpc import transport
+
+_DIRECTORY_MODE = 0o750
+_SOCKET_PATH_BYTES_MAX = 107
+"""unix(7): 108 bytes with the final zero."""
+
+
+class PluginSocketError(ServiceError):
+    """A plugin's socket cannot be made. One sentence with the remedy."""
+
+
+@asynccontextmanager
+async def plugin_socket(path: Path, register: Callable[[grpc.aio.Server], None]) -> AsyncIterator[None]:
+    """
+    Serve at `path`, for root alone. Raises PluginSocketError.
+
+    The socket is created under another name and renamed once it listens, so that no client meets one that does not, and
+    only our own socket is removed at the end: the server would remove any socket at its path, a successor's too. A
+    kubelet ignores names that begin with a dot (kubernetes/kubernetes,
+    pkg/kubelet/pluginmanager/pluginwatcher/plugin_watcher.go).
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    _make_way(path, draft)
+    async with transport.serve(register, address=f"unix:{draft}"):
+        own = _put_in_place(draft, path)
+        try:
+            yield
+        finally:
+            _remove_own(path, own)
+
+
+def _make_way(path: Path, draft: Path) -> None:
+    excess = len(os.fsencode(draft)) - _SOCKET_PATH_BYTES_MAX
+    if excess > 0:
+        raise PluginSocketError(
+            f"the socket {path} cannot be made: its path while it is made, {draft}, is {excess} bytes longer than the "
+            f"kernel takes ({_SOCKET_PATH_BYTES_MAX}); kubelet_root must be shorter"
+        )
+    try:
+        path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        _unlink_socket(draft)
+    except OSError as error:
+        raise PluginSocketError(f"the socket {path} cannot be made: {error}") from error
+
+
+def _put_in_place(draft: Path, path: Path) -> int:
+    """Rename the socket over one that a killed driver left. Returns its inode."""
+    try:
+        draft.chmod(0o600)
+        _unlink_socket(path)
+        draft.rename(path)
+        return path.stat().st_ino
+    except OSError as error:
+        raise PluginSocketError(f"the socket {path} cannot be made: {error}") from error
+
+
+def _remove_own(path: Path, inode: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if path.lstat().st_ino == inode:
+            path.unlink()
+
+
+def _unlink_socket(path: Path) -> None:
+    """Remove a killed driver's socket. Raises OSError, also when it is not a socket."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FileExistsError(f"{path} is there and is no socket")
+    except FileNotFoundError:
+        return
+    path.unlink(missing_ok=True)
