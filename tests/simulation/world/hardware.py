@@ -311,6 +311,8 @@ class Machine:
     """Processes of pods that have not opened their devices yet: nothing on a GPU says that they are there."""
     looks: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """When an agent asked who is there, by home, and when it was answered."""
+    cdi: dict[str, tuple[CdiDevice, ...]] = field(default_factory=dict)
+    """What the CDI files of ResourceClaims hold, by the claim's UID: on a memory disk."""
     mps: Daemons = field(default_factory=Daemons)
     time: "Timekeepers | None" = None
     """Where the client library of the time quota is here: the token schedulers of its agent."""
