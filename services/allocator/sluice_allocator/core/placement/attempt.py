@@ -71,7 +71,7 @@ class TrialNode:
         look = self.look
         if self.preferred or self.on_numa or any(want.picky for want in look.wants):
             return True
-        return any(not is_exclusive(look.asking.claims[number]) for number in look.together)
+        return bool(look.together) and not all(is_exclusive(look.asking.claims[number]) for number in look.together)
 
     def homes_on(self, gpu: Gpu) -> dict[HomeKey, Home]:
         """The homes of a GPU that may take tenants, with trial tenants."""
@@ -101,7 +101,7 @@ def options(attempt: TrialNode, unit: Unit) -> Iterator[Option]:
     """Every way to place the unit on this node. Modes come in their order; `auto` takes what is not snug last."""
     claim = unit.want.claim
     alike: set[tuple[object, ...]] = set()
-    allowed = _allowed(attempt, unit)
+    allowed = _allowed(attempt, unit) if attempt.look.together else attempt.on_numa.get(unit.claim)
     begun = next((_mode_of(option) for other, option in attempt.placed if other.claim == unit.claim), None)
     for gpu in attempt.node.gpus:
         if not attempt.look.may_use(gpu, unit.want) or (allowed is not None and gpu not in allowed):
@@ -123,7 +123,7 @@ def options(attempt: TrialNode, unit: Unit) -> Iterator[Option]:
 def _allowed(attempt: TrialNode, unit: Unit) -> Collection[Gpu] | None:
     """The only GPUs for a claim: of one NUMA node, or that of its group, or those with room for it; None: any."""
     allowed = attempt.on_numa.get(unit.claim)
-    members = attempt.look.together.get(unit.claim) if attempt.look.together else None
+    members = attempt.look.together.get(unit.claim)
     if members is None:
         return allowed
     begun = next((option.gpu for other, option in attempt.placed if other.claim in members), None)
