@@ -273,10 +273,6 @@ class AgentHost(Host):
                 self._do(DISK_S, lambda: self._make_ticket(instruction, ordered_at))
             case CompareTickets():
                 self._do(DISK_S, lambda: self._compare_tickets(instruction))
-            case WriteCdi() | RemoveCdi():
-                self._do(DISK_S, lambda: self._cdi(instruction))
-            case AnswerCall():
-                self._answer(instruction)
             case RemoveTicket():
                 self._do(DISK_S, lambda: self._remove_ticket(instruction))
             case CreateGpuInstance() | CreateComputeInstance() | DestroyComputeInstance() | DestroyGpuInstance():
@@ -290,7 +286,7 @@ class AgentHost(Host):
             case SetMpsLimits() | SetQuotas() | WatchMps() | TerminateMpsClients():
                 self._do(MPS_S * (0.2 + self.dice.random()), lambda: self._mps(instruction), instruction.home)
             case _:
-                raise AssertionError(f"no handler for {instruction!r}")
+                self._hand_over(instruction)
 
     def call(self, claim: str, hear: Callable[[AnswerCall | None], None], *, prepare: bool) -> None:
         """Its kubelet calls it about a claim. It hears None where nothing listens, or the connection goes."""
@@ -301,6 +297,15 @@ class AgentHost(Host):
         self._calls[self._numbered] = (claim, hear)
         asked = PrepareAsked if prepare else UnprepareAsked
         self.offer(asked(self._numbered, claim, f"lab/{claim}"))
+
+    def _hand_over(self, instruction: object) -> None:
+        match instruction:
+            case AnswerCall():
+                self._answer(instruction)
+            case WriteCdi() | RemoveCdi():
+                self._do(DISK_S, lambda: self._cdi(instruction))
+            case _:
+                raise AssertionError(f"no handler for {instruction!r}")
 
     def _answer(self, answer: AnswerCall) -> None:
         claim, hear = self._calls.pop(answer.call, ("", None))

@@ -18,6 +18,7 @@ from simulation.world.mps_daemons import Daemons
 
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import GpuReport, InstanceReport, PlacementReport, ProfileReport
+from sluice_node_agent.core.instructions import CdiDevice
 
 if TYPE_CHECKING:
     from simulation.judges.time_quota import Timekeepers
@@ -406,6 +407,7 @@ class Machine:
             gpu.processes.clear()
             gpu.servers.clear()
             gpu.exclusive = False
+        self.cdi.clear()
         if not tickets_survive:
             self.tickets.clear()
 
