@@ -41,6 +41,18 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     """The kubelet's `--root-dir`, mostly `/var/lib/kubelet`. If set, pods get tickets in a CSI volume (docs/csi.md)."""
     pods_dir: Path = Path("/run/sluice/pods")
     """What the pods' volumes show. Best on a tmpfs."""
+    hand_over: bool = True
+    """With `kubelet_root`: serve the kubelet's ResourceClaims (DRA), through which it hands devices over by CDI."""
+    cdi_dir: Path = Path("/var/run/cdi")
+    """CDI files of claims; the container runtime must read it. In a container at the same path as on the node."""
+    nvidia_ctk: str = ""
+    """Program that describes the driver for CDI, 1.19.0 or later. Empty finds `nvidia-ctk`."""
+    nvidia_cdi_hook: str = ""
+    """Path of `nvidia-cdi-hook` on the node. Empty is what `nvidia-ctk` finds."""
+    driver_root: Path = Path("/")
+    """The NVIDIA driver's root as `nvidia-ctk` sees it, as `/run/nvidia/driver` with the GPU operator."""
+    driver_root_on_node: Path | None = None
+    """The same directory on the node, where that is another path."""
     role: Literal["all", "agent", "csi"] = "all"
     """Agent and CSI driver together, or one. Apart, pods start and end while the agent is down."""
     fixed_layout: tuple[str, ...] = ()
@@ -113,6 +125,10 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
         for name, path in (("kubelet_root", self.kubelet_root), ("pods_dir", self.pods_dir)):
             if not path.is_absolute() or ".." in path.parts or path == path.parent:
                 raise ValueError(f"{name} is '{path}'; it must be an absolute path without '..', and not the root")
+        places = (("cdi_dir", self.cdi_dir), ("driver_root", self.driver_root))
+        for name, path in (*places, ("driver_root_on_node", self.driver_root_on_node or self.driver_root)):
+            if not path.is_absolute() or ".." in path.parts:
+                raise ValueError(f"{name} is '{path}'; it must be an absolute path without '..'")
         if len(self.nodes) != 1:
             raise ValueError(
                 f"nodes names {len(self.nodes)} nodes; with kubelet_root it must name one, the kubelet's own"

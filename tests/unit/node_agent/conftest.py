@@ -25,11 +25,24 @@ from sluice.contracts.bus.events import (
 )
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.contracts.messages import AnyMessage, Booking, Closed, DeviceGrant, Grant, NodeOpened, Revoke, Share
+from sluice.contracts.messages import (
+    AnyMessage,
+    Booking,
+    Closed,
+    DeviceGrant,
+    Grant,
+    NodeOpened,
+    ResourceClaimRef,
+    Revoke,
+    Share,
+)
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import (
     AgentStarted,
+    CdiRefused,
+    CdiRemoved,
+    CdiWritten,
     DeviceErrorKind,
     DeviceRefused,
     FoundMpsHome,
@@ -42,6 +55,7 @@ from sluice_node_agent.core.events import (
     MpsStarted,
     MpsStopped,
     PodProcess,
+    PrepareAsked,
     QuotaSeen,
     QuotasSet,
     TenantsListed,
@@ -50,12 +64,16 @@ from sluice_node_agent.core.events import (
     TicketRefused,
     TicketRemoved,
     TicketsCompared,
+    UnprepareAsked,
 )
 from sluice_node_agent.core.instructions import (
     GPU_INSTRUCTIONS,
+    AnswerCall,
+    CdiDevice,
     CompareTickets,
     ListTenants,
     MakeTicket,
+    RemoveCdi,
     RemoveTicket,
     SaveJournal,
     SetMpsLimits,
@@ -64,6 +82,7 @@ from sluice_node_agent.core.instructions import (
     StopMps,
     TerminateMpsClients,
     WatchMps,
+    WriteCdi,
 )
 from sluice_node_agent.device.port import DeviceError
 from sluice_node_agent.shell.journal.journal import Journal
@@ -234,6 +253,11 @@ class Node:
         self.unseen = ""  # why that cannot be looked at
         self.nameless: dict[int, str] = {}  # GPUs that cannot tell their UUID when an agent starts
         self.refused: list[type] = []  # the next of each is refused by the device
+        self.cdi: dict[str, tuple[CdiDevice, ...]] = {}  # CDI files by claim: they survive the agent
+        self.no_cdi = ""  # why none can be written
+        self.answers: dict[int, AnswerCall] = {}  # what the kubelet got for its calls
+        self.calls = 0
+        self.hand_over = True
 
     # -- lives ----------------------------------------------------------------------------------------------------
 
@@ -269,6 +293,8 @@ class Node:
             marks=self.marks.found(gpus, all_told=not self.nameless),
             unmarked=self.marks.unmarked(),
             nameless=self.nameless,
+            cdi_claims=tuple(self.cdi),
+            hand_over=self.hand_over,
         )
         return self.handle(started)
 
@@ -413,6 +439,11 @@ class Node:
             if isinstance(self.waiting[0], (Write, ReadLast)):
                 self.answer(self.waiting.popleft())
                 continue
+            if isinstance(self.waiting[0], AnswerCall):
+                answer = self.waiting.popleft()
+                assert answer.call not in self.answers, "a call is answered once"
+                self.answers[answer.call] = answer
+                continue
             if done == own_max:
                 return False
             done += 1
@@ -463,7 +494,34 @@ class Node:
             case RemoveTicket(token=token, ticket=ticket):
                 self.tickets.remove(ticket)
                 return TicketRemoved(token)
+            case WriteCdi(token=token) | RemoveCdi(token=token) if self.no_cdi:
+                return CdiRefused(token, self.no_cdi)
+            case WriteCdi(token=token, claim=claim, devices=devices):
+                self.cdi[claim] = devices
+                return CdiWritten(token)
+            case RemoveCdi(token=token, claim=claim):
+                self.cdi.pop(claim, None)
+                return CdiRemoved(token)
         return self.mps.carry_out(instruction)
+
+    # -- the kubelet ----------------------------------------------------------------------------------------------
+
+    def claimed(self, booking: Booking, *claims: tuple[str, str], owner: str = "") -> Booking:
+        """A booking handed over by claims, given as (UID, container)."""
+        refs = tuple(ResourceClaimRef(uid=uid, name=f"of-{uid}", requests={"gpu": key}) for uid, key in claims)
+        return replace(booking, resource_claims=refs, owner=owner or booking.owner)
+
+    def prepare(self, claim: str) -> int:
+        """The kubelet calls; what it gets is in `answers` under the number returned."""
+        self.calls += 1
+        self.handle(PrepareAsked(self.calls, claim, f"default/of-{claim}"))
+        return self.calls
+
+    def unprepare(self, claim: str) -> int:
+        """As `prepare`, at the end."""
+        self.calls += 1
+        self.handle(UnprepareAsked(self.calls, claim, f"default/of-{claim}"))
+        return self.calls
 
     # -- looking --------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from sluice_node_agent.preflight.environment import check_journal, check_mps, check_others, check_toolkit
 from sluice_node_agent.preflight.findings import Check, Finding, Machine
 from sluice_node_agent.preflight.gpus import check_compute_mode, check_driver, check_gpus, check_instances, look_at_gpus
+from sluice_node_agent.preflight.hand_over import check_hand_over
 from sluice_node_agent.preflight.permissions import (
     check_capability_files,
     check_directories,
@@ -33,6 +34,7 @@ def check_machine(machine: Machine) -> list[Finding]:
     found += check_mps(machine, devices)
     found += check_directories(machine)
     found += check_tickets(machine)
+    found += check_hand_over(machine)
     found += check_socket_paths(machine)
     found += check_journal(machine)
     return found

@@ -52,6 +52,7 @@ class Check(StrEnum):
     MONITORS = "monitoring"
     FOREIGN_MPS = "foreign-mps"
     TOOLKIT = "container-toolkit"
+    HAND_OVER = "hand-over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,11 @@ class Machine:
     """The node's own MPS directory, with one directory per home."""
     pods_dir: Path | None = None
     """The directory of pods' tickets; None without a kubelet."""
+    hand_over: bool = False
+    """Whether the kubelet is to hand devices over by ResourceClaim."""
+    cdi_dir: Path = Path("/var/run/cdi")
+    why_no_cdi: Callable[[], str] = str
+    """Why the driver cannot be described for CDI; empty when it can."""
     mps_control: str = ""
     """The control program's path; empty: none was found; `off`: MPS is switched off."""
     mps_asked: str = ""

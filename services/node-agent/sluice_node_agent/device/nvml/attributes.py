@@ -17,6 +17,7 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import ProfileReport
 from sluice.mig.catalog import find_model
 from sluice_node_agent.device.gpu_health import HealthFacts
+from sluice_node_agent.device.nvidia_nodes import GpuFiles
 from sluice_node_agent.device.nvml.errors import MISSING, known_or, told_or
 from sluice_node_agent.device.nvml.mig import Handle, Mode
 
@@ -129,6 +130,13 @@ def wiring(device: Handle, *, mig: bool) -> Wiring:
     return Wiring(pci, mig, dict(direct), switched)
 
 
+def files(device: Handle) -> GpuFiles:
+    """Where its device files are. A driver that does not report the address has no DRM nodes for us."""
+    found = told_or(_UNTOLD, None, pynvml.nvmlDeviceGetPciInfo_v3, device)
+    pci = _address(_place(found)) if found is not None else ""
+    return GpuFiles(int(pynvml.nvmlDeviceGetMinorNumber(device)), pci)
+
+
 def links(own: Wiring, others: Mapping[GpuUuid, Wiring]) -> dict[GpuUuid, int]:
     """
     The weight of each linked GPU: 100 per NVLink; GPUs without links are left out.
@@ -160,9 +168,8 @@ def numa_node(device: Handle, pci: tuple[int, int, int] | None) -> int | None:
         return mask.bit_length() - 1
     if pci is None:
         return None
-    domain, bus, slot = pci
     try:
-        node = int((SYS / f"{domain:04x}:{bus:02x}:{slot:02x}.0" / "numa_node").read_text(encoding="ascii"))
+        node = int((SYS / _address(pci) / "numa_node").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None
@@ -174,6 +181,12 @@ def _recovery_action(device: Handle) -> int | None:
     if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None
     return int(values[0].value.uiVal)
+
+
+def _address(pci: tuple[int, int, int]) -> str:
+    """As in /sys/bus/pci/devices."""
+    domain, bus, slot = pci
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
 
 
 def _place(pci: Any) -> tuple[int, int, int]:

@@ -18,7 +18,8 @@ from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.usage import DeviceUse
 from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector, refusal
 from sluice_node_agent.device.gpu_health import RECOVERY_CHANGED, is_critical
-from sluice_node_agent.device.nvml import holders
+from sluice_node_agent.device.nvidia_nodes import GpuFiles
+from sluice_node_agent.device.nvml import attributes, holders
 from sluice_node_agent.device.nvml import mig as nvml_mig
 from sluice_node_agent.device.nvml.errors import no_backend, told
 from sluice_node_agent.device.nvml.events import EventSet
@@ -127,6 +128,10 @@ class NvmlBackend:
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
         """The use of these devices, as far as the driver reports it."""
         return self._on(gpu, "reading its use", lambda device: self._uses.read(gpu, device, wanted))
+
+    def files_of(self, gpu: GpuUuid) -> GpuFiles:
+        """Where a GPU's device files are."""
+        return self._on(gpu, "finding its device files", attributes.files)
 
     # -- changing -------------------------------------------------------------------------------------------------
 

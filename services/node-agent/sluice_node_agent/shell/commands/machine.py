@@ -14,6 +14,7 @@ from pathlib import Path
 from sluice.contracts.fleet_file.fleet_spec import NodeSpec
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.runtime.errors import ServiceError
+from sluice_node_agent.device.cdi_edits import CdiError
 from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector, parse_selector
 from sluice_node_agent.device.port import BackendError, GpuBackend
 from sluice_node_agent.device.processes import Processes
@@ -65,6 +66,9 @@ def opened_machine(settings: NodeAgentSettings, node: NodeName) -> Iterator[Mach
             data_dir=settings.data_dir.absolute(),
             mps_root=paths.mps_root(settings.data_dir, settings.mps_dir, node),
             pods_dir=settings.pods_dir if settings.kubelet_root is not None else None,
+            hand_over=settings.kubelet_root is not None and settings.hand_over,
+            cdi_dir=settings.cdi_dir,
+            why_no_cdi=lambda: _why_no_cdi(settings),
             mps_control=control,
             mps_asked=asked,
             open_gpus=lambda: _open(hardware, processes, parse_selector(settings.fixed_layout, node)),
@@ -73,6 +77,16 @@ def opened_machine(settings: NodeAgentSettings, node: NodeName) -> Iterator[Mach
             run=run_program,
             find_program=lambda name: str(on_path(name) or ""),
         )
+
+
+def _why_no_cdi(settings: NodeAgentSettings) -> str:
+    from sluice_node_agent.shell.nodes.real_node import container_toolkit  # noqa: PLC0415 - not for simulated nodes
+
+    try:
+        container_toolkit(settings).check()
+    except CdiError as error:
+        return str(error)
+    return ""
 
 
 def look_into_journal(data_dir: Path, node: NodeName) -> ReadJournal:

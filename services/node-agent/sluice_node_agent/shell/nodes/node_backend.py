@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Mode
 from sluice.runtime.errors import ServiceError
+from sluice_node_agent.device.cdi_edits import DeviceNodes
 from sluice_node_agent.device.port import GpuBackend
 
 if TYPE_CHECKING:  # imported where there is MPS
@@ -44,6 +45,8 @@ class OpenNode:
     backend: GpuBackend
     watch: WatchTimes
     mps: "MpsDaemons"
+    device_nodes: DeviceNodes
+    """Of its devices, for CDI files."""
     modes: tuple[Mode, ...] = EXCLUSIVE
     no_shares: str = ""
     toolkit_version: str = ""

@@ -1,18 +1,27 @@
 """The machine that this process runs on: GPUs through NVML, and the MPS control program of the driver."""
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from sluice.contracts.ids import NodeName
+from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import Mode
+from sluice_node_agent.device.cdi_edits import RootChange
+from sluice_node_agent.device.container_toolkit import ContainerToolkit
 from sluice_node_agent.device.fixed_layout_selector import parse_selector
 from sluice_node_agent.device.mps.daemons import MpsDaemons, MpsError
+from sluice_node_agent.device.nvidia_nodes import NvidiaNodes
 from sluice_node_agent.device.nvml.backend import NvmlBackend
 from sluice_node_agent.device.port import BackendError
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
 from sluice_node_agent.shell import paths
-from sluice_node_agent.shell.nodes.external_programs import find_program, on_path, quota_library, toolkit_version
+from sluice_node_agent.shell.nodes.external_programs import (
+    TOOLKIT,
+    find_program,
+    on_path,
+    quota_library,
+    toolkit_version,
+)
 from sluice_node_agent.shell.nodes.node_backend import EXCLUSIVE, NodeBackendError, OpenNode, WatchTimes
 
 _MPS_CONTROL = "nvidia-cuda-mps-control"
@@ -47,7 +56,10 @@ class RealNode:
             raise NodeBackendError(str(error)) from error
         modes = EXCLUSIVE if no_shares else _SHARED
         library = None if no_shares else quota_library(self.settings.quota_library)
-        return OpenNode(backend, _WATCH, mps, modes, no_shares, toolkit_version(), library)
+        nodes = NvidiaNodes(
+            backend.files_of, lambda: _answering(backend), backend.driver_version(), container_toolkit(self.settings)
+        )
+        return OpenNode(backend, _WATCH, mps, nodes, modes, no_shares, toolkit_version(), library)
 
     def _control(self, root: Path) -> tuple[Path, str]:
         """The MPS control program, and why no daemon can be started."""
@@ -63,6 +75,17 @@ class RealNode:
             missing = f"{_MPS_CONTROL} is not on PATH (it comes with the driver's compute utilities)"
             return Path(_MPS_CONTROL), missing
         return found, too_long
+
+
+def container_toolkit(settings: NodeAgentSettings) -> ContainerToolkit:
+    """NVIDIA's container toolkit, as the settings say."""
+    seen = PurePosixPath(settings.driver_root)
+    change = RootChange(seen, PurePosixPath(settings.driver_root_on_node or settings.driver_root))
+    return ContainerToolkit(on_path(settings.nvidia_ctk or TOOLKIT), root=change, hook=settings.nvidia_cdi_hook)
+
+
+def _answering(backend: NvmlBackend) -> GpuUuid | None:
+    return next((report.uuid for report in backend.read() if not report.lost), None)
 
 
 def real_node(settings: NodeAgentSettings) -> RealNode:

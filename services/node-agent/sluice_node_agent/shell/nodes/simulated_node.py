@@ -15,6 +15,7 @@ from sluice_node_agent.shell.nodes.external_programs import find_program, quota_
 from sluice_node_agent.shell.nodes.node_backend import EXCLUSIVE, NodeBackendError, OpenNode, WatchTimes
 from sluice_node_agent.simulated import mps_program
 from sluice_node_agent.simulated.backend import SimulatedBackend
+from sluice_node_agent.simulated.device_nodes import SimulatedNodes
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 
 _WATCH = WatchTimes(wait_s=0.0, pause_s=1.0)
@@ -57,7 +58,8 @@ class SimulatedNode:
         modes = tuple(mode for mode in node.modes if mode in EXCLUSIVE) if no_shares else node.modes
         library = None if no_shares else quota_library(self.settings.quota_library)
         instant = not (node.create_ms or node.destroy_ms)
-        return OpenNode(backend, _WATCH, mps, modes, no_shares, quota_library=library, instant=instant)
+        nodes = SimulatedNodes(hardware)
+        return OpenNode(backend, _WATCH, mps, nodes, modes, no_shares, quota_library=library, instant=instant)
 
     def _control(self) -> tuple[Path, str]:
         """The MPS control program, and why no new daemon can be started."""

@@ -31,6 +31,8 @@ from sluice_node_agent.core.journal_records import NodeRecord, Record, SliceReco
 from sluice_node_agent.device.mps.daemons import MpsError
 from sluice_node_agent.device.port import BackendError, DeviceError, RebootedError
 from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.dra.calls import KubeletCalls
+from sluice_node_agent.dra.claim_files import ClaimFiles
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell import paths
 from sluice_node_agent.shell.agent_metrics import AgentMetrics
@@ -40,6 +42,7 @@ from sluice_node_agent.shell.nodes.node_backend import NodeBackend, NodeBackendE
 from sluice_node_agent.shell.quota.controller import QuotaController
 from sluice_node_agent.shell.quota.metrics import QuotaMetrics
 from sluice_node_agent.shell.runner.agent_servicer import AgentServicer
+from sluice_node_agent.shell.runner.claims_served import claims_served, files_of, hands_over
 from sluice_node_agent.shell.runner.control_socket import ControlServicer, served_on
 from sluice_node_agent.shell.runner.executors import StepExecutors, ThreadPools
 from sluice_node_agent.shell.runner.pod_processes import PodProcesses
@@ -121,7 +124,19 @@ class AgentRunner:
                 log.info("removed tickets of before the reboot", tickets=old)
         marks = await self._in_thread(lambda: marks_of(settings, node, site.backend.boot_id()))
         pods = PodProcesses.of(settings, shared.helpers.pods)
-        started = await self._in_thread(lambda: read_node(site, journal, tickets, marks, shared.endpoint, pods=pods))
+        files = files_of(settings, site)
+        started = await self._in_thread(
+            lambda: read_node(
+                site,
+                journal,
+                tickets,
+                marks,
+                shared.endpoint,
+                pods=pods,
+                files=files,
+                hand_over=hands_over(settings),
+            )
+        )
         if started.journal_problem:
             log.error("rebuilding from devices and ledger", problem=started.journal_problem)
         for request in had_slices(started):
@@ -129,6 +144,11 @@ class AgentRunner:
         if site.no_shares:
             log.warning("shares (mps, fractional) cannot be handed out here", why=site.no_shares)
         quotas = self._quotas(site)
+
+        async def offer(event: Event) -> None:
+            await runner.offer(event)
+
+        calls = KubeletCalls(offer)
         async with (
             _shown_and_closed(self._in_thread, core, quotas),
             StepExecutors(
@@ -143,6 +163,8 @@ class AgentRunner:
                 helpers=shared.helpers,
                 quotas=quotas,
                 pods=pods,
+                files=files,
+                calls=calls,
             ) as step_executors,
             shared.connect(node) as bus,
         ):
@@ -173,7 +195,19 @@ class AgentRunner:
             socket = paths.control_socket(settings.data_dir, node)
             control = ControlServicer(node, core, runner.offer)
             with shared.health.runs(node, runner, lambda: bus.connected), metrics.collecting_from(usage.now):
-                async with served_on(socket, control, shared.pulled, node=node), asyncio.TaskGroup() as work:
+                async with (
+                    served_on(socket, control, shared.pulled, node=node),
+                    claims_served(
+                        settings,
+                        core,
+                        node,
+                        files=files,
+                        calls=calls,
+                        threads=shared.helpers.mps,
+                        offer=runner.offer,
+                    ),
+                    asyncio.TaskGroup() as work,
+                ):
                     work.create_task(watch_xids(site.backend, site.watch, runner.offer, node=node))
                     work.create_task(usage.run())
                     work.create_task(runner.run())
@@ -228,6 +262,8 @@ def read_node(
     endpoint: str,
     *,
     pods: PodProcesses | None = None,
+    files: ClaimFiles | None = None,
+    hand_over: bool = False,
 ) -> AgentStarted:
     """Read everything for the start of a run; blocks. Raises NodeBackendError, RebootedError."""
     backend, mps = site.backend, site.mps
@@ -243,6 +279,10 @@ def read_node(
         marked, unmarked = marks.found(gpus, all_told=not nameless), marks.unmarked()
     except OSError as error:
         raise NodeBackendError(f"the marks of what is made on the GPUs cannot be read: {error}") from error
+    try:
+        claims = files.claims() if files is not None else ()
+    except OSError as error:
+        raise NodeBackendError(f"the CDI files of this node cannot be listed: {error}") from error
     try:
         names = tickets.names()
     except OSError as error:
@@ -282,6 +322,8 @@ def read_node(
         has_pods=pods is not None,
         why_unseen=pods.why_unseen() if pods is not None else "",
         time_quota=site.quota_library is not None,
+        cdi_claims=claims,
+        hand_over=hand_over,
         version=sluice_version(),
     )
 

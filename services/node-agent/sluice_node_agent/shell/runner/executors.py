@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor as Threads
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sluice.contracts.ids import GpuUuid
@@ -21,6 +22,8 @@ from sluice.runtime import logs
 from sluice.runtime.core_runner import Executor
 from sluice.runtime.prometheus import metrics
 from sluice_node_agent.core.events import (
+    CdiRefused,
+    CdiRemoved,
     DeviceRefused,
     Event,
     JournalSaved,
@@ -34,6 +37,8 @@ from sluice_node_agent.core.events import (
     TicketsCompared,
 )
 from sluice_node_agent.core.instructions import (
+    AnswerCall,
+    CdiInstruction,
     CompareTickets,
     CreateComputeInstance,
     CreateGpuInstance,
@@ -45,6 +50,7 @@ from sluice_node_agent.core.instructions import (
     MakeTicket,
     MpsInstruction,
     ReadGpu,
+    RemoveCdi,
     RemoveTicket,
     SaveJournal,
     SetComputeMode,
@@ -56,10 +62,13 @@ from sluice_node_agent.core.instructions import (
     TicketInstruction,
     VerifyInstance,
     WatchMps,
+    WriteCdi,
 )
 from sluice_node_agent.core.journal_records import SliceRecord, Tombstone, must_outlive_boot
 from sluice_node_agent.core.usage import DeviceUse
 from sluice_node_agent.device.port import DeviceError, GpuBackend
+from sluice_node_agent.dra.calls import KubeletCalls
+from sluice_node_agent.dra.claim_files import ClaimFiles
 from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS
 from sluice_node_agent.shell.journal.journal import Journal
 from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
@@ -82,6 +91,7 @@ _SHARED_MAX = 16
 """Threads of one kind for the agents of one process: many simulated nodes share them."""
 _VERBS = {MakeTicket: "made", RemoveTicket: "removed", CompareTickets: "compared"}
 _NO_MPS = "this agent has no MPS"
+_NO_KUBELET = "no kubelet hands devices over here; set SLUICE_NODE_AGENT_KUBELET_ROOT to its root directory"
 
 
 def _threads(count: int, name: str) -> ThreadPoolExecutor:
@@ -127,14 +137,18 @@ class StepExecutors:
         helpers: ThreadPools | None = None,
         quotas: "QuotaController | None" = None,
         pods: PodProcesses | None = None,
+        files: ClaimFiles | None = None,
+        calls: KubeletCalls | None = None,
     ) -> None:
         """
         Use the opened resources; opens and closes nothing itself but threads.
 
         `threads` are those of the GPUs; calls about `instant` GPUs use none. Without `mps` all orders about daemons are
         refused; those to start one also if `no_shares` has a reason. Without `quotas` no time is enforced. Without
-        `pods` no pod has processes here.
+        `pods` no pod has processes here. Without `files` no CDI file is written; `calls` are the kubelet's.
         """
+        self._files = files
+        self._answer_call = calls
         self._quotas = quotas
         self._pods = pods
         self._backend = backend
@@ -198,6 +212,8 @@ class StepExecutors:
             **_each((MakeTicket, RemoveTicket), self._on_ticket, whose, quiet=True, at_once=self._at_ticket),
             **_each((CompareTickets,), self._on_ticket, quiet=True, at_once=self._at_ticket),
             **_each((ListTenants,), self._on_pod, quiet=True),
+            **_each((WriteCdi, RemoveCdi), self._on_cdi, whose, quiet=True, key=_claim_of),
+            **_each((AnswerCall,), self._on_call, quiet=True),
         }
 
     # -- devices and daemons --------------------------------------------------------------------------------------
@@ -358,6 +374,22 @@ class StepExecutors:
         except OSError as error:
             return TicketRefused(order.token, f"the ticket cannot be {_VERBS[type(order)]}: {error}")
 
+    # -- claims ---------------------------------------------------------------------------------------------------
+
+    async def _on_cdi(self, order: CdiInstruction) -> Result:
+        files = self._files
+        if files is None:
+            is_removal = isinstance(order, RemoveCdi)  # there is none
+            return CdiRemoved(order.token) if is_removal else CdiRefused(order.token, _NO_KUBELET)
+        result = await self._in_thread(self._helpers.mps, lambda: files.carry_out(order))
+        if isinstance(result, CdiRefused):
+            self._log.warning("a CDI file was refused", instruction=order, why=result.message)
+        return result
+
+    async def _on_call(self, answer: AnswerCall) -> None:
+        if self._answer_call is not None:
+            await self._answer_call.carry_out(answer)
+
     # -- inside ---------------------------------------------------------------------------------------------------
 
     async def _about_gpus(self, call: Callable[[], T]) -> T:
@@ -387,8 +419,15 @@ def _each(
     *,
     quiet: bool = False,
     at_once: Callable[[Any], Callable[[], Result] | None] | None = None,
+    key: Callable[[Any], str] | None = None,
 ) -> dict[type, Executor[Event]]:
-    return {kind: Executor(run, request=whose, limit=_OUT_MAX, quiet=quiet, at_once=at_once) for kind in kinds}
+    made = partial(Executor[Event], run, key, whose, limit=_OUT_MAX, quiet=quiet, at_once=at_once)
+    return {kind: made() for kind in kinds}
+
+
+def _claim_of(order: CdiInstruction) -> str:
+    """The files of one claim change in the order of the instructions."""
+    return f"claim {order.claim}"
 
 
 def _by_token(request_of: Callable[[int], str]) -> Callable[[Any], str]:

@@ -1,0 +1,55 @@
+"""Carries out the core's instructions about CDI files: what it decides, with this node's device nodes and driver."""
+
+from pathlib import Path
+
+from sluice_node_agent.core.events import CdiRefused, CdiRemoved, CdiWritten
+from sluice_node_agent.core.instructions import CdiDevice, CdiInstruction, WriteCdi
+from sluice_node_agent.device.cdi_edits import CdiError, DeviceNodes
+from sluice_node_agent.device.port import DeviceError
+from sluice_node_agent.dra.cdi_files import CdiFiles
+from sluice_node_agent.dra.cdi_spec import HandedOver, cdi_spec
+
+_SHARED_MEMORY = "shm"
+"""In a home of shares: the shared memory of its daemon, where it has one of its own."""
+
+
+class ClaimFiles:
+    """The CDI files of one node's claims. Calls block."""
+
+    def __init__(self, files: CdiFiles, nodes: DeviceNodes) -> None:
+        """Write `files` of the devices that `nodes` describes."""
+        self._files = files
+        self._nodes = nodes
+
+    def claims(self) -> tuple[str, ...]:
+        """The UIDs of all claims with a file. Raises OSError."""
+        return self._files.claims()
+
+    def why_not(self) -> str:
+        """Why no CDI file can be written here; empty when it can."""
+        try:
+            self._files.prepare()
+            self._nodes.common()
+        except (OSError, CdiError, DeviceError) as error:
+            return str(error)
+        return ""
+
+    def carry_out(self, order: CdiInstruction) -> CdiWritten | CdiRemoved | CdiRefused:
+        """Write or remove a claim's file."""
+        try:
+            if isinstance(order, WriteCdi):
+                common = self._nodes.common()
+                devices = [self._handed_over(device) for device in order.devices]
+                self._files.write(order.claim, cdi_spec(order.claim, devices, common))
+                return CdiWritten(order.token)
+            self._files.remove(order.claim)
+            return CdiRemoved(order.token)
+        except (OSError, CdiError, DeviceError) as error:
+            return CdiRefused(order.token, str(error))
+
+    def _handed_over(self, device: CdiDevice) -> HandedOver:
+        nodes = tuple(node for part in device.parts for node in self._nodes.of(part.gpu, part.gi_id))
+        pipe = device.container.mps_pipe_directory
+        shared = Path(pipe).parent / _SHARED_MEMORY if pipe else None
+        is_there = shared is not None and shared.is_dir()
+        return HandedOver(device.name, device.container, nodes, str(shared) if is_there else "")

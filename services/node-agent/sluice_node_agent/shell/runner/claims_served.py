@@ -1,0 +1,102 @@
+"""
+Serves a node's ResourceClaims within one run of its agent, and reports whether the kubelet can hand devices over.
+
+It can once it has registered the plugin and CDI files can be written: what keeps it from that is looked at again until
+it is mended.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor as Threads
+from contextlib import asynccontextmanager
+
+from sluice.contracts.ids import NodeName
+from sluice.runtime import logs
+from sluice_node_agent.core.agent import Agent
+from sluice_node_agent.core.events import Event, HandOverChanged
+from sluice_node_agent.dra.calls import KubeletCalls
+from sluice_node_agent.dra.cdi_files import CdiFiles
+from sluice_node_agent.dra.claim_files import ClaimFiles
+from sluice_node_agent.dra.plugin import plugin_served
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell.nodes.node_backend import OpenNode
+
+_LOOK_AGAIN_S = 30.0
+"""How often it is tried to write CDI files where that is not possible: a toolkit may be installed meanwhile."""
+
+
+def hands_over(settings: NodeAgentSettings) -> bool:
+    """Whether claims are served."""
+    return settings.kubelet_root is not None and settings.hand_over
+
+
+def files_of(settings: NodeAgentSettings, site: OpenNode) -> ClaimFiles | None:
+    """The CDI files of a node; None without a kubelet. Where claims are not served, earlier ones are still removed."""
+    if settings.kubelet_root is None:
+        return None
+    return ClaimFiles(CdiFiles(settings.cdi_dir), site.device_nodes)
+
+
+class _Ability:
+    """Whether the kubelet can hand devices over, as far as it is known."""
+
+    def __init__(
+        self, node: NodeName, files: ClaimFiles, threads: Threads, offer: Callable[[Event], Awaitable[None]]
+    ) -> None:
+        self._log = logs.get("dra", node=node)
+        self._files = files
+        self._threads = threads
+        self._offer = offer
+        self._rejected: str | None = None
+        """None before the kubelet has called; else why it rejected the plugin."""
+        self._why_not: str | None = None
+        """None before the first try; else why no CDI file can be written."""
+
+    async def registered(self, why: str) -> None:
+        """The kubelet's result."""
+        self._rejected = why
+        await self._tell()
+
+    async def look(self) -> None:
+        """Try until CDI files can be written."""
+        while self._why_not != "":
+            why = await asyncio.get_running_loop().run_in_executor(self._threads, self._files.why_not)
+            if why != self._why_not:
+                self._why_not = why
+                if why:
+                    self._log.warning("the kubelet cannot hand devices over", why=why)
+                await self._tell()
+            if why:
+                await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _tell(self) -> None:
+        if self._why_not:
+            await self._offer(HandOverChanged(able=False, why=self._why_not))
+        elif self._rejected:
+            await self._offer(HandOverChanged(able=False, why=f"it rejected the plugin: {self._rejected}"))
+        elif self._rejected is not None and self._why_not is not None:
+            await self._offer(HandOverChanged(able=True))
+
+
+@asynccontextmanager
+async def claims_served(
+    settings: NodeAgentSettings,
+    core: Agent,
+    node: NodeName,
+    *,
+    files: ClaimFiles | None,
+    calls: KubeletCalls,
+    threads: Threads,
+    offer: Callable[[Event], Awaitable[None]],
+) -> AsyncIterator[None]:
+    """Serve the claims of this node within the `async with`, if configured. Raises PluginSocketError."""
+    if files is None or settings.kubelet_root is None or not settings.hand_over:
+        yield
+        return
+    ability = _Ability(node, files, threads, offer)
+    async with plugin_served(node, settings.kubelet_root, calls, core.device_health, ability.registered):
+        looking = asyncio.create_task(ability.look())
+        try:
+            yield
+        finally:
+            looking.cancel()

@@ -1,0 +1,529 @@
+"""A kubelet gets a claim's devices when its slice is there, and a place is given away when no pod can have them."""
+
+import pytest
+from factories.gpus.shared_devices import ON_MIG
+from msgspec.structs import replace
+
+from sluice.contracts.dra.names import cdi_device, device_names
+from sluice.contracts.messages import ResourceClaimRef, SliceGone, SliceQuarantined, SliceReady
+from sluice_node_agent.core.events import HandOverChanged, PodProcess, QuarantineReleased
+from sluice_node_agent.core.instructions import (
+    AnswerCall,
+    CdiDevice,
+    CdiPart,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    ListHolders,
+    ListTenants,
+    MakeTicket,
+    PreparedDevice,
+    RemoveCdi,
+    RemoveTicket,
+    SaveJournal,
+    WriteCdi,
+)
+from sluice_node_agent.core.journal_records import SliceRecord
+from sluice_node_agent.simulated.hardware_file import Process
+
+INSTANCE, WHOLE = (0, "3g.20gb", 4, 4), (2, None, 0, 1)
+LEFT = (PodProcess(41, "python"),)
+
+
+@pytest.fixture
+def node(make_node):
+    """A node whose kubelet runs pods."""
+    node = make_node()
+    node.has_pods = True
+    node.live()
+    return node
+
+
+def _booking(node, *claims, at=INSTANCE, owner=""):
+    return node.claimed(node.booking("a1", at), *(claims or (("u1", "main"),)), owner=owner)
+
+
+def _ready(node, booking):
+    node.order(node.grant(booking))
+    node.work()
+    assert isinstance(node.word(booking.allocation), SliceReady)
+    node.own_done.clear()
+
+
+def _name(booking, uid="u1", request="gpu"):
+    return device_names(booking.allocation, booking.resource_claims)[uid, request]
+
+
+def _answer(call, booking, uid="u1"):
+    name = _name(booking, uid)
+    return AnswerCall(call, (PreparedDevice("gpu", name, cdi_device(uid, name)),))
+
+
+def _steps(node):
+    return [type(step) for step in node.own_done if not isinstance(step, SaveJournal)]
+
+
+# -- preparing --------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
+    """A crash at any point leaves a journal that names every claim a pod may have."""
+    booking = _booking(node)
+    _ready(node, booking)
+    assert node.word("a1").ticket == "", "its containers mount none"
+    call = node.prepare("u1")
+    node.work()
+    (instance,) = node.hardware.read().gpus[0].instances
+    container = node.word("a1").containers[0]
+    part = CdiPart(node.gpus[0], instance.uuid, instance.gi_id)
+    saved, written = node.own_done
+    assert isinstance(saved, SaveJournal)
+    assert (saved.record.prepared, saved.record.cdi_files) == (("u1",), ("u1",))
+    assert written == WriteCdi(written.token, "u1", (CdiDevice(_name(booking), container, (part,)),))
+    assert node.answers == {call: _answer(call, booking)}
+
+
+def test_a_claim_prepared_twice_is_answered_twice_and_its_file_written_again(node):
+    """A kubelet repeats the call with every new sandbox; the file may have been lost meanwhile."""
+    booking = _booking(node)
+    _ready(node, booking)
+    first, also = node.prepare("u1"), node.prepare("u1")
+    node.work()
+    node.cdi.clear()
+    later = node.prepare("u1")
+    node.work()
+    assert node.answers == {call: _answer(call, booking) for call in (first, also, later)}
+    assert _steps(node) == [WriteCdi, WriteCdi]
+    assert list(node.cdi) == ["u1"]
+
+
+def test_a_call_waits_while_its_slice_is_made_and_is_answered_when_it_is_ready(node):
+    """An error would cost the pod a minute: a kubelet tries again only then."""
+    booking = _booking(node)
+    early = node.prepare("u1")
+    node.work()
+    assert node.answers == {}, "nothing is known of it yet"
+    node.order(node.grant(booking))
+    node.work(own_max=2)
+    during = node.prepare("u1")
+    node.work()
+    assert node.answers == {call: _answer(call, booking) for call in (early, during)}
+
+
+def test_a_call_for_an_unknown_claim_ends_with_a_reason_before_the_kubelet_gives_up(node):
+    """A kubelet that gives up shows no reason at all."""
+    call = node.prepare("u9")
+    node.tick(node.config.prepare_within_s - 1)
+    assert node.answers == {}
+    node.tick(1)
+    assert node.answers[call].error == (
+        "ResourceClaim default/of-u9: no slice is booked for it on this node; look at the pod's events, and at its "
+        "claim's status"
+    )
+
+
+def test_a_call_for_a_slice_that_does_not_come_up_says_why(node):
+    """The reason is in the pod's events."""
+    node.refused += [CreateGpuInstance]
+    node.order(node.grant(_booking(node)))
+    call = node.prepare("u1")
+    node.work()
+    node.tick(node.config.prepare_within_s)
+    assert node.answers[call].error.startswith("ResourceClaim default/of-u1: its slice a1 is not ready: ")
+    assert "refused by the test" in node.answers[call].error
+
+
+def test_a_claim_of_a_revoked_slice_is_refused_at_once(node):
+    """Its device is about to be another tenant's."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.pods["pod-1"] = LEFT
+    node.prepare("u1")
+    node.work()
+    node.order(node.revoke(booking))
+    node.work()
+    call = node.prepare("u1")
+    node.work()
+    assert node.answers[call].error == "ResourceClaim default/of-u1: its slice a1 is being taken back (pod gone)"
+    assert node.cdi == {}
+
+
+def test_a_call_that_waits_is_refused_when_its_slice_is_revoked(node):
+    """It would wait for the whole time otherwise."""
+    node.refused += [CreateGpuInstance]
+    booking = _booking(node)
+    node.order(node.grant(booking))
+    call = node.prepare("u1")
+    node.work()
+    node.order(node.revoke(booking))
+    node.work()
+    assert "is being taken back" in node.answers[call].error
+
+
+def test_a_file_that_cannot_be_written_is_tried_again_and_named(node):
+    """A full disk shows in the pod's events, and the pod starts when there is room again."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.no_cdi = "no space left on device"
+    call = node.prepare("u1")
+    node.work()
+    node.tick(node.config.prepare_within_s)
+    assert node.answers[call].error.endswith("is not ready: no space left on device")
+    node.no_cdi = ""
+    later = node.prepare("u1")
+    node.tick(node.config.back_off_max_s)
+    assert node.answers[later] == _answer(later, booking)
+
+
+def test_more_calls_than_the_limit_are_refused(make_node):
+    """Every queue has a limit."""
+    node = make_node(calls_max=1)
+    node.live()
+    node.prepare("u1")
+    call = node.prepare("u2")
+    node.work()
+    assert (
+        node.answers[call].error == "ResourceClaim default/of-u2: 1 claims wait to be prepared already; try again later"
+    )
+
+
+def test_two_claims_of_a_pod_get_a_file_each_with_their_own_device(node):
+    """A container that uses one claim must not see the other's device."""
+    booking = node.claimed(node.booking("a1", INSTANCE, (1, "1g.5gb", 6, 1)), ("u1", "main"), ("u2", "side"))
+    devices = (booking.devices[0], replace(booking.devices[1], container="side"))
+    booking = replace(booking, devices=devices)
+    _ready(node, booking)
+    calls = {claim: node.prepare(claim) for claim in ("u1", "u2")}
+    node.work()
+    assert {call: node.answers[call] for call in calls.values()} == {
+        call: _answer(call, booking, uid) for uid, call in calls.items()
+    }
+    assert [node.cdi[claim][0].container.container for claim in ("u1", "u2")] == ["main", "side"]
+    assert {part.gpu for claim in ("u1", "u2") for device in node.cdi[claim] for part in device.parts} == {
+        *node.gpus[:2]
+    }
+    node.unprepare("u1")
+    node.work()
+    assert list(node.cdi) == ["u2"]
+
+
+def test_an_alternative_is_answered_by_its_requests_base_name(node):
+    """A kubelet knows no request `<name>/<alternative>`."""
+    requests = {"gpu/big": "c.gpu/big", "gpu/small": "c.gpu/small"}
+    booking = node.booking("a1", INSTANCE)
+    booking = replace(
+        booking,
+        devices=(replace(booking.devices[0], container="c.gpu/small"),),
+        resource_claims=(ResourceClaimRef(uid="u1", name="c", requests=requests),),
+    )
+    _ready(node, booking)
+    call = node.prepare("u1")
+    node.work()
+    name = _name(booking, request="gpu/small")
+    assert node.answers[call] == AnswerCall(call, (PreparedDevice("gpu", name, cdi_device("u1", name)),))
+    assert [device.name for device in node.cdi["u1"]] == [name]
+
+
+def test_a_resized_share_has_its_new_values_in_its_file(node):
+    """A container that starts again gets what its pod has now."""
+    booking = node.claimed(node.share("a1", ON_MIG, memory_mib=4000), ("u1", "main"))
+    _ready(node, booking)
+    node.prepare("u1")
+    node.work()
+    grant = booking.devices[0]
+    smaller = replace(booking, devices=(replace(grant, share=replace(grant.share, memory_mib=2000)),))
+    node.order(node.grant(smaller, revision=2))
+    node.work()
+    assert node.cdi["u1"][0].container.pinned_memory_limit == "0=2000M"
+
+
+# -- restarts ---------------------------------------------------------------------------------------------------------
+
+
+def test_preparing_survives_a_crash_at_every_step(make_node):
+    """Wherever the agent dies, the kubelet's next call gets its devices, and the end gives all of it back."""
+    steps = 0
+    while True:
+        node = make_node()
+        node.has_pods = True
+        node.live()
+        booking = _booking(node)
+        _ready(node, booking)
+        node.prepare("u1")
+        ended = node.work(own_max=steps)
+        node.live()
+        call = node.prepare("u1")
+        node.work()
+        assert node.answers[call] == _answer(call, booking), steps
+        assert list(node.cdi) == ["u1"], steps
+        node.unprepare("u1")
+        node.order(node.revoke(booking))
+        node.work()
+        assert isinstance(node.word("a1"), SliceGone), steps
+        assert (node.cdi, node.instances(), node.tickets.names()) == ({}, [], ()), steps
+        if ended:
+            break
+        steps += 1
+    assert steps == 2
+
+
+def test_a_ready_slice_is_handed_over_while_the_allocator_is_away(node):
+    """A container starts again on its node whatever the rest of the cluster does."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.start()
+    call = node.prepare("u1")
+    node.work()
+    assert node.answers[call] == _answer(call, booking)
+
+
+def test_a_reboot_makes_instance_and_file_anew_in_the_call(node):
+    """No instance survives it, and a kubelet prepares again."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.prepare("u1")
+    node.work()
+    (before,) = node.cdi["u1"]
+    node.hardware.reboot()
+    node.start()
+    call = node.prepare("u1")
+    node.work()
+    assert call not in node.answers, "the node is not open yet"
+    node.open()
+    node.work()
+    assert node.answers[call] == _answer(call, booking)
+    assert node.cdi["u1"][0].parts != before.parts
+
+
+def test_a_lost_device_takes_its_file_away_before_it_is_made_again(node):
+    """A container that starts again meanwhile would get another tenant's minor number."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.prepare("u1")
+    node.work()
+    node.own_done.clear()
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances = []
+    node.tick(node.config.read_devices_s)
+    steps = [
+        step for step in _steps(node) if step in {RemoveTicket, RemoveCdi, CreateGpuInstance, MakeTicket, WriteCdi}
+    ]
+    assert steps == [RemoveTicket, RemoveCdi, CreateGpuInstance, MakeTicket, WriteCdi]
+
+
+def test_files_of_no_slice_are_removed_once_all_orders_are_read(node):
+    """A claim that ended while the agent was away leaves nothing behind, and one that may be ordered stays."""
+    node.cdi["u7"] = ()
+    node.start()
+    node.work()
+    assert list(node.cdi) == ["u7"]
+    node.open()
+    node.work()
+    assert node.cdi == {}
+
+
+def test_a_slice_found_after_a_lost_journal_is_taken_back_only_when_its_pod_has_ended(node):
+    """The journal alone knew what the kubelet had prepared."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.prepare("u1")
+    node.work()
+    node.lose_journal()
+    node.live()
+    node.pods["pod-1"] = LEFT
+    node.order(node.revoke(booking))
+    node.work()
+    node.tick()
+    assert not isinstance(node.word("a1"), SliceGone)
+    node.pods.clear()
+    node.tick()
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+# -- taking back ------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_that_was_never_prepared_needs_no_end_of_its_pod(node):
+    """No container can have its device."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.pods["pod-1"] = LEFT
+    node.order(node.revoke(booking))
+    node.work()
+    assert _steps(node) == [RemoveTicket, ListHolders, DestroyComputeInstance, DestroyGpuInstance]
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_a_pod_deleted_by_force_keeps_its_device_until_the_kubelet_has_ended_its_use(node):
+    """Its process ignores TERM: the next pod would compute beside it."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.prepare("u1")
+    node.work()
+    node.own_done.clear()
+    node.pods["pod-1"] = LEFT
+    node.order(node.revoke(booking))
+    node.work()
+    for _ in range(3):
+        node.tick()
+    assert _steps(node)[:3] == [RemoveTicket, RemoveCdi, ListTenants]
+    assert DestroyComputeInstance not in _steps(node)
+    call = node.unprepare("u1")
+    node.work()
+    assert node.answers[call] == AnswerCall(call)
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_a_lost_unprepare_keeps_a_device_no_longer_than_its_pods_processes(node):
+    """A kubelet that was installed again never ends it."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.prepare("u1")
+    node.work()
+    node.order(node.revoke(booking))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.cdi == {}
+
+
+def test_a_process_on_the_device_keeps_it_although_its_claim_was_unprepared(node):
+    """The kubelet's word is not enough."""
+    booking = _booking(node, at=WHOLE)
+    _ready(node, booking)
+    node.prepare("u1")
+    node.unprepare("u1")
+    node.work()
+    with node.hardware.changing() as hardware:
+        hardware.gpus[2].processes.append(Process(pid=7, owner="pod-1", device=hardware.gpus[2].uuid))
+    node.order(node.revoke(booking))
+    node.work()
+    node.tick()
+    assert not isinstance(node.word("a1"), SliceGone)
+
+
+def test_unpreparing_waits_for_no_device(node):
+    """A driver that hangs must not keep a pod from ending."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.prepare("u1")
+    node.work()
+    node.order(node.revoke(booking))
+    while not isinstance(node.waiting[0], ListHolders):
+        node.work(own_max=1)
+    hanging = node.waiting.popleft()
+    call = node.unprepare("u1")
+    node.work()
+    assert node.answers[call] == AnswerCall(call)
+    node.handle(node.carry_out(hanging))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_unpreparing_an_unknown_claim_succeeds(node):
+    """A kubelet repeats it, also when the slice is long gone."""
+    call = node.unprepare("u9")
+    node.work()
+    assert node.answers == {call: AnswerCall(call)}
+
+
+def test_unpreparing_answers_an_earlier_call_that_still_waits(node):
+    """Its slice must not be handed over when it is ready later."""
+    booking = _booking(node)
+    first = node.prepare("u1")
+    end = node.unprepare("u1")
+    node.order(node.grant(booking))
+    node.work()
+    assert node.answers[first].error == "ResourceClaim default/of-u1: the kubelet has ended its use meanwhile"
+    assert node.answers[end] == AnswerCall(end)
+    assert node.cdi == {}
+
+
+def test_nothing_follows_a_slices_last_record(node):
+    """An end that comes while the tombstone is being saved would bring the slice back at the next start."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.prepare("u1")
+    node.work()
+    node.order(node.revoke(booking))
+    while not (isinstance(node.waiting[0], SaveJournal) and not isinstance(node.waiting[0].record, SliceRecord)):
+        node.work(own_max=1)
+    node.unprepare("u1")
+    node.work()
+    node.live()
+    assert node.agent.snapshot().slices == ()
+
+
+@pytest.mark.parametrize("at", [INSTANCE, WHOLE], ids=["instance", "whole GPU"])
+def test_a_claim_of_several_pods_is_kept_until_the_last_has_ended(node, at):
+    """Its pods are unknown here: only the kubelet knows the last."""
+    booking = _booking(node, at=at, owner="u1")
+    _ready(node, booking)
+    node.prepare("u1")
+    node.work()
+    node.order(node.revoke(booking))
+    node.work()
+    for _ in range(60):
+        node.tick()
+    assert isinstance(node.word("a1"), SliceQuarantined)
+    assert "the kubelet has not ended its use yet" in node.word("a1").message
+    node.unprepare("u1")
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_a_process_of_any_pod_keeps_the_device_of_a_shared_claim(node):
+    """Nothing says which pods have it."""
+    booking = _booking(node, at=WHOLE, owner="u1")
+    _ready(node, booking)
+    with node.hardware.changing() as hardware:
+        hardware.gpus[2].processes.append(Process(pid=7, owner="pod-9", device=hardware.gpus[2].uuid))
+    node.order(node.revoke(booking))
+    node.work()
+    node.tick()
+    assert not isinstance(node.word("a1"), SliceGone)
+
+
+def test_an_operator_can_end_the_wait_for_a_kubelet(node):
+    """A kubelet that lost its state never ends the use of a shared claim."""
+    booking = _booking(node, owner="u1")
+    _ready(node, booking)
+    node.prepare("u1")
+    node.work()
+    node.order(node.revoke(booking))
+    for _ in range(60):
+        node.tick()
+    node.handle(QuarantineReleased(booking.allocation, ignore_holders=True))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+# -- what is known of it ----------------------------------------------------------------------------------------------
+
+
+def test_a_node_says_whether_its_kubelet_hands_over(node):
+    """The allocator places claims only where it does."""
+    assert not node.agent.snapshot().kubelet_hands_over
+    node.handle(HandOverChanged(able=True))
+    node.work()
+    assert node.agent.snapshot().kubelet_hands_over
+    node.live()
+    assert node.agent.snapshot().kubelet_hands_over, "a restart of the agent does not change it"
+    node.tick(node.config.registered_within_s)
+    assert not node.agent.snapshot().kubelet_hands_over, "unless the kubelet does not come back"
+    node.handle(HandOverChanged(able=False, why="nvidia-ctk is missing"))
+    node.work()
+    assert "the kubelet cannot hand devices over: nvidia-ctk is missing" in node.agent.snapshot().warnings
+
+
+def test_the_health_of_a_claims_device_is_its_gpus(node):
+    """`kubectl get pod -o yaml` shows an Xid beside the container."""
+    booking = _booking(node)
+    _ready(node, booking)
+    (health,) = node.agent.device_health()
+    assert (health.name, health.health, health.message) == (_name(booking), "healthy", "")
+    with node.hardware.changing() as hardware:
+        hardware.faults.xid = 48
+    node.tick(node.config.read_devices_s)
+    (health,) = node.agent.device_health()
+    assert health.health == "unhealthy"
+    assert "Xid 48: an uncorrectable (double-bit) memory error" in health.message
