@@ -180,9 +180,7 @@ class ClaimJudge:
             self._books.fail("claims", f"{machine.node} hands over {names} of {claim}, and its file has {file}")
         of = [each for each in named if names <= set(device_names_of(each.booking, claim))]
         if not of:
-            self._books.fail(
-                "claims", f"{machine.node} hands over {names} of {claim}, which its journal lacks"
-            )
+            self._books.fail("claims", f"{machine.node} hands over {names} of {claim}, which its journal lacks")
         if all(each.booking.allocation in self._books.said_gone for each in of):
             self._books.fail("claims", f"{machine.node} hands over {claim}, of which it said that it is gone")
         for name in names:
