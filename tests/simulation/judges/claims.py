@@ -16,7 +16,6 @@ from simulation.judges.books import Books
 from simulation.judges.gpu_tables import GpuRow, Span, fits_in
 from simulation.plans.pods import Device, Pod
 from simulation.world.hardware import Machine
-from simulation.world.host import Core
 from simulation.world.manifest_folder import Folder
 
 from sluice.contracts.bus.events import LastRead, Observed, Write
@@ -81,46 +80,35 @@ def fit_together(row: GpuRow, held: Sequence[tuple[str, Span]], devices: Sequenc
     )
 
 
-class Admission:
-    """A source's core behind an admission that adds claims, alternatives and groups, and that it does not know of."""
-
-    def __init__(self, core: Core, folder: Folder) -> None:
-        """`folder` knows which pods have them."""
-        self._core = core
-        self._folder = folder
-
-    def handle(self, event: Any, now: float) -> list[object]:
-        """As the core does."""
-        return [self._with(instruction) for instruction in self._core.handle(_without(event), now)]
-
-    def _with(self, instruction: object) -> object:
-        if not isinstance(instruction, Write) or not isinstance(instruction.message, AllocationRequested):
-            return instruction
-        asked = instruction.message
-        pod = next(reversed(self._folder.written.get(asked.name, {})), None)
-        if pod is None:
-            return instruction
-        alternatives = tuple(
-            (Claim(container=f"main/{number}", profile=name),) for number, name in enumerate(pod.alternatives, start=1)
-        )
-        keys = [claim.container for claims in (asked.claims, *alternatives) for claim in claims]
-        claims = (ResourceClaimRef(uid=f"{asked.owner}-claim", name=f"sluice-{asked.name}", requests=_named(keys)),)
-        exclusive = all(claim.modes == ("exclusive",) for claim in asked.claims)
-        message = msgspec.structs.replace(
-            asked,
-            resource_claims=claims if pod.by_claim else (),
-            alternatives=alternatives,
-            same_gpu=(tuple(keys[: len(asked.claims)]),) if pod.one_gpu and exclusive else (),
-        )
-        return msgspec.structs.replace(instruction, message=message)
+def admitted(instruction: object, folder: Folder) -> object:
+    """What a source asks for, with what admission adds: the source's core does not know of it."""
+    if not isinstance(instruction, Write) or not isinstance(instruction.message, AllocationRequested):
+        return instruction
+    asked = instruction.message
+    pod = next(reversed(folder.written.get(asked.name, {})), None)
+    if pod is None:
+        return instruction
+    alternatives = tuple(
+        (Claim(container=f"main/{number}", profile=name),) for number, name in enumerate(pod.alternatives, start=1)
+    )
+    keys = [claim.container for claims in (asked.claims, *alternatives) for claim in claims]
+    claims = (ResourceClaimRef(uid=f"{asked.owner}-claim", name=f"sluice-{asked.name}", requests=_named(keys)),)
+    exclusive = all(claim.modes == ("exclusive",) for claim in asked.claims)
+    message = msgspec.structs.replace(
+        asked,
+        resource_claims=claims if pod.by_claim else (),
+        alternatives=alternatives,
+        same_gpu=(tuple(keys[: len(asked.claims)]),) if pod.one_gpu and exclusive else (),
+    )
+    return msgspec.structs.replace(instruction, message=message)
 
 
 def _named(keys: Sequence[str]) -> dict[str, str]:
     return {key: key for key in keys}
 
 
-def _without(event: Any) -> Any:
-    """What the core hears: its own words."""
+def as_asked(event: Any) -> Any:
+    """What a source's core hears: its own words, without what admission added."""
     entry = event.entry if isinstance(event, Observed | LastRead) else None
     if entry is None or not isinstance(entry.message, AllocationRequested):
         return event

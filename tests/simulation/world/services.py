@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from simulation.judges.claims import Admission
+from simulation.judges.claims import admitted, as_asked
 from simulation.judges.moves import COOLDOWN_S
 from simulation.plans.pods import DEVICES_MAX
 from simulation.world.agents import AgentHost
@@ -173,8 +173,14 @@ class WatcherHost(Host):
 
     def make_core(self, run: RunId) -> Core:
         """A new pod-watcher's core."""
-        core = FolderWatcher(run, self.rules)
-        return Admission(core, self.folder) if self.admits else core
+        return FolderWatcher(run, self.rules)
+
+    def offer(self, event: object) -> None:
+        """It hears nothing of what admission adds."""
+        super().offer(as_asked(event) if self.admits else event)
+
+    def _carry_out(self, instruction: object) -> None:
+        super()._carry_out(admitted(instruction, self.folder) if self.admits else instruction)
 
     def readings(self) -> Readings:
         """What the core says that it has to read."""
