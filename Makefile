@@ -23,7 +23,7 @@ TRACE_DIR ?= ../shared/traces
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quota quota-sanitized quota-proof test test-k8s cluster cluster-down test-cluster kube-kills check sim schedules soak chaos failover rolling overload perf packing trace decisions screenshots images generate proto golden fuzz sbom audit fmt docs lock clean
+.PHONY: help setup demo quota quota-sanitized quota-proof test test-k8s cluster cluster-down test-cluster kube-kills check sim schedules soak chaos failover rolling overload perf packing trace decisions burst screenshots images generate proto golden fuzz sbom audit fmt docs lock clean
 
 help: ## Print the targets that most people need; the Makefile has some more, each with a comment
 	@for group in use test measure maintain; do echo "$$group:"; \
@@ -130,6 +130,9 @@ trace: setup # Measure allocation on the openb trace in TRACE_DIR (skipped where
 
 decisions: setup ##measure: Measure what a decision costs by size of the fleet (some minutes)
 	$(BIN)/python tests/perf/decisions
+
+burst: setup ##measure: Measure 300 pods at once on a real API server, beside kube-scheduler with DRA (Linux, root, Go)
+	$(BIN)/python tests/perf/burst $(OPTIONS)
 
 screenshots: setup ##maintain: Take docs/images/map-light.png and map-dark.png again (needs Debian's chromium)
 	$(BIN)/python tools/screenshots.py

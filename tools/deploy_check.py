@@ -32,12 +32,15 @@ COMPONENTS = (
     "no-time-quota",
     "node-credentials-on-host",
     "opt-in",
+    "resource-claims",
     "strict-host-paths",
 )
 """Those that only add. `cert-manager` takes away what the webhook does not need with it, and is looked at by itself."""
 ALONE = ("cert-manager",)
 VERSIONS = ("1.30.0", "1.37.0")
 """The first with ValidatingAdmissionPolicy and match conditions as v1, and the newest whose schemas are at hand."""
+SINCE = {"resource.k8s.io/v1": VERSIONS[-1]}
+"""In the component `resource-claims` alone, which needs Kubernetes 1.34."""
 OF_KUSTOMIZE = "kustomize.config.k8s.io"
 FOREIGN: dict[str, dict[str, frozenset[str]]] = {
     "cert-manager.io/v1": {
@@ -158,7 +161,7 @@ _PROBLEMS: dict[str, tuple[str, ...]] = {}
 
 
 def _problems_of_object(document: Document) -> Iterator[str]:
-    for version in VERSIONS:
+    for version in VERSIONS if document["apiVersion"] not in SINCE else [SINCE[document["apiVersion"]]]:
         try:
             kubernetes_validate.validate(document, version, strict=True)
         except kubernetes_validate.ValidationError as error:

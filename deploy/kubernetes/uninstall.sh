@@ -95,7 +95,7 @@ clean_nodes() {
     [ -n "$found" ] || return 0
     $KUBECTL patch daemonset --namespace sluice-nodes sluice-node-agent --type strategic --patch "$cleaner" > /dev/null &&
         wait_for_none "nodes to be cleaned" nodes_uncleaned && return 0
-    echo "these nodes were not cleaned: there, unmount what is below /run/sluice, and remove it and slice.sluice.dev* in" \
+    echo "these nodes were not cleaned: there, unmount what is below /run/sluice, and remove it and slice.sluice.dev*, gpu.sluice.dev* in" \
         "the kubelet's plugins and plugins_registry" >&2
     echo "${left:-all}" >&2
     # shellcheck disable=SC2086 # several words
@@ -125,7 +125,7 @@ gates() {
 
 all() {
     $KUBECTL delete mutatingwebhookconfiguration sluice --ignore-not-found
-    for policy in sluice-keep sluice-no-side-door sluice-left-alone sluice-bindings; do
+    for policy in sluice-keep sluice-no-side-door sluice-left-alone sluice-bindings sluice-claims sluice-claim-requests; do
         $KUBECTL delete validatingadmissionpolicybinding "$policy" --ignore-not-found
         $KUBECTL delete validatingadmissionpolicy "$policy" --ignore-not-found
     done
@@ -148,6 +148,10 @@ all() {
     clean_nodes
     $KUBECTL delete namespace --ignore-not-found sluice-nodes sluice-system
     $KUBECTL delete csidriver --ignore-not-found slice.sluice.dev
+    # Servers before 1.34 have no such kind.
+    if $KUBECTL get --raw /apis/resource.k8s.io/v1 > /dev/null 2>&1; then
+        $KUBECTL delete deviceclass --ignore-not-found sluice.dev
+    fi
     $KUBECTL delete customresourcedefinition --ignore-not-found gpus.sluice.dev
     $KUBECTL delete clusterrolebinding --ignore-not-found sluice-pod-watcher sluice-webhook
     $KUBECTL delete clusterrole --ignore-not-found sluice-pod-watcher sluice-webhook sluice-view-gpus

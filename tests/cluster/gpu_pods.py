@@ -67,10 +67,11 @@ def create(cluster: Cluster, namespace: str, manifests: Iterable[Json]) -> None:
 
 
 def delete(cluster: Cluster, namespace: str, names: Iterable[str], *options: str) -> None:
-    """Ask for it, and do not wait for it."""
-    cluster.kubectl(
-        f"--namespace={namespace}", "delete", "pods", *names, "--wait=false", "--ignore-not-found", *options
-    )
+    """Ask for it, and do not wait for it; nothing where there is no name."""
+    if found := list(names):
+        cluster.kubectl(
+            f"--namespace={namespace}", "delete", "pods", *found, "--wait=false", "--ignore-not-found", *options
+        )
 
 
 def pods(cluster: Cluster, namespace: str | None = None) -> dict[str, Json]:

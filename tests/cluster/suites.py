@@ -33,6 +33,8 @@ PINNED = {
     "cni": "github.com/containernetworking/plugins",
     "coredns": "github.com/coredns/coredns",
     "kube-router": "github.com/cloudnativelabs/kube-router/v2",
+    "kueue": "sigs.k8s.io/kueue",
+    "karpenter": "sigs.k8s.io/karpenter",
 }
 """Folder of ../go -> the module whose version counts."""
 
@@ -52,12 +54,8 @@ def run(minor: str, *, is_long: bool, is_recorded: bool) -> int:
     """Exit status: 0 where everything that ran has passed."""
     if is_long:
         build_all(minor, EXTRAS)
-    with clusters.running("suites", minor=minor, workers=2 if is_long else 0) as cluster:
-        if not is_long:
-            # These tests play the nodes of a cluster that has none: real kubelets have no image for their pods.
-            only = cluster.nodes[0]
-            only.box.end("kubelet")
-            cluster.kubectl("delete", "node", only.name)
+    # The API server's tests play the nodes of a cluster that has none.
+    with clusters.running("suites", minor=minor, workers=2, runs_pods=is_long) as cluster:
         # In the API server's network, where it reaches the webhooks that these tests serve on the loopback.
         near = ["nsenter", f"--target={cluster.control_plane.box.pid}", "--net"]
         api = {"SLUICE_TEST_KUBECONFIG": str(cluster.control_plane.kubeconfig)}

@@ -10,11 +10,11 @@ from cluster.harness.cluster import Cluster
 from cluster.waiting import until
 
 LOOKS = (
-    "env; echo ---; grep /run/sluice /proc/self/mountinfo; echo ---; ls -A /run/sluice /run/sluice/slice; echo ---;"
-    " cat /run/sluice/slice/slice.json; echo; echo ---; cd /run/sluice/slice; touch mine 2>&1; mkdir d 2>&1;"
-    " rm -f slice.json 2>&1; echo ---; "
+    "exec 2>&1; env; echo ---; grep /run/sluice /proc/self/mountinfo; echo ---; ls -A /run/sluice /run/sluice/slice;"
+    " echo ---; cat /run/sluice/slice/slice.json; echo; echo ---; cd /run/sluice/slice; touch mine; mkdir d;"
+    " rm -f slice.json; echo ---; "
 )
-"""Environment, mounts, files, the ticket, and what trying to write there said."""
+"""Environment, mounts, files, the ticket, and what trying to write there said; errors in their part, by one stream."""
 pytestmark = pytest.mark.usefixtures("given_back")
 
 

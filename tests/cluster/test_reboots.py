@@ -6,11 +6,13 @@ from cluster.gpu_pods import Json, create, devices, manifest, pods
 from cluster.harness.cluster import Cluster
 from cluster.waiting import Unmet, until
 
-UNMOUNT = "for at in $(mount | grep -o ' /run/sluice[^ ]*' | sort -r); do umount -l $at; done"
+UNMOUNT = "for at in $(mount | grep -o ' /run/sluice[^ ]*' | sort -r); do umount -l $at 2>/dev/null; done"
+PERSIST = "for try in 1 2 3 4 5 6 7 8; do {unmount}; rm -rf {what} && exit 0; done; exit 1"
+"""The agent restores a mount meanwhile."""
 EMPTY = {
     "covered": "mount -t tmpfs tmpfs /run/sluice",
-    "removed": f"{UNMOUNT}; rm -rf /run/sluice/*",
-    "removed with its folder": f"{UNMOUNT}; rm -rf /run/sluice",
+    "removed": PERSIST.format(unmount=UNMOUNT, what="/run/sluice/*"),
+    "removed with its folder": PERSIST.format(unmount=UNMOUNT, what="/run/sluice"),
 }
 """Mistakes of an administrator."""
 

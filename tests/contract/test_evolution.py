@@ -143,7 +143,7 @@ def test_a_later_version_may_add_fields_anywhere():
         assert decode(json.dumps(grown(json.loads(data))).encode()) == decode(data)
 
 
-MAPS = {"creatable", "links", "resources", "labels", "node_selector"}
+MAPS = {"requests", "creatable", "links", "resources", "labels", "node_selector"}
 """Fields whose keys are names of things, not of fields."""
 
 

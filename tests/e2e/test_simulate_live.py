@@ -1,11 +1,14 @@
 """`sluice simulate -f` and `sluice explain` against a running system: the fleet answers and is not touched."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.timeout(90)
 
+DEMOS = Path(__file__).parents[1] / "data" / "dra"
+"""Manifests with the shapes of NVIDIA's DRA demos."""
 PODS = """
 kind: Pod
 metadata: { name: fits, annotations: { sluice.dev/profile: 3g.20gb } }
@@ -121,6 +124,31 @@ async def test_what_no_node_here_has_would_wait_and_is_told_what_comes_nearest(u
     assert {pod["answer"] for pod in answers.values()} == {"pending"}
     told = {name: pod["message"].removeprefix("would wait: ") for name, pod in answers.items()}
     assert {name: words for name, words in told.items() if not words.startswith(NEAREST[name])} == {}
+
+
+async def test_manifests_that_ask_by_resource_claims_are_predicted(up):
+    """NVIDIA's demos, before anybody tries them on a cluster."""
+    names = ("gpu-test1", "gpu-test3", "gpu-test4", "gpu-test6", "mig-mps")
+    files = [part for name in names for part in ("-f", str(DEMOS / f"{name}.yaml"))]
+
+    done = up.sluice("simulate", *files, "--json")
+
+    found = {
+        (pod["namespace"], pod["name"]): sorted(each["profile"] for each in pod["devices"])
+        for pod in json.loads(done.stdout)["pods"]
+    }
+    assert (done.returncode, found) == (
+        6,  # gpu-test6 asks for an attribute that no driver publishes any more
+        {
+            ("gpu-test1", "pod1"): ["7g.40gb"],
+            ("gpu-test1", "pod2"): ["7g.40gb"],
+            ("gpu-test3", "pod1"): ["7g.40gb"],
+            ("gpu-test3", "pod2"): [],
+            **{("gpu-test4", f"pod-{number}"): ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"] for number in range(4)},
+            **{("gpu-test6", f"pod-{number}"): [] for number in range(4)},
+            ("mig-mps", "pod"): ["1g.5gb"],
+        },
+    ), done.stderr
 
 
 async def test_a_waiting_pod_is_explained_as_of_now(up):

@@ -28,6 +28,8 @@ class Process:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     log: Path
+    has_session: bool = False
+    """Of its own: the kernel shares CPU out among sessions first (sched(7), autogroup)."""
     lives: int = 0
     _popen: subprocess.Popen[bytes] | None = None
 
@@ -55,7 +57,12 @@ class Process:
         with self.log.open("ab") as log:
             # In a group of its own: where one is stopped in an orphaned group, the kernel may send all of it SIGHUP.
             self._popen = subprocess.Popen(
-                command, env=dict(self.environment), stdout=log, stderr=subprocess.STDOUT, process_group=0
+                command,
+                env=dict(self.environment),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=None if self.has_session else 0,
+                start_new_session=self.has_session,
             )
         self.lives += 1
 

@@ -121,6 +121,7 @@ _KINDS = {
     "Too long": "FieldValueTooLong",
     "Unsupported value": "FieldValueNotSupported",
     "Duplicate value": "FieldValueDuplicate",
+    "Not found": "FieldValueNotFound",
 }
 
 

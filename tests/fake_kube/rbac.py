@@ -96,13 +96,17 @@ class Access:
         Raises:
             ApiError: 403 with the server's message.
         """
-        if self.allowed(user, wish):
-            return
+        if not self.allowed(user, wish):
+            raise self.refusal(user, wish)
+
+    @staticmethod
+    def refusal(user: User, wish: Wish) -> ApiError:
+        """The answer to a request without the right."""
         resource = wish.resource
         where = f'in the namespace "{wish.namespace}"' if wish.namespace else "at the cluster scope"
         why = f'User "{user.name}" cannot {wish.verb} resource "{resource}" in API group "{wish.group}" {where}'
         plural = resource.partition("/")[0]
-        raise forbidden(f"{plural}.{wish.group}" if wish.group else plural, wish.name, why)
+        return forbidden(f"{plural}.{wish.group}" if wish.group else plural, wish.name, why)
 
     def allowed(self, user: User, wish: Wish) -> bool:
         """Whether a role bound to the user or one of its groups allows it."""

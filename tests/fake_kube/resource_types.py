@@ -115,6 +115,9 @@ BUILT_IN = (
     Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False),
     Resource("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False),
     Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False),
+    Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", status=True),
+    Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+    Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False),
     Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
     *(
         Resource(

@@ -18,6 +18,7 @@ from aiohttp import web
 from fake_kube import certificates, resource_types
 from fake_kube.admission import Admission
 from fake_kube.calls import stamp
+from fake_kube.components.claim_controller import ClaimController
 from fake_kube.components.controllers import Controllers
 from fake_kube.components.nodes import Nodes
 from fake_kube.errors import Json
@@ -53,7 +54,10 @@ class FakeKube:
         self.faults = Faults(self)
         self.nodes = Nodes(self)
         self.controllers = Controllers(self)
+        self.claims = ClaimController(self)
         self.port = 0
+        self.without: set[str] = set()
+        """Groups that are not served: an API server below 1.34 has no resource.k8s.io in version v1."""
         self.admin_token = self.access.token(ADMIN)
         self._custom: list[Resource] = []
         self._folder = tempfile.TemporaryDirectory(prefix="fake-kube-")
@@ -151,7 +155,8 @@ class FakeKube:
 
     def resources(self) -> list[Resource]:
         """All that is served now."""
-        return [*resource_types.BUILT_IN, CORE_EVENTS, *self._custom]
+        built_in = [each for each in resource_types.BUILT_IN if each.group not in self.without]
+        return [*built_in, CORE_EVENTS, *self._custom]
 
     def _main(self) -> None:
         try:
@@ -185,6 +190,7 @@ class FakeKube:
         await self._listen()
         self.nodes.start()
         self.controllers.start()
+        self.claims.start()
         self._ready.set()
         try:
             await self._stop.wait()

@@ -7,6 +7,7 @@ from factories.scheduling.placement_files import GEOMETRIES, NODES, WHOLE
 from fuzz.checking import Target
 from fuzz.memory_files import in_memory
 
+from sluice.contracts.dra.reader import read_claim
 from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, parse_fleet
 from sluice.contracts.ids import SourceName
 from sluice.contracts.kube.quantities import NotANumber, parse_decimal, parse_memory_mib, parse_quantity, parse_whole
@@ -28,6 +29,48 @@ from sluice_console.core.web.request_check import denied, host_name, is_address
 _ROOT = Path(__file__).resolve().parents[2]
 _EXAMPLES = _ROOT / "examples"
 _MANIFESTS = [path.read_bytes() for path in sorted(_EXAMPLES.glob("*.yaml"))]
+_CLAIM_MANIFESTS = [path.read_bytes() for path in sorted((_ROOT / "tests" / "data" / "dra").glob("*.yaml"))]
+_MPS = {
+    "apiVersion": "resource.nvidia.com/v1beta1",
+    "kind": "GpuConfig",
+    "sharing": {
+        "strategy": "MPS",
+        "mpsConfig": {
+            "defaultActiveThreadPercentage": 50,
+            "defaultPinnedDeviceMemoryLimit": "10Gi",
+            "defaultPerDevicePinnedMemoryLimit": {"0": "1Gi"},
+            "multiUser": False,
+        },
+    },
+}
+_SLICE = {"apiVersion": "sluice.dev/v1", "kind": "SliceRequest", "memory": "8Gi", "mode": "mps", "priority": 3}
+_BY_CEL = [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].profile in ['1g.5gb', '2g.10gb']"}}]
+_CLAIMS = (
+    {
+        "devices": {
+            "requests": [
+                {"name": "a", "exactly": {"deviceClassName": "mig.nvidia.com", "selectors": _BY_CEL, "count": 2}},
+                {
+                    "name": "b",
+                    "firstAvailable": [
+                        {"name": "x", "deviceClassName": "gpu.nvidia.com", "capacity": {"requests": {"memory": "1Gi"}}},
+                        {"name": "y", "deviceClassName": "mig.nvidia.com", "selectors": _BY_CEL, "tolerations": []},
+                    ],
+                },
+            ],
+            "constraints": [{"requests": ["a"], "matchAttribute": "gpu.nvidia.com/parentUUID"}],
+            "config": [{"requests": ["b/x"], "opaque": {"driver": "gpu.nvidia.com", "parameters": _MPS}}],
+        },
+        "classes": {"gpu.nvidia.com": {"selectors": [{"cel": {"expression": "false"}}], "config": []}},
+    },
+    {
+        "devices": {
+            "requests": [{"name": "a", "exactly": {"deviceClassName": "sluice.dev", "allocationMode": "ExactCount"}}],
+            "config": [{"opaque": {"driver": "gpu.sluice.dev", "parameters": _SLICE}}],
+        },
+        "classes": {"sluice.dev": {"config": [{"opaque": {"driver": "gpu.sluice.dev", "parameters": _SLICE}}]}},
+    },
+)
 _POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -82,6 +125,24 @@ def _manifest(data: bytes) -> str:
     found = read_manifests("f.yaml", _text(data), limits=ManifestLimits(), asks=_LIMITS)
     refusals = [found] if isinstance(found, Refusal) else [each.refusal for each in found if each.refusal is not None]
     return max((_said(each) for each in refusals), key=len, default="")
+
+
+def _manifest_of_claims(data: bytes) -> str:
+    found = read_manifests("f.yaml", _text(data), limits=ManifestLimits(), asks=_LIMITS, by_claims=True)
+    refusals = [found] if isinstance(found, Refusal) else [each.refusal for each in found if each.refusal is not None]
+    return max((_said(each) for each in refusals), key=len, default="")
+
+
+def _claim(data: bytes) -> str:
+    document = _json(data)
+    if not isinstance(document, dict):
+        return ""
+    classes = document.pop("classes", {})
+    specs = (
+        {name: each for name, each in classes.items() if isinstance(each, dict)} if isinstance(classes, dict) else {}
+    )
+    found = read_claim(document, specs)
+    return _said(found) if isinstance(found, Refusal) else ""
 
 
 def _said(refusal: Refusal) -> str:
@@ -221,6 +282,8 @@ def _question_to_the_page(data: bytes) -> str:
 
 TARGETS: tuple[Target, ...] = (
     Target("manifest", _manifest, [*_MANIFESTS, json.dumps(_POD).encode()]),
+    Target("manifest of claims", _manifest_of_claims, _CLAIM_MANIFESTS, weight=0.2),
+    Target("claim", _claim, [json.dumps(each).encode() for each in _CLAIMS], weight=0.5),
     Target(
         "annotations",
         _ask,

@@ -1,6 +1,7 @@
 """The webhook as an API server meets it: real sockets, real TLS, valid and invalid requests."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import ssl
@@ -99,6 +100,16 @@ async def test_a_namespaces_mode_comes_by_the_path():
             "main.sluice.dev/mode = 'mps': the default of this namespace, because the pod names no mode"
         ]
         assert (await caller.post("/mutate/nonsense"))[0] == 404
+
+
+async def test_a_namespaces_hand_over_comes_by_the_path_too():
+    """With and without a default mode: else its pods would get their devices in the way of another namespace."""
+    async with webhook() as caller:
+        for path, by_claim in (("", False), ("/tickets", False), ("/dra", True), ("/mps/dra", True), ("/mps", False)):
+            _, text = await caller.post(f"/mutate{path}")
+            patch = json.loads(base64.b64decode(json.loads(text)["response"]["patch"]))
+            assert any(each["path"] == "/spec/resourceClaims" for each in patch) is by_claim, path
+        assert (await caller.post("/mutate/dra/mps"))[0] == 404
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,16 @@ async def test_an_account_can_do_nothing_that_its_service_does_not(deployed: Clu
             assert not await may(kube, token, right), f"{account} can {what}"
 
 
-NOT_IN_AN_HOUR = {("bind", "slices"), ("patch", "events")}
-"""A right that a policy asks for by name, and the series of an Event: not written before half an hour of waiting."""
+NOT_IN_AN_HOUR = {
+    ("bind", "slices"),
+    ("patch", "events"),
+    ("patch", "resourceclaims/binding"),
+    ("patch", "resourceclaims"),
+}
+"""
+Rights that a policy and the API server ask for by name; the series of an Event, not written before half an hour of
+waiting; and the finalizer of a claim, which those of the webhook have from the start.
+"""
 
 
 @pytest.mark.parametrize("account", NEEDED)
@@ -287,7 +295,7 @@ class Site:
             made = await self.cluster.post(path, body)
             assert made.code == 201, made
 
-    async def pod(self, name: str, *claims: str) -> tuple[RequestId, Json]:
+    async def pod(self, name: str, *claims: str, namespace: str = "default") -> tuple[RequestId, Json]:
         """A person's pod, as it was stored."""
         volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
         body = {
@@ -296,7 +304,7 @@ class Site:
             "metadata": {"name": name, "annotations": {"sluice.dev/profile": "1g.5gb"}},
             "spec": {"containers": [{"name": "main", "image": "train:1"}], "volumes": volumes},
         }
-        made = await self.cluster.post("/api/v1/namespaces/default/pods", body)
+        made = await self.cluster.post(f"/api/v1/namespaces/{namespace}/pods", body)
         assert made.code == 201, made
         return RequestId(made.body["metadata"]["uid"]), made.body
 
@@ -417,6 +425,7 @@ async def _live(site: Site) -> None:
     await until(lambda: _pod(site, "served", lambda pod: pod["spec"].get("nodeName") == "n1"), "the pod on its node")
     await until(lambda: _pod(site, "waiting", _is_told_to_wait), "the waiting pod to be told")
 
+    await _live_by_claim(site)
     await site.say(Role.INVENTORY, subjects.inventory(NodeName("n1")), inventory())
     await until(lambda: _gpus(site, 1), "the GPU to be shown")
     await site.say(Role.INVENTORY, subjects.inventory(NodeName("n1")), inventory(removed=True))
@@ -427,6 +436,41 @@ async def _live(site: Site) -> None:
     await site.said(subjects.evicted(served), EvictionDone)
     site.kube.nodes.remove("n2")
     await site.said(subjects.node(NodeName("n2")), NodeRemoved)
+
+
+async def _live_by_claim(site: Site) -> None:
+    """A pod whose kubelet hands its devices over: its claim is made, allocated, reserved, and gone with it."""
+    labels = {"sluice.dev/hand-over": "dra"}
+    assert (await site.cluster.post("/api/v1/namespaces", {"metadata": {"name": "dra", "labels": labels}})).code == 201
+    request, stored = await site.pod("handed", namespace="dra")
+    (entry,) = stored["spec"]["resourceClaims"]
+    asked = await site.said(subjects.request(request), AllocationRequested)
+    (ref,) = asked.resource_claims
+    assert (ref.name, ref.requests) == (entry["resourceClaimName"], {"main": "main"})
+    await site.say(Role.ALLOCATOR, subjects.binding(request), bound(request))
+
+    async def runs() -> bool:
+        pod = site.kube.get("pods", "dra", "handed")
+        return pod is not None and pod["status"].get("phase") == "Running"
+
+    await until(runs, "the pod to run with its claim")
+    claim = site.kube.get("resourceclaims.resource.k8s.io", "dra", ref.name)
+    assert claim is not None
+    assert claim["metadata"]["uid"] == ref.uid
+    assert claim["status"]["allocation"]["allocationTimestamp"]
+    assert [each["uid"] for each in claim["status"]["reservedFor"]] == [request]
+    await site.cluster.delete("/api/v1/namespaces/dra/pods/handed")
+
+    async def gone() -> bool:
+        return site.kube.get("resourceclaims.resource.k8s.io", "dra", ref.name) is None
+
+    await until(gone, "the claim to go with its pod")
+    await until(lambda: _is_written(site), "how new pods get their devices, for admission to read")
+
+
+async def _is_written(site: Site) -> bool:
+    config = site.kube.get("configmaps", SYSTEM, "sluice-hand-over")
+    return config is not None and config.get("data") == {"mode": "tickets"}
 
 
 async def _pod(site: Site, name: str, right: Callable[[Json], Any]) -> bool:

@@ -11,7 +11,8 @@ from factories.cluster.admission import answer, container, env_of, from_grant, p
 from factories.cluster.admission import patched as patched_pod
 from security.controls import Control, patched
 
-from sluice.contracts.kube.names import GATE
+from sluice.contracts.dra.names import POD_CLAIM
+from sluice.contracts.kube.names import GATE, claim_name
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, parse_pod
@@ -65,6 +66,13 @@ def _forged_grant() -> None:
 
 def _gate_by_hand() -> None:
     _denied(pod(schedulingGates=[{"name": GATE}]), "our gate without our review")
+
+
+def _claim_of_another() -> None:
+    claims = [{"name": "x", "resourceClaimName": claim_name("another pod")}]
+    _denied(pod(annotations=ASKS, resourceClaims=claims), "the ResourceClaim of another pod")
+    own = [{"name": POD_CLAIM, "resourceClaimName": claim_name("another pod")}]
+    _denied(pod(annotations=ASKS, resourceClaims=own), "the ResourceClaim of another pod under our name")
 
 
 def _annotation() -> None:
@@ -141,6 +149,11 @@ def _memory_limit() -> None:
 _WIDE = replace(ManifestLimits(), nodes_max=10**9)
 
 CONTROLS = (
+    Control(
+        "a claim of one pod serves no other",
+        _claim_of_another,
+        patched("sluice.contracts.admission.pod_claims.validate_entries", lambda *_, **__: ()),
+    ),
     Control(
         "devices are not chosen by hand",
         _all_gpus,

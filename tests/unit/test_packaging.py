@@ -11,6 +11,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SERVICES = ("pod-watcher", "allocator", "node-agent", "inventory")
 OWNED = {
     "aiohttp": {"pod-watcher"},
+    "cel-expr-python": {"pod-watcher"},
     "cryptography": {"pod-watcher"},
     "kubernetes": {"pod-watcher"},
     "pyyaml": {"pod-watcher", "allocator"},

@@ -71,6 +71,7 @@ def _model(entry: dict[str, Any]) -> GpuModel:
         profiles=tuple(_profile(profile) for profile in entry["profiles"]),
         short_names=tuple(entry.get("short_names", ())),
         confidence=entry["confidence"],
+        architecture=entry["architecture"],
     )
 
 

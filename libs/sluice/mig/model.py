@@ -89,6 +89,8 @@ class GpuModel:
     """Common names besides its key."""
     confidence: str = field(default="reported", compare=False)
     """`reported` by a device; in the catalog `high` (as devices were seen to report), or in part `inferred`."""
+    architecture: str = field(default="", compare=False)
+    """In the catalog its family and, where several differ, the chip: `hopper`, `ada-ad102`. Empty when reported."""
     _by_name: dict[str, Profile] = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
     _largest: Profile | None = field(init=False, repr=False, compare=False)

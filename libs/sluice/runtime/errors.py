@@ -3,3 +3,7 @@
 
 class ServiceError(Exception):
     """A service cannot work as it was started: a wrong setting, a taken port, a lock that another process holds."""
+
+
+class NewContainerError(ServiceError):
+    """What the process needs comes only with a new container, such as a mount whose folder was removed on the node."""

@@ -24,7 +24,7 @@ from sluice.contracts.ids import RunId
 from sluice.runtime import logs
 from sluice.runtime.bus import BusError, DeniedError
 from sluice.runtime.clock import Clock, SystemClock
-from sluice.runtime.errors import ServiceError
+from sluice.runtime.errors import NewContainerError, ServiceError
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.http_page import serving_metrics
 from sluice.runtime.prometheus.metrics import Sample
@@ -47,6 +47,12 @@ EXIT_DENIED = 77
 """
 The broker denied a subject (EX_NOPERM of sysexits.h). A separate code lets these be counted after the process is gone,
 for instance from the exit code of the last state in a kubelet's status.
+"""
+
+EXIT_NEW_CONTAINER = 75
+"""
+Only a new container helps (EX_TEMPFAIL of sysexits.h): what starts a program again within its container
+(deploy/docker/keep-running) ends with it.
 """
 
 S = TypeVar("S", bound=CommonSettings)
@@ -77,7 +83,8 @@ def run(
 ) -> int:
     """
     Run `main` until it returns, fails, or SIGTERM or SIGINT comes. Returns the exit code: 0, EXIT_FAILED after a
-    failure, EXIT_CONFIG after one that a person must fix, EXIT_DENIED when the broker denied a subject.
+    failure, EXIT_CONFIG after one that a person must fix, EXIT_DENIED when the broker denied a subject,
+    EXIT_NEW_CONTAINER when only a new container helps.
 
     `words` is the command line: `--version` alone is answered, anything else is refused (code 2), because a service
     must not ignore an argument that it does not know. `settings` may be a function that loads them, so that its
@@ -157,6 +164,8 @@ def _code_after(leaves: Sequence[BaseException]) -> int:
     """The exit code after these errors."""
     if any(isinstance(leaf, DeniedError) for leaf in leaves):
         return EXIT_DENIED
+    if any(isinstance(leaf, NewContainerError) for leaf in leaves):
+        return EXIT_NEW_CONTAINER
     return EXIT_CONFIG if all(isinstance(leaf, ServiceError) for leaf in leaves) else EXIT_FAILED
 
 

@@ -13,6 +13,7 @@ from sluice_pod_watcher.admission import AdmissionConfig
 from sluice_pod_watcher.core.cluster.config import CLUSTER, ClusterConfig
 from sluice_pod_watcher.core.folder.config import FOLDER, FolderConfig
 
+HandOver = Literal["auto", "dra", "tickets"]
 Role = Literal["folder", "watch", "webhook", "all"]
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """RFC 1123 names (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/)."""
@@ -60,6 +61,11 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     """`watch`: a standby takes over after this, whole seconds, 1 to 300."""
     resync_s: float = 300.0
     """`watch`: relist interval."""
+    hand_over: HandOver = "auto"
+    """
+    `watch`, `webhook`: how new pods get their devices. `dra`: by a ResourceClaim that the kubelet prepares; `tickets`:
+    by a volume; `auto`: `dra` once every GPU node can. The namespace label `sluice.dev/hand-over` overrides it.
+    """
     mirror_gpus: bool = True
     """`watch`: mirror the fleet into `kubectl get gpus`."""
     evict_lost: bool = True
@@ -84,7 +90,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     does not call the API server.
     """
     namespace: str = "sluice-system"
-    """`webhook`: of its Service and Secret. Pods there are never touched."""
+    """`watch`, `webhook`: of its Service, Secret and ConfigMap. Pods there are never touched."""
     webhook_service: str = "sluice-webhook"
     """`webhook`: its Service, which the certificate names."""
     tls_secret: str = "sluice-webhook-tls"  # noqa: S105 - the name of an object
@@ -101,6 +107,8 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     """`webhook`: for containers that name none: `exclusive`, `mps`, `fractional` or `auto`; empty changes nothing."""
     env_allowed: tuple[str, ...] = ENV_ALLOWED
     """`webhook`: `NVIDIA_` variables that a pod may set."""
+    hand_over_file: Path | None = None
+    """`webhook`: with `hand_over = auto`, `mode` of the mounted ConfigMap `sluice-hand-over`. It may be missing."""
     host_directories: tuple[str, ...] = HOST_DIRECTORIES
     """`webhook`: host directories that no GPU pod may mount, nor any above or below."""
 
@@ -180,6 +188,8 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             evict_lost=self.evict_lost,
             evict_retry_s=self.evict_retry_s,
             mirror_gpus=self.mirror_gpus,
+            hand_over=self.hand_over,
+            namespace=self.namespace,
         )
 
     def admission_config(self) -> AdmissionConfig:
@@ -193,6 +203,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             exempt_namespaces=frozenset({*self.exempt_namespaces, self.namespace}),
             host_directories=self.host_directories,
             env_allowed=frozenset(self.env_allowed),
+            hand_over="dra" if self.hand_over == "dra" else "tickets",
         )
 
 

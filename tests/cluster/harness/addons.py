@@ -33,14 +33,19 @@ READ = ["get", "list", "watch"]
 Json = dict[str, Any]
 
 
-def write_image(name: str, executable: Path, out: Path) -> None:
-    """An archive of an image with one static executable in it."""
+def write_image(name: str, executable: Path, out: Path, *, path: str = "", user: str = "") -> None:
+    """
+    An archive of an image with one static executable in it.
+
+    path: where it lies in the image, else below `/` by its name. user: a number that it runs as, else root.
+    """
+    path = path or f"/{executable.name}"
     with tempfile.TemporaryDirectory(dir=out.parent) as work:
-        root = Path(work, "root")
-        root.mkdir()
-        shutil.copy(executable, root)
-        layer = layer_of(root, Path(work, "layer.tar"), mtime=0)
-        write_archive([Image(name, {"Entrypoint": [f"/{executable.name}"]}, (layer,))], out)
+        target = Path(work, "root", path.lstrip("/"))
+        target.parent.mkdir(parents=True)
+        shutil.copy(executable, target)
+        layer = layer_of(Path(work, "root"), Path(work, "layer.tar"), mtime=0)
+        write_archive([Image(name, {"Entrypoint": [path], "User": user}, (layer,))], out)
 
 
 def manifests() -> list[Json]:

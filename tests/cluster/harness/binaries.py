@@ -22,6 +22,10 @@ BUILD_S = 3600.0
 VERSION = "k8s.io/component-base/version"
 VERSIONS = {"1.34": "v1.34.4", "1.37": "v1.37.2"}
 """Minor version -> what its go.mod pins: the oldest that has DRA as GA, and the newest."""
+CONTROL_PLANE = " ".join(
+    f"k8s.io/kubernetes/cmd/{each}"
+    for each in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+)
 NEWEST = max(VERSIONS, key=lambda minor: int(minor.split(".")[1]))
 
 
@@ -34,7 +38,8 @@ class Module:
     """
     One folder of ../go: its `tool` lines become executables, or its own main package does.
 
-    executable: the name of a single one, where the package's path does not say it. manifests: a required module, and
+    package: one or several, by spaces. executable: the name of a single one, where the package's path does not say it.
+    manifests: a required module, and
     folders of it with objects that a user applies: kept beside the executables.
     """
 
@@ -57,14 +62,20 @@ class Module:
 
 
 EXTRAS = {
+    "karpenter": Module(
+        "karpenter",
+        executable="karpenter",
+        manifests=("sigs.k8s.io/karpenter", "pkg/apis/crds", "kwok/apis/crds"),
+    ),
     "kube-router": Module("kube-router", package=".", executable="kube-router"),
+    "kueue": Module("kueue", executable="kueue", manifests=("sigs.k8s.io/kueue", "config")),
 }
 """Name -> what only some suites run beside a cluster, and what is built only where it is asked for."""
 
 
-def modules(minor: str, extras: Iterable[str] = ()) -> list[Module]:
+def modules(minor: str, extras: Iterable[str] = (), *, runs_pods: bool = True) -> list[Module]:
     """
-    What a cluster of this minor version needs, and these of EXTRAS.
+    What a cluster of this minor version needs, and these of EXTRAS; without machines that run pods a third less.
 
     Raises BuildError for a version without a folder, or an extra that there is not.
     """
@@ -73,9 +84,12 @@ def modules(minor: str, extras: Iterable[str] = ()) -> list[Module]:
         raise BuildError(f"no extra of the name {', '.join(map(repr, unknown))}: one of {', '.join(EXTRAS)}")
     if minor not in VERSIONS:
         raise BuildError(f"Kubernetes {minor!r} has no pinned module: one of {', '.join(VERSIONS)}")
+    etcd = Module("etcd", executable="etcd")
+    if not runs_pods:
+        return [Module(f"kubernetes-{minor}", version=VERSIONS[minor], package=CONTROL_PLANE), etcd]
     return [
         Module(f"kubernetes-{minor}", version=VERSIONS[minor]),
-        Module("etcd", executable="etcd"),
+        etcd,
         Module("containerd"),
         Module("cni"),
         Module("coredns", package=".", executable="coredns"),
@@ -134,7 +148,7 @@ def _built(module: Module, go: str, folder: Path) -> Built:
                 _ldflags(module),
                 "-o",
                 f"{fresh}/{module.executable}",
-                module.package,
+                *module.package.split(),
             ],
             cwd=module.path,
             env=_environment(),
@@ -157,10 +171,10 @@ def _built(module: Module, go: str, folder: Path) -> Built:
     return Built(module, folder, time.monotonic() - started, _children_cpu_s() - used)
 
 
-def build_all(minor: str, extras: Iterable[str] = ()) -> dict[str, Path]:
+def build_all(minor: str, extras: Iterable[str] = (), *, runs_pods: bool = True) -> dict[str, Path]:
     """Executable -> file, for a cluster of this minor version; says on stderr what was built and for how long."""
     found: dict[str, Path] = {}
-    for module in modules(minor, extras):
+    for module in modules(minor, extras, runs_pods=runs_pods):
         found.update(_build_aloud(module).executables)
     return found
 

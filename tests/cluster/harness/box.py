@@ -230,11 +230,13 @@ class Box:
 
 
 def _started(pid: int) -> int | None:
+    """None once all its threads have ended: its ports are taken until then, although the first may be a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        is_last = len([*Path(f"/proc/{pid}/task").iterdir()]) <= 1
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    return None if fields[0] in "ZX" and is_last else int(fields[19])
 
 
 def _children(pid: int) -> list[int]:

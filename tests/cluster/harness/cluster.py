@@ -64,6 +64,8 @@ class Cluster:
     minor: str
     control_plane: ControlPlane
     nodes: list[Node]
+    runs_pods: bool = True
+    """Without it there is the control plane alone, for tests that play the nodes."""
     owner: Process | None = None
     forward: Process | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -194,6 +196,7 @@ class Cluster:
         }
         state = {
             "minor": self.minor,
+            "runs_pods": self.runs_pods,
             "owner": dataclasses.astuple(self.owner) if self.owner else None,
             "forward": dataclasses.astuple(self.forward) if self.forward else None,
             "boxes": boxes,
@@ -226,7 +229,8 @@ class Cluster:
         self.control_plane.prepare()
         for node in self.nodes:
             node.box.folder.mkdir(exist_ok=True)
-            node.prepare()
+            if self.runs_pods:
+                node.prepare()
             if node.number:
                 self._plug_in(node)
         self.save()
@@ -235,6 +239,8 @@ class Cluster:
         self.save()
         mark("control plane")
         self._forward()
+        if not self.runs_pods:
+            return
         with ThreadPoolExecutor() as pool:
             list(pool.map(self._start_node, self.nodes))
         self.save()
@@ -295,10 +301,11 @@ def start(
     *,
     minor: str = NEWEST,
     workers: int = 2,
+    runs_pods: bool = True,
     is_kept: bool = False,
 ) -> Cluster:
     """
-    A cluster of a control plane and workers, ready for pods.
+    A cluster of a control plane and workers, ready for pods; without `runs_pods` it has no node.
 
     name: of its folder in the cache; one of that name is removed first. is_kept: it outlives this process.
 
@@ -307,15 +314,17 @@ def start(
     sweep()
     if (clusters() / name / "state.json").exists():
         find(name, is_doomed=True).remove()
-    binaries = build_all(minor)
-    cluster = _assemble(clusters() / name, minor, binaries, workers)
+    binaries = build_all(minor, runs_pods=runs_pods)
+    cluster = _assemble(clusters() / name, minor, binaries, workers if runs_pods else 0)
+    cluster.runs_pods = runs_pods
     cluster.folder.mkdir(parents=True)
     cluster.owner = None if is_kept else Process.of(os.getpid())
     try:
         (cluster.folder / "bin").mkdir()
         (cluster.folder / "bin/kubectl").symlink_to(binaries["kubectl"])
-        addons.write_image(SANDBOX, binaries["pause"], cluster.folder / "pause.tar")
-        addons.write_image(addons.COREDNS, binaries["coredns"], cluster.folder / "coredns.tar")
+        if runs_pods:
+            addons.write_image(SANDBOX, binaries["pause"], cluster.folder / "pause.tar")
+            addons.write_image(addons.COREDNS, binaries["coredns"], cluster.folder / "coredns.tar")
         cluster._start()
     except BaseException:
         cluster.remove()
@@ -349,8 +358,9 @@ def find(name: str, *, is_doomed: bool = False) -> Cluster:
         there = sorted(path.parent.name for path in clusters().glob("*/state.json"))
         raise NoClusterError(f"no cluster of the name {name!r} is up; up are: {', '.join(there) or 'none'}")
     state = json.loads((folder / "state.json").read_text())
-    minor, workers = state["minor"], len(state["boxes"]) - 1
-    cluster = _assemble(folder, minor, {} if is_doomed else build_all(minor), workers)
+    minor, workers, runs_pods = state["minor"], len(state["boxes"]) - 1, state.get("runs_pods", True)
+    cluster = _assemble(folder, minor, {} if is_doomed else build_all(minor, runs_pods=runs_pods), workers)
+    cluster.runs_pods = runs_pods
     cluster.owner = Process(*state["owner"]) if state["owner"] else None
     cluster.forward = Process(*state["forward"]) if state["forward"] else None
     for node in cluster.nodes:

@@ -139,9 +139,14 @@ class ControlPlane:
         )
         self._wait("kube-apiserver", lambda: self._api("/readyz").strip() == "ok")
 
-    def start_controllers(self) -> None:
-        """Controller-manager and scheduler; ready when the namespace `default` has its account."""
+    def start_controllers(self, *, client_qps: int | None = None) -> None:
+        """
+        Controller-manager and scheduler; ready when the namespace `default` has its account.
+
+        client_qps: requests a second that each of their clients may make; else their own limits, 20 and 50.
+        """
         pki = self.authority.folder
+        limits = [f"--kube-api-qps={client_qps}", f"--kube-api-burst={client_qps}"] if client_qps else []
         self.box.spawn(
             "kube-controller-manager",
             [
@@ -153,14 +158,21 @@ class ControlPlane:
                 f"--cluster-signing-key-file={pki}/ca.key",
                 f"--node-monitor-grace-period={NODE_GRACE_S}s",
                 "--use-service-account-credentials=true",
+                *limits,
             ],
         )
         self.box.spawn(
             "kube-scheduler",
-            [self.binaries["kube-scheduler"], *self._kubeconfigs("scheduler")],
+            [self.binaries["kube-scheduler"], *self._kubeconfigs("scheduler"), *limits],
         )
         path = "/api/v1/namespaces/default/serviceaccounts/default"
         self._wait("kube-controller-manager", lambda: '"uid"' in self._api(path))
+
+    def restart_controllers(self, *, client_qps: int | None = None) -> None:
+        """As `start_controllers`, with these limits."""
+        for name in ("kube-scheduler", "kube-controller-manager"):
+            self.box.end(name)
+        self.start_controllers(client_qps=client_qps)
 
     def kubelet_pair(self, node: str) -> Pair:
         """The identity of a node."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 EVERYWHERE = ""
 """As a namespace: a right in all of them, and on what has none."""
+CLAIMS = "resource.k8s.io"
 ADMISSION = "admissionregistration.k8s.io"
 
 
@@ -32,6 +33,13 @@ NEEDED = {
         Right("get", "storageclasses", "storage.k8s.io"),
         Right("create", "events", "events.k8s.io"),
         Right("patch", "events", "events.k8s.io"),
+        Right("list", "resourceclaims", CLAIMS),
+        Right("watch", "resourceclaims", CLAIMS),
+        Right("create", "resourceclaims", CLAIMS),
+        Right("patch", "resourceclaims", CLAIMS),
+        Right("patch", "resourceclaims/status", CLAIMS),
+        Right("patch", "resourceclaims/binding", CLAIMS),
+        Right("patch", "configmaps", "", "sluice-hand-over", "sluice-system"),
         Right("list", "gpus", "sluice.dev"),
         Right("create", "gpus", "sluice.dev"),
         Right("delete", "gpus", "sluice.dev"),

@@ -48,6 +48,7 @@ ABSENT = 404
 _PATHS = {
     "Namespace": "/api/v1/namespaces",
     "Secret": "/api/v1/namespaces/sluice-system/secrets",
+    "ConfigMap": "/api/v1/namespaces/sluice-system/configmaps",
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
 }
@@ -73,6 +74,8 @@ class ClusterSystem:
     watcher: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, str] = field(default_factory=dict)
     """More settings of every process, with their whole names."""
+    has_sessions: bool = False
+    """Whether each process has a session of its own (see `Process`)."""
     pods: Path | None = None
     """The tickets of a kubelet's pods: the only node looks for their processes there."""
     _processes: dict[str, Process] = field(default_factory=dict)
@@ -154,7 +157,7 @@ class ClusterSystem:
     def _run(self, name: str, command: tuple[str, ...], variables: Mapping[str, str]) -> None:
         environment = own_environment() | dict(self.others) | variables
         log = self.data / "logs" / f"{name.replace(' ', '-')}.log"
-        self._processes[name] = Process(name, command, environment, log)
+        self._processes[name] = Process(name, command, environment, log, has_session=self.has_sessions)
         self._processes[name].start()
 
     def _ensure_streams(self) -> None:

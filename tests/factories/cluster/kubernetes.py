@@ -65,13 +65,13 @@ class Reply:
 class Stream:
     """An open watch: its events one by one, each waited for with a bound."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, wait_s: float = WAIT_S) -> None:
         """The answer, whose head has arrived."""
-        self._response = response
+        self._response, self._wait_s = response, wait_s
 
     async def next(self) -> Json | None:
         """The next event, or None where the server ended the stream in order."""
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(self._wait_s):
             line = await self._response.content.readline()
         return json.loads(line) if line else None
 
@@ -178,13 +178,13 @@ class Cluster:
         )
 
     @contextlib.asynccontextmanager
-    async def watch(self, path: str, **query: Any) -> AsyncIterator[Stream]:
-        """A watch that has been accepted."""
+    async def watch(self, path: str, *, wait_s: float = WAIT_S, **query: Any) -> AsyncIterator[Stream]:
+        """A watch that has been accepted; `wait_s`: the longest between two events, at most `4 * WAIT_S` in all."""
         async with self._open("GET", path, None, "application/json", None, {"watch": "true", **query}) as response:
             assert response.status == 200, await response.text()
             connection = response.connection
             try:
-                yield Stream(response)
+                yield Stream(response, wait_s)
             finally:
                 await _broken(connection.transport if connection is not None else None)
 

@@ -59,8 +59,8 @@ async def _play(
     async with cluster.opened() as kube:
         try:
             for name in names:
-                await _register(kube, name, labels.get(name, {}))
-            await kube.until(lambda: kube.get("/api/v1/nodes"), lambda reply: _take_pods(reply, names))
+                await register(kube, name, labels.get(name, {}))
+            await kube.until(lambda: kube.get("/api/v1/nodes"), lambda reply: take_pods(reply, names))
             ready.set()
             renew_at = 0.0
             clock = asyncio.get_running_loop().time
@@ -68,7 +68,7 @@ async def _play(
                 if clock() >= renew_at:
                     renew_at = clock() + RENEW_S
                     for name in names:
-                        await _renew(kube, name)
+                        await renew(kube, name)
                 for name in names:
                     for pod in (await kube.get("/api/v1/pods", fieldSelector=f"spec.nodeName={name}")).items:
                         await _sync(kube, pod)
@@ -79,13 +79,14 @@ async def _play(
                 await kube.delete(f"{LEASES}/{name}")
 
 
-def _take_pods(reply: Reply, names: Sequence[str]) -> bool:
-    """Whether the server has taken the taint of a node that is not ready off all of them."""
+def take_pods(reply: Reply, names: Sequence[str]) -> bool:
+    """Of a list of nodes: whether the server has taken the taint of a node that is not ready off all of them."""
     found = {each["metadata"]["name"]: each["spec"].get("taints") for each in reply.items}
     return all(name in found and not found[name] for name in names)
 
 
-async def _register(kube: Cluster, name: str, labels: Mapping[str, str]) -> None:
+async def register(kube: Cluster, name: str, labels: Mapping[str, str]) -> None:
+    """A Node object with a Lease, ready for pods once the server has seen that."""
     own = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", LABEL_TEST: "true"}
     made = await kube.post("/api/v1/nodes", {"metadata": {"name": name, "labels": own | dict(labels)}})
     assert made.code == 201, made
@@ -99,7 +100,8 @@ async def _register(kube: Cluster, name: str, labels: Mapping[str, str]) -> None
     await kube.post(LEASES, {"metadata": {"name": name, "namespace": "kube-node-lease"}, "spec": spec})
 
 
-async def _renew(kube: Cluster, name: str) -> None:
+async def renew(kube: Cluster, name: str) -> None:
+    """A node's Lease, so that it stays ready."""
     await kube.patch(f"{LEASES}/{name}", {"spec": {"renewTime": _now(precise=True)}}, MERGE)
 
 
@@ -114,17 +116,22 @@ async def _sync(kube: Cluster, pod: Json) -> None:
         now = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
         await kube.delete(path, now)
     elif pod["status"].get("phase") == "Pending":
-        ready = [
-            {"type": kind, "status": "True", "lastTransitionTime": _now()}
-            for kind in ("Initialized", "ContainersReady", "Ready")
-        ]
-        running = {
-            "phase": "Running",
-            "startTime": _now(),
-            "conditions": ready,
-            "containerStatuses": [_status(each, running=True) for each in _of(pod)],
-        }
-        await kube.patch(f"{path}/status", {"metadata": {"uid": meta["uid"]}, "status": running})
+        await kube.patch(f"{path}/status", running(pod))
+
+
+def running(pod: Json) -> Json:
+    """The patch of its status by which a kubelet tells that it runs."""
+    ready = [
+        {"type": kind, "status": "True", "lastTransitionTime": _now()}
+        for kind in ("Initialized", "ContainersReady", "Ready")
+    ]
+    status = {
+        "phase": "Running",
+        "startTime": _now(),
+        "conditions": ready,
+        "containerStatuses": [_status(each, running=True) for each in _of(pod)],
+    }
+    return {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
 
 
 def _of(pod: Json) -> list[Json]:

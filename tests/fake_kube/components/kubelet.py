@@ -7,7 +7,8 @@ It runs no process: "running" is a status and an entry in `running`. `components
 from collections import Counter
 
 from fake_kube.calls import stamp
-from fake_kube.components import containers
+from fake_kube.components import containers, scheduler_claims
+from fake_kube.components.claim_controller import claim_names
 from fake_kube.errors import Json
 from fake_kube.kinds import pod_defaults, pod_subresources
 from fake_kube.requests.patch_formats import clone
@@ -26,12 +27,16 @@ class Kubelet:
         self._store = store
         self.lingering: set[Key] = set()
         self.tickets: containers.Ready = lambda uid, path: True
+        self.prepared: containers.Ready = lambda uid, path: True
+        """Whether the driver answers Prepare for a claim, by pod UID and the claim's name."""
         self.in_use: set[str] = set()
         self.running: dict[str, dict[str, dict[str, str]]] = {}
         self.starts: Counter[tuple[str, str]] = Counter()
 
     def run(self, pod: Json) -> None:
-        """Start what can be started, and write the pod's status."""
+        """Start what can be started, and write the pod's status. Claims are prepared before its sandbox is made."""
+        if not self._prepares(pod):
+            return
         wanted, now = clone(pod), stamp()
         status, uid = wanted["status"], pod["metadata"]["uid"]
         alive = self.running.setdefault(uid, {})
@@ -87,6 +92,14 @@ class Kubelet:
             return {**status, "ready": True, "started": False, "state": {"terminated": over}}
         self.running[uid][name] = found
         return {**status, "ready": True, "started": True, "state": {"running": {"startedAt": now}}}
+
+    def _prepares(self, pod: Json) -> bool:
+        if not pod["spec"].get("resourceClaims") or pod["metadata"]["uid"] in self.running:
+            return True
+        names = claim_names(pod).values()
+        return scheduler_claims.ready(pod, self._store) and all(
+            self.prepared(pod["metadata"]["uid"], name) for name in names
+        )
 
     def finish(self, key: Key, code: int) -> None:
         """All containers of a pod end by themselves with this exit code."""

@@ -8,10 +8,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from fake_kube.calls import stamp
-from fake_kube.components import containers, scheduler, scheduler_affinity
+from fake_kube.components import containers, scheduler, scheduler_affinity, scheduler_claims
 from fake_kube.components.kubelet import Kubelet
 from fake_kube.errors import Json
 from fake_kube.kinds import limits_and_quotas, pod_defaults, pod_subresources
+from fake_kube.kinds.resource_claims import CLAIMS
 from fake_kube.requests.patch_formats import clone
 from fake_kube.store import Change, Key
 
@@ -127,6 +128,10 @@ class Nodes:
         """Which directories of a pod's CSI volume are there; by default all."""
         self._server.call(lambda: setattr(self._kubelet, "tickets", ready))
 
+    def prepares(self, ready: containers.Ready) -> None:
+        """Whether the driver of claims answers Prepare, by pod UID and the claim's name; by default it does."""
+        self._server.call(lambda: setattr(self._kubelet, "prepared", ready))
+
     def volume_in_use(self, uid: str, *, on: bool = True) -> None:
         """The driver does not answer Unpublish: a graceful DELETED waits for it."""
 
@@ -167,6 +172,10 @@ class Nodes:
             self._mark(key)
         elif resource == "nodes":
             self._again()
+        elif resource == CLAIMS:
+            for pod in self._server.store.listed("pods", meta["namespace"]):
+                if pod["spec"].get("resourceClaims"):
+                    self._mark((meta["namespace"], pod["metadata"]["name"]))
 
     def _count(self, key: Key, pod: Json | None) -> None:
         # The requests on each node are kept as a running sum: pods come by the hundred.
@@ -223,8 +232,10 @@ class Nodes:
         for node in nodes:
             name = node["metadata"]["name"]
             why = scheduler.obstacle(pod, node, self._used.get(name, Counter()))
-            why = why or scheduler_affinity.obstacle(pod, node, store)
+            why = why or scheduler_affinity.obstacle(pod, node, store) or scheduler_claims.obstacle(pod, node, store)
             if not why:
+                if not scheduler_claims.reserved(pod, store):
+                    return  # SchedulerError: it is retried at the next change of its claims
                 bound = clone(pod)
                 bound["spec"]["nodeName"] = name
                 pod_defaults.set_condition(bound, pod_defaults.condition("PodScheduled", "True", stamp()))

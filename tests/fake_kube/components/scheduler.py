@@ -20,12 +20,12 @@ def obstacle(pod: Json, node: Json, used: Counter[str]) -> str:
         return MISMATCH
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms")
-    if terms is not None and not any(_term(term, node) for term in terms):
+    if terms is not None and not any(term_matches(term, node) for term in terms):
         return FIELDS_MISMATCH if any(term.get("matchFields") for term in terms) else MISMATCH
     tolerations = spec.get("tolerations") or []
-    if node["spec"].get("unschedulable"):
+    if (node.get("spec") or {}).get("unschedulable"):
         return "node(s) were unschedulable"
-    for taint in node["spec"].get("taints") or []:
+    for taint in (node.get("spec") or {}).get("taints") or []:
         if taint["effect"] != "PreferNoSchedule" and not any(_tolerates(each, taint) for each in tolerations):
             return f"node(s) had untolerated taint(s) {{{taint['key']}: {taint.get('value', '')}}}"
     wanted = limits_and_quotas.usage(pod)
@@ -47,7 +47,8 @@ def sentence(obstacles: Counter[str], nodes: int) -> str:
     return f"0/{nodes} nodes are available: {told}." if told else "no nodes available to schedule pods"
 
 
-def _term(term: Json, node: Json) -> bool:
+def term_matches(term: Json, node: Json) -> bool:
+    """Whether a node selector term matches."""
     labels = node["metadata"].get("labels") or {}
     expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     if not expressions and not fields:

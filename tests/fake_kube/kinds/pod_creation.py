@@ -37,6 +37,7 @@ def new_pod(pod: Json) -> list[Fault]:
     volumes = {volume.get("name") for volume in spec.get("volumes") or []}
     if len(volumes) < len(spec.get("volumes") or []):
         faults.append(Fault("spec.volumes", "Duplicate value", ""))
+    faults += _claims(spec)
     names: set[str] = set()
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(kind) or []):
@@ -48,6 +49,31 @@ def new_pod(pod: Json) -> list[Fault]:
     if spec.get("restartPolicy") not in {"Always", "OnFailure", "Never"}:
         why = 'supported values: "Always", "OnFailure", "Never"'
         faults.append(Fault("spec.restartPolicy", "Unsupported value", why, value=spec.get("restartPolicy")))
+    return faults
+
+
+def _claims(spec: Json) -> list[Fault]:
+    """`spec.resourceClaims`, and the references to them (validatePodResourceClaims, validateContainerClaims)."""
+    entries, faults = spec.get("resourceClaims") or [], []
+    names: set[str] = set()
+    for index, entry in enumerate(entries):
+        here, name = f"spec.resourceClaims[{index}]", entry.get("name", "")
+        if not metadata.DNS_LABEL.match(name):
+            faults.append(Fault(f"{here}.name", "Invalid value", metadata.LABEL, value=name))
+        if name in names:
+            faults.append(Fault(f"{here}.name", "Duplicate value", "", value=name))
+        names.add(name)
+        if bool(entry.get("resourceClaimName")) == bool(entry.get("resourceClaimTemplateName")):
+            why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+            faults.append(Fault(here, "Invalid value", why, value=""))
+    for kind in ("initContainers", "containers"):
+        for at, container in enumerate(spec.get(kind) or []):
+            for index, use in enumerate((container.get("resources") or {}).get("claims") or []):
+                if use.get("name") not in names:
+                    here = f"spec.{kind}[{at}].resources.claims[{index}]"
+                    known = f": {', '.join(sorted(names))}" if names else " which is empty"
+                    why = f"must be one of the names in pod.spec.resourceClaims{known}"
+                    faults.append(Fault(here, "Not found", why, value=str(use.get("name"))))
     return faults
 
 

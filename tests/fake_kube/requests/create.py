@@ -6,7 +6,15 @@ import uuid
 from fake_kube.admission import Admission
 from fake_kube.calls import Answer, Call, stamp
 from fake_kube.errors import ApiError, Fault, Json, already_exists, forbidden, invalid, not_found
-from fake_kube.kinds import crds, events, limits_and_quotas, pod_creation, pod_defaults, webhook_configurations
+from fake_kube.kinds import (
+    crds,
+    events,
+    limits_and_quotas,
+    pod_creation,
+    pod_defaults,
+    resource_claims,
+    webhook_configurations,
+)
 from fake_kube.requests import metadata
 from fake_kube.requests.patch_formats import clone
 from fake_kube.resource_types import Resource, Target
@@ -76,6 +84,11 @@ class Creation:
             return faults
         if resource.full_name == webhook_configurations.CONFIGURATIONS:
             return webhook_configurations.new_configuration(obj)
+        if resource.full_name == resource_claims.CLAIMS:
+            obj["status"] = {}
+            return resource_claims.new_claim(obj)
+        if resource.full_name == resource_claims.TEMPLATES:
+            return resource_claims.new_template(obj)
         if resource.full_name == "namespaces":
             meta = obj["metadata"]
             meta["labels"] = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta["name"]}

@@ -10,7 +10,7 @@ from fake_kube import rbac
 from fake_kube.admission import Admission
 from fake_kube.calls import Answer, Call, stamp
 from fake_kube.errors import ApiError, Fault, Json, conflict, invalid, modified, no_such_page, not_found, success
-from fake_kube.kinds import events, pod_defaults, pod_subresources, pod_updates
+from fake_kube.kinds import events, pod_defaults, pod_subresources, pod_updates, resource_claims
 from fake_kube.rbac import Access, Wish
 from fake_kube.requests import metadata, patch_body
 from fake_kube.requests.create import Creation
@@ -176,7 +176,8 @@ class Verbs:
             asked = Asked(target, "UPDATE", wanted, live, call.user, call.dry_run)
             wanted, warnings = await self._admission.mutate(asked)
             wanted = self._part(target, live, wanted)
-            faults += metadata.metadata(wanted) + self._changed(target, live, wanted)
+            faults += metadata.metadata(wanted) + self._may_bind(call, live, wanted)
+            faults += self._changed(target, live, wanted)
             if faults:
                 raise invalid(resource.full_kind, target.name, faults)
             if self._store.get(resource.storage, target.namespace, target.name) is not live:
@@ -200,7 +201,9 @@ class Verbs:
         """What of a wanted object a request to this (sub)resource may touch at all; the rest is dropped in silence."""
         resource = target.resource
         if target.subresource == "status":
-            meta = live["metadata"] if resource.custom else wanted["metadata"]
+            # Of a claim only the status is taken (metav1.ResetObjectMetaForStatus); pods take metadata as well.
+            apart = resource.custom or resource.full_name == resource_claims.CLAIMS
+            meta = live["metadata"] if apart else wanted["metadata"]
             return {**live, "metadata": meta, "status": wanted.get("status") or {}}
         if target.subresource == "ephemeralcontainers":
             spec = {
@@ -215,6 +218,19 @@ class Verbs:
             return {**kept, **({"status": live["status"]} if "status" in live else {})}
         return wanted
 
+    def _may_bind(self, call: Call, live: Json, wanted: Json) -> list[Fault]:
+        """Allocation and reservations of a claim take a right of their own, in the whole cluster (from 1.36)."""
+        if call.target.path != "resourceclaims/status" or not resource_claims.binds(live, wanted):
+            return []
+        wish = Wish(call.target.verb, call.target.resource.group, "resourceclaims/binding")
+        if self._rights.allowed(call.user, wish):
+            return []
+        why = f'resource="resourceclaims/binding", verb="{wish.verb}" permission'
+        text = (
+            f"changing status.allocation or status.reservedFor requires {why}: {self._rights.refusal(call.user, wish)}"
+        )
+        return [Fault("status.allocation", "Forbidden", text)]
+
     @staticmethod
     def _changed(target: Target, live: Json, wanted: Json) -> list[Fault]:
         if target.path == "pods":
@@ -223,6 +239,10 @@ class Verbs:
             return pod_updates.status(wanted)
         if target.path == "pods/ephemeralcontainers":
             return pod_updates.ephemeral(live, wanted)
+        if target.path == "resourceclaims":
+            return resource_claims.main(live, wanted)
+        if target.path == "resourceclaims/status":
+            return resource_claims.status(live, wanted)
         if target.resource.full_name == "events.events.k8s.io":
             return events.changed(live, wanted)
         return []

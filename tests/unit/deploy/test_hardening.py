@@ -6,16 +6,20 @@ import pytest
 from deploy_check import COMPONENTS, OVERLAYS, pod_specs
 from unit.deploy.reading import EVERY, Rendering, environment, every_container, named
 
+from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.kube import names
 from sluice.contracts.kube.quantities import parse_quantity
 from sluice_pod_watcher.shell.webhook.handlers import ServingLimits
 
+KUBELET = "/var/lib/kubelet"
 AGENT_PATHS = {
     "/var/lib/sluice",
     "/run/sluice",
     "/dev",
     "/var/lib/kubelet/pods",
     "/var/lib/kubelet/plugins/slice.sluice.dev",
+    "/var/lib/kubelet/plugins/gpu.sluice.dev",
+    "/var/run/cdi",
     "/var/lib/kubelet/plugins_registry",
 }
 
@@ -101,6 +105,8 @@ def test_the_volume_reaches_the_kubelet_of_the_host(rendered: Rendering):
             root = seen["SLUICE_NODE_AGENT_KUBELET_ROOT"]
             assert mounts[f"{root}/pods"]["mountPropagation"] == "Bidirectional"
             assert {f"{root}/plugins/{names.CSI_DRIVER}", f"{root}/plugins_registry"} <= set(mounts)
+        else:
+            assert {f"{KUBELET}/plugins/{DRIVER}", f"{KUBELET}/plugins_registry", "/var/run/cdi"} <= set(mounts)
 
 
 def test_an_agent_sees_its_own_password_and_certificate_only(rendered: Rendering):

@@ -8,6 +8,8 @@ from pathlib import Path
 from deploy_check import DEPLOY
 from factories.gpus.mps import until
 
+from sluice.runtime.service import EXIT_NEW_CONTAINER
+
 PROGRAM = DEPLOY / "docker" / "keep-running"
 
 
@@ -47,4 +49,11 @@ def test_a_program_that_ends_well_is_not_started_again(tmp_path: Path) -> None:
     """`--version` would be printed for ever."""
     with kept(tmp_path, "exit 0") as process:
         assert process.wait(10) == 0
+    assert len(pids(tmp_path)) == 1
+
+
+def test_a_program_that_needs_a_new_container_gets_one(tmp_path: Path) -> None:
+    """Its mount leads to a folder that was removed on the node: started again here, it would find that mount again."""
+    with kept(tmp_path, f"exit {EXIT_NEW_CONTAINER}") as process:
+        assert process.wait(10) == EXIT_NEW_CONTAINER
     assert len(pids(tmp_path)) == 1

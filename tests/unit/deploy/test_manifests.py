@@ -105,7 +105,7 @@ def test_three_brokers_know_one_another_by_their_own_names(rendered: Rendering):
     """A route to a name that no server has leaves the cluster without a majority after one failure."""
     objects = rendered("ha")
     broker = named(objects, "StatefulSet", "sluice-nats")
-    (config,) = [each for each in objects if each["kind"] == "ConfigMap" and "nats.conf" in each["data"]]
+    (config,) = [each for each in objects if each["kind"] == "ConfigMap" and "nats.conf" in each.get("data", {})]
     replicas, service = broker["spec"]["replicas"], broker["spec"]["serviceName"]
 
     routes = set(re.findall(r"nats-route://([^:]+):6222", config["data"]["nats.conf"]))
@@ -329,11 +329,13 @@ def test_every_namespace_is_looked_at_by_one_webhook(rendered: Rendering, compon
         expressions = {each["key"]: each for each in webhook["namespaceSelector"]["matchExpressions"]}
         assert expressions[names.LABEL_IGNORE]["operator"] == "DoesNotExist"
         assert {"sluice-system", "sluice-nodes"} <= set(expressions["kubernetes.io/metadata.name"]["values"])
-        mode = expressions[names.LABEL_DEFAULT_MODE]
-        paths[webhook["clientConfig"]["service"]["path"]] = (mode["operator"], *mode["values"])
+        chosen = [expressions[label] for label in (names.LABEL_DEFAULT_MODE, names.LABEL_HAND_OVER)]
+        paths[webhook["clientConfig"]["service"]["path"]] = tuple(
+            (each["operator"], *each["values"]) for each in chosen
+        )
         wanted = {names.LABEL_ENABLED: "true"} if components else None
         assert webhook["namespaceSelector"].get("matchLabels") == wanted
-    assert paths == {
-        "/mutate": ("NotIn", *names.DEFAULT_MODES),
-        **{f"/mutate/{mode}": ("In", mode) for mode in names.DEFAULT_MODES},
-    }
+    modes = {"": ("NotIn", *names.DEFAULT_MODES)} | {f"/{mode}": ("In", mode) for mode in names.DEFAULT_MODES}
+    ways = {"": ("NotIn", *names.HAND_OVERS)} | {f"/{way}": ("In", way) for way in names.HAND_OVERS}
+    assert paths == {f"/mutate{mode}{way}": (modes[mode], ways[way]) for mode in modes for way in ways}
+    assert len(webhooks) == len(paths) == len({each["name"] for each in webhooks})

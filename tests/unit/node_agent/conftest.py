@@ -40,6 +40,7 @@ from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import (
     AgentStarted,
+    CdiCompared,
     CdiRefused,
     CdiRemoved,
     CdiWritten,
@@ -70,6 +71,7 @@ from sluice_node_agent.core.instructions import (
     GPU_INSTRUCTIONS,
     AnswerCall,
     CdiDevice,
+    CompareCdi,
     CompareTickets,
     ListTenants,
     MakeTicket,
@@ -494,11 +496,18 @@ class Node:
             case RemoveTicket(token=token, ticket=ticket):
                 self.tickets.remove(ticket)
                 return TicketRemoved(token)
+        return self.carry_out_cdi(instruction)
+
+    def carry_out_cdi(self, instruction: Any) -> Any:
+        """Do one of the agent's instructions to the CDI files, or to the daemons."""
+        match instruction:
             case WriteCdi(token=token) | RemoveCdi(token=token) if self.no_cdi:
                 return CdiRefused(token, self.no_cdi)
             case WriteCdi(token=token, claim=claim, devices=devices):
                 self.cdi[claim] = devices
                 return CdiWritten(token)
+            case CompareCdi(token=token, files=files):
+                return CdiCompared(token, tuple(f.claim for f in files if self.cdi.get(f.claim) != f.devices))
             case RemoveCdi(token=token, claim=claim):
                 self.cdi.pop(claim, None)
                 return CdiRemoved(token)

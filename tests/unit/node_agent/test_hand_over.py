@@ -1,5 +1,6 @@
 """A kubelet gets a claim's devices when its slice is there, and a place is given away when no pod can have them."""
 
+import msgspec
 import pytest
 from factories.gpus.shared_devices import ON_MIG
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from sluice_node_agent.core.instructions import (
     WriteCdi,
 )
 from sluice_node_agent.core.journal_records import SliceRecord
+from sluice_node_agent.shell.journal.lines import unpack
 from sluice_node_agent.simulated.hardware_file import Process
 
 INSTANCE, WHOLE = (0, "3g.20gb", 4, 4), (2, None, 0, 1)
@@ -185,6 +187,20 @@ def test_more_calls_than_the_limit_are_refused(make_node):
     assert (
         node.answers[call].error == "ResourceClaim default/of-u2: 1 claims wait to be prepared already; try again later"
     )
+
+
+def test_a_lost_file_is_written_again_within_seconds(node):
+    """A container that starts again in its pod asks no kubelet: the runtime reads the file."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.prepare("u1")
+    node.work()
+    there = dict(node.cdi)
+    node.tick()
+    node.cdi.clear()
+    for _ in range(2):
+        node.tick(node.config.compare_tickets_s)
+    assert node.cdi == there
 
 
 def test_two_claims_of_a_pod_get_a_file_each_with_their_own_device(node):
@@ -495,6 +511,17 @@ def test_an_operator_can_end_the_wait_for_a_kubelet(node):
     node.handle(QuarantineReleased(booking.allocation, ignore_holders=True))
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_a_journal_of_an_older_version_is_read(node):
+    """An upgrade must not look like a lost journal."""
+    booking = node.booking("a1", INSTANCE)
+    _ready(node, booking)
+    record = next(each for each in node.journal.records() if isinstance(each, SliceRecord))
+    older = {
+        name: value for name, value in msgspec.to_builtins(record).items() if name not in {"prepared", "cdi_files"}
+    }
+    assert unpack(msgspec.json.encode(older)) == record
 
 
 # -- what is known of it ----------------------------------------------------------------------------------------------

@@ -165,3 +165,17 @@ def test_what_a_journal_holds_is_said(well):
     gone = Tombstone(allocation=AllocationId("x"), request=RequestId("r"), revision=1, cause="")
     machine = replace(well, journal=ReadJournal(exists=True, records=(gone,)))
     assert "0 slices, 0 homes" in found(machine, Check.JOURNAL)[0].what
+
+
+def test_a_kubelet_that_cannot_hand_devices_over_is_found_before_the_start(well, tmp_path):
+    """The allocator would place no pod with a claim there, and give no reason."""
+    said = "NVIDIA container toolkit 1.18.2 cannot describe single devices; install 1.19.0 or later"
+    machine = replace(well, hand_over=True, cdi_dir=tmp_path / "cdi", why_no_cdi=lambda: said)
+    (finding,) = [each for each in check_machine(machine) if each.check is Check.HAND_OVER]
+    assert (finding.level, finding.what) == (
+        "warning",
+        f"the kubelet cannot hand devices over by ResourceClaim: {said}",
+    )
+    assert "SLUICE_NODE_AGENT_HAND_OVER=false" in finding.remedy
+    (finding,) = [each for each in check_machine(replace(machine, why_no_cdi=str)) if each.check is Check.HAND_OVER]
+    assert finding.level == "ok"

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from sluice.contracts.admission.host_paths import parts_of
+from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.driver_capabilities import CAPABILITIES, why_no_capabilities
-from sluice.contracts.kube.names import CSI_DRIVER, DEFAULT_MODES, ENV_ALWAYS
+from sluice.contracts.kube.names import CSI_DRIVER, DEFAULT_MODES, ENV_ALWAYS, HAND_OVERS
 from sluice.contracts.request_syntax import RequestLimits
 
 HOST_DIRECTORIES = (
@@ -12,12 +13,16 @@ HOST_DIRECTORIES = (
     "/var/lib/sluice",
     "/var/lib/kubelet/pods",
     f"/var/lib/kubelet/plugins/{CSI_DRIVER}",
+    f"/var/lib/kubelet/plugins/{DRIVER}",
     "/var/lib/kubelet/plugins_registry",
+    "/var/run/cdi",
+    "/etc/cdi",
 )
 """
 The directories of tickets, sockets, journals and MPS pipes, and those where the kubelet mounts the volumes of all pods.
 
-They include the plugin registry: a pod that registers a driver with the kubelet could pass for ours.
+They include the plugin registry: a pod that registers a driver with the kubelet could pass for ours; and those of CDI
+files: a pod that writes one could give itself any device.
 """
 
 ENV_ALLOWED = ("NVIDIA_API_KEY", "NVIDIA_DISABLE_REQUIRE", "NVIDIA_REQUIRE_CUDA", "NVIDIA_TF32_OVERRIDE")
@@ -53,6 +58,8 @@ class AdmissionConfig:
     """The driver capabilities that a container may choose. Those of USUAL are always included."""
     env_allowed: frozenset[str] = frozenset(ENV_ALLOWED)
     """NVIDIA_ variables that a pod may set. All others are refused, because the runtime may add new ones."""
+    hand_over: str = "tickets"
+    """How new pods get their devices: `dra` by a ResourceClaim that the kubelet prepares, `tickets` by a volume."""
 
     @property
     def asks(self) -> RequestLimits:
@@ -70,6 +77,8 @@ class AdmissionConfig:
             raise ValueError(
                 f"default_mode = {self.default_mode!r}: must be one of {', '.join(DEFAULT_MODES)}, or empty"
             )
+        if self.hand_over not in HAND_OVERS:
+            raise ValueError(f"hand_over = {self.hand_over!r}: must be one of {', '.join(HAND_OVERS)}")
         for name in sorted(self.env_allowed):
             if not name.startswith("NVIDIA_") or name in _NEVER_ALLOWED:
                 allowed = f"use NVIDIA_ variables, except {', '.join(sorted(_NEVER_ALLOWED))}"

@@ -61,11 +61,17 @@ def field_paths(container: str, claim: Claim | None) -> dict[str, str]:
 
 
 def validate_env(
-    path: str, container: Container, claim: Claim | None, config: AdmissionConfig, *, later: bool = False
+    path: str,
+    container: Container,
+    claim: Claim | None,
+    config: AdmissionConfig,
+    *,
+    later: bool = False,
+    by_kubelet: bool = False,
 ) -> Iterator[Violation]:
     """
     Variables that only Sluice may set. `claim` serves the container; `later`: the request was stored by an earlier
-    review.
+    review; `by_kubelet`: that review added a ResourceClaim, and hid the GPUs from other ways.
     """
     ours = field_paths(container.name, claim)
     for entry in container.env or ():
@@ -84,26 +90,33 @@ def validate_env(
         if not _asks_for_none(entry):
             allowed = _ALLOWED_WITH_GPU.get(entry.name, _ALLOWED) if claim is not None else _ALLOWED
             yield forbidden(field, value, "Sluice sets this from what the pod is granted", allowed)
-        elif claim is not None:
+        elif claim is not None and not by_kubelet:
             yield invalid(field, value, "the container requests a GPU, and this hides all GPUs", "one of the two")
 
 
-def replaced_env(container: Container, claim: Claim | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def replaced_env(
+    container: Container, claim: Claim | None, *, by_kubelet: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     Entries of a valid container that equal its grant: by position, their replacement.
 
-    So a container's variables are read from the grant only.
+    So a container's variables are read from the grant only. What the kubelet hands over (`by_kubelet`) brings its own
+    variables, which override the pod's.
     """
     ours = field_paths(container.name, claim)
     for at, entry in enumerate(container.env or ()):
-        if claim is not None and _is_replaced(entry):
+        if claim is None or not _is_replaced(entry):
+            continue
+        if not by_kubelet:
             yield at, {"name": entry.name, "valueFrom": {"fieldRef": {"fieldPath": ours[entry.name]}}}
+        elif entry.name == ENV_VISIBLE_DEVICES:
+            yield at, {"name": entry.name, "value": NO_DEVICES}
 
 
-def missing_env(container: Container, claim: Claim | None) -> list[dict[str, Any]]:
+def missing_env(container: Container, claim: Claim | None, *, by_kubelet: bool = False) -> list[dict[str, Any]]:
     """The entries that a valid container lacks, in the order in which they are put first."""
     present = {entry.name for entry in container.env or ()}
-    if claim is None:
+    if claim is None or by_kubelet:
         return [] if ENV_VISIBLE_DEVICES in present else [{"name": ENV_VISIBLE_DEVICES, "value": NO_DEVICES}]
     return [
         {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": field_path}}}

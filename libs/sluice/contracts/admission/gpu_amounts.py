@@ -8,7 +8,8 @@ limit for each request, and both equal. The request parser checks that they are 
 from collections.abc import Collection, Iterator
 
 from sluice.contracts.admission.pod_fields import Container
-from sluice.contracts.admission.violations import Violation, invalid
+from sluice.contracts.admission.violations import Violation, forbidden, invalid
+from sluice.contracts.dra.class_names import class_of_resource
 from sluice.contracts.kube.quantities import NotANumber, parse_quantity
 from sluice.contracts.request_syntax.keys import is_gpu_resource
 from sluice.contracts.request_syntax.source_text import is_blank_amount, source_text_of
@@ -32,6 +33,21 @@ def validate_amounts(path: str, container: Container, asked: Collection[str]) ->
             yield invalid(
                 field, value, f"differs from its limit {limit!r}", "equal request and limit, or the limit alone"
             )
+
+
+def validate_class_resources(path: str, container: Container) -> Iterator[Violation]:
+    """
+    Resources that stand for a DeviceClass of ours (implicit extended resources).
+
+    The scheduler would make the claim by itself when it binds, and find no devices.
+    """
+    for part, amounts in zip(("limits", "requests"), container.amounts(), strict=True):
+        for name, amount in amounts.items():
+            device_class = class_of_resource(name)
+            if device_class and not is_blank_amount(amount):
+                why = f"the scheduler itself would allocate {device_class} for it, past Sluice"
+                right = f"a ResourceClaimTemplate of class {device_class}, or nvidia.com/gpu"
+                yield forbidden(f"{path}.resources.{part}[{name}]", source_text_of(amount), why, right)
 
 
 def _equal(one: str, other: str) -> bool:

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.admission import reserved_fields
+from sluice.contracts.admission import pod_claims, reserved_fields
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.default_modes import with_default_mode
 from sluice.contracts.admission.environment import validate_env
-from sluice.contracts.admission.gpu_amounts import validate_amounts
+from sluice.contracts.admission.gpu_amounts import validate_amounts, validate_class_resources
 from sluice.contracts.admission.pod_fields import Container, Pod, Spec
 from sluice.contracts.admission.stored_request import (
     ResolvedRequest,
@@ -89,12 +89,30 @@ def _as_its_variable(refusal: Refusal, written: StoredRequest, stored: StoredReq
 
 def validate_new_pod(pod: Pod, ask: NewRequest | Refusal | None, config: AdmissionConfig) -> list[Violation]:
     """All problems of a new pod, its request first."""
-    marks = [*reserved_fields.validate_marks(pod), *reserved_fields.validate_granted_annotations(pod)]
+    marks = [
+        *reserved_fields.validate_marks(pod),
+        *reserved_fields.validate_granted_annotations(pod),
+        *_validate_claims(pod, None, later=False),
+    ]
     if ask is None:
         return marks
     if isinstance(ask, Refusal):
         return [refused(ask), *marks, *validate_pod_fields(pod, None, config, is_new=True)]
-    return [*marks, *validate_pod_fields(pod, ask.asked, config, is_new=True, written=ask.before)]
+    number = pod_claims.validate_number(ask.asked) if config.hand_over == "dra" else ()
+    return [*marks, *number, *validate_pod_fields(pod, ask.asked, config, is_new=True, written=ask.before)]
+
+
+def validate_stored_pod(pod: Pod, asked: ResolvedRequest, config: AdmissionConfig) -> list[Violation]:
+    """All problems of a pod whose request was stored by an earlier review, beside that request."""
+    return [*_validate_claims(pod, asked, later=True), *validate_pod_fields(pod, asked, config, is_new=False)]
+
+
+def _validate_claims(pod: Pod, asked: ResolvedRequest | None, *, later: bool) -> Iterator[Violation]:
+    """Its ResourceClaims. Before the first review no container refers to the one that Sluice adds."""
+    yield from pod_claims.validate_entries(pod.spec, later=later)
+    for path, container in _named(pod.spec):
+        yield from pod_claims.validate_uses(path, container, asked)
+        yield from validate_class_resources(path, container)
 
 
 def validate_pod_fields(
@@ -116,11 +134,12 @@ def validate_pod_fields(
         spec, list(asked.pod.claims) if asked is not None else [], config
     )
     yield from validate_volumes(spec, config)
+    by_kubelet = not is_new and bool(pod_claims.claim_added(spec))
     for path, container in _named(spec):
         claim = asked.claim_for(container.name) if asked is not None else None
         if is_new:
             yield from validate_amounts(path, container, _asked_by(container, written))
-        yield from validate_env(path, container, claim, config, later=not is_new)
+        yield from validate_env(path, container, claim, config, later=not is_new, by_kubelet=by_kubelet)
         yield from validate_mounts(path, container, claim)
         yield from reserved_fields.validate_security_context(path, container, config)
 

@@ -6,6 +6,7 @@ never changed once pods have it: add another one beside it.
 """
 
 import re
+from hashlib import sha256
 
 DOMAIN = "sluice.dev"
 GATE = "sluice.dev/slice"
@@ -24,6 +25,12 @@ LABEL_ENABLED = "sluice.dev/enabled"
 LABEL_DEFAULT_MODE = "sluice.dev/default-mode"
 """On a namespace: the mode of pods that name none, where it fits their request; one of DEFAULT_MODES."""
 DEFAULT_MODES = ("exclusive", "mps", "fractional", "auto")
+LABEL_HAND_OVER = "sluice.dev/hand-over"
+"""On a namespace: how its pods get their devices, one of HAND_OVERS; overrides the setting of the installation."""
+HAND_OVERS = ("dra", "tickets")
+"""By a ResourceClaim, which the kubelet prepares; by a volume, which holds a ticket of the slice."""
+CONFIG_HAND_OVER, KEY_HAND_OVER = "sluice-hand-over", "mode"
+"""The ConfigMap that the pod-watcher keeps for admission, and its key: one of HAND_OVERS."""
 ANNOTATION_REQUEST = "sluice.dev/request"
 """The pod's request as created, as JSON; written at the first admission, only read later."""
 ANNOTATION_TRACE = "sluice.dev/trace-id"
@@ -33,6 +40,7 @@ NVIDIA_CLASSES = "nvidia"
 NVIDIA_NAMESPACES = ("gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin", "nvidia-dra-driver-gpu")
 """Exempt: NVIDIA's own programs, which must see all GPUs of their node."""
 CONDITION_READY = "sluice.dev/SliceReady"
+RESOURCE_GROUP = "resource.k8s.io"
 CRD_GPUS = "gpus.sluice.dev"
 CRD_GROUP, CRD_PLURAL = "sluice.dev", "gpus"
 
@@ -129,6 +137,7 @@ MOUNT_PATH = "/run/sluice/slice"
 """Where a container sees its ticket directory, read-only."""
 TICKET_SUB_PATH = f"$({ENV_TICKET})"
 """The mount's `subPathExpr`: without a ticket the kubelet does not start the container."""
+_CLAIM_NAME = re.compile(r"sluice-[0-9a-f]{20}")
 _TICKET_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 
 
@@ -139,3 +148,16 @@ def is_ticket_name(text: str) -> bool:
     `.` would mount the pod's whole volume: the kubelet allows it, so we check.
     """
     return _TICKET_NAME.fullmatch(text) is not None
+
+
+# -- the ResourceClaim that admission adds ------------------------------------------------------------------------
+
+
+def claim_name(seed: str) -> str:
+    """The name of the ResourceClaim of one pod; the same seed gives the same name."""
+    return f"sluice-{sha256(seed.encode()).hexdigest()[:20]}"
+
+
+def is_claim_name(text: str) -> bool:
+    """Whether a ResourceClaim of this name is one that Sluice makes for a single pod."""
+    return _CLAIM_NAME.fullmatch(text) is not None

@@ -8,6 +8,7 @@ from sluice.contracts.manifests.cluster_admission import ClusterAdmission, Names
 from sluice.contracts.manifests.leased_files import LEASED, is_leased
 from sluice.contracts.manifests.pod_manifest import PodManifest, with_classes
 from sluice.contracts.manifests.reader import read_manifests, too_large
+from sluice.contracts.manifests.resource_claims import asking
 from sluice.contracts.manifests.yaml_documents import ManifestLimits
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "ManifestLimits",
     "Namespace",
     "PodManifest",
+    "asking",
     "is_leased",
     "read_manifests",
     "too_large",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from sluice.contracts.admission.violations import Violation
 from sluice.contracts.manifests.cluster_admission import Namespace
-from sluice.contracts.messages import NO_NEEDS, HostNeeds
+from sluice.contracts.messages import NO_NEEDS, Claim, HostNeeds
 from sluice.contracts.pod_specs import NO_PRIORITY, PodPriority, PriorityClass, unknown_class, with_priority_class
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import ContainerRequest, PodRequest
@@ -37,6 +37,10 @@ class PodManifest:
     """Why this object was ignored, in a sentence."""
     urgency: PodPriority = NO_PRIORITY
     defines: PriorityClass | Namespace | None = None
+    alternatives: tuple[tuple[Claim, ...], ...] = ()
+    """By ResourceClaims: instead of the request's claims, in this order."""
+    same_gpu: tuple[tuple[str, ...], ...] = ()
+    """By ResourceClaims: containers of its claims whose devices must be on one GPU."""
 
 
 def with_classes(pods: Iterable[PodManifest]) -> tuple[PodManifest, ...]:

@@ -29,6 +29,15 @@ from sluice.contracts.manifests.manifest_errors import in_file, not_a_pod, wrong
 from sluice.contracts.manifests.objects import ManifestObject, objects_of
 from sluice.contracts.manifests.pod_manifest import PodManifest
 from sluice.contracts.manifests.pod_templates import PODS_MAX, PodTemplate, meant, not_handed_down, pod_templates
+from sluice.contracts.manifests.resource_claims import (
+    AskedByClaims,
+    FileClaims,
+    asked_by_claims,
+    claims_in,
+    is_of_claims,
+    two_vocabularies,
+    with_request,
+)
 from sluice.contracts.manifests.yaml_documents import ManifestLimits, YamlError, read_documents
 from sluice.contracts.pod_specs import (
     read_containers,
@@ -55,12 +64,24 @@ class _Judge:
 
     asks: RequestLimits
     cluster: ClusterAdmission
+    claims: FileClaims | None
+    """None: pods' ResourceClaims are not read."""
 
 
 def read_manifests(
-    file: str, text: str, *, limits: ManifestLimits, asks: RequestLimits, cluster: ClusterAdmission = ANY_CLUSTER
+    file: str,
+    text: str,
+    *,
+    limits: ManifestLimits,
+    asks: RequestLimits,
+    cluster: ClusterAdmission = ANY_CLUSTER,
+    by_claims: bool = False,
 ) -> tuple[PodManifest, ...] | Refusal:
-    """The pods of a text, in order; or why it cannot be read. Never raises."""
+    """
+    The pods of a text, in order; or why it cannot be read. Never raises.
+
+    `by_claims`: pods may ask by ResourceClaims, which are then read from the same text.
+    """
     if len(text) > limits.file_bytes_max:
         return too_large(file, limits)
     try:
@@ -75,7 +96,7 @@ def read_manifests(
     if len(objects) > limits.documents_max:
         why = f"{file} holds {len(objects)} objects"
         return Refusal(reason=RefusalReason.TOO_LARGE, message=why, allowed=f"at most {limits.documents_max}")
-    judge = _Judge(asks, cluster)
+    judge = _Judge(asks, cluster, claims_in(objects) if by_claims else None)
     most = max(limits.documents_max, PODS_MAX)
     pods = tuple(islice((pod for each in objects for pod in _read(file, each, judge)), most + 1))
     if len(pods) > most:
@@ -124,6 +145,8 @@ def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifes
         yield _pod(item, metadata, judge)
     elif kind == PRIORITY_CLASS:
         yield _priority_class(item, name)
+    elif judge.claims is not None and is_of_claims(value):
+        return
     else:
         templates = pod_templates(value)
         for template in templates:
@@ -160,8 +183,14 @@ def _made(
         if item.value.get("kind") == "DaemonSet":
             first = replace(first, warnings=(*first.warnings, "a DaemonSet has a pod on each node; Sluice reads one"))
         first = replace(first, warnings=(*first.warnings, *not_handed_down(item.value, template)))
+        asked_once = judge.claims is not None and f"{base}-0" in judge.claims.served.values()
         for number in range(template.count):
-            yield replace(first, name=f"{base}-{number}")
+            name = f"{base}-{number}"
+            if asked_once and number:
+                value = {**value, "metadata": {**metadata, "name": name}}
+                yield _pod(ManifestObject(value, item.line, f"{item.path}{template.path}."), value["metadata"], judge)
+            else:
+                yield replace(first, name=name)
 
 
 # -- one pod ------------------------------------------------------------------------------------------------------
@@ -183,8 +212,11 @@ def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> Po
     spec = _mapping(item.value.get("spec"))
     pod = decode_pod(item.value)
     ask = read_new_request(annotations, spec, judge.asks, default_mode=cluster.default_mode(namespace))
+    claims = asked_by_claims(judge.claims, (namespace, name), spec, judge.asks)
     if ask is None:
-        return _asks_nothing(namespace, name, pod, cluster.config)
+        return _by_claims(item, metadata, claims, _asks_nothing(namespace, name, pod, cluster.config))
+    if claims.request is not None:
+        return PodManifest(namespace, name, refusal=two_vocabularies(), problems=(refused(two_vocabularies()),))
     unnamed = _wrong_identity(item, metadata)
     if unnamed is not None:
         return PodManifest(namespace, name, refusal=unnamed, problems=(refused(unnamed),))
@@ -199,6 +231,17 @@ def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> Po
     if read.refusal is not None and not any(each.refusal == read.refusal for each in problems):
         problems.append(refused(read.refusal))
     return replace(read, namespace=namespace, name=name, problems=tuple(problems))
+
+
+def _by_claims(
+    item: ManifestObject, metadata: Mapping[str, Any], claims: AskedByClaims, plain: PodManifest
+) -> PodManifest:
+    """A pod that asks by its ResourceClaims, or not at all; `plain` is what it is without them."""
+    unnamed = _wrong_identity(item, metadata) if claims.request is not None else None
+    if unnamed is not None:
+        return replace(plain, refusal=unnamed)
+    found = with_request(plain, metadata, _mapping(item.value.get("spec")), claims)
+    return found if found.refusal is None else replace(found, refusal=in_file(item, found.refusal), warnings=())
 
 
 def _asks_nothing(namespace: str, name: str, pod: Pod | MalformedReview, config: AdmissionConfig) -> PodManifest:

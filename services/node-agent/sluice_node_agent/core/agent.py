@@ -46,6 +46,7 @@ from sluice_node_agent.core.hand_over.controller import HandOver
 from sluice_node_agent.core.hand_over.device_health import DeviceHealth, device_health
 from sluice_node_agent.core.instructions import (
     GPU_INSTRUCTIONS,
+    CompareCdi,
     CompareTickets,
     CreateGpuInstance,
     Instruction,
@@ -362,7 +363,7 @@ class Agent:
     def _go_on(self, job: Task | None, sent: OwnInstruction, result: Result, now: float) -> None:
         """Route a result to the owner of its step."""
         match job:
-            case SliceTask() | None if isinstance(sent, WriteCdi | RemoveCdi):
+            case SliceTask() | None if isinstance(sent, WriteCdi | RemoveCdi | CompareCdi):
                 self._due.update(dict.fromkeys(self._hand_over.take_result(job, sent, result, now)))
             case SliceTask():
                 self._slices.take_result(job, sent, result, now)

@@ -364,8 +364,16 @@ class CdiRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class CdiCompared:
+    """The claims whose CDI file is missing or differs from what was ordered."""
+
+    token: int
+    wrong: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CdiRefused:
-    """A CDI file could not be written or removed."""
+    """A CDI file could not be written or removed, or files could not be read."""
 
     token: int
     message: str
@@ -459,6 +467,7 @@ Result = (
     | TicketRefused
     | CdiWritten
     | CdiRemoved
+    | CdiCompared
     | CdiRefused
     | ComputeModeSet
     | MpsStarted
@@ -487,6 +496,7 @@ RESULTS = (
     TicketRefused,
     CdiWritten,
     CdiRemoved,
+    CdiCompared,
     CdiRefused,
     ComputeModeSet,
     MpsStarted,

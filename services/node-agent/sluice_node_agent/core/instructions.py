@@ -288,6 +288,15 @@ class RemoveCdi:
 
 
 @dataclass(frozen=True, slots=True)
+class CompareCdi:
+    """Compare these CDI files with what was ordered -> CdiCompared, or CdiRefused."""
+
+    token: int
+    files: tuple[WriteCdi, ...]
+    """Their own tokens are ignored."""
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedDevice:
     """A device of a prepared claim. `request` is the base name, as in the claim's spec; `cdi` is qualified."""
 
@@ -327,6 +336,6 @@ GPU_INSTRUCTIONS = (
 )
 MpsInstruction = StartMps | SetMpsLimits | SetQuotas | WatchMps | TerminateMpsClients | StopMps
 TicketInstruction = MakeTicket | RemoveTicket | CompareTickets
-CdiInstruction = WriteCdi | RemoveCdi
+CdiInstruction = WriteCdi | RemoveCdi | CompareCdi
 OwnInstruction = SaveJournal | GpuInstruction | MpsInstruction | TicketInstruction | CdiInstruction | ListTenants
 Instruction = BusInstruction | OwnInstruction | AnswerCall

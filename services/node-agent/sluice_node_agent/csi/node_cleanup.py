@@ -10,24 +10,29 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from sluice.contracts.dra.names import DRIVER
 from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.kubelet_paths import registration_path, socket_path
 from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.kubelet.places import claims_socket, registration_socket
 
 _OWN_FOLDER = "sluice"
 """The folder that holds only ours (`/run/sluice`) goes too; any other parent is the administrator's."""
 
 
-def clean_node(pods_dir: Path, mps_dir: Path, kubelet_root: Path) -> list[str]:
+def clean_node(pods_dir: Path, mps_dir: Path, kubelet_root: Path, claims: Collection[str] = ()) -> list[str]:
     """
     Remove directories, mounts and sockets. Returns one sentence per thing that stays.
 
+    `claims`: UIDs of the ResourceClaims with a CDI file, which the kubelet still has prepared.
+
     Blocks; raises OSError where something could not be removed.
     """
-    kept = [*_sockets(kubelet_root), *_pods(pods_dir), *_mps(mps_dir)]
+    registry, own = Path(registration_path(kubelet_root)), Path(socket_path(kubelet_root))
+    kept = [*_sockets(registry, own), *_claims(kubelet_root, claims), *_pods(pods_dir), *_mps(mps_dir)]
     if not kept and pods_dir.parent.name == _OWN_FOLDER:
         _remove_empty(pods_dir.parent)
     return kept
@@ -36,8 +41,18 @@ def clean_node(pods_dir: Path, mps_dir: Path, kubelet_root: Path) -> list[str]:
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _sockets(kubelet_root: Path) -> Iterator[str]:
-    own, registry = Path(socket_path(kubelet_root)), Path(registration_path(kubelet_root))
+def _claims(kubelet_root: Path, claims: Collection[str]) -> Iterator[str]:
+    if claims:
+        yield (
+            f"pods on this node have {len(claims)} ResourceClaims of Sluice, such as the one with UID {min(claims)}: "
+            "they cannot end without the agent; delete them first"
+        )
+        return
+    yield from _sockets(Path(registration_socket(kubelet_root, DRIVER)), Path(claims_socket(kubelet_root)))
+
+
+def _sockets(registry: Path, own: Path) -> Iterator[str]:
+    """Remove the sockets of a driver: its registration, and its own."""
     for path in (registry, own):  # a kubelet that finds the registration calls the driver
         if _listens(path):
             yield f"a driver still answers at {path}: stop it, and clean the node again"

@@ -88,7 +88,7 @@ class ContainerToolkit:
             spec: Any = msgspec.json.decode(said[said.find("{") : said.rfind("}") + 1])  # beside its log
         except NOT_READABLE as error:
             raise CdiError(f"nvidia-ctk cdi generate wrote no JSON: {shorten(said, _WHY_MAX)!r}") from error
-        edits = spec.get("containerEdits") if isinstance(spec, dict) else None
+        edits: Any = spec.get("containerEdits") if isinstance(spec, dict) else None
         if why := why_no_edits(edits):
             raise CdiError(f"nvidia-ctk cdi generate wrote something else than a CDI file: {why}")
         return CommonEdits(self._root.edits(edits), str(spec.get("cdiVersion", "")))

@@ -6,6 +6,7 @@ their minor numbers are in /proc/driver/nvidia/capabilities (NVIDIA MIG User Gui
 They need not exist on the node. A whole GPU has its DRM nodes too.
 """
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,13 +44,20 @@ class NvidiaNodes:
         toolkit: ContainerToolkit,
         *,
         root: Path = Path("/"),
+        host: Path = Path("/proc/1/root"),
     ) -> None:
-        """`any_gpu`: one that answers, None for none. `root` has the machine's proc and sys."""
+        """
+        `any_gpu`: one that answers, None for none. `root` has the machine's proc and sys.
+
+        `host` is the same as the node's first process sees it: NVIDIA's runtime shows a container only the capabilities
+        that existed when it was started.
+        """
         self._files_of = files_of
         self._any_gpu = any_gpu
         self._driver_version = driver_version
         self._toolkit = toolkit
         self._root = root
+        self._host = host
 
     def common(self) -> CommonEdits:
         """From NVIDIA's container toolkit."""
@@ -64,12 +72,14 @@ class NvidiaNodes:
 
     def _capabilities(self, minor: int, gi_id: int) -> tuple[CharDevice, ...]:
         """An instance of ours is filled by one compute instance."""
-        folder = self._root / f"proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{gi_id}"
+        name = f"proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{gi_id}"
+        places = (root / name for root in (self._root, self._host))
+        folder = next((place for place in places if os.path.isdir(place)), self._root / name)  # noqa: PTH112 - never raises
         inside = sorted(folder.glob("ci*/access"))
         if len(inside) != 1:
             raise CdiError(
-                f"{folder} has {len(inside)} compute instances, not one; give the agent the host's "
-                "/proc/driver/nvidia/capabilities (a privileged container has it)"
+                f"{folder} has {len(inside)} compute instances, not one; the agent must see the host's processes "
+                "(hostPID: true, privileged), or its /proc/driver/nvidia/capabilities"
             )
         major = self._major("nvidia-caps")
         minors = [self._minor_in(folder / "access"), self._minor_in(inside[0])]

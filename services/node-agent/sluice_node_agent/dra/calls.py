@@ -38,7 +38,8 @@ class KubeletCalls:
             waiting.set_result(answer)
 
     async def _answer(self, call: int, event: PrepareAsked | UnprepareAsked) -> AnswerCall:
-        waiting = self._waiting[call] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[AnswerCall] = asyncio.get_running_loop().create_future()
+        self._waiting[call] = waiting
         try:
             async with asyncio.timeout(self._within_s):
                 await self._offer(event)

@@ -45,14 +45,17 @@ class CdiFiles:
 
     def write(self, claim: str, spec: dict[str, Any]) -> None:
         """Put a claim's file in place, unless it is there as it should be."""
-        place = self.path_of(claim)
-        content = msgspec.json.format(msgspec.json.encode(spec), indent=1)
-        if _read(place) == content:
+        if self.has(claim, spec):
             return
+        place, content = self.path_of(claim), _pack(spec)
         draft = place.with_suffix(_DRAFT_SUFFIX)
         draft.write_bytes(content)
         draft.chmod(_FILE_MODE)
         draft.rename(place)
+
+    def has(self, claim: str, spec: dict[str, Any]) -> bool:
+        """Whether a claim's file is there as it should be."""
+        return _read(self.path_of(claim)) == _pack(spec)
 
     def remove(self, claim: str) -> None:
         """Remove a claim's file. Succeeds when there is none."""
@@ -63,6 +66,10 @@ class CdiFiles:
         if not _CLAIM.fullmatch(claim):
             raise OSError(f"{claim[:80]!r} is no UID of a ResourceClaim")
         return self._directory / f"{_PREFIX}{claim}{_SUFFIX}"
+
+
+def _pack(spec: dict[str, Any]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(spec), indent=1)
 
 
 def _read(place: Path) -> bytes:

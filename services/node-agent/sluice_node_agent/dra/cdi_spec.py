@@ -80,7 +80,7 @@ def _environment(container: ContainerDevices) -> Mapping[str, str]:
 
 
 def _mounts(device: HandedOver) -> Iterable[dict[str, Any]]:
-    """The daemon's home as a whole: a daemon that starts again makes its pipe directory anew."""
+    """The daemon's home as a whole: a daemon that starts again makes a new pipe directory."""
     pipe = device.container.mps_pipe_directory
     if pipe:
         yield _mount(pipe.rpartition("/")[0], MOUNT_PATH, _OWN_MOUNT)

@@ -1,9 +1,10 @@
 """Carries out the core's instructions about CDI files: what it decides, with this node's device nodes and driver."""
 
 from pathlib import Path
+from typing import Any
 
-from sluice_node_agent.core.events import CdiRefused, CdiRemoved, CdiWritten
-from sluice_node_agent.core.instructions import CdiDevice, CdiInstruction, WriteCdi
+from sluice_node_agent.core.events import CdiCompared, CdiRefused, CdiRemoved, CdiWritten
+from sluice_node_agent.core.instructions import CdiDevice, CdiInstruction, CompareCdi, RemoveCdi, WriteCdi
 from sluice_node_agent.device.cdi_edits import CdiError, DeviceNodes
 from sluice_node_agent.device.port import DeviceError
 from sluice_node_agent.dra.cdi_files import CdiFiles
@@ -34,18 +35,25 @@ class ClaimFiles:
             return str(error)
         return ""
 
-    def carry_out(self, order: CdiInstruction) -> CdiWritten | CdiRemoved | CdiRefused:
-        """Write or remove a claim's file."""
+    def carry_out(self, order: CdiInstruction) -> CdiWritten | CdiRemoved | CdiCompared | CdiRefused:
+        """Write, remove or compare."""
         try:
-            if isinstance(order, WriteCdi):
-                common = self._nodes.common()
-                devices = [self._handed_over(device) for device in order.devices]
-                self._files.write(order.claim, cdi_spec(order.claim, devices, common))
-                return CdiWritten(order.token)
-            self._files.remove(order.claim)
-            return CdiRemoved(order.token)
+            match order:
+                case WriteCdi():
+                    self._files.write(order.claim, self._spec(order))
+                    return CdiWritten(order.token)
+                case RemoveCdi():
+                    self._files.remove(order.claim)
+                    return CdiRemoved(order.token)
+                case CompareCdi():
+                    wrong = (each.claim for each in order.files if not self._files.has(each.claim, self._spec(each)))
+                    return CdiCompared(order.token, tuple(wrong))
         except (OSError, CdiError, DeviceError) as error:
             return CdiRefused(order.token, str(error))
+
+    def _spec(self, order: WriteCdi) -> dict[str, Any]:
+        devices = [self._handed_over(device) for device in order.devices]
+        return cdi_spec(order.claim, devices, self._nodes.common())
 
     def _handed_over(self, device: CdiDevice) -> HandedOver:
         nodes = tuple(node for part in device.parts for node in self._nodes.of(part.gpu, part.gi_id))

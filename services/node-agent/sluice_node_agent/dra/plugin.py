@@ -24,7 +24,7 @@ from sluice.runtime import logs
 from sluice_node_agent.core.hand_over.device_health import DeviceHealth
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.servicers import ClaimServicer, HealthServicer
-from sluice_node_agent.kubelet.places import plugin_path, registration_socket
+from sluice_node_agent.kubelet.places import claims_socket, registration_socket
 from sluice_node_agent.kubelet.registration import Plugin, Registered, Registration
 from sluice_node_agent.kubelet.sockets import plugin_socket
 
@@ -42,7 +42,7 @@ async def plugin_served(
 ) -> AsyncIterator[None]:
     """Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError."""
     log = logs.get("dra", node=node)
-    socket = Path(plugin_path(kubelet_root, DRIVER)) / "dra.sock"
+    socket = Path(claims_socket(kubelet_root))
     plugin = Plugin("DRAPlugin", DRIVER, str(socket), VERSIONS)
     registration = Registration(plugin, "no pod with a ResourceClaim of ours starts here", log, registered)
 

@@ -10,18 +10,26 @@ from typing import Any
 
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.environment import missing_env, replaced_env, sees_all_gpus
+from sluice.contracts.admission.pod_claims import claim_added, lacks_claim
 from sluice.contracts.admission.pod_fields import Container, Pod
 from sluice.contracts.admission.reserved_fields import has_gate
 from sluice.contracts.admission.stored_request import ResolvedRequest, StoredRequest
 from sluice.contracts.admission.volumes import OUR_MOUNT, OUR_VOLUME, lacks_mount, lacks_volume
+from sluice.contracts.dra.names import POD_CLAIM
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, GATE, LABEL_MANAGED, MANAGED
 from sluice.contracts.messages import Claim
 from sluice.contracts.request_syntax import is_gpu_resource
 from sluice_pod_watcher.admission.response import Operation
 
 
-def mutations(pod: Pod, stored: StoredRequest, asked: ResolvedRequest, config: AdmissionConfig) -> Iterator[Operation]:
-    """The patch for a valid pod that requests at least one GPU."""
+def mutations(
+    pod: Pod, stored: StoredRequest, asked: ResolvedRequest, config: AdmissionConfig, *, claim: str = ""
+) -> Iterator[Operation]:
+    """
+    The patch for a valid pod that requests at least one GPU.
+
+    With `claim`, the name of a ResourceClaim, the kubelet hands its devices over; else a volume with a ticket does.
+    """
     metadata, spec = pod.metadata, pod.spec
     if ANNOTATION_REQUEST not in (metadata.annotations or {}):
         yield _put("/metadata/annotations", metadata.annotations, ANNOTATION_REQUEST, stored.as_text())
@@ -29,13 +37,16 @@ def mutations(pod: Pod, stored: StoredRequest, asked: ResolvedRequest, config: A
         yield _put("/metadata/labels", metadata.labels, LABEL_MANAGED, MANAGED)
     if not has_gate(spec):
         yield _append("/spec/schedulingGates", spec.scheduling_gates, {"name": GATE})
-    if config.runtime_class and not spec.runtime_class_name:
+    if claim and not claim_added(spec):
+        entry = {"name": POD_CLAIM, "resourceClaimName": claim}
+        yield _append("/spec/resourceClaims", spec.resource_claims, entry)
+    if not claim and config.runtime_class and not spec.runtime_class_name:
         yield {"op": "add", "path": "/spec/runtimeClassName", "value": config.runtime_class}
-    if lacks_volume(spec):
+    if not claim and lacks_volume(spec):
         yield _append("/spec/volumes", spec.volumes, OUR_VOLUME)
     for path, containers in (("/spec/containers", spec.containers), ("/spec/initContainers", spec.init_containers)):
         for at, container in enumerate(containers or ()):
-            yield from _container_edits(f"{path}/{at}", container, asked)
+            yield from _container_edits(f"{path}/{at}", container, asked, by_kubelet=bool(claim))
 
 
 def hide_gpus(pod: Pod) -> Iterator[Operation]:
@@ -54,21 +65,33 @@ def hide_gpus_from_ephemeral(pod: Pod, added: Collection[str]) -> Iterator[Opera
             yield from _env_edits(f"/spec/ephemeralContainers/{at}", container, None)
 
 
-def _container_edits(path: str, container: Container, asked: ResolvedRequest) -> Iterator[Operation]:
+def _container_edits(
+    path: str, container: Container, asked: ResolvedRequest, *, by_kubelet: bool
+) -> Iterator[Operation]:
     for part, amounts in zip(("limits", "requests"), container.amounts(), strict=True):
         for name in amounts:
             if is_gpu_resource(name):
                 yield {"op": "remove", "path": f"{path}/resources/{part}/{_escaped(name)}"}
     claim = asked.claim_for(container.name)
-    yield from _env_edits(path, container, claim)
-    if claim is not None and lacks_mount(container):
+    if claim is not None and by_kubelet and lacks_claim(container):
+        yield _claim_edit(path, container, {"name": POD_CLAIM, "request": claim.container})
+    yield from _env_edits(path, container, claim, by_kubelet=by_kubelet)
+    if claim is not None and not by_kubelet and lacks_mount(container):
         yield _append(f"{path}/volumeMounts", container.volume_mounts, OUR_MOUNT)
 
 
-def _env_edits(path: str, container: Container, claim: Claim | None) -> Iterator[Operation]:
-    for at, entry in replaced_env(container, claim):
+def _claim_edit(path: str, container: Container, use: dict[str, str]) -> Operation:
+    if container.resources is None:
+        return {"op": "add", "path": f"{path}/resources", "value": {"claims": [use]}}
+    return _append(f"{path}/resources/claims", container.resources.claims, use)
+
+
+def _env_edits(
+    path: str, container: Container, claim: Claim | None, *, by_kubelet: bool = False
+) -> Iterator[Operation]:
+    for at, entry in replaced_env(container, claim, by_kubelet=by_kubelet):
         yield {"op": "replace", "path": f"{path}/env/{at}", "value": entry}
-    missing = missing_env(container, claim)
+    missing = missing_env(container, claim, by_kubelet=by_kubelet)
     if missing and not container.env:
         yield {"op": "add", "path": f"{path}/env", "value": missing}
     else:

@@ -1,6 +1,8 @@
 """
 Review one pod: is it ours, is it valid, and what makes it wait for its slice?
 
+How its devices are handed over is settled by the first review: later ones follow the ResourceClaim that it added.
+
 The API server calls again after another webhook changed the pod, without saying so. That change may affect what the
 first review read, so the first review stores the request, and later ones read only the stored one.
 """
@@ -11,6 +13,7 @@ from typing import Any
 from sluice.contracts.admission import pod_warnings, reserved_fields
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.environment import validate_env
+from sluice.contracts.admission.pod_claims import claim_added
 from sluice.contracts.admission.pod_fields import MalformedReview, Pod, ReviewRequest, decode_pod, decode_review
 from sluice.contracts.admission.stored_request import decode_stored, malformed_stored, parse_stored
 from sluice.contracts.admission.validation import (
@@ -19,11 +22,11 @@ from sluice.contracts.admission.validation import (
     needs_of,
     read_new_request,
     validate_new_pod,
-    validate_pod_fields,
+    validate_stored_pod,
 )
 from sluice.contracts.admission.violations import Violation, denial_of, refused
 from sluice.contracts.admission.volumes import validate_mounts
-from sluice.contracts.kube.names import ANNOTATION_REQUEST, LABEL_MANAGED
+from sluice.contracts.kube.names import ANNOTATION_REQUEST, LABEL_MANAGED, claim_name
 from sluice.contracts.pod_specs import unknown_demands
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
@@ -80,7 +83,8 @@ def _review_creation(request: ReviewRequest, pod: Pod, config: AdmissionConfig) 
         else pod_warnings.new_pod_warnings(pod, ask.before, ask.stored, ask.asked)
     )
     warnings = (*advised, *unknown_demands(spec))
-    patch = tuple(mutations(pod, ask.stored, ask.asked, config))
+    claim = claim_added(pod.spec) if later else claim_name(request.uid) if config.hand_over == "dra" else ""
+    patch = tuple(mutations(pod, ask.stored, ask.asked, config, claim=claim))
     return AdmissionResponse(request.uid, patch=patch, warnings=tuple(dict.fromkeys(warnings)))
 
 
@@ -108,7 +112,7 @@ def _problems_of_later(pod: Pod, ask: NewRequest | Refusal, config: AdmissionCon
     grants = reserved_fields.validate_granted_annotations(pod)
     if isinstance(ask, Refusal):
         return [refused(ask), *grants]
-    return [*grants, *validate_pod_fields(pod, ask.asked, config, is_new=False)]
+    return [*grants, *validate_stored_pod(pod, ask.asked, config)]
 
 
 def _denied(request: ReviewRequest, problems: list[Violation]) -> AdmissionResponse:

@@ -28,6 +28,7 @@ from sluice_pod_watcher.shell.limits.app import LimitsGate, publish_limits
 from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
 from sluice_pod_watcher.shell.webhook.cert_rotator import BundlePublisher, CertificateRotator, NoBundlePublisher
 from sluice_pod_watcher.shell.webhook.cert_sources import CertificateSource, MountedCertificates, RotatingCertificates
+from sluice_pod_watcher.shell.webhook.hand_over import HandOverFile
 from sluice_pod_watcher.shell.webhook.server import serve_webhook
 from sluice_pod_watcher.shell.webhook.tls import new_context
 
@@ -67,7 +68,9 @@ async def _serve_webhook(service: Service[PodWatcherSettings], api: KubeApi | No
     context = new_context()
     keeper = CertificateRotator(context, source, publisher, service.clock)
     address = ListenAddress(*address_of(settings.webhook_address, "webhook_address"))
-    await serve_webhook(settings.admission_config(), context, keeper, address)
+    file = settings.hand_over_file
+    hand_over = HandOverFile(file) if settings.hand_over == "auto" and file is not None else None
+    await serve_webhook(settings.admission_config(), context, keeper, address, hand_over=hand_over)
 
 
 class _Watching:

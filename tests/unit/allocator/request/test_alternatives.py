@@ -140,7 +140,7 @@ def test_each_member_of_a_group_takes_its_own():
 
 
 def test_an_alternative_beyond_the_operators_settings_is_refused():
-    """What is wrong as written is told at once."""
+    """What is wrong as written is refused at once."""
     bench = bench_of()
     many = (claim(container="gpu/all", profile=None, gpus=99),)
     (write,) = bench.land_all(bench.request(msgspec.structs.replace(asked("p1"), alternatives=(many,))))

@@ -54,6 +54,93 @@ def new_pod(
     }
 
 
+FINALIZER = "resource.kubernetes.io/delete-protection"
+
+
+def handed_over_pod(name: str, uid: str, claim: str, **how: Any) -> dict[str, Any]:
+    """A pod as admission leaves it where the kubelet hands devices over."""
+    pod = new_pod(name, uid, **how)
+    pod["spec"]["resourceClaims"] = [{"name": "sluice", "resourceClaimName": claim}]
+    pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "sluice", "request": "main"}]
+    return pod
+
+
+@dataclass
+class Claims:
+    """A few ResourceClaims, with the rules of kubernetes v1.37.2 (pkg/apis/resource/validation)."""
+
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    uids: itertools.count = field(default_factory=lambda: itertools.count(1))
+    versions: itertools.count = field(default_factory=lambda: itertools.count(500))
+    refuses: tuple[int, str] | None = None
+    """How every write is refused."""
+    writes: list[str] = field(default_factory=list)
+    """What was carried out, in order."""
+
+    def _check(self) -> None:
+        if self.refuses is not None:
+            raise RefusedError(*self.refuses)
+
+    def store(self, claim: dict[str, Any]) -> dict[str, Any]:
+        """A new version."""
+        claim = copy.deepcopy(claim)
+        claim["metadata"]["resourceVersion"] = str(next(self.versions))
+        self.objects[claim["metadata"]["name"]] = claim
+        return copy.deepcopy(claim)
+
+    def create(self, body: Any) -> dict[str, Any]:
+        """A new claim."""
+        self._check()
+        claim = copy.deepcopy(dict(body))
+        if claim["metadata"]["name"] in self.objects:
+            raise RefusedError(409, "already exists")
+        claim["metadata"]["uid"] = f"claim-{next(self.uids)}"
+        self.writes.append("create")
+        return self.store(claim | {"status": {}})
+
+    def protect(self, name: str, patch: Any) -> dict[str, Any]:
+        """The finalizer is added."""
+        self._check()
+        claim = copy.deepcopy(self._found(name))
+        for each in patch:
+            if each["path"] == "/metadata/resourceVersion" and each["value"] != claim["metadata"]["resourceVersion"]:
+                raise RefusedError(409, "modified")
+            if each["op"] == "test" and claim["metadata"]["uid"] != each["value"]:
+                raise RefusedError(422)
+            if each["path"] == "/metadata/finalizers":
+                claim["metadata"]["finalizers"] = list(each["value"])
+        self.writes.append("protect")
+        return self.store(claim)
+
+    def merge_status(self, name: str, body: Any) -> dict[str, Any]:
+        """A merge patch of the status."""
+        self._check()
+        claim = copy.deepcopy(self._found(name))
+        if body["metadata"]["resourceVersion"] != claim["metadata"]["resourceVersion"]:
+            raise RefusedError(409, "modified")
+        if body["metadata"]["uid"] != claim["metadata"]["uid"]:
+            raise RefusedError(422, "field is immutable")
+        before, after = claim["status"], dict(claim["status"])
+        for key, value in body["status"].items():
+            if value is None:
+                after.pop(key, None)
+            else:
+                after[key] = copy.deepcopy(value)
+        if before.get("allocation") and after.get("allocation") not in (None, before["allocation"]):
+            raise RefusedError(422, "status.allocation: field is immutable")
+        if after.get("reservedFor") and not after.get("allocation"):
+            raise RefusedError(422, "may not be specified when `allocated` is not set")
+        if claim["metadata"].get("deletionTimestamp") and after.get("reservedFor"):
+            raise RefusedError(422, "new entries may not be added")
+        self.writes.append("allocate" if after.get("allocation") else "deallocate")
+        return self.store(claim | {"status": after})
+
+    def _found(self, name: str) -> dict[str, Any]:
+        if name not in self.objects:
+            raise RefusedError(404)
+        return self.objects[name]
+
+
 @dataclass
 class ApiModel:
     """Pods by namespace and name, and every version of each that a watch may show (again)."""
@@ -66,6 +153,7 @@ class ApiModel:
     conditions: list[tuple[str, str, str]] = field(default_factory=list)
     evictions: list[str] = field(default_factory=list)
     events: list[Any] = field(default_factory=list)
+    claims: Claims = field(default_factory=Claims)
     versions: itertools.count = field(default_factory=lambda: itertools.count(100))
 
     @property

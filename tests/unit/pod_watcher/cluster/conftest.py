@@ -83,6 +83,8 @@ class Bench:
     life: str = "1"
     blocked: str = ""
     """Why evictions are refused."""
+    modes: list[str] = field(default_factory=list)
+    """What admission was given to read, in order."""
 
     # -- feeding --------------------------------------------------------------------------------------------------
 
@@ -110,6 +112,8 @@ class Bench:
 
     def carry_out(self, call: Any) -> list[Any]:
         """What the API server answers to one call; what it changed is in its history."""
+        if isinstance(call, (e.WatchClaims, e.WriteHandOver, e.CreateClaim, e.ProtectClaim, e.WriteClaimStatus)):
+            return self._about_claims(call)
         name = call.name
         try:
             match call:
@@ -130,6 +134,47 @@ class Bench:
         except RefusedError as refused:
             step = {e.BindPod: "bind", e.AnnotatePod: "annotate"}.get(type(call), "condition")
             return [e.PatchRefused(call.uid, step, refused.status, refused.message)]
+
+    def _about_claims(self, call: Any) -> list[Any]:
+        match call:
+            case e.WatchClaims():
+                return self.claims_listing()
+            case e.WriteHandOver():
+                self.modes.append(call.mode)
+                return [e.HandOverWritten(call.mode)]
+            case _:
+                return [self._claim(call)]
+
+    def _claim(self, call: Any) -> Any:
+        step = {e.CreateClaim: "create", e.ProtectClaim: "protect"}.get(type(call)) or call.step
+        where = call.uid, call.namespace, call.name, step
+        try:
+            match call:
+                case e.CreateClaim():
+                    return e.ClaimWritten(*where, self.api.claims.create(call.body))
+                case e.ProtectClaim():
+                    return e.ClaimWritten(*where, self.api.claims.protect(call.name, call.patch))
+                case _:
+                    return e.ClaimWritten(*where, self.api.claims.merge_status(call.name, call.body))
+        except RefusedError as refused:
+            return e.ClaimRefused(*where, refused.status, refused.message)
+
+    def claims_listing(self) -> list[Any]:
+        """All claims, as a listing shows them."""
+        claims = [copy.deepcopy(each) for each in self.api.claims.objects.values()]
+        version = str(next(self.api.claims.versions))
+        listing = (e.ListingStarted("claims"), *map(e.ClaimSeen, claims), e.ListingEnded("claims", version))
+        return [e.ClaimsServed(served=True), *listing]
+
+    def show_claim(self, claim: dict[str, Any]) -> None:
+        """The watch shows a version of a claim."""
+        self.handle(e.ClaimSeen(copy.deepcopy(claim)))
+
+    def lose_claim(self, name: str) -> None:
+        """A claim is deleted for good."""
+        gone = self.api.claims.objects.pop(name)
+        gone["metadata"]["resourceVersion"] = str(next(self.api.claims.versions))
+        self.handle(e.ClaimGone(gone))
 
     def _condition(self, call: e.WritePodCondition) -> dict[str, Any]:
         pod = self.api.find(call.uid)

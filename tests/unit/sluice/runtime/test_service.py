@@ -11,12 +11,12 @@ import time
 
 import pytest
 
-from sluice.runtime.service import EXIT_CONFIG, EXIT_FAILED
+from sluice.runtime.service import EXIT_CONFIG, EXIT_FAILED, EXIT_NEW_CONTAINER
 
 PRELUDE = """
 import asyncio, sys, threading, time
 from sluice.runtime.bus import BusError
-from sluice.runtime.errors import ServiceError
+from sluice.runtime.errors import NewContainerError, ServiceError
 from sluice.runtime.service import Service, run
 from sluice.runtime.settings import CommonSettings, load
 
@@ -198,6 +198,11 @@ def test_a_second_signal_ends_at_once(start):
     [
         ("BusError('no permission to write sluice.node.a')", "no permission to write sluice.node.a", EXIT_FAILED),
         ("ServiceError('another agent of a holds the lock')", "another agent of a holds the lock", EXIT_CONFIG),
+        (
+            "ExceptionGroup('', [NewContainerError('the folder was removed')])",
+            "the folder was removed",
+            EXIT_NEW_CONTAINER,
+        ),
         ("ExceptionGroup('', [ExceptionGroup('', [BusError('server too old')])])", "server too old", EXIT_FAILED),
     ],
 )

@@ -12,6 +12,7 @@ from sluice.contracts.manifests import (
     ManifestLimits,
     Namespace,
     PodManifest,
+    asking,
     read_manifests,
     with_classes,
 )
@@ -36,6 +37,7 @@ EXIT_WOULD_WAIT = 5
 EXIT_WOULD_BE_REFUSED = 6
 STANDARD_INPUT = "-"
 LIMITS = ManifestLimits()
+ONE_GPU = "the prediction does not check that its devices are on one GPU, as matchAttribute asks"
 
 
 class NotReadableError(Exception):
@@ -113,7 +115,7 @@ def _rules(path: Path) -> AdmissionConfig:
 
 
 def _manifests(file: str, text: str, limits: RequestLimits, cluster: ClusterAdmission) -> tuple[PodManifest, ...]:
-    found = read_manifests(file, text, limits=LIMITS, asks=limits, cluster=cluster)
+    found = read_manifests(file, text, limits=LIMITS, asks=limits, cluster=cluster, by_claims=True)
     if isinstance(found, Refusal):
         raise NotReadableError(found.sentence())
     return found
@@ -132,6 +134,13 @@ async def _answer(asked: AllocatorServiceStub, file: str, pod: PodManifest) -> S
         return refused_pod(pod.namespace, pod.name, file, pod.refusal)
     if pod.ask is None:
         return with_warnings(idle_pod(pod.namespace, pod.name, file), pod.warnings)
-    found = simulated_pod(pod.namespace, pod.name, file, await asked.Simulate(question_of(pod)))
-    found = with_warnings(found, pod.warnings)
+    answer = await asked.Simulate(question_of(pod))
+    for claims in pod.alternatives:
+        if answer.WhichOneof("outcome") == "bound":
+            break
+        other = await asked.Simulate(question_of(asking(pod, claims)))
+        answer = other if other.WhichOneof("outcome") == "bound" else answer
+    found = with_warnings(simulated_pod(pod.namespace, pod.name, file, answer), pod.warnings)
+    if pod.same_gpu:
+        found = with_warnings(found, (ONE_GPU,))
     return with_group(found, pod.ask.group) if pod.ask.group is not None else found

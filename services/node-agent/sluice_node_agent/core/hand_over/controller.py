@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import ResourceClaimRef
 from sluice_node_agent.core.config import AgentConfig
-from sluice_node_agent.core.events import CdiRefused, CdiRemoved, PrepareAsked, Result, UnprepareAsked
+from sluice_node_agent.core.events import CdiCompared, CdiRefused, CdiRemoved, PrepareAsked, Result, UnprepareAsked
 from sluice_node_agent.core.hand_over.claims import cdi_devices, prepared_devices
-from sluice_node_agent.core.instructions import AnswerCall, CdiInstruction, RemoveCdi, WriteCdi
+from sluice_node_agent.core.instructions import AnswerCall, CdiInstruction, CompareCdi, RemoveCdi, WriteCdi
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.core.slices.create import is_served, lost_devices
 from sluice_node_agent.core.state.backoff import back_off
@@ -46,6 +46,8 @@ class HandOver:
         self._removing: dict[int, UnprepareAsked] = {}
         """Calls that wait for the removal of a file, by its token."""
         self._answers: list[AnswerCall] = []
+        self._compare_at: float | None = 0.0
+        """When to compare the files next; None while a comparison is in flight."""
 
     def drain(self) -> list[AnswerCall]:
         """Answers to give now."""
@@ -93,6 +95,9 @@ class HandOver:
                 self._refuse(call.asked, self._why_not(claim, why))
             self._keep(claim, [call for call in calls if call not in late])
 
+        if self._compare_at is not None and self._compare_at <= now and self._config.compare_tickets_s:
+            self._compare()
+
     # -- slices ---------------------------------------------------------------------------------------------------
 
     def advance(self, work: SliceTask) -> None:
@@ -134,6 +139,9 @@ class HandOver:
             back_off(work, result.message, self._config, now)
         elif work is not None:
             work.recovered()
+        if isinstance(sent, CompareCdi):
+            self._compare_at = now + self._config.compare_tickets_s
+            return self._compared(result.wrong) if isinstance(result, CdiCompared) else []
         if isinstance(sent, WriteCdi):
             if work is not None and not isinstance(result, CdiRefused) and sent.claim in work.record.prepared:
                 work.cdi[sent.claim] = sent.devices
@@ -147,6 +155,23 @@ class HandOver:
         return [each.allocation for each in self._slices_of(sent.claim)]
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _compare(self) -> None:
+        """As with tickets: their memory disk may be emptied without a reboot."""
+        files = tuple(
+            WriteCdi(0, claim, devices)
+            for work in self._state.slices.values()
+            if work.record.phase == "ready" and work.idle
+            for claim, devices in work.cdi.items()
+        )
+        if files:
+            self._compare_at = None
+            self._in_flight.send(CompareCdi(self._in_flight.next_token, files), None)
+
+    def _compared(self, wrong: tuple[str, ...]) -> list[AllocationId]:
+        """Have wrong files written again."""
+        found = [work for claim in wrong for work in self._slices_of(claim) if work.cdi.pop(claim, None) is not None]
+        return [work.allocation for work in found]
 
     def _slices_of(self, claim: str) -> list[SliceTask]:
         slices = self._state.slices.values()

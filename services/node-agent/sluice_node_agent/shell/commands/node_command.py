@@ -21,6 +21,7 @@ from sluice.runtime.settings import load
 from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.node_cleanup import clean_node
 from sluice_node_agent.device.port import BackendError, DeviceError
+from sluice_node_agent.dra.cdi_files import CdiFiles
 from sluice_node_agent.preflight.all_checks import check_machine
 from sluice_node_agent.preflight.findings import Check, Finding, Machine, worst
 from sluice_node_agent.settings import NodeAgentSettings
@@ -133,7 +134,8 @@ def _clean(wanted: argparse.Namespace) -> int:
     try:
         if wanted.of_process:
             mounts.enter_namespace_of(wanted.of_process)
-        kept = clean_node(settings.pods_dir, mps, settings.kubelet_root)
+        claims = CdiFiles(settings.cdi_dir).claims()
+        kept = clean_node(settings.pods_dir, mps, settings.kubelet_root, claims)
     except OSError as error:
         sys.stderr.write(f"sluice-node-agent: not all could be removed: {error}\n")
         return FAILED

@@ -59,7 +59,8 @@ class RealNode:
         nodes = NvidiaNodes(
             backend.files_of, lambda: _answering(backend), backend.driver_version(), container_toolkit(self.settings)
         )
-        return OpenNode(backend, _WATCH, mps, nodes, modes, no_shares, toolkit_version(), library)
+        version = toolkit_version(self.settings.nvidia_ctk or TOOLKIT)
+        return OpenNode(backend, _WATCH, mps, nodes, modes, no_shares, version, library)
 
     def _control(self, root: Path) -> tuple[Path, str]:
         """The MPS control program, and why no daemon can be started."""

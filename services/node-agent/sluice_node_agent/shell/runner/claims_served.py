@@ -8,16 +8,19 @@ it is mended.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor as Threads
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
+from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import NodeName
 from sluice.runtime import logs
+from sluice.runtime.errors import ServiceError
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import Event, HandOverChanged
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.cdi_files import CdiFiles
 from sluice_node_agent.dra.claim_files import ClaimFiles
-from sluice_node_agent.dra.plugin import plugin_served
+from sluice_node_agent.kubelet.places import registration_socket
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.nodes.node_backend import OpenNode
 
@@ -57,6 +60,11 @@ class _Ability:
         self._rejected = why
         await self._tell()
 
+    async def unserved(self, why: str) -> None:
+        """The plugin cannot be served in this run."""
+        self._log.error("the kubelet cannot hand devices over", why=why)
+        await self._offer(HandOverChanged(able=False, why=why))
+
     async def look(self) -> None:
         """Try until CDI files can be written."""
         while self._why_not != "":
@@ -89,14 +97,37 @@ async def claims_served(
     threads: Threads,
     offer: Callable[[Event], Awaitable[None]],
 ) -> AsyncIterator[None]:
-    """Serve the claims of this node within the `async with`, if configured. Raises PluginSocketError."""
+    """
+    Serve the claims of this node within the `async with`, if configured.
+
+    Where the kubelet's directories cannot be used, the node reports why, and pods get their devices by ticket.
+    """
     if files is None or settings.kubelet_root is None or not settings.hand_over:
         yield
         return
     ability = _Ability(node, files, threads, offer)
-    async with plugin_served(node, settings.kubelet_root, calls, core.device_health, ability.registered):
-        looking = asyncio.create_task(ability.look())
+    async with asyncio.TaskGroup() as work, AsyncExitStack() as served:
+        why = await _serve(served, settings.kubelet_root, core, node, calls=calls, ability=ability)
+        looking = work.create_task(ability.look() if not why else ability.unserved(why))
         try:
             yield
         finally:
             looking.cancel()
+
+
+async def _serve(
+    served: AsyncExitStack, kubelet_root: Path, core: Agent, node: NodeName, *, calls: KubeletCalls, ability: _Ability
+) -> str:
+    """Why the plugin cannot be served; empty when it is."""
+    from sluice_node_agent.dra.plugin import plugin_served  # noqa: PLC0415 - only where there is a kubelet
+
+    registry = Path(registration_socket(kubelet_root, DRIVER)).parent
+    if not registry.is_dir():
+        return f"there is no {registry}; in a container, mount the node's at the same path"
+    try:
+        await served.enter_async_context(
+            plugin_served(node, kubelet_root, calls, core.device_health, ability.registered)
+        )
+    except ServiceError as error:
+        return str(error)
+    return ""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor as Threads
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sluice.contracts.ids import GpuUuid
@@ -39,6 +38,7 @@ from sluice_node_agent.core.events import (
 from sluice_node_agent.core.instructions import (
     AnswerCall,
     CdiInstruction,
+    CompareCdi,
     CompareTickets,
     CreateComputeInstance,
     CreateGpuInstance,
@@ -213,6 +213,7 @@ class StepExecutors:
             **_each((CompareTickets,), self._on_ticket, quiet=True, at_once=self._at_ticket),
             **_each((ListTenants,), self._on_pod, quiet=True),
             **_each((WriteCdi, RemoveCdi), self._on_cdi, whose, quiet=True, key=_claim_of),
+            **_each((CompareCdi,), self._on_cdi, quiet=True),
             **_each((AnswerCall,), self._on_call, quiet=True),
         }
 
@@ -421,11 +422,10 @@ def _each(
     at_once: Callable[[Any], Callable[[], Result] | None] | None = None,
     key: Callable[[Any], str] | None = None,
 ) -> dict[type, Executor[Event]]:
-    made = partial(Executor[Event], run, key, whose, limit=_OUT_MAX, quiet=quiet, at_once=at_once)
-    return {kind: made() for kind in kinds}
+    return {kind: Executor(run, key, whose, limit=_OUT_MAX, quiet=quiet, at_once=at_once) for kind in kinds}
 
 
-def _claim_of(order: CdiInstruction) -> str:
+def _claim_of(order: WriteCdi | RemoveCdi) -> str:
     """The files of one claim change in the order of the instructions."""
     return f"claim {order.claim}"
 

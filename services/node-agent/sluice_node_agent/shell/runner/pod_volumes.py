@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from sluice.contracts.ids import NodeName
 from sluice.runtime import logs
-from sluice.runtime.errors import ServiceError
+from sluice.runtime.errors import NewContainerError
 from sluice.runtime.grpc.health import Health
 from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.pod_directories import PodDirectories
@@ -23,7 +23,7 @@ from sluice_node_agent.shell.tickets.tickets import Tickets
 _LOOK_EVERY_S = 5.0
 
 
-class CutOffError(ServiceError):
+class CutOffError(NewContainerError):
     """The pods' directories cannot be restored by this process."""
 
 

@@ -22,7 +22,7 @@ from sluice_pod_watcher.core.cluster.events import (
     PodUnreadable,
     Raw,
 )
-from sluice_pod_watcher.core.cluster.pods.pod_record import PendingWrite
+from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods.pod_view import is_marked, read_pod, uid_of, version_of
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeClaim, topologies_of
 from sluice_pod_watcher.core.folder.events import WriteLogLine

@@ -145,9 +145,11 @@ class BusHandler:
             case NodeChanged() | NodeRemoved():
                 self._context.observe_node(node, message, now)
             case NodeInventory() if message.removed:
+                self._context.hand_over.inventory(message)
                 self._context.node_removals.inventory(message)
                 self._context.mirror.node_gone(node)
             case NodeInventory():
+                self._context.hand_over.inventory(message)
                 self._context.node_removals.inventory(message)
                 self._heard_of_slices(self._context.pod_reconciler.slice_health.heard(message), now)
                 if self._context.config.mirror_gpus:

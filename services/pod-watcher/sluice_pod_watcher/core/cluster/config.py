@@ -1,6 +1,7 @@
 """The tunables of a cluster's pod-watcher, with the reason for each default."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from sluice.contracts.driver_capabilities import CAPABILITIES
 from sluice.contracts.ids import SourceName
@@ -62,6 +63,14 @@ class ClusterConfig:
     """Per node: how often its resources besides GPUs are published."""
     hosts_per_tick: int = 1000
     """Nodes published per turn."""
+    hand_over: Literal["auto", "dra", "tickets"] = "auto"
+    """How new pods get their devices. ResourceClaims are watched from the start unless tickets hand over."""
+    namespace: str = "sluice-system"
+    """That of the ConfigMap that admission reads."""
+    claim_told_after_s: float = 10.0
+    """A ResourceClaim that is late or does not fit is a problem after this: most of them end by themselves."""
+    claim_left_after_s: float = 60.0
+    """An allocated claim of ours that no pod uses is deallocated after this: watches of pods and claims may lag."""
     mirror_gpus: bool = True
     """Whether to write the objects that `kubectl get gpus` shows."""
     gpus_per_s: float = 10.0

@@ -8,6 +8,7 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kube.names import LABEL_IGNORE
 from sluice.contracts.messages import AnyMessage
 from sluice.contracts.request_syntax import claims_text
+from sluice_pod_watcher.core.cluster.claims.hand_over import HandOverMode
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Instruction
 from sluice_pod_watcher.core.cluster.gpu_objects.mirror import GpuMirror
@@ -43,6 +44,7 @@ class ClusterContext:
     node_capacity: NodeCapacity
     mirror: GpuMirror
     node_removals: NodeRemovals
+    hand_over: HandOverMode
     ready: bool = False
     to_reconcile: dict[RequestId, None] = field(default_factory=dict)
     """Pods with news."""
@@ -122,8 +124,8 @@ class ClusterContext:
                 self.publisher.hold_back(uid)
         for uid, outcome in pod_reconciler.outcomes:
             self.publisher.evicted(uid, outcome)
-        self.out += pod_reconciler.out
-        pod_reconciler.out, pod_reconciler.outcomes = [], []
+        self.out += pod_reconciler.take_out()
+        pod_reconciler.outcomes = []
 
     def log_change(self, record: PodRecord, change: Change) -> None:
         """Log what is new about a pod."""

@@ -15,8 +15,8 @@ from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 Raw = Mapping[str, Any]
 """An object of the API server."""
-ListedKind = Literal["pods", "others", "nodes"]
-"""Our pods (by label), all other pods, nodes: each kind is listed and watched on its own."""
+ListedKind = Literal["pods", "others", "nodes", "claims"]
+"""Our pods (by label), all other pods, nodes, ResourceClaims: each kind is listed and watched on its own."""
 
 # -- events -------------------------------------------------------------------------------------------------------
 
@@ -190,6 +190,68 @@ ClaimObjects = tuple[str, Raw | None, Raw | None, Raw | None]
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimsServed:
+    """Whether the API server has ResourceClaims in version v1. If so, they are listed and watched from here on."""
+
+    served: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSeen:
+    """A ResourceClaim was listed, added or modified."""
+
+    claim: Raw
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGone:
+    """A ResourceClaim was deleted."""
+
+    claim: Raw
+
+
+ClaimStep = Literal["create", "protect", "allocate", "deallocate"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimWritten:
+    """A write to a ResourceClaim succeeded; `claim` is the API server's answer, `uid` that of the pod it is for."""
+
+    uid: RequestId
+    namespace: str
+    name: str
+    step: ClaimStep
+    claim: Raw
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRefused:
+    """A write to a ResourceClaim failed with this HTTP status; 0 without an answer, when it may have landed."""
+
+    uid: RequestId
+    namespace: str
+    name: str
+    step: ClaimStep
+    status: int
+    message: str
+    retry_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverWritten:
+    """Admission can read how new pods get their devices."""
+
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverNotWritten:
+    """That could not be written."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Continued:
     """The next turn, after `Continue`."""
 
@@ -217,6 +279,13 @@ Event = (
     | GpusListed
     | GpuMirrored
     | GpuNotMirrored
+    | ClaimsServed
+    | ClaimSeen
+    | ClaimGone
+    | ClaimWritten
+    | ClaimRefused
+    | HandOverWritten
+    | HandOverNotWritten
 )
 
 # -- instructions -------------------------------------------------------------------------------------------------
@@ -324,6 +393,54 @@ class UnmirrorGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchClaims:
+    """Watch ResourceClaims from here on. `ClaimsServed` follows, and a listing where they are served."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateClaim:
+    """Create this ResourceClaim for a pod. `ClaimWritten` or `ClaimRefused` follows."""
+
+    uid: RequestId
+    namespace: str
+    name: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectClaim:
+    """Add the finalizer of the claim controller by this patch. `ClaimWritten` or `ClaimRefused` follows."""
+
+    uid: RequestId
+    namespace: str
+    name: str
+    patch: Patch
+
+
+@dataclass(frozen=True, slots=True)
+class WriteClaimStatus:
+    """
+    Merge this into the claim's status; a new allocation gets its timestamp. `ClaimWritten` or `ClaimRefused` follows.
+
+    `uid` is that of the pod; empty where no pod waits for it.
+    """
+
+    uid: RequestId
+    namespace: str
+    name: str
+    step: ClaimStep
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteHandOver:
+    """Write into its ConfigMap how new pods get their devices. `HandOverWritten` or `HandOverNotWritten` follows."""
+
+    namespace: str
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
 class Continue:
     """There is more to do than one turn allows: let others have theirs. `Continued` follows."""
 
@@ -339,6 +456,11 @@ Own = (
     | WriteEvent
     | MirrorGpu
     | UnmirrorGpu
+    | WatchClaims
+    | CreateClaim
+    | ProtectClaim
+    | WriteClaimStatus
+    | WriteHandOver
     | WriteLogLine
 )
 Instruction = BusInstruction | Own

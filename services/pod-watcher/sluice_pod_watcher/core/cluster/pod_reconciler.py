@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kube.names import ANNOTATION_REQUEST
 from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released
+from sluice_pod_watcher.core.cluster.claims.claim_reconciler import ClaimReconciler
+from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import (
     AnnotatePod,
@@ -24,16 +26,17 @@ from sluice_pod_watcher.core.cluster.events import (
     ReadPod,
 )
 from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
+from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods import pod_patches
 from sluice_pod_watcher.core.cluster.pods.avoided_nodes import AvoidedNodes
 from sluice_pod_watcher.core.cluster.pods.granted_annotations import annotations_of, held_by
 from sluice_pod_watcher.core.cluster.pods.pod_problem import loss_cause, problem_of
-from sluice_pod_watcher.core.cluster.pods.pod_record import PendingWrite, PodRecord
+from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.slice_health import SliceHealth
 from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
 from sluice_pod_watcher.core.folder.events import WriteLogLine
-from sluice_pod_watcher.core.workqueue import DelayedQueue, backoff_s
+from sluice_pod_watcher.core.workqueue import DelayedQueue
 
 NOT_THAT_POD = frozenset({404, 409})
 """The precondition of the eviction did not hold: the pod of that UID is gone."""
@@ -63,8 +66,21 @@ class PodReconciler:
     slice_health: SliceHealth = field(default_factory=SliceHealth)
     answers_are_old: bool = False
     """The answers are of an older incarnation of the bus than the requests, and are being read again."""
+    claim_store: ClaimStore = field(default_factory=ClaimStore)
+    claims: ClaimReconciler = field(init=False)
+    """Of the ResourceClaims by which kubelets hand devices over; its instructions are in `out` as well."""
     out: list[Own] = field(default_factory=list)
     outcomes: list[tuple[RequestId, EvictionDone | EvictionBlocked]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Claims share the queue and the instructions."""
+        self.claims = ClaimReconciler(self.config, self.claim_store, self.delayed_queue, self.out)
+
+    def take_out(self) -> list[Own]:
+        """The instructions since the last call."""
+        taken = list(self.out)
+        self.out.clear()
+        return taken
 
     def settle(self, record: PodRecord, now: float) -> None:
         """Derive the instructions for one pod."""
@@ -81,6 +97,7 @@ class PodReconciler:
                 self._evicted(record)
             return
         self._read_claims(record, view, now)
+        self.claims.make(record, view, now)
         if record.asked is None and record.held is not None:
             self._complain(record, ASKS_FOR_WHAT)
         stuck = self._stuck(record, view, now)
@@ -98,7 +115,7 @@ class PodReconciler:
             return
         if not bound.is_for(record.held):
             return  # it is bound to its own slice again
-        annotations = annotations_of(bound, record.asked)
+        annotations = annotations_of(bound, record.asked, by_claim=bool(view.pod_claim))
         if isinstance(annotations, str):
             self._complain(record, f"cannot be given its slice: {annotations}")
             return
@@ -108,7 +125,9 @@ class PodReconciler:
         if record.is_refused or self.answers_are_old or record.evicting.under_way or record.evicted:
             return  # its slice is being revoked or may be stale, or the pod is terminating
         if not record.confirm_by and (
-            self._reads_claims_again(record, view, bound, now) or self._declines(record, view, bound, now)
+            self._reads_claims_again(record, view, bound, now)
+            or self._declines(record, view, bound, now)
+            or self.claims.allocates(record, view, bound, now)
         ):
             return
         patch = pod_patches.bind(view, bound.node, annotations)
@@ -124,7 +143,8 @@ class PodReconciler:
         It declines its slice before its gate opens, and gets one elsewhere (ADR 0061).
         """
         assert record.terms is not None
-        why = self.node_capacity.why_kept_out(bound.node, record.terms.host.tolerations, record.places or ())
+        kept_out = self.node_capacity.why_kept_out(bound.node, record.terms.host.tolerations, record.places or ())
+        why = kept_out or self.claims.why_other(record, view)
         if why and self._may(record, record.writing, now):
             given_back = f"declined its slice on {bound.node}, which {why}. It waits for another slice"
             self._complain(record, given_back)
@@ -316,20 +336,10 @@ class PodReconciler:
     # -- writes, one at a time ------------------------------------------------------------------------------------
 
     def _may(self, record: PodRecord, writing: PendingWrite, now: float) -> bool:
-        """Whether a write may start now; it then counts as started."""
-        if writing.under_way:
-            return False
-        if now < writing.not_before:
-            self.delayed_queue.at(record.uid, writing.not_before)
-            return False
-        writing.under_way = True
-        return True
+        return writing.may_start(record.uid, self.delayed_queue, now)
 
     def _failed(self, record: PodRecord, writing: PendingWrite, now: float, initial_s: float) -> None:
-        writing.under_way = False
-        writing.failures += 1
-        writing.not_before = now + backoff_s(writing.failures, initial_s, max(initial_s, self.config.retry_max_s))
-        self.delayed_queue.at(record.uid, writing.not_before)
+        writing.failed(record.uid, self.delayed_queue, now, initial_s=initial_s, max_s=self.config.retry_max_s)
 
 
 def _devices(bound: Bound) -> str:

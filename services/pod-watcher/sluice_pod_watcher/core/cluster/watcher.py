@@ -13,11 +13,18 @@ from sluice.contracts.bus.events import Stream, Ticked
 from sluice.contracts.ids import RunId
 from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
 from sluice_pod_watcher.core.cluster.bus_handler import BusHandler
+from sluice_pod_watcher.core.cluster.claim_handler import ClaimHandler
+from sluice_pod_watcher.core.cluster.claims.hand_over import HandOverMode
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.context import ClusterContext
 from sluice_pod_watcher.core.cluster.events import (
+    ClaimGone,
+    ClaimRefused,
+    ClaimSeen,
     ClaimsRead,
+    ClaimsServed,
     ClaimsUnreadable,
+    ClaimWritten,
     Continue,
     Continued,
     Event,
@@ -25,6 +32,8 @@ from sluice_pod_watcher.core.cluster.events import (
     GpuMirrored,
     GpuNotMirrored,
     GpusListed,
+    HandOverNotWritten,
+    HandOverWritten,
     Instruction,
     ListingEnded,
     ListingStarted,
@@ -78,12 +87,22 @@ class ClusterWatcher:
         pod_store = PodStore(config)
         publisher = RequestPublisher(run, config.source, config.closing_ttl_s, pod_store)
         node_capacity = NodeCapacity(config)
-        pod_reconciler = PodReconciler(config, StatusWriter(config), node_capacity, pod_store.avoided_nodes)
+        pod_reconciler = PodReconciler(
+            config, StatusWriter(config), node_capacity, pod_store.avoided_nodes, claim_store=pod_store.claims
+        )
         self._context = ClusterContext(
-            config, pod_store, publisher, pod_reconciler, node_capacity, GpuMirror(config), NodeRemovals(config)
+            config,
+            pod_store,
+            publisher,
+            pod_reconciler,
+            node_capacity,
+            GpuMirror(config),
+            NodeRemovals(config),
+            HandOverMode(config),
         )
         self._api = ApiHandler(self._context)
         self._bus = BusHandler(self._context)
+        self._claims = ClaimHandler(self._context)
         self._continues = False
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
@@ -97,6 +116,18 @@ class ClusterWatcher:
                 context.to_reconcile |= dict.fromkeys(context.pod_reconciler.status_writer.turns(now))
             case NodeSeen() | NodeGone() | OtherPodSeen() | OtherPodGone():
                 self._host_event(event, now)
+            case (
+                ListingStarted(what="claims")
+                | ListingEnded(what="claims")
+                | ClaimsServed()
+                | ClaimSeen()
+                | ClaimGone()
+                | ClaimWritten()
+                | ClaimRefused()
+                | HandOverWritten()
+                | HandOverNotWritten()
+            ):
+                self._claims.handle(event, now)
             case ListingStarted(what="nodes" | "others") | ListingEnded(what="nodes" | "others"):
                 context.node_capacity.handle(event)
                 if isinstance(event, ListingEnded) and event.what == "others":
@@ -129,9 +160,11 @@ class ClusterWatcher:
                 self._api.other_gone(event.pod)
             case NodeSeen():
                 context.node_removals.here(node_name_of(event.node))
+                context.hand_over.here(node_name_of(event.node))
             case NodeGone():
                 node = node_name_of(event.node)
                 context.mirror.node_gone(node)
+                context.hand_over.gone(node)
                 context.to_reconcile |= dict.fromkeys(context.pod_reconciler.slice_health.node_gone(node))
 
     def _mirror_event(self, event: GpusListed | GpuMirrored | GpuNotMirrored, now: float) -> None:
@@ -164,6 +197,10 @@ class ClusterWatcher:
         context.settle(now)
         if ticked or context.node_capacity.is_urgent:
             context.publish_nodes(now)
+        if ticked:
+            context.pod_reconciler.claims.sweep(now)
+            context.out += context.pod_reconciler.take_out()
+            context.out += context.hand_over.due(now)
         if ticked and self.config.mirror_gpus:
             context.out += context.mirror.due(now)
         context.publish_affinity_nodes()

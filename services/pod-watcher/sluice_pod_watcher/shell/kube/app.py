@@ -19,6 +19,8 @@ from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Continue, Continued, Event
 from sluice_pod_watcher.core.cluster.watcher import READS, ClusterWatcher
 from sluice_pod_watcher.core.folder.events import WriteLogLine
+from sluice_pod_watcher.shell.kube.claim_informer import ClaimInformer
+from sluice_pod_watcher.shell.kube.claim_writer import ClaimWriter
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.gpu_object_writer import GpuObjectWriter
 from sluice_pod_watcher.shell.kube.informers import informers
@@ -56,6 +58,9 @@ async def watch_cluster(
     """
     status = status if status is not None else WatchStatus(clock, resync_s)
     gpus = GpuObjectWriter(api)
+    claims_wanted = asyncio.Event()
+    if config.hand_over != "tickets":
+        claims_wanted.set()
     core = ClusterWatcher(run, config)
     runner: CoreRunner[Event] = CoreRunner(
         name="pod-watcher",
@@ -66,6 +71,7 @@ async def watch_cluster(
         readings=READS,
         execute={
             **PodWriter(api, clock, run, holds).executors(),
+            **ClaimWriter(api, clock, holds, claims_wanted).executors(),
             **gpus.executors(),
             WriteLogLine: log_writer(),
             Continue: Executor(_go_on, quiet=True),
@@ -88,6 +94,8 @@ async def watch_cluster(
         async with asyncio.TaskGroup() as tasks:
             for reflector in informers(api, clock, offer, resync_s):
                 tasks.create_task(reflector.run(), name=f"watch {reflector.what}")
+            claims = ClaimInformer(api, clock, offer, resync_s, claims_wanted)
+            tasks.create_task(claims.run(), name="watch claims")
             tasks.create_task(runner.run(), name="core")
             tasks.create_task(freeze_periodically(clock), name="garbage")
     finally:

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from sluice.contracts.bus.codec import NOT_READABLE
-from sluice.contracts.kube.names import DEFAULT_MODES
+from sluice.contracts.kube.names import DEFAULT_MODES, HAND_OVERS
 from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
 from sluice.runtime.prometheus import metrics
@@ -24,6 +24,8 @@ from sluice_pod_watcher.shell.metrics import REVIEW_SECONDS
 
 MUTATE, HEALTH, READY = "/mutate", "/healthz", "/readyz"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+HandOver = Callable[[], str]
+"""How new pods get their devices now: one of HAND_OVERS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +45,16 @@ def make_app(
     why_not_ready: Callable[[], str],
     limits: ServingLimits,
     heard: Callable[[web.Request], None],
+    hand_over: HandOver,
 ) -> web.Application:
     """
     The application. `why_not_ready` is called at each readiness probe, `heard` with each request as it starts.
 
-    MUTATE applies `config` as it is; MUTATE/<mode> with this default mode: the API server chooses the path by the
-    namespace's label, which a review does not contain.
+    MUTATE applies `config` as it is; MUTATE/<mode> with this default mode, and a further /dra or /tickets with this
+    hand-over: the API server chooses the path by the namespace's labels, which a review does not contain. Without that
+    `hand_over` tells the hand-over of now.
     """
-    handlers = _Handlers(config, why_not_ready, limits)
+    handlers = _Handlers(config, why_not_ready, limits, hand_over)
 
     @web.middleware
     async def in_words(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -59,7 +63,9 @@ def make_app(
 
     app = web.Application(middlewares=[in_words], client_max_size=limits.body_bytes_max)
     app.router.add_post(MUTATE, handlers.mutate)
-    app.router.add_post(f"{MUTATE}/{{mode:{'|'.join(DEFAULT_MODES)}}}", handlers.mutate)
+    mode, way = f"/{{mode:{'|'.join(DEFAULT_MODES)}}}", f"/{{way:{'|'.join(HAND_OVERS)}}}"
+    for path in (mode, way, f"{mode}{way}"):
+        app.router.add_post(f"{MUTATE}{path}", handlers.mutate)
     app.router.add_get(HEALTH, handlers.health)
     app.router.add_get(READY, handlers.ready)
     return app
@@ -75,8 +81,15 @@ def answer_to(body: bytes, config: AdmissionConfig) -> AdmissionResponse | Malfo
 
 
 class _Handlers:
-    def __init__(self, config: AdmissionConfig, why_not_ready: Callable[[], str], limits: ServingLimits) -> None:
-        self._config = {"": config} | {mode: replace(config, default_mode=mode) for mode in DEFAULT_MODES}
+    def __init__(
+        self, config: AdmissionConfig, why_not_ready: Callable[[], str], limits: ServingLimits, hand_over: HandOver
+    ) -> None:
+        self._config = {
+            (mode, way): replace(config, default_mode=mode or config.default_mode, hand_over=way)
+            for mode in ("", *DEFAULT_MODES)
+            for way in HAND_OVERS
+        }
+        self._hand_over = hand_over
         self._why_not_ready = why_not_ready
         self._limits = limits
         self._turns = asyncio.Semaphore(limits.reviews_max)
@@ -88,7 +101,8 @@ class _Handlers:
             async with asyncio.timeout(self._limits.request_s), self._turns:
                 body = await request.read()
                 began = time.monotonic()
-                response = answer_to(body, self._config[request.match_info.get("mode", "")])
+                way = request.match_info.get("way") or self._hand_over()
+                response = answer_to(body, self._config[request.match_info.get("mode", ""), way])
                 metrics.observe(REVIEW_SECONDS, time.monotonic() - began, _kind(response))
         except TimeoutError:
             raise web.HTTPRequestTimeout(text=f"the request took longer than {self._limits.request_s:g} s") from None

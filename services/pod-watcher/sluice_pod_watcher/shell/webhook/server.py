@@ -10,7 +10,7 @@ from aiohttp import web
 from sluice_pod_watcher.admission import AdmissionConfig
 from sluice_pod_watcher.shell.http_server import ListenAddress, OnRequest, serving
 from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator
-from sluice_pod_watcher.shell.webhook.handlers import ServingLimits, make_app
+from sluice_pod_watcher.shell.webhook.handlers import HandOver, ServingLimits, make_app
 
 DEFAULT_ADDRESS = ListenAddress()
 DEFAULT_LIMITS = ServingLimits()
@@ -23,11 +23,12 @@ async def serve_webhook(
     address: ListenAddress = DEFAULT_ADDRESS,
     *,
     limits: ServingLimits = DEFAULT_LIMITS,
+    hand_over: HandOver | None = None,
 ) -> None:
     """Serve until cancelled, with certificate rotation. Raises ServiceError when the port is not available."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(keeper.run(), name="certificate")
-        async with listening(config, context, keeper, address, limits=limits):
+        async with listening(config, context, keeper, address, limits=limits, hand_over=hand_over):
             await asyncio.get_running_loop().create_future()  # until cancelled
 
 
@@ -39,11 +40,17 @@ async def listening(
     address: ListenAddress,
     *,
     limits: ServingLimits = DEFAULT_LIMITS,
+    hand_over: HandOver | None = None,
 ) -> AsyncIterator[int]:
-    """Listen, and yield the port. At the end all connections are closed, and requests that had started are answered."""
+    """
+    Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
+
+    `hand_over` is called for each review; without it that of `config` holds.
+    """
+    now = hand_over if hand_over is not None else lambda: config.hand_over
 
     def make(heard: OnRequest) -> web.Application:
-        return make_app(config, keeper.why_not_ready, limits, heard)
+        return make_app(config, keeper.why_not_ready, limits, heard, now)
 
     async with serving("webhook", make, address, context, limits) as port:
         yield port

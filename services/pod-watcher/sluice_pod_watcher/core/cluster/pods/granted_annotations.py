@@ -21,12 +21,13 @@ _SOCKET = re.compile(r"[a-z0-9]{1,64}\.sock")
 _WORDS = re.compile(r"[A-Za-z0-9_.,=-]{0,1000}")
 
 
-def annotations_of(bound: Bound, asked: ResolvedRequest) -> dict[str, str] | str:
+def annotations_of(bound: Bound, asked: ResolvedRequest, *, by_claim: bool = False) -> dict[str, str] | str:
     """
     Every granted annotation of a pod, with a neutral value where a mode does not use it; or why there is none.
 
     The binding is validated once more: a ticket named `.` would mount the whole volume, and a container without its
-    value would start with that of its image.
+    value would start with that of its image. `by_claim`: the kubelet hands the devices over, so the pod names only its
+    allocation.
     """
     devices = {each.container: each for each in bound.containers}
     found = {names.GRANTED_ALLOCATION: str(bound.allocation)}
@@ -35,6 +36,8 @@ def annotations_of(bound: Bound, asked: ResolvedRequest) -> dict[str, str] | str
         given = devices.get(server)
         if given is None:
             return f"the binding has no devices for the container {server!r}"
+        if by_claim:
+            continue
         if _DEVICES.fullmatch(given.visible_devices) is None:
             return f"the devices {given.visible_devices[:100]!r} of {server!r} are not a list of UUIDs"
         if not (_WORDS.fullmatch(given.driver_capabilities) and _WORDS.fullmatch(given.pinned_memory_limit)):

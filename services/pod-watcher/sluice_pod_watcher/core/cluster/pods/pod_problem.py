@@ -52,6 +52,8 @@ def problem_of(record: PodRecord, stuck: str, ails: str, made_on: str) -> PodPro
         return None
     if record.terms is not None and record.terms.refusal is not None:
         return _refused("RequestRejected", record.terms.refusal, view)
+    if view.is_gated and record.claim_problem and not isinstance(answer, (Refused, Released)):
+        return _said("ClaimNotReady", "ClaimNotReady", record.claim_problem)
     match answer:
         case Refused():
             return _refused("Refused", answer.refusal, view)

@@ -24,6 +24,7 @@ from sluice.contracts.messages import (
     WithdrawCause,
 )
 from sluice_pod_watcher.core.cluster.events import Patch, Raw
+from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
@@ -37,15 +38,6 @@ had no answer and may land after any read.
 """
 LOST = "SliceLost"
 """The reason of the condition of a pod whose slice was lost for good (`pod_problem` sets it)."""
-
-
-@dataclass(slots=True)
-class PendingWrite:
-    """One kind of write to a pod: whether one is under way, and when the next may be tried."""
-
-    under_way: bool = False
-    failures: int = 0
-    not_before: float = 0.0
 
 
 @dataclass(slots=True)
@@ -93,6 +85,14 @@ class PodRecord:
     """The slice for which they were last read; None before it has one."""
     unread: Raw | None = None
     """Its object, while parsing its request waits for that."""
+    unclaimed: Raw | None = None
+    """Its object, while its request waits for the UID of its ResourceClaim."""
+    writing_claim: PendingWrite = field(default_factory=PendingWrite)
+    """Writes of its ResourceClaims: one at a time."""
+    claim_problem: str = ""
+    """Why its ResourceClaim cannot be made or allocated, as a sentence; empty if it can."""
+    claim_late_since: float | None = None
+    """Since when its ResourceClaim does not become what it shall be."""
     writing_condition: PendingWrite = field(default_factory=PendingWrite)
     """Writes of the condition."""
     confirm_by: ConfirmBy = ""
@@ -205,4 +205,5 @@ class PodRecord:
             declined=self.declined,
             preempts=terms.preempts,
             labels=dict(terms.labels),
+            resource_claims=terms.resource_claims,
         )

@@ -22,9 +22,11 @@ from sluice.contracts.messages import (
     RequestMessage,
     RequestRejected,
     RequestWithdrawn,
+    ResourceClaimRef,
     WithdrawCause,
 )
 from sluice.contracts.request_syntax import RequestLimits
+from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.pods.avoided_nodes import AvoidedNodes
@@ -59,6 +61,8 @@ class PodStore:
         """Whether our pods outside the selection are known."""
         self.wait_for_nodes = True
         """Whether pods that terms of requests match have yet to be published."""
+        self.claims = ClaimStore()
+        """The ResourceClaims that our pods name."""
 
     # -- for the publisher ----------------------------------------------------------------------------------------
 
@@ -133,9 +137,7 @@ class PodStore:
             record = self.records[view.uid] = PodRecord(view.uid, view.namespace, view.name, now, now)
         if not view.is_gated:
             record.confirm_by, record.sent = "", ()
-        before, record.view, record.needs_read = record.view, view, record.confirm_by == "read"
-        record.namespace, record.name = view.namespace, view.name
-        self._by_name[view.namespace, view.name] = view.uid
+        before = self._take_view(record, view)
         held = held_by(view)
         if held is not None and held != record.held:
             record.held = held
@@ -154,7 +156,9 @@ class PodStore:
         record = self.records.get(uid)
         if record is None:
             return None
-        record.view, record.needs_read = None, False
+        for name in record.view.resource_claims if record.view is not None else ():
+            self.claims.unused_by(uid, (record.namespace, name))
+        record.view, record.needs_read, record.unclaimed = None, False, None
         ended = self._ended(record, "pod gone")
         if self.word(uid) is None:
             self._forget(record)
@@ -239,7 +243,35 @@ class PodStore:
             return ""
         return self._read_terms(record, raw, now)
 
+    def claim_changed(self, record: PodRecord, now: float) -> Change:
+        """
+        Its ResourceClaim was seen, or is gone. A request that waited for it can be published, and one without a slice
+        names the present one.
+        """
+        view, raw = record.view, record.unclaimed
+        if view is None or not record.active:
+            return ""
+        if raw is not None:
+            return self._read_terms(record, raw, now)
+        refs = self._claim_refs(record, view)
+        waits = view.is_gated and record.held is None and not isinstance(record.answer, Bound)
+        if not waits or not refs or record.terms is None or record.is_refused or refs == record.terms.resource_claims:
+            return ""
+        return self._take_terms(record, replace(record.terms, resource_claims=refs), now)
+
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _claim_refs(self, record: PodRecord, view: PodView) -> tuple[ResourceClaimRef, ...] | None:
+        """Its ResourceClaims as the bus names them; None while they are not known."""
+        if not view.pod_claim or record.asked is None:
+            return ()
+        claim = self.claims.get(view.namespace, view.pod_claim)
+        if claim is not None and claim.owner == view.uid and not claim.dying:
+            requests = {each.container: each.container for each in record.asked.pod.claims}
+            return (ResourceClaimRef(uid=claim.uid, name=claim.name, requests=requests),)
+        if view.is_gated or not (self.claims.was_listed or self.claims.is_served is False):
+            return None
+        return record.terms.resource_claims if record.terms is not None else ()  # it runs, and its claim was deleted
 
     def _heard_end(
         self, record: PodRecord | None, uid: RequestId, word: RequestWithdrawn, now: float
@@ -259,6 +291,15 @@ class PodStore:
             self.drop(uid)
         self._say(record)
         return record
+
+    def _take_view(self, record: PodRecord, view: PodView) -> PodView | None:
+        """Record a new version of a pod. Returns the one before."""
+        before, record.view, record.needs_read = record.view, view, record.confirm_by == "read"
+        record.namespace, record.name = view.namespace, view.name
+        self._by_name[view.namespace, view.name] = view.uid
+        for name in view.resource_claims:
+            self.claims.used_by(view.uid, (view.namespace, name))
+        return before
 
     def _has_declined(self, record: PodRecord, allocation: AllocationId | None, now: float) -> None:
         """A declined slice is no answer: the pod keeps waiting."""
@@ -302,8 +343,21 @@ class PodStore:
         if view.claims and record.places is None and view.is_gated and record.held is None:
             record.unread = raw  # the topologies of its volumes are read first (`pod_reconciler`)
             return ""
+        refs = self._claim_refs(record, view)
+        if refs is None:
+            record.unclaimed = raw  # `claim_reconciler` makes it
+            return ""
+        record.unclaimed = None
         shun = self.avoided_nodes.nodes(view.owner, record.since) if view.owner and record.held is None else ()
-        terms = terms_of_pod(record.asked, spec, view, places=record.places or (), held=record.held, shun=shun)
+        terms = terms_of_pod(
+            record.asked,
+            spec,
+            view,
+            places=record.places or (),
+            held=record.held,
+            shun=shun,
+            resource_claims=refs,
+        )
         return self._take_terms(record, terms, now)
 
     def _follow(self, record: PodRecord, terms: RequestTerms, view: PodView, spec: Raw) -> Change:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.contracts.dra.names import POD_CLAIM
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, is_token
 from sluice.contracts.kube.names import (
     ANNOTATION_REQUEST,
@@ -17,6 +18,7 @@ from sluice.contracts.kube.names import (
     GRANTED_ALLOCATION,
     GRANTED_DECLINED,
     LABEL_IGNORE,
+    is_claim_name,
     is_granted,
 )
 from sluice.contracts.pod_specs import unknown_demands
@@ -78,6 +80,10 @@ class PodView:
     labels: Mapping[str, str]
     claims: tuple[str, ...]
     """The volume claims that it mounts."""
+    pod_claim: str
+    """The ResourceClaim that admission added for it; empty where a ticket hands its devices over."""
+    resource_claims: tuple[str, ...]
+    """All ResourceClaims that it names and that are known by name: those of templates once they were made."""
     unknown: tuple[str, ...]
     """Constraints on its node that Sluice does not evaluate."""
     is_ignored: bool
@@ -144,6 +150,8 @@ def read_pod(raw: Raw) -> PodView | None:
         nothing_holds_it=dying and meta.get("deletionGracePeriodSeconds") == 0 and not meta.get("finalizers"),
         labels={str(key): str(text) for key, text in _map(meta, "labels").items()},
         claims=claims_of(str(meta["name"]), spec),
+        pod_claim=_pod_claim(spec),
+        resource_claims=_resource_claims(spec, status),
         unknown=unknown_demands(spec),
         is_ignored=LABEL_IGNORE in _map(meta, "labels"),
         gates=tuple(str(each.get("name")) for each in _list(spec, "schedulingGates")),
@@ -208,6 +216,20 @@ def _states(status: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 def _statuses(status: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     for key in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
         yield from _list(status, key)
+
+
+def _pod_claim(spec: Mapping[str, Any]) -> str:
+    for entry in _list(spec, "resourceClaims"):
+        name = str(entry.get("resourceClaimName") or "")
+        if entry.get("name") == POD_CLAIM and is_claim_name(name):
+            return name
+    return ""
+
+
+def _resource_claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[str, ...]:
+    named = (each.get("resourceClaimName") for each in _list(spec, "resourceClaims"))
+    made = (each.get("resourceClaimName") for each in _list(status, "resourceClaimStatuses"))
+    return tuple(dict.fromkeys(str(each) for each in (*named, *made) if each))
 
 
 def _pinning(spec: Mapping[str, Any]) -> NodePin:

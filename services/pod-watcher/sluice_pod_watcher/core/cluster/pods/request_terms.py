@@ -22,6 +22,7 @@ from sluice.contracts.messages import (
     Leeway,
     PodGroup,
     RequestRejected,
+    ResourceClaimRef,
 )
 from sluice.contracts.pod_specs import NO_PRIORITY, read_host_needs, read_priority, with_node, with_priority_class
 from sluice.contracts.reasons import Refusal
@@ -43,6 +44,7 @@ class RequestTerms:
     labels: Mapping[str, str] = field(default_factory=dict)
     refusal: Refusal | None = None
     preempts: bool = True
+    resource_claims: tuple[ResourceClaimRef, ...] = ()
 
 
 def terms_of(word: AllocationRequested | RequestRejected) -> RequestTerms:
@@ -59,6 +61,7 @@ def terms_of(word: AllocationRequested | RequestRejected) -> RequestTerms:
         word.group,
         labels=word.labels,
         preempts=word.preempts,
+        resource_claims=word.resource_claims,
     )
 
 
@@ -70,6 +73,7 @@ def terms_of_pod(
     held: Held | None,
     places: VolumeTopologies = (),
     shun: tuple[NodeName, ...] = (),
+    resource_claims: tuple[ResourceClaimRef, ...] = (),
 ) -> RequestTerms:
     """
     The terms of a pod: its request, what its spec needs of a node, and its priority.
@@ -104,6 +108,7 @@ def terms_of_pod(
         pod.group,
         view.labels,
         preempts=urgency.may_preempt,
+        resource_claims=resource_claims,
     )
 
 

@@ -1,0 +1,112 @@
+"""
+NVIDIA's configuration of a device in a ResourceClaim or DeviceClass: how the containers of the claim share it.
+
+`GpuConfig` and `MigDeviceConfig` of resource.nvidia.com/v1beta1, decoded strictly as their driver does
+(kubernetes-sigs/dra-driver-nvidia-gpu, api/nvidia.com/resource/v1beta1: sharing.go, validate.go).
+"""
+
+from dataclasses import dataclass
+
+from sluice.contracts.dra.fields import Fields
+from sluice.contracts.reasons import RefusalReason
+from sluice.contracts.request_syntax.source_text import SourceValue, is_null, source_text_of
+
+API_VERSION = "resource.nvidia.com/v1beta1"
+GPU_CONFIG = "GpuConfig"
+MIG_CONFIG = "MigDeviceConfig"
+KINDS = (GPU_CONFIG, MIG_CONFIG)
+_ELSEWHERE = {
+    "VfioDeviceConfig": "Sluice does not hand GPUs to virtual machines (vfio)",
+    "ComputeDomainChannelConfig": "compute domains belong to NVIDIA's own driver",
+    "ComputeDomainDaemonConfig": "compute domains belong to NVIDIA's own driver",
+}
+_STRATEGIES = ("TimeSlicing", "MPS")
+_INTERVALS = ("Default", "Short", "Medium", "Long")
+_MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """
+    How the containers of a claim share its device: in turns, or by MPS with these limits for each process.
+
+    `percent` is of the SMs, `memory_mib` of each device; None is no limit.
+    """
+
+    kind: str
+    mps: bool = False
+    percent: int | None = None
+    memory_mib: int | None = None
+    interval: str = "Default"
+    """Of time slicing."""
+
+
+def read_config(parameters: Fields, devices: int) -> Sharing:
+    """The configuration in opaque parameters of NVIDIA's driver, for so many devices. Raises RequestSyntaxError."""
+    version, kind = parameters.text("apiVersion"), parameters.text("kind")
+    if version != API_VERSION:
+        raise parameters.at("apiVersion").wrong(RefusalReason.INVALID_VALUE, "not a version that is read", API_VERSION)
+    if kind in _ELSEWHERE:
+        right = f"{GPU_CONFIG} or {MIG_CONFIG}"
+        raise parameters.at("kind").wrong(RefusalReason.UNSUPPORTED_KEY, _ELSEWHERE[kind], right)
+    parameters.choice("kind", KINDS)
+    parameters.only(("apiVersion", "kind", "sharing"))
+    sharing = parameters.inside("sharing")
+    if not sharing.values:
+        return Sharing(kind)
+    times = ("timeSlicingConfig",) if kind == GPU_CONFIG else ()
+    sharing.only(("strategy", *times, "mpsConfig"))
+    strategy = sharing.choice("strategy", _STRATEGIES)
+    for field, its in (("timeSlicingConfig", "TimeSlicing"), ("mpsConfig", "MPS")):
+        if sharing.has(field) and strategy != its:
+            why = f"it belongs to strategy {its}"
+            raise sharing.at(field).contradicts(sharing.at("strategy"), why, f"strategy {its}, or no {field}")
+    if strategy == "TimeSlicing":
+        config = sharing.inside("timeSlicingConfig")
+        config.only(("interval",))
+        return Sharing(kind, interval=config.choice("interval", _INTERVALS, "Default"))
+    return _mps(kind, sharing.inside("mpsConfig"), devices)
+
+
+def _mps(kind: str, config: Fields, devices: int) -> Sharing:
+    per_device = "defaultPerDevicePinnedMemoryLimit"
+    limit = "defaultPinnedDeviceMemoryLimit"
+    config.only(("defaultActiveThreadPercentage", limit, per_device, "multiUser"))
+    if config.truth("multiUser"):
+        why = "Sluice serves one user with an MPS server"
+        right = "no multiUser, and the same runAsUser in all containers"
+        raise config.at("multiUser").wrong(RefusalReason.UNSUPPORTED_KEY, why, right)
+    percent = config.whole("defaultActiveThreadPercentage", 1, 100)
+    of_all = _limit_mib(config, limit)
+    limits = [of_all] * devices
+    each = config.inside(per_device)
+    for key in each.values:
+        if not key.isdecimal():
+            why = "Sluice chooses the device, so that its UUID is not known"
+            raise each.at(key).wrong(
+                RefusalReason.UNSUPPORTED_KEY, why, f"the number of a device, from 0 to {devices - 1}"
+            )
+        if int(key) >= devices:
+            right = f"from 0 to {devices - 1}"
+            raise each.at(key).wrong(RefusalReason.OUT_OF_RANGE, "the request has no such device", right)
+        limits[int(key)] = _limit_mib(each, key)
+    if len(set(limits)) > 1:
+        why = "the devices of one request have the same limit"
+        raise config.at(per_device).wrong(
+            RefusalReason.UNSUPPORTED_KEY, why, f"{limit}, or one request for each device"
+        )
+    return Sharing(kind, mps=True, percent=percent, memory_mib=limits[0])
+
+
+def _limit_mib(config: Fields, key: str) -> int | None:
+    """In whole MiB, rounded down as their driver does."""
+    size = config.quantity(key)
+    if size is not None and size < _MIB:
+        raise config.at(key).wrong(RefusalReason.OUT_OF_RANGE, "less than one MiB", "at least 1Mi")
+    return size // _MIB if size is not None else None
+
+
+def written_kind(parameters: Fields) -> str:
+    """The kind, for a message."""
+    value = SourceValue("kind", parameters.values.get("kind"))
+    return "" if is_null(value.raw) else source_text_of(value.raw)

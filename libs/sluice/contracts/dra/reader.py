@@ -1,0 +1,122 @@
+"""
+Read the spec of a ResourceClaim into claims, in our words (class `sluice.dev`) or in NVIDIA's.
+
+Pure: the caller brings the DeviceClasses. Sources: k8s.io/api/resource/v1 (types.go), and for NVIDIA's classes their
+driver (kubernetes-sigs/dra-driver-nvidia-gpu).
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice, product
+from math import prod
+from typing import Any
+
+from msgspec.structs import replace
+
+from sluice.contracts.dra.claim_requests import ClaimRequests, NotOurs
+from sluice.contracts.dra.constraints import Binding, read_constraints
+from sluice.contracts.dra.device_classes import Kind, class_kind
+from sluice.contracts.dra.fields import Fields, named
+from sluice.contracts.dra.names import DRIVER
+from sluice.contracts.dra.request_claims import REQUESTS_MAX, Context, Warnings, claims_of, opaque_parameters
+from sluice.contracts.dra.requested import Asked, check_kinds, check_names, classes_named, requests_of
+from sluice.contracts.dra.slice_request import Options, Parameters, options_of, read_parameters
+from sluice.contracts.messages import Claim
+from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.request_syntax import RequestLimits
+from sluice.contracts.request_syntax.device_limit import too_many
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue
+from sluice.mig.catalog import catalog
+from sluice.mig.model import GpuModel
+
+ALTERNATIVES_MAX = 32
+"""Ways to serve one claim, each tried in turn."""
+DEFAULT_LIMITS = RequestLimits()
+
+
+def read_claim(
+    spec: Mapping[str, Any],
+    classes: Mapping[str, Mapping[str, Any]],
+    *,
+    prefix: str = "",
+    path: str = "spec",
+    models: tuple[GpuModel, ...] | None = None,
+    limits: RequestLimits = DEFAULT_LIMITS,
+    uid: int | None = None,
+) -> ClaimRequests | NotOurs | Refusal:
+    """
+    The claims of a ResourceClaim's `spec` (resource.k8s.io/v1 or v1beta2; v1beta1's flat requests, too). Never raises.
+
+    `classes` are the specs of the DeviceClasses that exist, by name. A Claim's `container` is `<prefix><request>`, of a
+    prioritized list `<prefix><request>/<subrequest>`. `path` begins the field of a refusal (`spec.spec` in a template).
+    `models` are the known GPUs (default: the catalog). `uid` is the user of the pod, for shares.
+    """
+    known = models if models is not None else catalog()
+    try:
+        return _claim(Fields(path, spec), Context(classes, known, limits, prefix, uid, Warnings()))
+    except RequestSyntaxError as wrong:
+        return wrong.refusal
+
+
+def _claim(spec: Fields, context: Context) -> ClaimRequests | NotOurs:
+    kinds = {name: class_kind(name, context.classes) for name in classes_named(spec.values)}
+    if not {Kind.OURS, Kind.NVIDIA} & set(kinds.values()):
+        return NotOurs(tuple(name for name, kind in kinds.items() if kind is Kind.UNKNOWN))
+    spec.only(("devices",))
+    devices = spec.inside("devices")
+    devices.only(("requests", "constraints", "config"))
+    asked = [each for request in devices.listed("requests") for each in requests_of(request, context.classes)]
+    check_kinds(asked)
+    if len(asked) > REQUESTS_MAX:
+        why = f"{len(asked)} requests in one claim"
+        raise devices.at("requests").wrong(RefusalReason.TOO_LARGE, why, f"at most {REQUESTS_MAX}")
+    names = check_names(asked, devices)
+    config = devices.listed("config")
+    for each in config:
+        each.only(("requests", "opaque"))
+        for written in each.texts("requests"):
+            named(written, names, "request")
+    options = {each.name: claims_of(each, config, context) for each in asked}
+    binding = read_constraints(devices.listed("constraints"), {each.name: each.main for each in asked}, options)
+    ways = _ways(asked, options, binding, devices)
+    for way in ways:
+        many = too_many(way, context.limits.max_gpus_per_node)
+        if many is not None:
+            number = SourceValue(devices.at("requests").field, f"{many.asked} devices")
+            raise number.wrong(RefusalReason.TOO_LARGE, "more than one node has", many.allowed)
+    keys = {each.name: f"{context.prefix}{each.name}" for each in asked}
+    groups = tuple(tuple(keys[name] for name in group) for group in binding.same_gpu)
+    texts = tuple(context.warnings.texts)
+    return ClaimRequests(ways[0], ways[1:], groups, keys, _options(asked, config), texts)
+
+
+def _options(asked: Sequence[Asked], config: Sequence[Fields]) -> Options:
+    """The options of the whole claim: of our class, and of the claim's configurations for all requests."""
+    of_class = [each for one in asked if one.device_class.kind is Kind.OURS for each in one.device_class.config]
+    given = Parameters()
+    for each in (*of_class, *config):
+        parameters = opaque_parameters(each, DRIVER)
+        if parameters is not None and not each.texts("requests"):
+            given = read_parameters(parameters).over(given)
+    return options_of(given)
+
+
+def _ways(
+    asked: Sequence[Asked], options: Mapping[str, tuple[Claim, ...]], binding: Binding, devices: Fields
+) -> tuple[tuple[Claim, ...], ...]:
+    """Every way to serve all requests, in the order in which they are tried: the first request's wishes count most."""
+    by_main: dict[str, list[Claim]] = {}
+    for each in asked:
+        bound = each.name in binding.numa_bind
+        by_main.setdefault(each.main, []).extend(
+            replace(claim, numa_bind=True) if bound else claim for claim in options[each.name]
+        )
+    count = prod(len(each) for each in by_main.values())
+    if count > ALTERNATIVES_MAX:
+        most = max(by_main, key=lambda main: len(by_main[main]))
+        why = f"{count} ways to serve this claim: {most!r} alone may be {len(by_main[most])} kinds of devices"
+        raise SourceValue(devices.at("requests").field, most).wrong(
+            RefusalReason.TOO_LARGE,
+            why,
+            f"at most {ALTERNATIVES_MAX}: select one profile, or list fewer in firstAvailable",
+        )
+    return tuple(islice(product(*by_main.values()), ALTERNATIVES_MAX))

@@ -1,0 +1,81 @@
+"""Handle what the API server shows of ResourceClaims, and the results of our writes to them."""
+
+from collections.abc import Iterable
+
+from sluice.contracts.ids import RequestId
+from sluice_pod_watcher.core.cluster.context import ClusterContext
+from sluice_pod_watcher.core.cluster.events import (
+    ClaimGone,
+    ClaimRefused,
+    ClaimSeen,
+    ClaimsServed,
+    ClaimWritten,
+    HandOverNotWritten,
+    HandOverWritten,
+    ListingEnded,
+    ListingStarted,
+)
+from sluice_pod_watcher.core.folder.events import WriteLogLine
+
+ClaimEvent = (
+    ClaimsServed
+    | ClaimSeen
+    | ClaimGone
+    | ClaimWritten
+    | ClaimRefused
+    | ListingStarted
+    | ListingEnded
+    | HandOverWritten
+    | HandOverNotWritten
+)
+
+
+class ClaimHandler:
+    """Handles events about ResourceClaims, and about the ConfigMap that admission reads."""
+
+    def __init__(self, context: ClusterContext) -> None:
+        """Start before any listing."""
+        self._context = context
+
+    def handle(self, event: ClaimEvent, now: float) -> None:
+        """Handle one event."""
+        context = self._context
+        match event:
+            case ClaimsServed():
+                context.pod_store.claims.is_served = context.hand_over.is_served = event.served
+                self._news(context.pod_store.claims.all_users(), now)
+            case ClaimSeen() | ClaimGone() | ListingStarted() | ListingEnded():
+                self._news(context.pod_store.claims.handle(event, now), now)
+            case ClaimWritten() | ClaimRefused():
+                self._result(event, now)
+            case HandOverWritten():
+                context.hand_over.written(event.mode)
+                context.told.append(WriteLogLine("info", f"new pods get their devices by {_words(event.mode)}"))
+            case HandOverNotWritten():
+                context.hand_over.failed(now)
+                context.told.append(WriteLogLine("warning", f"admission is not updated: {event.message}"))
+
+    def _result(self, event: ClaimWritten | ClaimRefused, now: float) -> None:
+        context = self._context
+        record = context.pod_store.records.get(event.uid) if event.uid else None
+        if isinstance(event, ClaimWritten):
+            context.pod_reconciler.claims.written(record, event)
+            self._news(context.pod_store.claims.handle(ClaimSeen(event.claim), now), now)
+        else:
+            context.pod_reconciler.claims.refused(record, event, now)
+        if record is not None:
+            context.to_reconcile[record.uid] = None
+
+    def _news(self, uids: Iterable[RequestId], now: float) -> None:
+        """The claims of these pods changed."""
+        context = self._context
+        for uid in uids:
+            record = context.pod_store.records.get(uid)
+            if record is None:
+                continue
+            context.log_change(record, context.pod_store.claim_changed(record, now))
+            context.to_reconcile[uid] = None
+
+
+def _words(mode: str) -> str:
+    return "ResourceClaims, which the kubelet prepares" if mode == "dra" else "tickets in a volume"

@@ -1,0 +1,221 @@
+"""
+Reconcile the ResourceClaims of one pod: make the one that admission named, and allocate and reserve them all before the
+pod's gate opens.
+
+Level-triggered, as the pods are: each step follows from the claim as it was last seen. A pod's own writes go one at a
+time, with the version that was seen as their guard, so a step that landed without an answer is seen or refused.
+"""
+
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import Bound
+from sluice_pod_watcher.core.cluster.claims import claim_objects
+from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
+from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, Device
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.events import (
+    ClaimRefused,
+    ClaimWritten,
+    CreateClaim,
+    Own,
+    ProtectClaim,
+    WatchClaims,
+    WriteClaimStatus,
+)
+from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
+from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
+from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
+from sluice_pod_watcher.core.workqueue import DelayedQueue
+
+CHANGED_MEANWHILE = frozenset({0, 404, 409})
+"""Failures of a write after which the watch shows what is so: no answer, deleted, or changed since."""
+INVALID = 422
+UNPROTECTED_MAX = 1000
+"""Claims without the finalizer that are remembered: one that was forgotten costs one more refused patch."""
+DOING = {
+    "create": "created",
+    "protect": "given its finalizer",
+    "allocate": "allocated",
+    "deallocate": "deallocated",
+}
+NOT_SERVED = (
+    "its devices are to be handed over by a ResourceClaim, and this API server does not serve resource.k8s.io/v1 "
+    "(Kubernetes 1.34 and newer). Label the namespace sluice.dev/hand-over=tickets, delete the pod, and create it again"
+)
+NOT_LISTED = (
+    "its devices are to be handed over by a ResourceClaim, and ResourceClaims cannot be listed: an administrator finds "
+    "why in the pod-watcher's log (its ClusterRole has to allow it)"
+)
+OWNED_BY_OTHER = (
+    "its ResourceClaim {} was made for {}. The pod was created from a copy of that one: delete it, and create it again "
+    "from a manifest without what Sluice added (spec.resourceClaims, and the annotation, label and gate of sluice.dev)"
+)
+
+
+@dataclass(slots=True)
+class ClaimReconciler:
+    """Reconciles the claims of pods, one pod at a time. Instructions go to `out`."""
+
+    config: ClusterConfig
+    store: ClaimStore
+    delayed_queue: DelayedQueue
+    out: list[Own] = field(default_factory=list)
+    _watch_wanted: bool = False
+    _unprotected: dict[str, None] = field(default_factory=dict)
+    """Claims that do not take the finalizer: `sweep` deallocates them."""
+    _sweeping: dict[ClaimKey, PendingWrite] = field(default_factory=dict)
+
+    # -- before the request ---------------------------------------------------------------------------------------
+
+    def make(self, record: PodRecord, view: PodView, now: float) -> None:
+        """Create the claim of a waiting pod, where there is none."""
+        if not view.pod_claim or not view.is_gated or view.others_gates or record.asked is None or record.is_refused:
+            return
+        if self.store.is_served is None:
+            self._watch()
+            return
+        if not self.store.is_served:
+            record.claim_problem = NOT_SERVED
+            return
+        claim = self.store.get(view.namespace, view.pod_claim)
+        if claim is not None:
+            self._judge(record, claim, now)
+        elif not self.store.was_listed:
+            self._is_late(record, NOT_LISTED, now)
+        elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
+            body = claim_objects.new_claim(view, (each.container for each in record.asked.pod.claims))
+            self.out.append(CreateClaim(record.uid, view.namespace, view.pod_claim, body))
+
+    def _judge(self, record: PodRecord, claim: ClaimView, now: float) -> None:
+        """A claim of the pod's name exists: is it the pod's own?"""
+        if claim.owner != record.uid:
+            whose = f"the pod {claim.owner_name}" if claim.owner else "no pod"
+            record.claim_problem = OWNED_BY_OTHER.format(claim.name, whose)
+        elif claim.dying:
+            if claim.is_reserved_for(record.uid) and not record.binding_unknown:
+                self._let_go(record, claim, now)
+            self._is_late(
+                record, f"its ResourceClaim {claim.name} is being deleted, and is created again after that", now
+            )
+        elif not record.writing_claim.failures:
+            record.claim_problem, record.claim_late_since = "", None
+
+    def _let_go(self, record: PodRecord, claim: ClaimView, now: float) -> None:
+        """
+        End the reservation of a claim that was deleted before its pod's gate opened.
+
+        kube-scheduler places no pod with such a claim, and the claim controller waits for the end of its reservations.
+        """
+        if record.writing_claim.may_start(record.uid, self.delayed_queue, now):
+            where = record.uid, claim.namespace, claim.name
+            self.out.append(WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim)))
+
+    # -- between Bound and the open gate --------------------------------------------------------------------------
+
+    def why_other(self, record: PodRecord, view: PodView) -> str:
+        """Why its slice was granted for a claim that the pod no longer has, as a predicate; else empty."""
+        for ref in record.terms.resource_claims if record.terms is not None else ():
+            claim = self.store.get(view.namespace, ref.name)
+            is_its_own = claim is not None and claim.owner in {"", record.uid}
+            if claim is not None and is_its_own and not claim.dying and claim.uid != ref.uid:
+                return f"was granted for a ResourceClaim {claim.name} that was deleted since"
+        return ""
+
+    def allocates(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
+        """Whether the gate stays closed for now, as its claims have to be allocated first, one after another."""
+        refs = record.terms.resource_claims if record.terms is not None else ()
+        if view.pod_claim and not refs:
+            return True  # `make` sees to it
+        for ref in refs:
+            claim = self.store.get(view.namespace, ref.name)
+            if claim is None or claim.uid != ref.uid or claim.dying:
+                return True
+            wanted = claim_objects.wanted_devices(bound.allocation, bound, refs, claim.uid)
+            if claim.is_allocated and dict(claim.devices) == wanted and claim.is_reserved_for(record.uid):
+                continue
+            if record.writing_claim.may_start(record.uid, self.delayed_queue, now):
+                self.out.append(self._next(record, view, claim, wanted, str(bound.node)))
+            return True
+        if refs:
+            record.claim_problem, record.claim_late_since = "", None
+        return False
+
+    def _next(
+        self, record: PodRecord, view: PodView, claim: ClaimView, wanted: dict[str, Device], node: str
+    ) -> ProtectClaim | WriteClaimStatus:
+        """The next write to a claim that is not yet as wanted."""
+        where = record.uid, claim.namespace, claim.name
+        if claim.is_allocated and dict(claim.devices) != wanted:
+            # Of an earlier slice: the pod's gate is closed, so no kubelet has prepared it.
+            return WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim))
+        if not claim.is_protected and claim.uid not in self._unprotected:
+            return ProtectClaim(*where, claim_objects.protection(claim))
+        if not claim.is_allocated:
+            return WriteClaimStatus(*where, "allocate", claim_objects.allocated(claim, wanted, node, view))
+        return WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view))
+
+    # -- results --------------------------------------------------------------------------------------------------
+
+    def written(self, record: PodRecord | None, event: ClaimWritten) -> None:
+        """A write landed."""
+        if record is None:
+            self._sweeping.pop((event.namespace, event.name), None)
+            return
+        record.writing_claim, record.claim_problem, record.claim_late_since = PendingWrite(), "", None
+
+    def refused(self, record: PodRecord | None, event: ClaimRefused, now: float) -> None:
+        """A write failed, or has no answer."""
+        initial_s = max(self.config.retry_initial_s, event.retry_after_s)
+        if record is None:
+            swept = self._sweeping.setdefault((event.namespace, event.name), PendingWrite())
+            swept.failed(RequestId(""), self.delayed_queue, now, initial_s=initial_s, max_s=self.config.retry_max_s)
+            return
+        record.writing_claim.failed(
+            record.uid, self.delayed_queue, now, initial_s=initial_s, max_s=self.config.retry_max_s
+        )
+        why = (
+            f"its ResourceClaim {event.name} cannot be {DOING[event.step]} ({event.status}: {event.message}); retrying"
+        )
+        claim = self.store.get(event.namespace, event.name)
+        if event.step == "protect" and event.status == INVALID and claim is not None:
+            # No JSON patch of a claim is accepted whose opaque parameters were sent with spaces (tried on 1.37.2).
+            self._unprotected[claim.uid] = None
+            while len(self._unprotected) > UNPROTECTED_MAX:
+                self._unprotected.pop(next(iter(self._unprotected)))
+        if event.status in CHANGED_MEANWHILE:
+            self._is_late(record, why, now)
+        else:
+            record.claim_problem = why
+
+    def _is_late(self, record: PodRecord, why: str, now: float) -> None:
+        """A state that usually ends by itself is a problem when it lasts."""
+        since = record.claim_late_since = now if record.claim_late_since is None else record.claim_late_since
+        if now >= since + self.config.claim_told_after_s:
+            record.claim_problem = why
+        else:
+            self.delayed_queue.at(record.uid, since + self.config.claim_told_after_s)
+
+    # -- the watch of claims, and what pods left ------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Where tickets hand over, claims are watched from the first pod that has one; elsewhere from the start."""
+        if self.config.hand_over == "tickets" and not self._watch_wanted:
+            self._watch_wanted = True
+            self.out.append(WatchClaims())
+
+    def sweep(self, now: float) -> None:
+        """
+        Deallocate claims of ours that no pod uses any more.
+
+        The claim controller does so when the last reservation ends, but only with its finalizer, and never for a claim
+        that was not reserved. A claim of one pod goes with it.
+        """
+        for key, since in list(self.store.unused.items()):
+            claim = self.store.get(*key)
+            if claim is None or now < since + self.config.claim_left_after_s or any(self.store.users(key)):
+                continue
+            writing = self._sweeping.setdefault(key, PendingWrite())
+            if writing.may_start(RequestId(""), self.delayed_queue, now):
+                body = claim_objects.deallocated(claim)
+                self.out.append(WriteClaimStatus(RequestId(""), *key, "deallocate", body))

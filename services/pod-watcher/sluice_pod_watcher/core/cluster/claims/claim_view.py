@@ -1,0 +1,102 @@
+"""
+A ResourceClaim as the API server has it, reduced to the fields used here (k8s.io/api/resource/v1).
+
+Nothing raises: the API server has validated the object.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.contracts.dra.names import DRIVER, FINALIZER
+from sluice.contracts.ids import RequestId
+from sluice_pod_watcher.core.cluster.events import Raw
+from sluice_pod_watcher.core.cluster.pods.pod_view import version_of
+
+ClaimKey = tuple[str, str]
+"""Namespace and name."""
+Device = tuple[str, str, str]
+"""Driver, pool and device of one result."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimView:
+    """One version of one claim."""
+
+    uid: str
+    namespace: str
+    name: str
+    version: int
+    """The resourceVersion: newer is larger."""
+    resource_version: str
+    dying: bool
+    finalizers: tuple[str, ...]
+    owner: RequestId
+    """The UID of the pod that it was made for; empty for a claim of its own."""
+    owner_name: str
+    configs: tuple[Mapping[str, Any], ...]
+    """`spec.devices.config`."""
+    is_allocated: bool
+    devices: Mapping[str, Device]
+    """By request, where it is allocated."""
+    reserved: tuple[Mapping[str, Any], ...]
+    """`status.reservedFor`."""
+
+    @property
+    def key(self) -> ClaimKey:
+        """Its namespace and name."""
+        return self.namespace, self.name
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether it has the finalizer with which the claim controller deallocates it."""
+        return FINALIZER in self.finalizers
+
+    @property
+    def is_of_our_driver(self) -> bool:
+        """Whether it is allocated, by us alone."""
+        return self.is_allocated and all(driver == DRIVER for driver, _, _ in self.devices.values())
+
+    def is_reserved_for(self, pod: str) -> bool:
+        """Whether the pod with this UID may use it."""
+        return any(each.get("uid") == pod for each in self.reserved)
+
+
+def read_claim_object(raw: Raw) -> ClaimView | None:
+    """The view of a claim; None for an object without a usable identity."""
+    meta, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
+    uid, name = meta.get("uid"), meta.get("name")
+    if not isinstance(uid, str) or not isinstance(name, str) or not uid or not name:
+        return None
+    allocation = status.get("allocation")
+    owner = next((each for each in _list(meta, "ownerReferences") if each.get("controller")), {})
+    owner = owner if owner.get("kind") == "Pod" else {}
+    results = _list(_map(_map(status, "allocation"), "devices"), "results")
+    return ClaimView(
+        uid=uid,
+        namespace=str(meta.get("namespace", "")),
+        name=name,
+        version=version_of(meta.get("resourceVersion")),
+        resource_version=str(meta.get("resourceVersion", "")),
+        dying=bool(meta.get("deletionTimestamp")),
+        finalizers=tuple(str(each) for each in meta.get("finalizers") or ()),
+        owner=RequestId(str(owner.get("uid", ""))),
+        owner_name=str(owner.get("name", "")),
+        configs=tuple(_list(_map(spec, "devices"), "config")),
+        is_allocated=isinstance(allocation, dict),
+        devices={
+            str(each.get("request")): (str(each.get("driver")), str(each.get("pool")), str(each.get("device")))
+            for each in results
+        },
+        reserved=tuple(_list(status, "reservedFor")),
+    )
+
+
+def _map(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = holder.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _list(holder: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    found = holder.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

@@ -1,0 +1,202 @@
+"""A kubelet has ResourceClaims prepared by a real agent with simulated GPUs, over its own sockets and both versions."""
+
+import asyncio
+import json
+
+import pytest
+from factories.agent_driver import AgentDriver, kill, pull, short_folder, start_agent
+from factories.cluster.claim_kubelet import ClaimKubelet
+from judges.cdi_rules import what_is_wrong
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.dra.names import DRIVER, cdi_device, device_names
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
+from sluice.contracts.messages import Booking, DeviceGrant, Grant, ResourceClaimRef, Share
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+
+NODE = NodeName("gpu-1.example")
+POD = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
+CLAIM = "7a1b2c3d-9c1e-4b7a-8f10-2b6c5d4e3f21"
+FLEET = f"""
+[[node]]
+name = "{NODE}"
+gpus = [{{ model = "a100-40gb", count = 1 }}, {{ model = "a100-40gb", count = 1, mig = false }}]
+timing = {{ create_ms = 5, destroy_ms = 5 }}
+"""
+OLD = ("v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
+
+
+class Scene:
+    """A broker, an agent as a process, and a kubelet."""
+
+    def __init__(self, folder, broker, bus, kubelet):
+        self.folder, self.broker, self.bus, self.kubelet = folder, broker, bus, kubelet
+        self.desk = AgentDriver(bus, folder)
+        self.cdi = folder / "cdi"
+        self.agent = None
+        self.news = None
+
+    async def start(self):
+        """An agent of this node, opened by the allocator."""
+        known = self.news.agent_run if self.news is not None else ""
+        self.agent = await start_agent(
+            self.folder,
+            SLUICE_NATS_URL=self.broker.url,
+            SLUICE_NODE_AGENT_ROLE="agent",
+            SLUICE_NODE_AGENT_NODES=NODE,
+            SLUICE_NODE_AGENT_FLEET_FILE=self.folder / "fleet.toml",
+            SLUICE_NODE_AGENT_KUBELET_ROOT=self.kubelet.root,
+            SLUICE_NODE_AGENT_PODS_DIR=self.folder / "pods",
+            SLUICE_NODE_AGENT_CDI_DIR=self.cdi,
+            SLUICE_NODE_AGENT_TICK_S="0.05",
+            SLUICE_NODE_AGENT_READ_DEVICES_S="0.2",
+        )
+        try:
+            await self.kubelet.register()
+        except TimeoutError:
+            raise AssertionError(self.desk.said()) from None
+        self.news = await self.desk.open(NODE, known_run=known)
+
+    async def grant(self, *, gpu=0, place=("3g.20gb", 4, 4), share=None):
+        """Order a slice whose devices go through a claim."""
+        profile, start, size = place
+        device = DeviceGrant(
+            container="main", gpu=self.desk.uuids(NODE)[gpu], profile=profile, start=start, size=size, share=share
+        )
+        booking = Booking(
+            allocation=AllocationId("a1_R_1"),
+            request=RequestId("r"),
+            request_revision=1,
+            source=SourceName("cluster"),
+            owner=POD,
+            namespace="default",
+            name="pod",
+            node=NODE,
+            devices=(device,),
+            resource_claims=(ResourceClaimRef(uid=CLAIM, name="sluice-x", requests={"main": "main"}),),
+        )
+        incarnation = await self.bus.incarnation(Stream.BOOK)
+        await self.desk.write(
+            subjects.ledger(NODE, booking.allocation), Grant(revision=1, incarnation=incarnation, booking=booking)
+        )
+        return booking
+
+    def file(self):
+        """The claim's CDI file."""
+        (path,) = self.cdi.glob("*.json")
+        return json.loads(path.read_text())
+
+
+@pytest.fixture(params=["v1", "v1beta1"])
+async def scene(request, tmp_path):
+    """A running agent, and a kubelet of one version."""
+    with short_folder() as folder:
+        (folder / "fleet.toml").write_text(FLEET)
+        (folder / "pods").mkdir()
+        kubelet = ClaimKubelet(folder / "kubelet", *(OLD if request.param == "v1beta1" else ()))
+        async with Broker(tmp_path / "nats") as broker:
+            bus = await NatsBus.connect(broker.url, name="desk")
+            there = Scene(folder, broker, bus, kubelet)
+            try:
+                await bus.ensure_streams()
+                await there.start()
+                yield there
+            finally:
+                if there.agent is not None:
+                    await kill(there.agent)
+                await bus.close()
+
+
+async def _snapshot(scene, right):
+    async with asyncio.timeout(20):
+        while not right(snapshot := await pull(scene.news.endpoint, NODE)):  # noqa: ASYNC110 - a file or a socket tells
+            await asyncio.sleep(0.02)
+    return snapshot
+
+
+async def test_a_claim_is_handed_over_and_taken_back(scene):
+    """The whole life of a pod's device: registered, prepared, again after a killed agent, and given back."""
+    kubelet = scene.kubelet
+    info = kubelet.info
+    assert (info.type, info.name) == ("DRAPlugin", DRIVER)
+    assert list(info.supported_versions)[:2] == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+    assert info.endpoint == str(kubelet.root / "plugins" / DRIVER / "dra.sock")
+
+    early = asyncio.create_task(kubelet.prepare(CLAIM))
+    booking = await scene.grant()
+    answer = (await early)[CLAIM]
+    name = device_names(booking.allocation, booking.resource_claims)[CLAIM, "main"]
+    assert answer.error == ""
+    (device,) = answer.devices
+    assert (list(device.request_names), device.pool_name, device.device_name) == (["main"], NODE, name)
+    assert list(device.cdi_device_ids) == [cdi_device(CLAIM, name)]
+
+    ready = await scene.desk.ready(NODE, "a1_R_1")
+    assert ready.ticket == ""
+    spec = scene.file()
+    assert what_is_wrong(spec) == []
+    (described,) = spec["devices"]
+    assert f"{spec['kind']}={described['name']}" == device.cdi_device_ids[0]
+    paths = [node["path"] for node in described["containerEdits"]["deviceNodes"]]
+    assert paths[0] == "/dev/nvidia0"
+    assert [path.startswith("/dev/nvidia-caps/nvidia-cap") for path in paths[1:]] == [True, True]
+    assert {(node["major"], node["minor"]) for node in described["containerEdits"]["deviceNodes"]} == {(1, 3)}
+
+    assert await _snapshot(scene, lambda snapshot: snapshot.kubelet_hands_over)
+
+    await kill(scene.agent)
+    for path in scene.cdi.iterdir():
+        path.unlink()
+    await scene.start()
+    assert await _snapshot(scene, lambda snapshot: snapshot.kubelet_hands_over)
+    again = (await kubelet.prepare(CLAIM))[CLAIM]
+    assert again == answer
+    assert scene.file() == spec
+
+    assert (await kubelet.unprepare(CLAIM))[CLAIM].error == ""
+    assert list(scene.cdi.glob("*.json")) == []
+    await scene.desk.revoke(booking)
+    await scene.desk.gone(NODE, "a1_R_1")
+    assert scene.desk.instances(NODE) == []
+    assert (await kubelet.unprepare(CLAIM))[CLAIM].error == "", "a kubelet may repeat it"
+
+
+async def test_a_share_finds_its_daemon_by_its_file(scene):
+    """MPS, without a volume."""
+    await scene.grant(share=Share(mode="mps", uid=0, memory_mib=4096))
+    answer = (await scene.kubelet.prepare(CLAIM))[CLAIM]
+    assert answer.error == ""
+    (described,) = scene.file()["devices"]
+    edits = described["containerEdits"]
+    assert "CUDA_MPS_PIPE_DIRECTORY=/run/sluice/slice/pipe" in edits["env"]
+    (mount,) = [each for each in edits["mounts"] if each["containerPath"] == "/run/sluice/slice"]
+    assert mount["hostPath"].startswith(str(scene.folder))
+
+
+async def test_a_pods_status_shows_what_is_wrong_with_its_gpu(scene):
+    """An Xid reaches the kubelet within seconds."""
+    await scene.grant(gpu=1, place=(None, 0, 1))
+    assert (await scene.kubelet.prepare(CLAIM))[CLAIM].error == ""
+    async with asyncio.timeout(20), scene.kubelet.health() as stream:
+        seen = []
+        async for update in stream:
+            (device,) = update.devices
+            seen.append(device.health)
+            if device.health == 1:
+                with scene.desk.hardware(NODE).changing() as hardware:
+                    hardware.faults.xid, hardware.faults.xid_gpu = 48, 1
+            if device.health == 2:
+                assert "Xid 48" in device.message
+                assert device.device.pool_name == NODE
+                break
+    assert seen[0] == 1
+    assert seen[-1] == 2
+
+
+async def test_a_kubelet_that_rejects_the_plugin_gets_no_claims(scene):
+    """The allocator must not place a pod with a claim there."""
+    await scene.kubelet.register(error="no such version")
+    snapshot = await _snapshot(scene, lambda snapshot: not snapshot.kubelet_hands_over)
+    assert any("it rejected the plugin: no such version" in warning for warning in snapshot.warnings)

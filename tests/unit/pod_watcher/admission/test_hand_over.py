@@ -1,0 +1,182 @@
+"""Pods whose devices the kubelet hands over: the claim that admission adds, and claims that a pod may not name."""
+
+import json
+
+import pytest
+from factories.cluster.admission import answer, container, env_of, gpu, patched, pod, sent_patch, taken
+
+from sluice.contracts.kube.names import claim_name
+from sluice_pod_watcher.admission import AdmissionConfig
+from sluice_pod_watcher.shell.webhook.hand_over import HandOverFile
+
+DRA = AdmissionConfig(hand_over="dra", runtime_class="nvidia")
+CLAIM = claim_name("705ab4f5-6393-11e8-b7cc-42010a800002")
+OTHERS = claim_name("another review")
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+
+
+def uses(made, name):
+    """The claims that a container refers to."""
+    listed = [*made["spec"]["containers"], *made["spec"].get("initContainers", [])]
+    return next(each for each in listed if each["name"] == name).get("resources", {}).get("claims", [])
+
+
+def test_a_pod_gets_a_claim_instead_of_volume_annotations_and_runtime_class_by_exactly_this_patch():
+    """What every pod goes through where the kubelet hands over; anything left of the other way would fight CDI."""
+    response = answer(pod(container(resources=gpu(gpu="1"))), DRA)
+    assert sent_patch(response) == [
+        {
+            "op": "add",
+            "path": "/metadata/annotations",
+            "value": {"sluice.dev/request": '{"first":"main","resources":{"main":{"nvidia.com/gpu":"1"}},"version":1}'},
+        },
+        {"op": "add", "path": "/metadata/labels", "value": {"sluice.dev/managed": "true"}},
+        {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": "sluice.dev/slice"}]},
+        {"op": "add", "path": "/spec/resourceClaims", "value": [{"name": "sluice", "resourceClaimName": CLAIM}]},
+        {"op": "remove", "path": "/spec/containers/0/resources/limits/nvidia.com~1gpu"},
+        {"op": "remove", "path": "/spec/containers/0/resources/requests/nvidia.com~1gpu"},
+        {
+            "op": "add",
+            "path": "/spec/containers/0/resources/claims",
+            "value": [{"name": "sluice", "request": "main"}],
+        },
+        {"op": "add", "path": "/spec/containers/0/env", "value": [VOID]},
+    ]
+
+
+def test_each_container_refers_to_its_own_request_and_an_init_container_to_that_of_its_app():
+    """With another's request a container would see another's devices; without one it would see none."""
+    made = taken(
+        pod(
+            container("train", resources=gpu(gpu="1")),
+            container("side", resources=gpu(**{"mig-1g.5gb": "1"})),
+            container("proxy"),
+            init=[container("prep", resources=gpu(gpu="1"))],
+            annotations={},
+        ),
+        DRA,
+    )
+    assert {name: uses(made, name) for name in ("train", "side", "proxy", "prep")} == {
+        "train": [{"name": "sluice", "request": "train"}],
+        "side": [{"name": "sluice", "request": "side"}],
+        "proxy": [],
+        "prep": [{"name": "sluice", "request": "train"}],
+    }
+    assert all(env_of(made, name) == {"NVIDIA_VISIBLE_DEVICES": "void"} for name in ("train", "side", "proxy", "prep"))
+
+
+def test_a_container_without_resources_gets_its_claim_too():
+    """A patch of a path that does not exist would refuse the pod."""
+    made = taken(pod(container(), annotations={"sluice.dev/profile": "1g.5gb"}), DRA)
+    assert uses(made, "main") == [{"name": "sluice", "request": "main"}]
+
+
+@pytest.mark.parametrize("mode", ["dra", "tickets"])
+def test_a_second_review_follows_the_first_whatever_the_setting_is_now(mode):
+    """Two ways of hand-over in one pod would give it two sets of devices, or none."""
+    asks = pod(container(resources=gpu(gpu="1"), env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]))
+    made = taken(asks, AdmissionConfig(hand_over=mode))
+    for later in ("dra", "tickets"):
+        response = answer(made, AdmissionConfig(hand_over=later), uid="another")
+        assert (response.allowed, sent_patch(response)) == (True, []), response.message
+
+
+def test_a_container_that_another_webhook_adds_later_gets_no_device():
+    """A sidecar of a mesh shares neither the claim nor the GPUs of its node."""
+    made = taken(pod(container(resources=gpu(gpu="1"))), DRA)
+    made["spec"]["containers"].append(container("proxy"))
+    assert sent_patch(answer(made, DRA)) == [{"op": "add", "path": "/spec/containers/1/env", "value": [VOID]}]
+    made["spec"]["containers"][1]["resources"] = {"claims": [{"name": "sluice", "request": "main"}]}
+    assert denial(made) == (
+        "spec.containers[proxy].resources.claims[sluice] = 'main': Sluice gives each container its own devices of this "
+        "claim (allowed: leave it out)"
+    )
+
+
+def denial(made, config=DRA):
+    """What a person reads."""
+    response = answer(made, config)
+    assert not response.allowed
+    return response.message
+
+
+def test_other_claims_of_the_pod_stay_beside_ours():
+    """A claim for a network card has nothing to do with us."""
+    nic = {"name": "nic", "resourceClaimTemplateName": "nics"}
+    made = taken(
+        pod(container(resources=gpu(gpu="1") | {"claims": [{"name": "nic"}]}), resourceClaims=[nic]),
+        DRA,
+    )
+    assert made["spec"]["resourceClaims"] == [nic, {"name": "sluice", "resourceClaimName": CLAIM}]
+    assert uses(made, "main") == [{"name": "nic"}, {"name": "sluice", "request": "main"}]
+
+
+@pytest.mark.parametrize("resources", [gpu(gpu="1"), {}])
+def test_the_claim_of_another_pod_is_refused(resources):
+    """Its devices would be shared with a pod that never asked for a slice."""
+    made = pod(container(resources=resources), resourceClaims=[{"name": "mine", "resourceClaimName": OTHERS}])
+    assert denial(made) == (
+        f"spec.resourceClaims[mine].resourceClaimName = '{OTHERS}': Sluice made this ResourceClaim for one other pod "
+        "(allowed: a ResourceClaim of your own, or a template)"
+    )
+
+
+def test_the_name_of_our_claim_is_refused_by_hand():
+    """Admission would take it for its own, and no one would make it."""
+    made = pod(container(resources=gpu(gpu="1")), resourceClaims=[{"name": "sluice", "resourceClaimName": "x"}])
+    assert denial(made).startswith("spec.resourceClaims[sluice] = 'x': this name belongs to the claim that Sluice adds")
+
+
+@pytest.mark.parametrize("name", ["sluice.dev", "gpu.nvidia.com", "mig.nvidia.com"])
+def test_the_extended_resource_of_a_class_is_refused_with_what_to_write_instead(name):
+    """The scheduler makes such a claim itself, finds no device, and the pod would wait forever."""
+    key = f"deviceclass.resource.kubernetes.io/{name}"
+    amounts = {"limits": {key: "1"}, "requests": {key: "1"}}
+    assert denial(pod(container(resources=amounts)), AdmissionConfig()) == (
+        f"spec.containers[main].resources.limits[{key}] = '1': kube-scheduler makes such a claim by itself, and no "
+        "device of this class is published to it (allowed: spec.resourceClaims with a ResourceClaim of this class, "
+        "nvidia.com/gpu, or annotations of sluice.dev)"
+    )
+
+
+def test_the_extended_resource_of_another_class_is_left_alone():
+    """Other drivers publish their devices."""
+    key = "deviceclass.resource.kubernetes.io/nic.example.com"
+    assert answer(pod(container(resources={"limits": {key: "1"}}))).allowed
+
+
+def test_more_containers_than_a_claim_holds_are_refused_by_number():
+    """The API server would refuse the claim later, and the pod would wait for it."""
+    listed = [container(f"c{number}", resources=gpu(**{"mig-1g.5gb": "1"})) for number in range(33)]
+    assert denial(pod(*listed)) == (
+        "spec.containers = '33': 33 containers request GPUs, and a ResourceClaim holds 32 requests (allowed: at most "
+        "32, or a namespace labelled sluice.dev/hand-over=tickets)"
+    )
+    assert answer(pod(*listed), AdmissionConfig()).allowed
+
+
+def test_hiding_all_gpus_and_asking_for_one_is_still_a_contradiction():
+    """The variable that admission adds itself is none."""
+    made = pod(container(resources=gpu(gpu="1"), env=[VOID]))
+    assert "hides all GPUs" in denial(made)
+
+
+def test_what_the_first_review_wrote_is_read_by_the_second():
+    """The stored request is the same in both ways."""
+    both = [taken(pod(container(resources=gpu(gpu="2"))), AdmissionConfig(hand_over=way)) for way in ("dra", "tickets")]
+    asked = [json.loads(made["metadata"]["annotations"]["sluice.dev/request"]) for made in both]
+    assert asked[0] == asked[1]
+    assert patched(both[0], []) == both[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"), [(None, "tickets"), ("dra", "dra"), ("dra\n", "dra"), ("tickets", "tickets"), ("DRA", "tickets")]
+)
+def test_the_mounted_value_decides_and_tickets_where_there_is_none(tmp_path, text, mode):
+    """A pod that waits for a claim which no kubelet prepares never starts; tickets work everywhere."""
+    path = tmp_path / "mode"
+    now = HandOverFile(path)
+    assert now() == "tickets"
+    if text is not None:
+        path.write_text(text)
+    assert now() == mode

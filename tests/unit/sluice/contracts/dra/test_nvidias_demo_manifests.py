@@ -1,0 +1,276 @@
+"""Manifests with the shapes of NVIDIA's demos (kubernetes-sigs/dra-driver-nvidia-gpu, demo/specs/quickstart)."""
+
+from pathlib import Path
+
+import pytest
+
+from sluice.contracts.manifests import ManifestLimits, PodManifest, asking, read_manifests
+from sluice.contracts.messages import Claim
+from sluice.contracts.request_syntax import RequestLimits, parse_pod
+
+FOLDER = Path(__file__).parents[4] / "data" / "dra"
+A100 = (
+    "NVIDIA A100 80GB PCIe",
+    "NVIDIA A100-PCIE-40GB",
+    "NVIDIA A100-PCIE-80GB",
+    "NVIDIA A100-SXM4-40GB",
+    "NVIDIA A100-SXM4-80GB",
+)
+QUARTERS = {"mig.small-0": "1g.5gb", "mig.small-1": "1g.5gb", "mig.medium": "2g.10gb", "mig.large": "3g.20gb"}
+HALF = {"modes": ("fractional",), "sm_partition": 50, "memory_mib": 10240}
+
+
+def whole(container: str, **more) -> Claim:
+    """A claim for a whole GPU."""
+    return Claim(container=container, **more)
+
+
+def read(text: str, file: str = "pods.yaml", *, by_claims: bool = True) -> list[PodManifest]:
+    """The pods of a text."""
+    found = read_manifests(file, text, limits=ManifestLimits(), asks=RequestLimits(), by_claims=by_claims)
+    assert isinstance(found, tuple), found
+    return [pod for pod in found if not pod.skipped]
+
+
+def pods_of(name: str) -> list[PodManifest]:
+    """The pods of one manifest of the folder."""
+    return read((FOLDER / f"{name}.yaml").read_text(), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "claims"),
+    [
+        ("gpu-test1", [(whole("gpu.gpu"),)] * 2),
+        ("gpu-test2", [(whole("both.gpu"),)]),
+        ("gpu-test3", [(whole("gpu"),), ()]),
+        ("gpu-test4", [tuple(Claim(container=key, profile=size) for key, size in QUARTERS.items())] * 4),
+        ("gpu-test5", [(whole("gpus.turns"), Claim(container="gpus.mps", **HALF))]),
+        ("gpu-test7", [(whole("gpu0.gpu"), whole("gpu1.gpu"))]),
+        ("gpu-test8", [(whole("gpus.gpu", gpus=2),)]),
+        ("gpu-test-mps", [(Claim(container="gpu.mps", **HALF),)]),
+        ("mig-mps", [(Claim(container="mig.mig", profile="1g.5gb"),)]),
+    ],
+)
+def test_a_demo_gets_the_devices_that_its_comment_promises(name, claims):
+    """Unmodified manifests run."""
+    pods = pods_of(name)
+
+    assert [pod.refusal for pod in pods] == [None] * len(pods)
+    assert [pod.ask.claims if pod.ask is not None else () for pod in pods] == claims
+
+
+def test_a_demo_that_selects_by_model_gets_that_model():
+    """Four pods, each on an A100."""
+    pods = pods_of("gpu-test6-without-index")
+
+    assert len(pods) == 4
+    assert all(pod.ask.claims[0].only.models == A100 for pod in pods)
+
+
+def test_the_four_devices_of_a_pod_are_on_one_gpu():
+    """The demo's constraint."""
+    assert all(pod.same_gpu == (tuple(QUARTERS),) for pod in pods_of("gpu-test4"))
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "why"),
+    [
+        (
+            "gpu-test6",
+            "selectors[0].cel.expression",
+            "no device has the attribute index: NVIDIA's driver publishes it no more",
+        ),
+        ("vfio", "deviceClassName", "Sluice does not hand GPUs to virtual machines (vfio)"),
+    ],
+)
+def test_a_demo_that_cannot_run_says_why(name, field, why):
+    """And where in which object."""
+    for pod in pods_of(name):
+        assert pod.refusal.field.startswith("ResourceClaimTemplate ")
+        assert pod.refusal.field.endswith(f": spec.spec.devices.requests[0].exactly.{field}")
+        assert pod.refusal.message == why
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.yaml")))
+def test_a_demo_can_be_asked_in_annotations(name):
+    """The allocator predicts what a manifest gets by the parser of annotations."""
+    for pod in pods_of(name):
+        if pod.ask is not None:
+            found = parse_pod(pod.annotations, pod.containers)
+
+            assert [each.container for each in found.claims] == [each.container for each in pod.ask.claims]
+
+
+@pytest.mark.parametrize("name", ["gpu-test1", "gpu-test4"])
+def test_a_folder_reads_no_claims(name):
+    """It has no kubelet that would hand devices over."""
+    text = (FOLDER / f"{name}.yaml").read_text()
+
+    assert all(pod.ask is None and pod.refusal is None for pod in read(text, by_claims=False))
+
+
+# -- pods and claims of one file ----------------------------------------------------------------------------------
+
+TEMPLATE = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: one}
+spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
+"""
+CLAIM = TEMPLATE.replace("Template", "").replace("spec: {spec: {devices", "spec: {devices").replace("}]}}}", "}]}}")
+
+
+def pod(claims: str, *, kind: str = "Pod", metadata: str = "name: p", main: str = "name: main", more: str = "") -> str:
+    """A pod that refers to claims."""
+    return f"""
+apiVersion: v1
+kind: {kind}
+metadata: {{{metadata}}}
+spec: {{containers: [{{{main}}}], resourceClaims: [{claims}]{more}}}
+"""
+
+
+OTHER_CLASS = """
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: other.example}
+spec: {}
+"""
+BY_TEMPLATE = "{name: g, resourceClaimTemplateName: one}"
+BY_NAME = "{name: g, resourceClaimName: one}"
+
+
+def test_the_users_of_a_claim_are_those_of_its_containers():
+    """A share's trust domain is the container's user, else the pod's."""
+    mps = "sharing: {strategy: MPS}"
+    config = (
+        "config: [{opaque: {driver: gpu.nvidia.com, parameters: "
+        f"{{apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig, {mps}}}}}}}]"
+    )
+    shared = TEMPLATE.replace("}}]}}}", f"}}}}], {config}}}}}}}")
+    main = "name: main, resources: {claims: [{name: g}]}, securityContext: {runAsUser: 7}"
+
+    (of_container,) = read(f"{shared}---{pod(BY_TEMPLATE, main=main)}")
+    (of_pod,) = read(f"{shared}---{pod(BY_TEMPLATE, more=', securityContext: {runAsUser: 8}')}")
+
+    assert (of_container.ask.claims[0].uid, of_pod.ask.claims[0].uid) == (7, 8)
+
+
+def test_options_of_a_claim_are_those_of_its_pod():
+    """Priority and policies reach the allocator."""
+    ours = TEMPLATE.replace("gpu.nvidia.com", "sluice.dev").replace(
+        "}}]}}}",
+        "}}], config: [{opaque: {driver: gpu.sluice.dev, parameters: {apiVersion: sluice.dev/v1, kind: SliceRequest, "
+        "priority: 7, gpu-policy: binpack, substitute: true, profile: 1g.5gb}}}]}}}",
+    )
+
+    (found,) = read(f"{ours}---{pod(BY_TEMPLATE)}")
+
+    assert (found.urgency.value, found.ask.gpu_policy) == (7, "binpack")
+    assert found.annotations["sluice.dev/gpu-policy"] == "binpack"
+    assert found.annotations["sluice.dev/substitute"] == "true"
+
+
+def test_each_way_of_a_prioritized_list_can_be_asked():
+    """`simulate` tries them in their order."""
+    either = TEMPLATE.replace(
+        "exactly: {deviceClassName: gpu.nvidia.com}",
+        "firstAvailable: [{name: a, deviceClassName: gpu.nvidia.com, count: 8}, "
+        "{name: b, deviceClassName: gpu.nvidia.com}]",
+    )
+
+    (found,) = read(f"{either}---{pod(BY_TEMPLATE)}")
+
+    assert found.annotations == {"g.gpu.a.sluice.dev/gpus": "8"}
+    assert asking(found, found.alternatives[0]).annotations == {"g.gpu.b.sluice.dev/gpus": "1"}
+
+
+def test_a_claim_of_a_deployment_is_asked_for_once():
+    """Its pods share the devices."""
+    many = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: d}
+spec: {replicas: 3, template: {spec: {containers: [{name: main}], resourceClaims: [{name: g, resourceClaimName: one}]}}}
+"""
+
+    first, *others = read(f"{CLAIM}---{many}")
+
+    assert (first.name, first.ask.claims) == ("d-0", (whole("gpu"),))
+    assert [(each.name, each.ask) for each in others] == [("d-1", None), ("d-2", None)]
+    assert "pod d-0 has it" in others[0].warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        (
+            f"{TEMPLATE}---{pod('{name: g, resourceClaimTemplateName: ones}')}",
+            (
+                "spec.resourceClaims[0]: this file has no ResourceClaimTemplate 'ones' in namespace default, so it is "
+                "not read; did you mean one?"
+            ),
+        ),
+        (
+            pod(BY_NAME),
+            "spec.resourceClaims[0]: this file has no ResourceClaim 'one' in namespace default, so it is not read",
+        ),
+        (
+            f"{TEMPLATE.replace('gpu.nvidia.com', 'other.example')}---{pod(BY_TEMPLATE)}",
+            "spec.resourceClaims[0]: its devices are another driver's; this file has no DeviceClass other.example",
+        ),
+        (
+            f"{TEMPLATE.replace('gpu.nvidia.com', 'other.example')}---{pod(BY_TEMPLATE)}---{OTHER_CLASS}",
+            "spec.resourceClaims[0]: its devices are another driver's",
+        ),
+    ],
+)
+def test_a_claim_that_is_not_read_is_said(text, warning):
+    """A pod that asks for nothing here may still ask for something in its cluster."""
+    (found,) = read(text)
+
+    assert (found.ask, found.refusal, found.warnings) == (None, None, (warning,))
+
+
+TWO = f"{BY_TEMPLATE}, {BY_TEMPLATE.replace('g,', 'h,')}"
+ANNOTATED = "name: p, annotations: {sluice.dev/gpus: '1'}"
+MISNAMED = "name: main, resources: {claims: [{name: g, request: gpus}]}"
+
+
+def many_of(template: str, more: str) -> str:
+    """The claim or template with more in its request."""
+    return template.replace("gpu.nvidia.com", f"gpu.nvidia.com, {more}")
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "why"),
+    [
+        (TEMPLATE + "---" + pod(BY_TEMPLATE, metadata=ANNOTATED), "spec.resourceClaims", "also asks by annotations"),
+        (
+            TEMPLATE + "---" + pod(BY_TEMPLATE, main=MISNAMED),
+            "spec.containers[main].resources.claims[0].request",
+            "no request of this name; did you mean gpu?",
+        ),
+        (pod("{name: g}"), "spec.resourceClaims[0]", "it names one of two"),
+        (pod("{resourceClaimName: x}"), "spec.resourceClaims[0].name", "a claim has a name in its pod"),
+        (pod("{name: g, claim: x}"), "spec.resourceClaims[0].claim", "there is no such field"),
+        (
+            many_of(TEMPLATE, "x: 1") + "---" + pod(BY_TEMPLATE),
+            "ResourceClaimTemplate one: spec.spec.devices.requests[0].exactly.x",
+            "there is no such field",
+        ),
+        (
+            many_of(CLAIM, "count: 0") + "---" + pod(BY_NAME),
+            "ResourceClaim one: spec.devices.requests[0].exactly.count",
+            "out of range",
+        ),
+        (many_of(TEMPLATE, "count: 5") + "---" + pod(TWO), "spec.resourceClaims", "10 devices on one node"),
+        (TEMPLATE + "---" + pod(BY_TEMPLATE, metadata="name: P_"), "metadata.name", "not a valid pod name"),
+    ],
+)
+def test_a_pod_with_a_wrong_claim_is_refused(text, field, why):
+    """With the place in its object."""
+    (found,) = read(text)
+
+    assert found.refusal.field == field
+    assert why in found.refusal.message

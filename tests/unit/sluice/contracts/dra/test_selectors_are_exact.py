@@ -1,0 +1,218 @@
+"""
+Whatever a selector says: each device that its claims admit matches it, and where one matches, one is admitted.
+
+The judge reads the catalog's file by itself and evaluates the selector's meaning in Python. What the claims admit is
+decided by the allocator's own rules.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.sluice.contracts.dra.claim_specs import GPU, MIG, claim, request
+
+import sluice.mig
+from sluice.contracts.dra.claim_requests import ClaimRequests
+from sluice.contracts.dra.reader import read_claim
+from sluice.contracts.messages import Claim
+from sluice.mig.catalog import catalog
+from sluice.mig.model_names import is_meant
+from sluice_allocator.core.placement.rules import PlacingRules
+from sluice_allocator.core.placement.wants import WHOLE, shape_for
+
+RULES = PlacingRules()
+TABLE = tomllib.loads(Path(sluice.mig.__file__).with_name("catalog.toml").read_text())["model"]
+ENGINES = ("copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
+ARCHITECTURES = {
+    "ampere": "Ampere",
+    "hopper": "Hopper",
+    "blackwell": "Blackwell",
+    "ada": "Ada Lovelace",
+    "turing": "Turing",
+    "volta": "Volta",
+}
+MIB = 1024**2
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device as NVIDIA's driver would publish it; sizes that it lacks are absent."""
+
+    key: str
+    product: str
+    architecture: str
+    profile: str | None
+    sizes: dict[str, int]
+
+
+def devices() -> list[Device]:
+    """Every device of the catalog's file."""
+    found = []
+    for model in TABLE:
+        family = ARCHITECTURES[model["architecture"].partition("-")[0]]
+        largest = max(model["profiles"], key=lambda each: each["compute_slices"], default=None)
+        whole = {"memory": model["memory_mib"] * MIB} if model["memory_mib"] else {}
+        if largest is not None:
+            engines = [max(each["engines"][at] for each in model["profiles"]) for at in range(len(ENGINES))]
+            whole |= {"multiprocessors": largest["multiprocessors"], **dict(zip(ENGINES, engines, strict=True))}
+        for product in model["product_names"]:
+            found.append(Device(model["key"], product, family, None, whole))
+            for each in model["profiles"]:
+                sizes = {"memory": each["memory_mib"] * MIB, "multiprocessors": each["multiprocessors"]}
+                sizes |= dict(zip(ENGINES, each["engines"], strict=True))
+                found.append(Device(model["key"], product, family, each["name"], sizes))
+    return found
+
+
+ALL = devices()
+PROFILES = sorted({each.profile for each in ALL if each.profile})
+PRODUCTS = sorted({each.product for each in ALL})
+WORDS = ("a100", "h100", "nvidia", "sxm", "pcie", "gb", "l4", "tesla", "blackwell", "80gb")
+
+
+class MissingError(Exception):
+    """The selector reads what a device does not have: it does not match."""
+
+
+def size(device: Device, name: str) -> int:
+    """A capacity."""
+    if name not in device.sizes:
+        raise MissingError
+    return device.sizes[name]
+
+
+def profile(device: Device) -> str:
+    """The profile of a MIG device."""
+    if device.profile is None:
+        raise MissingError
+    return device.profile
+
+
+LEAVES = st.one_of(
+    st.sampled_from(PROFILES).map(lambda name: (f"A.profile == '{name}'", lambda each: profile(each) == name)),
+    st.sampled_from(PROFILES).map(lambda name: (f"A.profile != '{name}'", lambda each: profile(each) != name)),
+    st.lists(st.sampled_from(PROFILES), min_size=1, max_size=12, unique=True).map(
+        lambda names: (f"A.profile in {names!r}", lambda each: profile(each) in names)
+    ),
+    st.sampled_from(PRODUCTS).map(lambda name: (f"A.productName == '{name}'", lambda each: each.product == name)),
+    st.sampled_from(WORDS).map(
+        lambda word: (f"A.productName.lowerAscii().contains('{word}')", lambda each: word in each.product.lower())
+    ),
+    st.sampled_from(WORDS).map(
+        lambda word: (f"A.productName.lowerAscii().matches('^.*{word}.*$')", lambda each: word in each.product.lower())
+    ),
+    st.sampled_from(sorted(ARCHITECTURES.values())).map(
+        lambda name: (f"A.architecture == '{name}'", lambda each: each.architecture == name)
+    ),
+    st.integers(1, 300).map(
+        lambda gib: (
+            f"C.memory.compareTo(quantity('{gib}Gi')) >= 0",
+            lambda each: size(each, "memory") >= gib * 1024 * MIB,
+        )
+    ),
+    st.integers(1, 300).map(
+        lambda gib: (f"C.memory.isLessThan(quantity('{gib}Gi'))", lambda each: size(each, "memory") < gib * 1024 * MIB)
+    ),
+    st.tuples(st.sampled_from(("multiprocessors", *ENGINES)), st.integers(0, 150)).map(
+        lambda asked: (f"C.{asked[0]}.asInteger() > {asked[1]}", lambda each: size(each, asked[0]) > asked[1])
+    ),
+)
+"""Selectors as CEL, and what they mean."""
+SELECTORS = st.one_of(
+    LEAVES,
+    LEAVES.map(lambda one: (f"!({one[0]})", lambda each: not one[1](each))),
+    st.tuples(LEAVES, LEAVES).map(lambda two: (f"{two[0][0]} && {two[1][0]}", lambda each: both(two, each))),
+    st.tuples(LEAVES, LEAVES).map(lambda two: (f"{two[0][0]} || {two[1][0]}", lambda each: either(two, each))),
+)
+
+
+def truth(one, device: Device) -> bool | None:
+    """Of a selector; None where it cannot be evaluated."""
+    try:
+        return one[1](device)
+    except MissingError:
+        return None
+
+
+def both(two, device: Device) -> bool:
+    """As CEL: false decides, whatever the other side is."""
+    sides = [truth(one, device) for one in two]
+    if None in sides and False not in sides:
+        raise MissingError
+    return all(sides)
+
+
+def either(two, device: Device) -> bool:
+    """As CEL: true decides."""
+    sides = [truth(one, device) for one in two]
+    if None in sides and True not in sides:
+        raise MissingError
+    return True in sides
+
+
+def bare(product: str) -> str:
+    """A name as requests compare it, without its brand: `Tesla T4` and `NVIDIA T4` are one."""
+    return product.removeprefix("NVIDIA ").removeprefix("Tesla ")
+
+
+def is_alike(device: Device, product: str, name: str | None) -> bool:
+    """Whether a claim cannot tell a device from one of this product."""
+    return device.profile == name and bare(device.product) == bare(product)
+
+
+def admitted(asked: Claim) -> set[tuple[str, str, str | None]]:
+    """(model, product, profile) of each device of the catalog that the allocator would give for the claim."""
+    found = set()
+    for model in catalog():
+        for product in (each for each in model.product_names if each in PRODUCTS):
+            if asked.only.models and not any(is_meant(product, part) for part in asked.only.models):
+                continue
+            if any(is_meant(product, part) for part in asked.only.not_models):
+                continue
+            for mig in (False, True):
+                shape = shape_for(model, asked, RULES, mig=mig)
+                if shape is WHOLE or (asked.profile is None and hasattr(shape, "name")):
+                    found.add((model.key, product, None))
+                elif getattr(shape, "name", None) == asked.profile:
+                    found.add((model.key, product, asked.profile))
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from([GPU, MIG]),
+    st.lists(SELECTORS, min_size=1, max_size=2),
+    st.dictionaries(st.sampled_from(("memory", "multiprocessors")), st.integers(1, 60), max_size=1),
+)
+def test_a_claim_admits_only_devices_that_its_selectors_match_and_one_where_one_matches(kind, selectors, least):
+    """A pod never gets a device that it excluded, and never waits for one that is there."""
+    least = {name: number * 1024 * MIB if name == "memory" else number for name, number in least.items()}
+    amounts = {name: str(number) for name, number in least.items()}
+    more = {"capacity": {"requests": amounts}} if amounts else {}
+    matching = {
+        (each.key, each.product, each.profile)
+        for each in ALL
+        if (each.profile is None) == (kind == GPU)
+        and all(truth(one, each) for one in selectors)
+        and all(each.sizes.get(name, -1) >= number for name, number in least.items())
+    }
+
+    found = read_claim(claim(request("r", kind, *(one[0] for one in selectors), **more)), {})
+
+    if not isinstance(found, ClaimRequests):
+        assert not matching, found.sentence()
+        return
+    ways = [one for (one,) in (found.claims, *found.alternatives)]
+    assert set().union(*map(admitted, ways)) <= matching
+    for key, product, profile_name in matching:
+        alike = {(each.key, each.product, each.profile) for each in ALL if is_alike(each, product, profile_name)}
+        if alike <= matching:
+            assert any(product == its for one in ways for _, its, _ in admitted(one)), (key, product)
+
+
+def test_the_judge_sees_what_the_reader_sees():
+    """Without products and profiles the property would hold of nothing."""
+    assert len(ALL) > 200
+    assert {each.product for each in ALL} <= {name for model in catalog() for name in model.product_names}
