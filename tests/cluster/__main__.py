@@ -4,7 +4,7 @@
     up [--name NAME] [--kubernetes 1.37] [--images] build what is missing, start, say where its kubeconfig is
        [--network-policies]                        enforce NetworkPolicy objects
     down [--name NAME]                             remove it
-    build [--kubernetes 1.37] [--extra kube-router] only build
+    build [--kubernetes 1.37] [--extra kueue]      only build
     test [--kubernetes 1.37] [--short] [--record]  run the suites on a cluster of their own
     shell [--name NAME] NODE COMMAND...            run a command on one of its machines
 """

@@ -60,8 +60,7 @@ def remove(cluster: Cluster) -> None:
     """All of it; queues are removed before it, for it opens their finalizers."""
     folder = _folder(cluster)
     if (folder / "kustomization.yaml").exists():
-        gone = ["delete", "--ignore-not-found", "--timeout=120s", "--kustomize", folder]
-        cluster.kubectl(*gone, timeout_s=130)
+        cluster.kubectl("delete", "--ignore-not-found", "--timeout=120s", "--kustomize", folder, timeout_s=130)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from cluster import kueue, remains
@@ -157,8 +158,8 @@ def test_kueue_admits_no_gpu_word_that_its_queue_does_not_cover(admitting: Clust
     assert not listed(admitting, queue)
 
 
-def _job(name: str, *, parallelism: int = 1, **options: object) -> Json:
-    body = template(restartPolicy="Never", **options)  # type: ignore[arg-type]
+def _job(name: str, *, parallelism: int = 1, **options: Any) -> Json:
+    body = template(restartPolicy="Never", **options)
     metadata = {"name": name, "labels": QUEUED}
     return {
         "apiVersion": "batch/v1",

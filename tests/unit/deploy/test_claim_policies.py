@@ -68,7 +68,7 @@ def test_only_who_binds_slices_makes_and_allocates_claims_of_ours(rendered: Rend
 
 
 @pytest.mark.parametrize("may_bind", [True, False])
-def test_a_claim_of_one_pod_is_reserved_for_no_other_whoever_writes_it(rendered: Rendering, may_bind):
+def test_a_claim_of_one_pod_is_reserved_for_no_other(rendered: Rendering, may_bind):
     """The scheduler reserves a claim for every pod that names it, and both would get the device."""
     before, after = claim(**allocated()), claim(**allocated(reserved=("u1", "u2")))
     assert denials(policy_of(rendered, "sluice-claims"), update(before, after, may_bind=may_bind)) == [ONE_POD]

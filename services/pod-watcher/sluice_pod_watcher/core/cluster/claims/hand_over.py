@@ -13,7 +13,8 @@ from sluice_pod_watcher.core.cluster.events import WriteHandOver
 
 SETTLES_S = 5.0
 """A change counts after this: an agent that restarts has registered with its kubelet again by then."""
-RETRY_S = 10.0
+RETRY_S = 60.0
+"""Without the ConfigMap (manifests of before) each try is a warning."""
 
 
 @dataclass(slots=True)
