@@ -24,6 +24,7 @@ from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import (
     AgentStarted,
+    CdiCompared,
     CdiRefused,
     CdiRemoved,
     CdiWritten,
@@ -48,6 +49,7 @@ from sluice_node_agent.core.events import (
 )
 from sluice_node_agent.core.instructions import (
     AnswerCall,
+    CompareCdi,
     CompareTickets,
     CreateComputeInstance,
     CreateGpuInstance,
@@ -304,6 +306,14 @@ class AgentHost(Host):
                 self._answer(instruction)
             case WriteCdi() | RemoveCdi():
                 self._do(DISK_S, lambda: self._cdi(instruction))
+            case CompareCdi(token=token, files=files):
+                there = self.machine.cdi
+                self._do(
+                    DISK_S,
+                    lambda: CdiCompared(
+                        token, tuple(each.claim for each in files if there.get(each.claim) != each.devices)
+                    ),
+                )
             case _:
                 raise AssertionError(f"no handler for {instruction!r}")
 
