@@ -7,6 +7,7 @@ which nodes hand over from the plan, and compares what was granted with what was
 
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,13 @@ import msgspec.structs
 from simulation.judges.books import Books
 from simulation.judges.gpu_tables import GpuRow, Span, fits_in
 from simulation.plans.pods import Device, Pod
+from simulation.world.hardware import Machine
 from simulation.world.manifest_folder import Folder
 
 from sluice.contracts.bus.events import LastRead, Observed, Write
 from sluice.contracts.messages import AllocationRequested, Booking, Claim, Grant, ResourceClaimRef, Revoke
+from sluice_node_agent.core.instructions import AnswerCall
+from sluice_node_agent.core.journal_records import SliceRecord
 
 if TYPE_CHECKING:
     from simulation.plans.plan import Plan
@@ -112,6 +116,13 @@ def as_asked(event: Any) -> Any:
     return msgspec.structs.replace(event, entry=msgspec.structs.replace(entry, message=message))
 
 
+def device_names_of(booking: Booking, claim: str) -> list[str]:
+    """The names of a claim's devices, counted anew: no two allocations have one in common."""
+    digest = sha256(booking.allocation.encode()).hexdigest()[:16]
+    wanted = [(one.uid, request) for one in booking.resource_claims for request in sorted(one.requests)]
+    return [f"{digest}-{number}" for number, (uid, _) in enumerate(wanted) if uid == claim]
+
+
 class ClaimJudge:
     """Hears what lands on the bus, after the judge did."""
 
@@ -143,6 +154,28 @@ class ClaimJudge:
         sets = [{claim.container for claim in claims} for claims in (asked.claims, *asked.alternatives)]
         if keys not in sets:
             self._books.fail("claims", f"{booking.allocation} is for {sorted(keys)}, and these were asked: {sets}")
+
+    def prepared(self, machine: Machine, claim: str, answer: AnswerCall) -> None:
+        """
+        An agent hands a claim over: its journal says so, its file is there with devices that exist, and they are those
+        of a booking of this node that names the claim and is not gone.
+        """
+        records = {each.booking.allocation: each for each in machine.journal if isinstance(each, SliceRecord)}
+        named = [each for each in records.values() if claim in each.prepared]
+        file = {device.name: device for device in machine.cdi.get(claim, ())}
+        names = {device.name for device in answer.devices}
+        if not names <= file.keys():
+            self._books.fail("claims", f"{machine.node} hands over {names} of {claim}, and its file has {file}")
+        of = [each for each in named if names <= set(device_names_of(each.booking, claim))]
+        if not of:
+            self._books.fail("claims", f"{machine.node} hands over {names} of {claim}, which its journal lacks")
+        if all(each.booking.allocation in self._books.said_gone for each in of):
+            self._books.fail("claims", f"{machine.node} hands over {claim}, of which it said that it is gone")
+        for name in names:
+            for part in file[name].parts:
+                is_fixed = machine.gpus[part.gpu].layout is not None  # its administrator may just have removed it
+                if machine.gpu_with(part.uuid) is None and not is_fixed:
+                    self._books.fail("claims", f"{machine.node} hands over {part.uuid} for {claim}, which is not there")
 
     def lets(self, pod: Pod, node: str) -> bool:
         """Whether a pod may be on a node, as far as its claims go."""

@@ -236,7 +236,10 @@ class Goals:
             there = sorted(seen)
             if places != there:
                 missing.append(f"{node}: instances {there}, granted {places}")
-            tickets = sorted((ticket.allocation, ticket.name) for ticket in machine.tickets.values())
+            by_claim = [allocation for allocation, one in bound.items() if not one.ticket]
+            tickets = sorted(
+                (each.allocation, "" if each.allocation in by_claim else each.name) for each in machine.tickets.values()
+            )
             if tickets != sorted((allocation, one.ticket) for allocation, one in bound.items()):
                 missing.append(f"{node}: tickets {tickets}, bound {sorted(bound)}")
             missing += [
@@ -358,6 +361,7 @@ class Goals:
         for node, host in self.agents.items():
             machine = host.machine
             left += [(node, found) for found in machine.tickets.values()]
+            left += [(f"{node}'s CDI file", claim) for claim in machine.cdi]
             left += [(node, process) for _, process in machine.processes() if process.owner != OPERATOR]
             left += [
                 (node, instance)

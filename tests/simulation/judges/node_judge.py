@@ -43,7 +43,11 @@ class NodeJudge(Books):
         """What is said of a slice is on its node's disk: a power cut a moment later must not make it untrue."""
         there = machine.journal[machine.on_disk - 1 :: -1] if machine.on_disk else []  # the latest first: it is there
         if isinstance(said, SliceReady):
-            known = any(isinstance(r, SliceRecord) and r.phase == "ready" and r.ticket == said.ticket for r in there)
+            records = (r for r in there if isinstance(r, SliceRecord) and r.phase == "ready")
+            known = any(
+                r.ticket == said.ticket or (not said.ticket and r.booking.allocation == said.allocation)
+                for r in records
+            )
         else:  # the final message of an unknown slice needs no record
             known = said.closing or any(isinstance(r, Tombstone) and r.allocation == said.allocation for r in there)
         if not known:

@@ -26,6 +26,7 @@ from simulation.planted.early_messages import WORDS_BUGS
 from simulation.planted.limits_file import LIMITS_BUGS
 from simulation.planted.lost_truth import TRUTH_BUGS
 from simulation.planted.node.fixed_layouts import FIXED_BUGS
+from simulation.planted.node.hand_over import HAND_OVER_BUGS
 from simulation.planted.node.late_processes import LINGERING_BUGS
 from simulation.planted.node.shared_devices import HOME_BUGS
 from simulation.planted.node.time_quota import TIME_BUGS
@@ -375,6 +376,7 @@ BUGS = (
     *CROWDING_BUGS,
     *APART_BUGS,
     *CLAIM_BUGS,
+    *HAND_OVER_BUGS,
     *CORDON_BUGS,
     *LIMITS_BUGS,
     *REMOVAL_BUGS,

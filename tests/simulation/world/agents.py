@@ -7,7 +7,6 @@ from functools import partial
 from math import inf
 from random import Random
 
-import msgspec.structs
 from simulation.judges.share_limits import Held, held_by
 from simulation.world.broker import Broker
 from simulation.world.device_steps import found_homes, found_marks, home_of, marks_of, on_marked_gpu, on_mps
@@ -25,14 +24,20 @@ from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import (
     AgentStarted,
+    CdiCompared,
+    CdiRefused,
+    CdiRemoved,
+    CdiWritten,
     DeviceErrorKind,
     DeviceRefused,
     Event,
     FoundTicket,
     GpuTroubled,
+    HandOverChanged,
     JournalSaved,
     MpsSeen,
     PodProcess,
+    PrepareAsked,
     QuarantineReleased,
     TenantsListed,
     TenantsUnseen,
@@ -40,8 +45,11 @@ from sluice_node_agent.core.events import (
     TicketRefused,
     TicketRemoved,
     TicketsCompared,
+    UnprepareAsked,
 )
 from sluice_node_agent.core.instructions import (
+    AnswerCall,
+    CompareCdi,
     CompareTickets,
     CreateComputeInstance,
     CreateGpuInstance,
@@ -53,6 +61,7 @@ from sluice_node_agent.core.instructions import (
     MakeTicket,
     MpsInstruction,
     ReadGpu,
+    RemoveCdi,
     RemoveTicket,
     SaveJournal,
     SetComputeMode,
@@ -63,6 +72,7 @@ from sluice_node_agent.core.instructions import (
     TerminateMpsClients,
     VerifyInstance,
     WatchMps,
+    WriteCdi,
 )
 from sluice_node_agent.core.journal_records import (
     ForgottenTombstone,
@@ -85,6 +95,8 @@ NAMES_EVERY_S = 3.0
 WRITE_S = 0.0001
 """A record into the file: a copy in memory."""
 MPS_S = 0.05
+REGISTERED_S = 2.0
+"""Within so long after a start the kubelet has registered the plugin."""
 UNSEEN = 0.05
 """So often processes cannot be looked for: an agent may have no file left to open."""
 SUPERVISOR_S = 0.8
@@ -109,6 +121,10 @@ class AgentHost(Host):
         self.agent: Agent | None = None
         self.hands_over = False
         """Whether the node's kubelet hands devices over by ResourceClaim."""
+        self.on_prepared: list[Callable[[Machine, str, AnswerCall], None]] = []
+        self._calls: dict[int, tuple[str, Callable[[AnswerCall | None], None]]] = {}
+        """Of the kubelet: the claim, and who hears the answer, or that the connection is gone."""
+        self._numbered = 0
         self._in_kernel: deque[Callable[[], object]] = deque()
         self._saves: dict[Callable[[], object], None] = {}
         self._busy: dict[str, float] = {}
@@ -190,8 +206,12 @@ class AgentHost(Host):
             unmarked=marks_of(machine.doubts),
             has_pods=machine.has_pods,
             time_quota=machine.time is not None,
+            cdi_claims=tuple(machine.cdi),
+            hand_over=self.hands_over,
         )
         self.offer(started)
+        if self.hands_over:
+            self.later(REGISTERED_S * self.dice.random(), lambda: self.offer(HandOverChanged(able=True)))
 
         if nameless:
             self.later(NAMES_EVERY_S, lambda: self._ask_names(nameless))
@@ -221,6 +241,9 @@ class AgentHost(Host):
                 step()
         self._in_kernel.clear()
         self._saves.clear()
+        calls, self._calls = self._calls, {}
+        for _, hear in calls.values():
+            hear(None)
         if self.machine.time is not None:
             self.machine.time.end_all()
 
@@ -232,7 +255,7 @@ class AgentHost(Host):
             return "no agent listens there"
         if not self.agent.started:
             return "not started"
-        snapshot = msgspec.structs.replace(self.agent.snapshot(), kubelet_hands_over=self.hands_over)
+        snapshot = self.agent.snapshot()
         for hear in self.on_pulled:
             hear(snapshot)
         return snapshot
@@ -265,7 +288,52 @@ class AgentHost(Host):
             case SetMpsLimits() | SetQuotas() | WatchMps() | TerminateMpsClients():
                 self._do(MPS_S * (0.2 + self.dice.random()), lambda: self._mps(instruction), instruction.home)
             case _:
+                self._hand_over(instruction)
+
+    def call(self, claim: str, hear: Callable[[AnswerCall | None], None], *, prepare: bool) -> None:
+        """Its kubelet calls it about a claim. It hears None where nothing listens, or the connection goes."""
+        if not self.alive or not self.hands_over:
+            hear(None)
+            return
+        self._numbered += 1
+        self._calls[self._numbered] = (claim, hear)
+        asked = PrepareAsked if prepare else UnprepareAsked
+        self.offer(asked(self._numbered, claim, f"lab/{claim}"))
+
+    def _hand_over(self, instruction: object) -> None:
+        match instruction:
+            case AnswerCall():
+                self._answer(instruction)
+            case WriteCdi() | RemoveCdi():
+                self._do(DISK_S, lambda: self._cdi(instruction))
+            case CompareCdi(token=token, files=files):
+                there = self.machine.cdi
+                self._do(
+                    DISK_S,
+                    lambda: CdiCompared(
+                        token, tuple(each.claim for each in files if there.get(each.claim) != each.devices)
+                    ),
+                )
+            case _:
                 raise AssertionError(f"no handler for {instruction!r}")
+
+    def _answer(self, answer: AnswerCall) -> None:
+        claim, hear = self._calls.pop(answer.call, ("", None))
+        if hear is None:
+            raise AssertionError(f"{self.name}: a second answer, or one to no call: {answer}")
+        if answer.devices:
+            for tell in self.on_prepared:
+                tell(self.machine, claim, answer)
+        hear(answer)
+
+    def _cdi(self, order: WriteCdi | RemoveCdi) -> Event:
+        if self.no_room_for_tickets:
+            return CdiRefused(order.token, "no space left on device")
+        if isinstance(order, WriteCdi):
+            self.machine.cdi[order.claim] = order.devices
+            return CdiWritten(order.token)
+        self.machine.cdi.pop(order.claim, None)
+        return CdiRemoved(order.token)
 
     def troubled(self, gpu: str) -> None:
         """The driver tells of an error of a GPU."""

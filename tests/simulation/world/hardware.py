@@ -18,6 +18,7 @@ from simulation.world.mps_daemons import Daemons
 
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import GpuReport, InstanceReport, PlacementReport, ProfileReport
+from sluice_node_agent.core.instructions import CdiDevice
 
 if TYPE_CHECKING:
     from simulation.judges.time_quota import Timekeepers
@@ -311,6 +312,8 @@ class Machine:
     """Processes of pods that have not opened their devices yet: nothing on a GPU says that they are there."""
     looks: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """When an agent asked who is there, by home, and when it was answered."""
+    cdi: dict[str, tuple[CdiDevice, ...]] = field(default_factory=dict)
+    """What the CDI files of ResourceClaims hold, by the claim's UID: on a memory disk."""
     mps: Daemons = field(default_factory=Daemons)
     time: "Timekeepers | None" = None
     """Where the client library of the time quota is here: the token schedulers of its agent."""
@@ -404,6 +407,7 @@ class Machine:
             gpu.processes.clear()
             gpu.servers.clear()
             gpu.exclusive = False
+        self.cdi.clear()
         if not tickets_survive:
             self.tickets.clear()
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 from simulation.judges.sizes import limit_mib
 from simulation.plans.pods import Pod
@@ -14,8 +15,19 @@ from simulation.world.virtual_clock import VirtualClock
 
 from sluice.contracts.bus.events import Observed, Write
 from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices, RequestWithdrawn
+from sluice_node_agent.core.instructions import AnswerCall
 
 RESTART_S = 0.5
+ANSWER_LOST, LATE, REPEATED, UNPREPARE_LOST = 0.05, 0.15, 0.2, 0.15
+"""How often a kubelet loses an answer, calls late, prepares again, and never unprepares."""
+LATE_S, REPEATED_AFTER_S = 6.0, 8.0
+
+
+class Caller(Protocol):
+    """Calls a node's agent about a claim."""
+
+    def __call__(self, claim: str, hear: Callable[[AnswerCall | None], None], *, prepare: bool) -> None:
+        """`hear` gets the answer, or None where the connection is gone."""
 
 
 @dataclass(slots=True)
@@ -108,6 +120,9 @@ class Kubelets:
         """What the pod-watcher has read of each, ..."""
         self.held: dict[str, str] = {}
         """... and what the bus says that it remembers."""
+        self.claims: dict[str, str] = {}
+        """The UID of the ResourceClaim of each pod that has one."""
+        self.plugin = KubeletPlugin(clockwork, machines, trace)
         self.ended: dict[str, None] = {}
 
     def hear(self, write: Write, _sequence: int) -> None:
@@ -120,6 +135,8 @@ class Kubelets:
                 if request not in self.pods and pod is not None:
                     self.pods[request] = pod
                 self.owners[request] = message.owner
+                if message.resource_claims:
+                    self.claims[request] = message.resource_claims[0].uid
                 if message.held is not None:
                     self.held[request] = message.held.allocation
                     self._give(request)
@@ -176,6 +193,8 @@ class Kubelets:
         def stop() -> None:
             for machine in self.machines.values():
                 machine.end_processes(owner)
+            if request in self.claims:
+                self.plugin.unprepare(self.claims[request])
 
         self.clockwork.after(pod.lingers_s, stop)
 
@@ -209,14 +228,41 @@ class Kubelets:
         if not missing:
             return
         machine = self.machines[bound.node]
-        devices = [uuid for one in bound.containers for uuid in one.visible_devices.split(",") if uuid]
-        ready = bound.ticket in machine.tickets and all(machine.gpu_with(uuid) is not None for uuid in devices)
+        if request in self.claims:
+            found = self._handed_over(machine, request, missing)
+            if found is None:
+                return
+            missing = found
+            ready = bool(missing)
+        else:
+            ready = bound.ticket in machine.tickets
+        devices = [uuid for one in missing for uuid in one.visible_devices.split(",") if uuid]
+        ready = ready and all(machine.gpu_with(uuid) is not None for uuid in devices)
         if ready:
             self.trace.tell("kubelet", "containers start", request, f"{bound.node} {devices}")
             for one in missing:
                 self._start(machine, request, one, pod)
         if not ready or self._missing(request, bound):
             self.clockwork.after(RESTART_S, lambda: self._try(request))
+
+    def _handed_over(
+        self, machine: Machine, request: str, missing: list[ContainerDevices]
+    ) -> list[ContainerDevices] | None:
+        """
+        What the runtime reads in the CDI file of the pod's claim for containers to start; none where it lacks a device.
+
+        None while the claim is not prepared: it is tried again when it is.
+        """
+        claim = self.claims[request]
+        names = self.plugin.prepared(machine, claim)
+        if names is None:
+            self.plugin.prepare(machine, claim, lambda: self._try(request), lambda: request not in self.ended)
+            return None
+        there = {device.name: device for device in machine.cdi.get(claim, ())}
+        if any(name not in there for name in names):
+            return []
+        wanted = [one.container for one in missing]
+        return [device.container for device in there.values() if device.container.container in wanted]
 
     def _start(self, machine: Machine, request: str, container: ContainerDevices, pod: Pod) -> None:
         """
@@ -258,6 +304,101 @@ class Kubelets:
     def _tell_started(self, machine: Machine, process: Process | None) -> None:
         for hear in self.on_started if process is not None else ():
             hear(machine, process)
+
+
+class KubeletPlugin:
+    """
+    How the kubelets call the plugin of their nodes' agents: Prepare before a pod's containers start, and Unprepare when
+    they have ended.
+
+    A call comes late, is repeated (as by a kubelet that was restarted), or its answer is lost, and Unprepare may be
+    lost for good. One claim has one call at a time (kubernetes, pkg/kubelet/cm/dra/manager.go). After a reboot nothing
+    counts as prepared.
+    """
+
+    def __init__(self, clockwork: VirtualClock, machines: dict[str, Machine], trace: Trace) -> None:
+        """No claim is known."""
+        self.clockwork = clockwork
+        self.machines = machines
+        self.trace = trace
+        self.dice = Random(0)
+        self.callers: dict[str, Caller] = {}
+        """How the agent of each node is called."""
+        self._prepared: dict[str, tuple[str, int, tuple[str, ...]]] = {}
+        """By claim: the node, its boot, and the names of its devices."""
+        self._known: dict[str, Machine] = {}
+        """Where a claim was prepared, or may have been."""
+        self._busy: dict[str, None] = {}
+        self._over: dict[str, None] = {}
+
+    def prepared(self, machine: Machine, claim: str) -> tuple[str, ...] | None:
+        """The devices of a claim that is prepared on a node in this boot; None when it is not."""
+        node, boots, names = self._prepared.get(claim, ("", 0, ()))
+        return names if (node, boots) == (machine.node, machine.boots) else None
+
+    def prepare(self, machine: Machine, claim: str, then: Callable[[], None], is_wanted: Callable[[], bool]) -> None:
+        """Prepare a claim, again and again; `then` when it is, unless it is over or wanted no more."""
+        if claim in self._busy or claim in self._over:
+            return
+        self._busy[claim] = None
+        self._known[claim] = machine
+        boots = machine.boots
+
+        def answered(answer: AnswerCall | None) -> None:
+            self._busy.pop(claim, None)
+            if claim in self._over:
+                self._end(claim)
+                return
+            lost = self.dice.random() < ANSWER_LOST
+            if answer is None or answer.error or lost or machine.boots != boots:
+                self.clockwork.after(RESTART_S * (1 + self.dice.random()), again)
+                return
+            self.trace.tell("kubelet", "claim prepared", claim, machine.node)
+            self._prepared[claim] = (machine.node, boots, tuple(device.name for device in answer.devices))
+            if self.dice.random() < REPEATED:
+                self.clockwork.after(REPEATED_AFTER_S * self.dice.random(), repeat)
+            then()
+
+        def again() -> None:
+            if is_wanted():
+                self.prepare(machine, claim, then, is_wanted)
+
+        def repeat() -> None:
+            if self.prepared(machine, claim) is not None and is_wanted():
+                del self._prepared[claim]
+                self.prepare(machine, claim, then, is_wanted)
+
+        self._call(machine, claim, answered, prepare=True)
+
+    def unprepare(self, claim: str) -> None:
+        """The containers of the pod have ended."""
+        self._over[claim] = None
+        if claim not in self._busy:
+            self._end(claim)
+
+    def _end(self, claim: str) -> None:
+        machine = self._known.pop(claim, None)
+        if machine is None:
+            return  # never prepared: the kubelet knows nothing of it
+        self._prepared.pop(claim, None)
+        if self.dice.random() < UNPREPARE_LOST:
+            self.trace.tell("kubelet", "unprepare is lost", claim, machine.node)
+            return
+
+        def answered(answer: AnswerCall | None) -> None:
+            if answer is None or answer.error or self.dice.random() < ANSWER_LOST:
+                self.clockwork.after(RESTART_S * (1 + self.dice.random()), call)
+
+        def call() -> None:
+            self._call(machine, claim, answered, prepare=False)
+
+        call()
+
+    def _call(
+        self, machine: Machine, claim: str, answered: Callable[[AnswerCall | None], None], *, prepare: bool
+    ) -> None:
+        late = LATE_S * self.dice.random() if self.dice.random() < LATE else 0.05 * self.dice.random()
+        self.clockwork.after(late, lambda: self.callers[machine.node](claim, answered, prepare=prepare))
 
 
 def _used(container: ContainerDevices) -> list[str]:

@@ -147,6 +147,9 @@ class World:
         self.claims = self.goals.claims = ClaimJudge(self.judge, plan.hands_over)
         for node, agent in self.agents.items():
             agent.hands_over = node in plan.hands_over
+            agent.on_prepared.append(self.claims.prepared)
+            self.kubelets.plugin.callers[node] = agent.call
+        self.kubelets.plugin.dice = self._dice("kubelet plugin")
         if isinstance(self.watcher, WatcherHost):
             self.watcher.admits = bool(plan.hands_over)
         self.time = TimeJudge(self.judge, self.broker)

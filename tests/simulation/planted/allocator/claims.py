@@ -1,14 +1,16 @@
 """Bugs about ResourceClaims, alternatives and devices of one GPU, planted on purpose."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec.structs
 from simulation.judges.claims import with_claims
 from simulation.plans.plan import Plan
+from simulation.plans.pods import Ask, Device
 from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.placement import attempt
+from sluice_allocator.core.placement import looking
 from sluice_allocator.core.placement.looking import Look
 from sluice_allocator.core.waiting import scheduling
 
@@ -31,11 +33,11 @@ def _without_claims(original: Any) -> Any:
 
 
 def _any_gpu(_original: Any) -> Any:
-    def allowed(trial: Any, unit: Any) -> Any:
+    def together_of(_asking: Any) -> dict[int, tuple[int, ...]]:
         """Each device is placed for itself."""
-        return trial.on_numa.get(unit.claim)
+        return {}
 
-    return allowed
+    return together_of
 
 
 def _only_the_first(_original: Any) -> Any:
@@ -47,6 +49,19 @@ def _only_the_first(_original: Any) -> Any:
 
 def _claiming(plan: Plan) -> Plan:
     return with_claims(plan, 1.0)
+
+
+def _close(plan: Plan) -> Plan:
+    """Many pods have two instances that must be on one GPU."""
+    keys = (("left.sluice.dev/profile", "2g.10gb"), ("right.sluice.dev/profile", "3g.20gb"))
+    two = Ask(keys, ("left", "right"), (Device("profile", profile="2g.10gb"), Device("profile", profile="3g.20gb")))
+    pods = (
+        replace(life, edit=None, edited_at=None, pod=replace(life.pod, ask=two, one_gpu=True, alternatives=()))
+        if number % 2
+        else life
+        for number, life in enumerate(plan.pods)
+    )
+    return replace(plan, hands_over=tuple(node for node, _ in plan.nodes), pods=tuple(pods))
 
 
 CLAIM_BUGS = (
@@ -68,8 +83,8 @@ CLAIM_BUGS = (
         "one GPU not kept",
         "what its instances share on a GPU",
         ("one GPU",),
-        ((attempt, "_allowed", _any_gpu),),
-        _claiming,
+        ((looking, "together_of", _any_gpu),),
+        _close,
     ),
     PlantedBug("alternatives not tried", "a start", ("I4",), ((scheduling, "_other", _only_the_first),), _claiming),
 )
