@@ -18,7 +18,7 @@ from sluice_node_agent.core.state.tasks import Awaits
 
 def _unnoted(original: Any) -> Any:
     def is_wanted(self: Any, claim: Any, record: Any) -> bool:
-        """Answered from what is known, and noted by nobody."""
+        """Answered from what is known, without a note."""
         if original(self, claim, record) and claim.uid not in record.prepared:
             devices = prepared_devices(record.booking, claim)
             self._answers += [AnswerCall(call.asked.call, devices) for call in self._waiting.pop(claim.uid, [])]
@@ -48,7 +48,7 @@ def _only_unprepare_counts(original: Any) -> Any:
 
 def _claims_have_no_processes(original: Any) -> Any:
     def may_run(work: Any, state: Any) -> bool:
-        """Whoever has a claim is ended by the kubelet: nobody looks."""
+        """A pod with a claim is ended by the kubelet, so no process is looked for."""
         return original(work, state) and not work.record.booking.resource_claims
 
     return may_run
