@@ -72,7 +72,7 @@ cleaner='{"spec":{"updateStrategy":{"rollingUpdate":{"maxUnavailable":"100%"}},"
     {"name":"node-agent","$patch":"delete"},
     {"name":"credentials","$patch":"delete"},
     {"name":"csi","livenessProbe":null,"command":["/bin/sh","-c","'$clean'"],
-     "readinessProbe":{"exec":{"command":["test","-e","/tmp/cleaned"]},"periodSeconds":2}}]}}}}'
+     "readinessProbe":{"grpc":null,"exec":{"command":["test","-e","/tmp/cleaned"]},"periodSeconds":2}}]}}}}'
 agents="--namespace sluice-nodes --selector app.kubernetes.io/part-of=sluice,app.kubernetes.io/component=node-agent"
 
 # Whether a pod has cleaned its node, and which node that is.
