@@ -9,6 +9,12 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+PROFILE = "profile "
+"""How facts about a MIG profile begin: the page leaves them to the JSON file, and to the differences."""
+INTRODUCTION = (
+    "Written by `tests/gpu`: observed on a machine with this GPU. Its profiles are in [{0}.json]({0}.json), and below "
+    "where they differ from the [catalog](../models.md)."
+)
 OUTCOMES = {"passed": "passed", "failed": "FAILED", "skipped": "skipped", "error": "error"}
 
 
@@ -43,10 +49,12 @@ class HardwareReport:
 
     def markdown(self, title: str) -> str:
         """The report as a page."""
-        lines = [f"# {title}", "", "Written by `tests/gpu`: observed on a machine with this GPU."]
+        lines = [f"# {title}", "", INTRODUCTION.format(title)]
         for section, facts in sorted(self.facts.items(), key=lambda each: _rank(each[0])):
             lines += ["", f"## {section}", "", "| what | observed |", "|---|---|"]
-            lines += [f"| {_cell(what)} | {_cell(value)} |" for what, value in facts.items()]
+            lines += [
+                f"| {_cell(what)} | {_cell(value)} |" for what, value in facts.items() if not what.startswith(PROFILE)
+            ]
         lines += ["", "## Differences from the catalog", ""]
         if self.differences:
             lines += ["| GPU | what | device | catalog | contradicts |", "|---|---|---|---|---|"]
@@ -55,7 +63,7 @@ class HardwareReport:
         else:
             lines += ["None."]
         others = {name: check for name, check in self.checks.items() if check["outcome"] != "passed"}
-        lines += ["", "## Checks", "", f"{len(self.checks) - len(others)} passed ([{title}.json]({title}.json))."]
+        lines += ["", "## Checks", "", f"{len(self.checks) - len(others)} passed."]
         if others:
             lines += ["", "| check | outcome | reason |", "|---|---|---|"]
         lines += [

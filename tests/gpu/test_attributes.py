@@ -6,7 +6,7 @@ import time
 import pytest
 from gpu.catalog_check import compare
 from gpu.clients import Client, until
-from gpu.hardware_report import HardwareReport
+from gpu.hardware_report import PROFILE, HardwareReport
 
 from sluice.contracts.messages import GpuReport
 from sluice.mig.catalog import find_model
@@ -58,7 +58,7 @@ def keep(report: HardwareReport, gpu: GpuReport) -> None:
         engines = (profile.copy_engines, profile.decoders, profile.encoders, profile.jpegs, profile.ofas)
         report.fact(
             section,
-            f"profile {profile.name}",
+            f"{PROFILE}{profile.name}",
             f"id {profile.profile_id}, {profile.memory_mib} MiB, {profile.multiprocessors} SMs, engines {engines}, "
             f"at most {profile.max_instances}, at {places}",
         )
