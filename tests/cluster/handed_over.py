@@ -100,11 +100,7 @@ def described(claim: Json, file: Json, request: str = "main") -> Inside:
     return Inside(
         dict(pair.split("=", 1) for edits in both for pair in edits.get("env", [])),
         frozenset(node["path"] for edits in both for node in edits.get("deviceNodes", [])),
-        {
-            mount["containerPath"]: frozenset(mount["options"])
-            for edits in both
-            for mount in edits.get("mounts", [])
-        },
+        {mount["containerPath"]: frozenset(mount["options"]) for edits in both for mount in edits.get("mounts", [])},
     )
 
 

@@ -1,7 +1,6 @@
 """Judges from outside: the kernel's processes and `kubectl get gpus`, not what a service says of itself."""
 
 import json
-import os
 import re
 import threading
 from collections import defaultdict
@@ -112,7 +111,7 @@ def _instances(cluster: Cluster, machine: str) -> Mapping[int, str]:
 def _capabilities(folder: Path) -> set[int]:
     """Those of GPU instances, without those of compute instances, that a process can open."""
     try:
-        names = os.listdir(folder / "root/dev/nvidia-caps")
+        names = [each.name for each in (folder / "root/dev/nvidia-caps").iterdir()]
     except FileNotFoundError:
         return set()
     numbers = {int(name.removeprefix(_CAPABILITY)) for name in names if name.startswith(_CAPABILITY)}

@@ -1,10 +1,15 @@
 """A container that gets its devices by a ResourceClaim has what its CDI file says, and nothing else."""
 
+from pathlib import Path
+
 import pytest
-from cluster import gpu_pods, handed_over, judging
+from cluster import breaking, gpu_pods, handed_over, judging
 from cluster.gpu_pods import container, create, is_ready, pod, pods, until_pods, until_ready
 from cluster.handed_over import Inside, inside, looking
 from cluster.harness.cluster import Cluster
+from cluster.images.archive import Image, write_archive
+from cluster.images.small import busybox_image
+from cluster.prompt import home_on_the_control_plane, typed
 from cluster.waiting import Unmet, until
 
 SMALL = {"sluice.dev/profile": "1g.5gb"}
@@ -12,7 +17,19 @@ WHOLE = {"sluice.dev/profile": "7g.40gb"}
 SHARE = {"sluice.dev/mode": "mps", "sluice.dev/memory": "2Gi"}
 FRACTION = {"sluice.dev/sm-partition": "20", "sluice.dev/memory": "4Gi"}
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 WAVES, IN_A_WAVE = 5, 20
+HEALTH_SINCE = 36
+"""The minor version of Kubernetes that shows the health of devices without a feature gate (ResourceHealthStatus)."""
+CERTIFICATE = (
+    "kubectl -n sluice-system get secret sluice-rpc-console -o go-template='{{index .data \"tls.crt\" | base64decode}}'"
+    " > ~/tls.crt",
+    "kubectl -n sluice-system get secret sluice-rpc-console -o go-template='{{index .data \"tls.key\" | base64decode}}'"
+    " > ~/tls.key",
+    "kubectl -n sluice-system get configmap sluice-rpc-ca -o go-template='{{index .data \"ca.crt\"}}' > ~/rpc-ca.crt",
+    "export SLUICE_GRPC_CERTIFICATE_FILE=~/tls.crt SLUICE_GRPC_KEY_FILE=~/tls.key SLUICE_GRPC_CA_FILE=~/rpc-ca.crt",
+)
+"""With which `sluice` asks the allocator."""
 pytestmark = [
     pytest.mark.usefixtures("handed_back"),
     pytest.mark.parametrize("namespace", ["dra"], indirect=True),
@@ -24,6 +41,17 @@ def plain(cluster: Cluster, namespace: str) -> Inside:
     create(cluster, namespace, [pod("plain", {}, looking())])
     until_ready(cluster, namespace, ["plain"])
     return inside(cluster, namespace, "plain")
+
+
+def with_variable(cluster: Cluster, folder: Path, variable: str) -> str:
+    """The name of the test image with one more variable in it, brought to every worker."""
+    image = busybox_image(folder)
+    other = Image(
+        "localhost/sluice-cuda:1", {**image.settings, "Env": [*image.settings["Env"], variable]}, image.layers
+    )
+    write_archive([other], folder / "image.tar")
+    cluster.import_images(folder / "image.tar")
+    return other.name
 
 
 def instances(seen: Inside) -> set[str]:
@@ -53,8 +81,8 @@ def test_each_container_has_what_its_cdi_file_says(installed: Cluster, namespace
     names = ("one", "several", "whole", "share", "fraction", "pair", "steps")
     found = until_ready(installed, namespace, names)
 
-    def check(name: str, of: str = "main") -> Inside:
-        return handed_over.check(installed, found[name], without, of)
+    def check(name: str, of: str = "main", request: str = "") -> Inside:
+        return handed_over.check(installed, found[name], without, of, request or of)
 
     seen = {name: check(name) for name in ("one", "several", "whole", "share", "fraction", "steps")}
     seen |= {of: check("pair", of) for of in ("train", "serve")}
@@ -69,7 +97,7 @@ def test_each_container_has_what_its_cdi_file_says(installed: Cluster, namespace
         "serve": 2,
     }
     assert not instances(seen["train"]) & instances(seen["serve"])
-    assert check("steps", "warm").devices == seen["steps"].devices
+    assert check("steps", "warm", "main").devices == seen["steps"].devices
     for name in ("share", "fraction"):
         assert seen[name].env["CUDA_MPS_PIPE_DIRECTORY"].startswith("/run/sluice/slice"), name
         assert set(seen[name].mounts) == {"/run/sluice/slice"}
@@ -80,20 +108,23 @@ def test_each_container_has_what_its_cdi_file_says(installed: Cluster, namespace
     judging.check(installed)
 
 
-def test_an_image_that_asks_for_all_gpus_sees_only_its_own(installed: Cluster, namespace: str) -> None:
-    """CUDA images carry `NVIDIA_VISIBLE_DEVICES=all`: of the pod's own variable and of the CDI file the latter wins."""
-    create(installed, namespace, [pod("greedy", SMALL, looking(env=ALL), looking("logs", env=ALL))])
+def test_an_image_that_asks_for_all_gpus_sees_only_its_own(installed: Cluster, namespace: str, tmp_path: Path) -> None:
+    """CUDA images carry `NVIDIA_VISIBLE_DEVICES=all`: what admission and the CDI file say comes after it."""
+    greedy = with_variable(installed, tmp_path, "NVIDIA_VISIBLE_DEVICES=all")
+    containers = (looking(image=greedy), looking("logs", image=greedy))
+    create(installed, namespace, [pod("greedy", SMALL, *containers), pod("none", {}, looking(image=greedy))])
     without = plain(installed, namespace)
-    found = until_ready(installed, namespace, ["greedy"])["greedy"]
+    found = until_ready(installed, namespace, ["greedy", "none"])["greedy"]
     seen = handed_over.check(installed, found, without, "main")
     assert seen.env["NVIDIA_VISIBLE_DEVICES"] == "void"
-    logs = inside(installed, namespace, "greedy", "logs").beyond(without)
-    assert logs.env == {"NVIDIA_VISIBLE_DEVICES": "void"}
-    assert not logs.devices
+    assert len(instances(seen)) == 2
+    logs, none = (inside(installed, namespace, *of).beyond(without) for of in (("greedy", "logs"), ("none", "main")))
+    assert logs.env["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert not logs.devices | none.devices
 
 
-def test_a_pod_of_the_status_says_which_devices_it_has(installed: Cluster, namespace: str) -> None:
-    """By the kubelet's health of devices, `kubectl get pod -o yaml` shows each; a claim is reserved for its pod."""
+def test_the_claim_says_where_its_devices_are_and_who_has_them(installed: Cluster, namespace: str) -> None:
+    """Allocated with its time and reserved for its pod in one; the kubelet shows each device's health in the pod."""
     create(installed, namespace, [pod("one", SMALL)])
     found = until_ready(installed, namespace, ["one"])["one"]
     claim = handed_over.claim_of(installed, found)
@@ -109,6 +140,13 @@ def test_a_pod_of_the_status_says_which_devices_it_has(installed: Cluster, names
         "main",
     )
     assert not gpu_pods.granted(found)
+
+    def shown() -> list[str]:
+        (status,) = pods(installed, namespace)["one"]["status"]["containerStatuses"]
+        return [one["health"] for each in status.get("allocatedResourcesStatus", []) for one in each["resources"]]
+
+    if int(installed.minor.partition(".")[2]) >= HEALTH_SINCE:
+        until("its device is shown as healthy", lambda: shown() == ["Healthy"])
 
 
 def test_a_gang_gets_its_devices_whole_or_none(installed: Cluster, namespace: str) -> None:
@@ -140,6 +178,30 @@ def test_a_pod_of_higher_priority_gets_the_devices_of_a_preemptible_one(installe
     assert len(left) == 2, left
 
 
+def test_a_resized_share_has_its_new_size_from_the_next_start(installed: Cluster, namespace: str) -> None:
+    """`sluice adjust`: the CDI file changes under the running container, which finds it when it starts again."""
+    again = {"restartPolicy": "Always"}
+    create(installed, namespace, [pod("share", SHARE, looking(), **again)])
+    without = plain(installed, namespace)
+    before = until_ready(installed, namespace, ["share"])["share"]
+    seen = handed_over.check(installed, before, without)
+    assert seen.env[LIMIT] == "0=2048M"
+    with home_on_the_control_plane(installed) as home:
+        typed(installed, home, *CERTIFICATE, f"sluice adjust {namespace}/share --memory 3Gi")
+    claim = handed_over.claim_of(installed, before)
+    assert claim is not None
+    key = before["spec"]["nodeName"], claim["metadata"]["uid"]
+    until(
+        "the CDI file has the new size",
+        lambda: handed_over.described(claim, handed_over.files(installed)[key]).env[LIMIT] == "0=3072M",
+    )
+    assert breaking.kill_processes(before)
+    until_pods(installed, namespace, "it runs again", lambda found: _restarts(found["share"]) == 1)
+    after = until_ready(installed, namespace, ["share"])["share"]
+    assert handed_over.check(installed, after, without).env[LIMIT] == "0=3072M"
+    assert gpu_pods.places(installed, namespace) == {"share/main": ["3072 MiB"]}
+
+
 def test_a_burst_of_small_pods_runs_in_waves(installed: Cluster, namespace: str) -> None:
     """More than there is room for, all at once: each runs once, with a device of its own, and no claim is left."""
     names = [f"pod-{number}" for number in range(WAVES * IN_A_WAVE)]
@@ -156,3 +218,7 @@ def test_a_burst_of_small_pods_runs_in_waves(installed: Cluster, namespace: str)
         lambda: Unmet(found) if (found := handed_over.left(installed)) else True,
     )
     gpu_pods.until_returned(installed, namespace)
+
+
+def _restarts(found: gpu_pods.Json) -> int:
+    return sum(each["restartCount"] for each in found["status"].get("containerStatuses") or [])
