@@ -9,7 +9,7 @@ from cluster.handed_over import Inside, inside, looking
 from cluster.harness.cluster import Cluster
 from cluster.images.archive import Image, write_archive
 from cluster.images.small import busybox_image
-from cluster.prompt import home_on_the_control_plane, typed
+from cluster.prompt import CERTIFIED, home_on_the_control_plane, typed
 from cluster.waiting import Unmet, until
 
 SMALL = {"sluice.dev/profile": "1g.5gb"}
@@ -21,15 +21,6 @@ LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 WAVES, IN_A_WAVE = 5, 20
 HEALTH_SINCE = 36
 """The minor version of Kubernetes that shows the health of devices without a feature gate (ResourceHealthStatus)."""
-CERTIFICATE = (
-    "kubectl -n sluice-system get secret sluice-rpc-console -o go-template='{{index .data \"tls.crt\" | base64decode}}'"
-    " > ~/tls.crt",
-    "kubectl -n sluice-system get secret sluice-rpc-console -o go-template='{{index .data \"tls.key\" | base64decode}}'"
-    " > ~/tls.key",
-    "kubectl -n sluice-system get configmap sluice-rpc-ca -o go-template='{{index .data \"ca.crt\"}}' > ~/rpc-ca.crt",
-    "export SLUICE_GRPC_CERTIFICATE_FILE=~/tls.crt SLUICE_GRPC_KEY_FILE=~/tls.key SLUICE_GRPC_CA_FILE=~/rpc-ca.crt",
-)
-"""With which `sluice` asks the allocator."""
 pytestmark = [
     pytest.mark.usefixtures("handed_back"),
     pytest.mark.parametrize("namespace", ["dra"], indirect=True),
@@ -187,7 +178,7 @@ def test_a_resized_share_has_its_new_size_from_the_next_start(installed: Cluster
     seen = handed_over.check(installed, before, without)
     assert seen.env[LIMIT] == "0=2048M"
     with home_on_the_control_plane(installed) as home:
-        typed(installed, home, *CERTIFICATE, f"sluice adjust {namespace}/share --memory 3Gi")
+        typed(installed, home, *CERTIFIED, f"sluice adjust {namespace}/share --memory 3Gi")
     claim = handed_over.claim_of(installed, before)
     assert claim is not None
     key = before["spec"]["nodeName"], claim["metadata"]["uid"]

@@ -71,7 +71,7 @@ def test_pods_start_though_the_api_server_was_killed_when_their_claims_were_writ
         create(installed, namespace, [pod(each, SMALL) for each in these])
         until(
             f"a claim is {name}",
-            lambda is_enough=round_: _claims(installed, namespace, allocated=bool(is_enough)),  # type: ignore[misc]
+            lambda is_enough=round_: _claims(installed, namespace, allocated=bool(is_enough)),
         )
         breaking.kill_api_server(installed)
         breaking.start_api_server(installed)
@@ -116,7 +116,7 @@ def test_a_pod_starts_again_though_all_cdi_files_were_removed(installed: Cluster
         before = until_ready(installed, namespace, ["again"])["again"]
         installed.node(WORKER).box.run("sh", "-c", f"rm -r {removed}")
         assert breaking.kill_processes(before)
-        until(f"it runs again after {removed} was removed", lambda old=before: _runs_again(installed, old))  # type: ignore[misc]
+        until(f"it runs again after {removed} was removed", lambda old=before: _runs_again(installed, old))
     judging.check(installed)
 
 
