@@ -1,5 +1,6 @@
 """What goes wrong on real machines: processes killed, machines restarted, and how one sees that all is well again."""
 
+import contextlib
 import json
 import os
 import signal
@@ -51,18 +52,27 @@ def force_delete(cluster: Cluster, pod: Json) -> None:
     )
 
 
-def kill_processes(pod: Json) -> int:
-    """SIGKILL for all processes of a pod's containers; returns how many."""
-    killed = 0
+def processes_of(pod: Json) -> list[int]:
+    """All processes of a pod's containers."""
+    found = []
     ids = [each.get("containerID", "").rpartition("/")[2] for each in pod["status"].get("containerStatuses") or []]
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             groups = (folder / "cgroup").read_text()
-            if any(each and f"/{each}" in groups for each in ids):
-                os.kill(int(folder.name), signal.SIGKILL)
-                killed += 1
         except (FileNotFoundError, ProcessLookupError):  # it has ended
             continue
+        if any(each and f"/{each}" in groups for each in ids):
+            found.append(int(folder.name))
+    return found
+
+
+def kill_processes(pod: Json) -> int:
+    """SIGKILL for all processes of a pod's containers; returns how many."""
+    killed = 0
+    for pid in processes_of(pod):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
     return killed
 
 

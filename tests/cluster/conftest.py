@@ -11,11 +11,11 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from cluster import gpu_pods, product, remains
+from cluster import gpu_pods, handed_over, judging, product, remains
 from cluster.harness import cluster as clusters
 from cluster.harness.binaries import NEWEST
 from cluster.harness.cluster import Cluster
-from cluster.waiting import until
+from cluster.waiting import Unmet, until
 
 NAME = os.environ.get("SLUICE_CLUSTER_NAME")
 TEST_S = 600
@@ -50,13 +50,14 @@ def cluster() -> Iterator[Cluster]:
 def installed(cluster: Cluster) -> Cluster:
     """
     The cluster with Sluice in it, installed as docs/install.md says, on simulated GPUs: two A100-40GB per worker.
+    Nodes hand devices over by ResourceClaims where a namespace asks for it.
 
     A test leaves it as it was: its namespaces are gone, every machine is ready, and nothing of Sluice is changed.
     """
     if not cluster.kubectl("get", "namespace", "sluice-system", "--ignore-not-found"):
         product.bring_images(cluster)
         remains.keep(cluster)
-        product.install(cluster)
+        product.install(cluster, components=["resource-claims"])
     return cluster
 
 
@@ -73,6 +74,20 @@ def namespace(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]
     cluster.kubectl("create", "--filename=-", stdin=json.dumps(made))
     yield name
     cluster.kubectl("delete", "namespace", name, "--timeout=120s", timeout_s=130)
+
+
+@pytest.fixture
+def handed_back(installed: Cluster) -> Iterator[None]:
+    """
+    No device is with two pods at any time, and at the end no slice, claim, finalizer or CDI file is left.
+
+    Name it before `namespace`: it looks when that is gone.
+    """
+    with judging.watched(installed):
+        yield
+    until("every slice is given back", lambda: Unmet(found) if (found := gpu_pods.slices(installed)) else True)
+    handed_over.until_none_left(installed)
+    assert not (wrong := judging.faults(installed)), wrong
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ FORCED = ("--force", "--grace-period=0")
 ENDED = ("Succeeded", "Failed")
 GRANTED = ".granted.sluice.dev/visible-devices"
 READY = "sluice.dev/SliceReady"
+ALLOCATION = "granted.sluice.dev/allocation"
 
 
 def pod(name: str, annotations: Mapping[str, str], *containers: Json, script: str = SLEEPS, **spec: Any) -> Json:
@@ -95,8 +96,13 @@ def is_held(found: Json) -> bool:
     return found["status"].get("phase") not in ENDED
 
 
+def is_granted(found: Json) -> bool:
+    """Whether it has a slice, by ticket or by ResourceClaim."""
+    return ALLOCATION in (found["metadata"].get("annotations") or {})
+
+
 def granted(found: Json) -> dict[str, list[str]]:
-    """Container -> devices, of the pod's annotations."""
+    """Container -> devices, of the pod's annotations; empty where ResourceClaims hand over."""
     annotations: Mapping[str, str] = found["metadata"].get("annotations") or {}
     return {
         key.removesuffix(GRANTED): text.split(",")
@@ -106,7 +112,7 @@ def granted(found: Json) -> dict[str, list[str]]:
 
 
 def devices(found: Json) -> list[str]:
-    """UUIDs that its containers were granted."""
+    """UUIDs that its annotations name."""
     return sorted(uuid for each in granted(found).values() for uuid in each)
 
 

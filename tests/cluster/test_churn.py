@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from cluster import breaking, gpu_pods, judging
 from cluster.gpu_pods import Json, create, manifest, pods
 from cluster.harness.box import BoxError
@@ -21,6 +22,8 @@ LIVES = ("sleep 2", "sleep 10", gpu_pods.SLEEPS, gpu_pods.SLEEPS, gpu_pods.IGNOR
 """Some end by themselves, some when asked, some when killed."""
 
 
+@pytest.mark.usefixtures("handed_back")
+@pytest.mark.parametrize("namespace", ["tickets", "dra"], indirect=True)
 def test_no_device_is_with_two_pods_while_everything_is_killed_at_random(installed: Cluster, namespace: str) -> None:
     """SLUICE_CLUSTER_SEED names the seed of a run to see again what was done; times are a machine's own."""
     seed = os.environ.get("SLUICE_CLUSTER_SEED") or secrets.token_hex(4)

@@ -11,7 +11,10 @@ from cluster.waiting import Unmet, until
 
 SMALL = {"sluice.dev/profile": "1g.5gb"}
 WHOLE = {"sluice.dev/profile": "7g.40gb"}
-pytestmark = pytest.mark.usefixtures("given_back")
+pytestmark = [
+    pytest.mark.usefixtures("given_back", "handed_back"),
+    pytest.mark.parametrize("namespace", ["tickets", "dra"], indirect=True),
+]
 
 
 def mark() -> str:
@@ -85,7 +88,7 @@ def test_the_next_pod_waits_for_the_processes_of_one_that_was_deleted_by_force(
         found = gpu_pods.pods(installed, namespace)
         assert not {"stubborn", "late"} & set(found)
         for process, successor in ((stubborn, "after-stubborn"), (late, "after-late")):
-            has_slice = bool(gpu_pods.granted(found[successor]))
+            has_slice = gpu_pods.is_granted(found[successor])
             # Read afterwards: what runs now ran then.
             if left := gpu_pods.processes(process):
                 seen.add(successor)

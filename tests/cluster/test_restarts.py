@@ -1,8 +1,10 @@
 """Components killed at a bad moment: pods that were on their way still run, on one device each."""
 
+from collections.abc import Iterator
+
 import pytest
 from cluster import breaking, gpu_pods, judging
-from cluster.gpu_pods import Json, create, devices, manifest, pods
+from cluster.gpu_pods import Json, create, is_granted, manifest, pods
 from cluster.harness.box import BoxError
 from cluster.harness.cluster import Cluster
 from cluster.waiting import until
@@ -10,10 +12,11 @@ from cluster.waiting import until
 WORKER = "worker-1"
 HERE = {"nodeSelector": gpu_pods.on(WORKER)}
 WHOLE = "7g.40gb"
+pytestmark = pytest.mark.parametrize("namespace", ["tickets", "dra"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
-def left_whole(installed: Cluster, namespace: str):
+def left_whole(installed: Cluster, handed_back: None, namespace: str) -> Iterator[None]:
     """Nothing that a test killed stays away."""
     yield
     gpu_pods.delete(installed, namespace, pods(installed, namespace))
@@ -26,7 +29,7 @@ def test_pods_start_and_end_though_the_kubelet_was_killed_meanwhile(installed: C
     """A kubelet is upgraded under running pods: it finds halfway mounts at its start, and volumes of ended pods."""
     names = [f"pod-{number}" for number in range(4)]
     create(installed, namespace, [manifest(name, **HERE) for name in names])
-    gpu_pods.until_pods(installed, namespace, "one is granted", lambda found: any(map(devices, found.values())))
+    gpu_pods.until_pods(installed, namespace, "one is granted", lambda found: any(map(is_granted, found.values())))
     breaking.kill_kubelet(installed, WORKER)
     breaking.start_kubelet(installed, WORKER)
     gpu_pods.until_ready(installed, namespace, names)
@@ -50,7 +53,7 @@ def test_a_slice_stays_with_a_force_deleted_pod_until_its_processes_end(installe
     # Long enough for a service that forgot: the agent looks again every few seconds.
     until("the condition says what it waits for", lambda: gpu_pods.waits_for(pods(installed, namespace)["next"]))
     assert uids == {uid for each in judging.holders(installed).values() for uid in each}
-    assert not devices(pods(installed, namespace)["next"])
+    assert not is_granted(pods(installed, namespace)["next"])
     breaking.start_kubelet(installed, WORKER)
     gpu_pods.until_ready(installed, namespace, ["next"])
     judging.check(installed)
@@ -61,7 +64,7 @@ def test_pods_run_on_and_new_ones_start_though_containerd_was_killed(installed: 
     create(installed, namespace, [manifest("stays", **HERE)])
     before = gpu_pods.until_ready(installed, namespace, ["stays"])["stays"]
     create(installed, namespace, [manifest("comes", **HERE)])
-    gpu_pods.until_pods(installed, namespace, "it is granted", lambda found: bool(devices(found["comes"])))
+    gpu_pods.until_pods(installed, namespace, "it is granted", lambda found: is_granted(found["comes"]))
     breaking.restart_containerd(installed, WORKER)
     found = gpu_pods.until_ready(installed, namespace, ["stays", "comes"])
     assert _containers(found["stays"]) == _containers(before)
@@ -108,8 +111,8 @@ def test_a_pod_starts_though_a_part_of_sluice_is_killed_meanwhile(
                 assert breaking.kill_processes(each)
         gpu_pods.until_ready(installed, namespace, [f"pod-{number}"])
         breaking.until_new(installed, component, before)
-    found = gpu_pods.until_ready(installed, namespace, ["pod-0", "pod-1"])
-    assert all(len(devices(each)) == 1 for each in found.values())
+    gpu_pods.until_ready(installed, namespace, ["pod-0", "pod-1"])
+    assert gpu_pods.places(installed, namespace) == {f"pod-{number}/main": ["1g.5gb"] for number in range(2)}
     judging.check(installed)
 
 
