@@ -144,5 +144,6 @@ class ClusterContext:
         elif change:
             asks = "now asks" if change == "changed" else "asks"
             self.told.append(WriteLogLine("info", f"{who} {asks} for {claims_text(terms.claims)}", record.uid))
-            for each in record.view.unknown if record.view is not None and change == "new" else ():
+            warnings = (*record.view.unknown, *record.claim_warnings) if record.view is not None else ()
+            for each in warnings if change == "new" else ():
                 self.pod_reconciler.status_writer.event(record, "Warning", "SliceWarning", each)

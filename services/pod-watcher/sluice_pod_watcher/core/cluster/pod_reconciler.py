@@ -29,7 +29,7 @@ from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
 from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods import pod_patches
 from sluice_pod_watcher.core.cluster.pods.avoided_nodes import AvoidedNodes
-from sluice_pod_watcher.core.cluster.pods.granted_annotations import annotations_of, held_by
+from sluice_pod_watcher.core.cluster.pods.granted_annotations import allocation_of, annotations_of, held_by
 from sluice_pod_watcher.core.cluster.pods.pod_problem import loss_cause, problem_of
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
@@ -49,6 +49,10 @@ SERVER_ERRORS = 500
 NOT_FOR_PEOPLE = frozenset({0, *NOT_THAT_POD})
 """Failures without an Event: the API server is away, or the pod is another one."""
 ASKS_FOR_WHAT = f"has a slice, but its request cannot be parsed (annotation {ANNOTATION_REQUEST})"
+LEFT_UNSEEN = (
+    "its ResourceClaims cannot be seen, so the pod is left to the scheduler, without a slice: an administrator finds why "
+    "in the pod-watcher's log. If they are of a class that Sluice serves, delete the pod after that, and create it again"
+)
 TOLD_AFTER = 5
 """Failures in a row, within half a minute, before the pod gets an Event: shorter troubles end by themselves."""
 
@@ -98,7 +102,9 @@ class PodReconciler:
             return
         self._read_claims(record, view, now)
         self.claims.make(record, view, now)
-        if record.asked is None and record.held is not None:
+        if self._is_left_to_others(record, view, now):
+            return
+        if not record.is_understood and record.held is not None:
             self._complain(record, ASKS_FOR_WHAT)
         stuck = self._stuck(record, view, now)
         if not record.needs_read and isinstance(record.answer, Bound):
@@ -111,11 +117,11 @@ class PodReconciler:
     # -- the pod itself -------------------------------------------------------------------------------------------
 
     def _bind_or_annotate(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> None:
-        if record.asked is None or record.writing.under_way or view.others_gates:
+        if not record.is_understood or record.writing.under_way or view.others_gates:
             return
         if not bound.is_for(record.held):
             return  # it is bound to its own slice again
-        annotations = annotations_of(bound, record.asked, by_claim=bool(view.pod_claim))
+        annotations = self._annotations(record, view, bound)
         if isinstance(annotations, str):
             self._complain(record, f"cannot be given its slice: {annotations}")
             return
@@ -135,6 +141,24 @@ class PodReconciler:
             self._complain(record, f"cannot be bound: {patch}")
         else:
             self._send(record, patch, now)
+
+    def _annotations(self, record: PodRecord, view: PodView, bound: Bound) -> dict[str, str] | str:
+        if record.asked is None:
+            assert record.terms is not None
+            return allocation_of(bound, record.terms.ways)
+        return annotations_of(bound, record.asked, by_claim=bool(view.pod_claim))
+
+    def _is_left_to_others(self, record: PodRecord, view: PodView, now: float) -> bool:
+        """Whether its gate is opened as none of its ResourceClaims is ours; others count and place such a pod."""
+        unseen = self.claims.cannot_be_seen(record, view, now)
+        if not view.is_gated or not (record.is_not_ours or unseen):
+            return False
+        if self._may(record, record.writing, now):
+            if unseen:
+                self.status_writer.event(record, "Warning", "SliceWarning", LEFT_UNSEEN)
+            patch = pod_patches.leave(view)
+            self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
+        return True
 
     def _declines(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
         """

@@ -69,7 +69,12 @@ class ClaimReconciler:
     # -- before the request ---------------------------------------------------------------------------------------
 
     def make(self, record: PodRecord, view: PodView, now: float) -> None:
-        """Create the claim of a waiting pod, where there is none."""
+        """Create the claim of a waiting pod, where there is none, and tell what its own claims still lack."""
+        if record.by_own_claims and view.is_gated and self.store.is_served is None:
+            self._watch()
+            return
+        if record.claim_missing and view.is_gated:
+            self._is_late(record, record.claim_missing, now)
         if not view.pod_claim or not view.is_gated or view.others_gates or record.asked is None or record.is_refused:
             return
         if self.store.is_served is None:
@@ -86,6 +91,16 @@ class ClaimReconciler:
         elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
             body = claim_objects.new_claim(view, (each.container for each in record.asked.pod.claims))
             self.out.append(CreateClaim(record.uid, view.namespace, view.pod_claim, body))
+
+    def cannot_be_seen(self, record: PodRecord, view: PodView, now: float) -> bool:
+        """Whether a pod waits for ResourceClaims of its own that this process cannot list: it may be another driver's."""
+        is_blind = not self.store.was_listed or not self.store.classes.was_listed
+        if not (record.by_own_claims and record.terms is None and view.is_gated and is_blind):
+            return False
+        until = record.since + self.config.claim_left_after_s
+        if now < until:
+            self.delayed_queue.at(record.uid, until)
+        return now >= until
 
     def _judge(self, record: PodRecord, claim: ClaimView, now: float) -> None:
         """A claim of the pod's name exists: is it the pod's own?"""
@@ -152,7 +167,8 @@ class ClaimReconciler:
         if not claim.is_protected and claim.uid not in self._unprotected:
             return ProtectClaim(*where, claim_objects.protection(claim))
         if not claim.is_allocated:
-            return WriteClaimStatus(*where, "allocate", claim_objects.allocated(claim, wanted, node, view))
+            body = claim_objects.allocated(claim, wanted, node, view, self.store.classes.ours)
+            return WriteClaimStatus(*where, "allocate", body)
         return WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view))
 
     # -- results --------------------------------------------------------------------------------------------------

@@ -34,8 +34,7 @@ class ClaimView:
     owner: RequestId
     """The UID of the pod that it was made for; empty for a claim of its own."""
     owner_name: str
-    configs: tuple[Mapping[str, Any], ...]
-    """`spec.devices.config`."""
+    spec: Mapping[str, Any]
     is_allocated: bool
     devices: Mapping[str, Device]
     """By request, where it is allocated."""
@@ -46,6 +45,22 @@ class ClaimView:
     def key(self) -> ClaimKey:
         """Its namespace and name."""
         return self.namespace, self.name
+
+    @property
+    def configs(self) -> tuple[Mapping[str, Any], ...]:
+        """`spec.devices.config`."""
+        return tuple(_list(_map(self.spec, "devices"), "config"))
+
+    @property
+    def classes(self) -> Mapping[str, str]:
+        """By request, or `request/subrequest`, its DeviceClass."""
+        found = {}
+        for request in _list(_map(self.spec, "devices"), "requests"):
+            name, subs = str(request.get("name")), _list(request, "firstAvailable")
+            found |= {f"{name}/{each.get('name')}": str(each.get("deviceClassName")) for each in subs}
+            if not subs:
+                found[name] = str(_map(request, "exactly").get("deviceClassName"))
+        return found
 
     @property
     def is_protected(self) -> bool:
@@ -82,7 +97,7 @@ def read_claim_object(raw: Raw) -> ClaimView | None:
         finalizers=tuple(str(each) for each in meta.get("finalizers") or ()),
         owner=RequestId(str(owner.get("uid", ""))),
         owner_name=str(owner.get("name", "")),
-        configs=tuple(_list(_map(spec, "devices"), "config")),
+        spec=spec,
         is_allocated=isinstance(allocation, dict),
         devices={
             str(each.get("request")): (str(each.get("driver")), str(each.get("pool")), str(each.get("device")))
