@@ -131,11 +131,10 @@ def test_the_name_of_our_claim_is_refused_by_hand():
 def test_the_extended_resource_of_a_class_is_refused_with_what_to_write_instead(name):
     """The scheduler makes such a claim itself, finds no device, and the pod would wait forever."""
     key = f"deviceclass.resource.kubernetes.io/{name}"
-    amounts = {"limits": {key: "1"}, "requests": {key: "1"}}
+    amounts = {"limits": {key: "1"}}
     assert denial(pod(container(resources=amounts)), AdmissionConfig()) == (
-        f"spec.containers[main].resources.limits[{key}] = '1': kube-scheduler makes such a claim by itself, and no "
-        "device of this class is published to it (allowed: spec.resourceClaims with a ResourceClaim of this class, "
-        "nvidia.com/gpu, or annotations of sluice.dev)"
+        f"spec.containers[main].resources.limits[{key}] = '1': the scheduler itself would allocate {name} for it, past "
+        f"Sluice (allowed: a ResourceClaimTemplate of class {name}, or nvidia.com/gpu)"
     )
 
 

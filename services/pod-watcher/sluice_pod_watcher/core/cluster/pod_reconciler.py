@@ -50,8 +50,8 @@ NOT_FOR_PEOPLE = frozenset({0, *NOT_THAT_POD})
 """Failures without an Event: the API server is away, or the pod is another one."""
 ASKS_FOR_WHAT = f"has a slice, but its request cannot be parsed (annotation {ANNOTATION_REQUEST})"
 LEFT_UNSEEN = (
-    "its ResourceClaims cannot be seen, so the pod is left to the scheduler, without a slice: an administrator finds why "
-    "in the pod-watcher's log. If they are of a class that Sluice serves, delete the pod after that, and create it again"
+    "its ResourceClaims cannot be seen, so the pod is left to the scheduler, without a slice: an administrator finds "
+    "why in the pod-watcher's log. If they are of a class that Sluice serves, delete the pod and create it again then"
 )
 TOLD_AFTER = 5
 """Failures in a row, within half a minute, before the pod gets an Event: shorter troubles end by themselves."""

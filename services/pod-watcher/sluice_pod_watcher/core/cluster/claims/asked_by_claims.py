@@ -14,6 +14,7 @@ from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import PodRequest, RequestLimits
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimView
+from sluice_pod_watcher.core.cluster.claims.class_store import ClassStore
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 
@@ -48,7 +49,11 @@ def asked_by_claims(view: PodView, spec: Raw, store: ClaimStore, limits: Request
     missing = ""
     for each in _own(view, spec):
         claim = _claim_of(view, each, store)
-        read = claim if isinstance(claim, _Missing) else _read(view, spec, each, claim, store, limits)
+        read = (
+            claim
+            if isinstance(claim, _Missing)
+            else _read(view, spec, each, claim=claim, classes=store.classes, limits=limits)
+        )
         match read:
             case Refusal():
                 return AskedByClaims(refusal=read)
@@ -106,9 +111,8 @@ def _claim_of(view: PodView, each: PodClaim, store: ClaimStore) -> ClaimView | _
 
 
 def _read(
-    view: PodView, spec: Raw, each: PodClaim, claim: ClaimView, store: ClaimStore, limits: RequestLimits
+    view: PodView, spec: Raw, each: PodClaim, *, claim: ClaimView, classes: ClassStore, limits: RequestLimits
 ) -> ClaimRequests | NotOurs | Refusal | _Missing:
-    classes = store.classes
     if not classes.was_listed:
         return _Missing("DeviceClasses cannot be listed: an administrator finds why in the pod-watcher's log")
     names = tuple(classes_named(claim.spec))

@@ -88,7 +88,8 @@ def allocated(
     A merge patch of the status: allocation and reservation in one, under the version that was seen.
 
     `classes` are the specs of our DeviceClasses, by name: their configurations are copied, as kube-scheduler does
-    (k8s.io/dynamic-resource-allocation, structured/internal/stable/allocator_stable.go). The shell adds `allocationTimestamp`: without it kube-scheduler would add one, which is refused as a change.
+    (k8s.io/dynamic-resource-allocation, structured/internal/stable/allocator_stable.go). The shell adds
+    `allocationTimestamp`: without it kube-scheduler would add one, which is refused as a change.
     """
     results = [
         {"request": request, "driver": driver, "pool": pool, "device": device}

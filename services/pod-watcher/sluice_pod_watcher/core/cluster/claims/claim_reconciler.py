@@ -93,7 +93,7 @@ class ClaimReconciler:
             self.out.append(CreateClaim(record.uid, view.namespace, view.pod_claim, body))
 
     def cannot_be_seen(self, record: PodRecord, view: PodView, now: float) -> bool:
-        """Whether a pod waits for ResourceClaims of its own that this process cannot list: it may be another driver's."""
+        """Whether a pod waits for its own ResourceClaims, which cannot be listed: they may be another driver's."""
         is_blind = not self.store.was_listed or not self.store.classes.was_listed
         if not (record.by_own_claims and record.terms is None and view.is_gated and is_blind):
             return False

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from sluice.contracts.ids import RequestId
-from sluice_pod_watcher.core.cluster.claims.class_store import ClassStore
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, read_claim_object
+from sluice_pod_watcher.core.cluster.claims.class_store import ClassStore
 from sluice_pod_watcher.core.cluster.events import ClaimGone, ClaimSeen, ListingEnded, ListingStarted, Raw
 from sluice_pod_watcher.core.cluster.pods.pod_view import version_of
 

@@ -138,9 +138,6 @@ class PodStore:
         change: Change = "" if record is not None and record.view is not None else "new"
         if record is None:
             record = self.records[view.uid] = PodRecord(view.uid, view.namespace, view.name, now, now)
-        if view.is_left_to_others and record.terms is None and not record.on_bus:
-            self._forget(record)
-            return None, ""
         if not view.is_gated:
             record.confirm_by, record.sent = "", ()
         before = self._take_view(record, view)
@@ -155,6 +152,15 @@ class PodStore:
             change = self._read_terms(record, raw, now) or change
         self._count(record)
         return record, change
+
+    def left(self, view: PodView) -> bool:
+        """Whether this version of a pod has our marks no more, and there is nothing about it to remember."""
+        record = self.records.get(view.uid)
+        is_over = record is not None and record.terms is None and not record.on_bus
+        if record is None or not is_over or not view.is_left_to_others:
+            return False
+        self._forget(record)
+        return True
 
     def gone(self, uid: RequestId) -> PodRecord | None:
         """The object is certainly gone. Returns the record if that ended its request."""
