@@ -107,6 +107,10 @@ class ClusterContext:
 
     def settle(self, now: float) -> None:
         """Reconcile the pods with news, and a part of the backlog."""
+        for uid in self.pod_store.take_freed():
+            if (freed := self.pod_store.records.get(uid)) is not None:
+                self.log_change(freed, self.pod_store.claim_changed(freed, now))
+                self.to_reconcile[uid] = None
         looked_at, self.to_reconcile = self.to_reconcile, {}
         if len(looked_at) > BACKLOG_MAX:
             self.backlog |= looked_at

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kube.names import ANNOTATION_REQUEST
-from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released
+from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released, ResourceClaimRef
 from sluice_pod_watcher.core.cluster.claims.claim_reconciler import ClaimReconciler
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
@@ -91,6 +91,7 @@ class PodReconciler:
         if record.needs_read:
             self._read(record, now)
         view = record.view
+        self.claims.watch_for(record)
         if record.ended is not None or view is None:
             return
         is_bound_anew = isinstance(record.answer, Bound) and not view.dying
@@ -102,7 +103,7 @@ class PodReconciler:
             return
         self._read_claims(record, view, now)
         self.claims.make(record, view, now)
-        if self._is_left_to_others(record, view, now):
+        if self._goes_without(record, view, now):
             return
         if not record.is_understood and record.held is not None:
             self._complain(record, ASKS_FOR_WHAT)
@@ -148,8 +149,13 @@ class PodReconciler:
             return allocation_of(bound, record.terms.ways)
         return annotations_of(bound, record.asked, by_claim=bool(view.pod_claim))
 
-    def _is_left_to_others(self, record: PodRecord, view: PodView, now: float) -> bool:
-        """Whether its gate is opened as none of its ResourceClaims is ours; others count and place such a pod."""
+    def _goes_without(self, record: PodRecord, view: PodView, now: float) -> bool:
+        """
+        Handle a pod that gets no slice of its own: as another pod's request stands for its ResourceClaim, or none of
+        its claims is ours, and others place it. Whether that is all about it.
+        """
+        if record.shared is not None:
+            self._join(record, view, record.shared, now)
         unseen = self.claims.cannot_be_seen(record, view, now)
         if not view.is_gated or not (record.is_not_ours or unseen):
             return False
@@ -159,6 +165,22 @@ class PodReconciler:
             patch = pod_patches.leave(view)
             self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
         return True
+
+    def _join(self, record: PodRecord, view: PodView, ref: ResourceClaimRef, now: float) -> None:
+        """Start a pod beside others with its ResourceClaim; from then on it is one of its node's other pods."""
+        if not view.is_gated or view.others_gates:
+            return
+        node = self.claims.joins(record, view, ref, now)
+        if not node:
+            return
+        patch = pod_patches.join(view, NodeName(node))
+        if isinstance(patch, str):
+            self._complain(record, f"cannot be bound: {patch}")
+            record.claim_problem = f"it cannot start beside the other pods of its ResourceClaim {ref.name}: {patch}"
+        elif self._may(record, record.writing, now):
+            shared = f"starts on {node}, with the devices of the ResourceClaim {ref.name}, which other pods use too"
+            self.status_writer.event(record, "Normal", "SliceShared", shared)
+            self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
 
     def _declines(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
         """

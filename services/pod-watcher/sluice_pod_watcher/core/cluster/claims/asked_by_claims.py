@@ -86,6 +86,16 @@ def resolved(asked: ClaimRequests) -> ResolvedRequest:
     )
 
 
+def shared_and_more(claim: str, pod: str) -> Refusal:
+    """The refusal of a pod with several claims of ours, one of which another pod uses."""
+    return Refusal(
+        reason=RefusalReason.CONTRADICTION,
+        message=f"ResourceClaim {shorten(claim, 63)} is used by the pod {shorten(pod, 63)}, and this pod has others",
+        field="spec.resourceClaims",
+        allowed="one ResourceClaim with all requests for the pods that share devices, or a template for each pod",
+    )
+
+
 def _own(view: PodView, spec: Raw) -> Iterator[PodClaim]:
     """The API server has validated the entries; those of a kind that is not read here are left out."""
     for entry in spec.get("resourceClaims") or ():
@@ -122,7 +132,8 @@ def _read(
         if unknown:
             return _Missing(f"its ResourceClaim {claim.name} names the DeviceClass {unknown}, which does not exist")
         return NotOurs()
-    path = f"ResourceClaim {shorten(claim.name, 63)}: spec"
+    template = f"ResourceClaimTemplate {shorten(each.template, 63)}: spec.spec"
+    path = template if each.template else f"ResourceClaim {shorten(claim.name, 63)}: spec"
     if others:
         return Refusal(
             reason=RefusalReason.UNSUPPORTED_KEY,

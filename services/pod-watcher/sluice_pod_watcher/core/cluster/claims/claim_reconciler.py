@@ -8,8 +8,9 @@ time, with the version that was seen as their guard, so a step that landed witho
 
 from dataclasses import dataclass, field
 
+from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import Bound
+from sluice.contracts.messages import Bound, ResourceClaimRef
 from sluice_pod_watcher.core.cluster.claims import claim_objects
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, Device
@@ -31,6 +32,8 @@ from sluice_pod_watcher.core.workqueue import DelayedQueue
 CHANGED_MEANWHILE = frozenset({0, 404, 409})
 """Failures of a write after which the watch shows what is so: no answer, deleted, or changed since."""
 INVALID = 422
+RESERVED_MAX = 256
+"""Pods of one claim (k8s.io/api/resource/v1, ResourceClaimReservedForMaxSize)."""
 UNPROTECTED_MAX = 1000
 """Claims without the finalizer that are remembered: one that was forgotten costs one more refused patch."""
 DOING = {
@@ -149,12 +152,47 @@ class ClaimReconciler:
             wanted = claim_objects.wanted_devices(bound.allocation, bound, refs, claim.uid)
             if claim.is_allocated and dict(claim.devices) == wanted and claim.is_reserved_for(record.uid):
                 continue
+            if claim.is_allocated and dict(claim.devices) != wanted and not self._may_be_replaced(record, claim, now):
+                return True
             if record.writing_claim.may_start(record.uid, self.delayed_queue, now):
                 self.out.append(self._next(record, view, claim, wanted, str(bound.node)))
             return True
         if refs:
             record.claim_problem, record.claim_late_since = "", None
         return False
+
+    def _may_be_replaced(self, record: PodRecord, claim: ClaimView, now: float) -> bool:
+        """Whether an allocation that does not belong to the pod's slice may be taken back."""
+        if not claim.is_of_our_driver:
+            whose = next((driver for driver, _, _ in claim.devices.values() if driver != DRIVER), "")
+            self._is_late(record, f"its ResourceClaim {claim.name} is allocated by the driver {whose}", now)
+            return False
+        if claim.is_used_beside(record.uid):
+            self._is_late(record, f"its ResourceClaim {claim.name} is still used by other pods", now)
+            return False
+        return True
+
+    def joins(self, record: PodRecord, view: PodView, ref: ResourceClaimRef, now: float) -> str:
+        """The node on which a pod starts beside others with one claim, once that is reserved for it; empty before."""
+        claim = self.store.get(view.namespace, ref.name)
+        if claim is None or claim.uid != ref.uid or claim.dying or not claim.is_of_our_driver or not claim.node:
+            why = f"it uses the ResourceClaim {ref.name} beside another pod, and that claim is not allocated yet"
+            self._is_late(record, why, now)
+            return ""
+        if claim.is_reserved_for(record.uid):
+            record.claim_problem, record.claim_late_since = "", None
+            return claim.node
+        if len(claim.reserved) >= RESERVED_MAX:
+            record.claim_problem = f"its ResourceClaim {ref.name} is used by {RESERVED_MAX} pods, the most of one claim"
+        elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
+            where = record.uid, claim.namespace, claim.name
+            self.out.append(WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view)))
+        return ""
+
+    def watch_for(self, record: PodRecord) -> None:
+        """Its request may stand for other pods of its claims, which shows only where they are watched."""
+        if record.over and self.store.is_served is None:
+            self._watch()
 
     def _next(
         self, record: PodRecord, view: PodView, claim: ClaimView, wanted: dict[str, Device], node: str

@@ -54,7 +54,7 @@ class ClaimView:
     @property
     def classes(self) -> Mapping[str, str]:
         """By request, or `request/subrequest`, its DeviceClass."""
-        found = {}
+        found: dict[str, str] = {}
         for request in _list(_map(self.spec, "devices"), "requests"):
             name, subs = str(request.get("name")), _list(request, "firstAvailable")
             found |= {f"{name}/{each.get('name')}": str(each.get("deviceClassName")) for each in subs}
@@ -71,6 +71,15 @@ class ClaimView:
     def is_of_our_driver(self) -> bool:
         """Whether it is allocated, by us alone."""
         return self.is_allocated and all(driver == DRIVER for driver, _, _ in self.devices.values())
+
+    def is_used_beside(self, pod: str) -> bool:
+        """Whether it is a claim of several pods, and reserved for another one than the pod with this UID."""
+        return not self.owner and any(each.get("uid") != pod for each in self.reserved)
+
+    @property
+    def node(self) -> str:
+        """The node of its devices; empty where it is not allocated."""
+        return next((pool for _, pool, _ in self.devices.values()), "")
 
     def is_reserved_for(self, pod: str) -> bool:
         """Whether the pod with this UID may use it."""

@@ -72,6 +72,12 @@ def leave(view: PodView) -> Patch:
     )
 
 
+def join(view: PodView, node: NodeName) -> Patch | str:
+    """The same for a pod that starts on this node beside others with its ResourceClaim; or why it cannot be pinned."""
+    pin = _pin(view.pinning, node)
+    return pin if isinstance(pin, str) else (*leave(view), *pin)
+
+
 def _is_held(view: PodView) -> Patch:
     """Only our gate holds it, and it has declined no more than is known; a test for null is one for absence."""
     return (

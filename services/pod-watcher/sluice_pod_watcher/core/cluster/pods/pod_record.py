@@ -20,6 +20,7 @@ from sluice.contracts.messages import (
     RequestMessage,
     RequestRejected,
     RequestWithdrawn,
+    ResourceClaimRef,
     WaitOver,
     WithdrawCause,
 )
@@ -91,6 +92,10 @@ class PodRecord:
     """It asks by ResourceClaims of its own, if for anything; `asked` is None, as they are objects of their own."""
     is_not_ours: bool = False
     """None of its own ResourceClaims is ours, and it asks for nothing else: its gate is opened, without a slice."""
+    shared: ResourceClaimRef | None = None
+    """Its own ResourceClaim, which another pod's request stands for: it starts beside that one, without a request."""
+    over: WithdrawCause | Literal[""] = ""
+    """Its pod has ended, and other pods still use its ResourceClaim: the request stands for them until they end."""
     claim_missing: str = ""
     """What has to exist before its own ResourceClaims can be read, as a sentence; empty if nothing."""
     claim_warnings: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from typing import Literal
 from sluice.contracts.admission.config import GPUS_MAX
 from sluice.contracts.admission.stored_request import read_stored
 from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.kube.names import is_claim_name
 from sluice.contracts.manifests.resource_claims import two_vocabularies
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -28,7 +29,13 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.core.cluster.claims.asked_by_claims import AskedByClaims, asked_by_claims, resolved
+from sluice_pod_watcher.core.cluster.claims.asked_by_claims import (
+    AskedByClaims,
+    asked_by_claims,
+    resolved,
+    shared_and_more,
+)
+from sluice_pod_watcher.core.cluster.claims.claim_request_index import ClaimRequestIndex
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Raw
@@ -66,6 +73,8 @@ class PodStore:
         """Whether pods that terms of requests match have yet to be published."""
         self.claims = ClaimStore()
         """The ResourceClaims that our pods name."""
+        self.claim_requests = ClaimRequestIndex()
+        """The request that stands for each ResourceClaim."""
 
     # -- for the publisher ----------------------------------------------------------------------------------------
 
@@ -168,10 +177,11 @@ class PodStore:
         record = self.records.get(uid)
         if record is None:
             return None
-        for name in record.view.resource_claims.values() if record.view is not None else ():
-            self.claims.unused_by(uid, (record.namespace, name))
-        record.view, record.needs_read, record.unclaimed = None, False, None
+        claims = record.view.resource_claims if record.view is not None else {}
+        record.view, record.needs_read, record.unclaimed, record.shared = None, False, None, None
         ended = self._ended(record, "pod gone")
+        for name in claims.values() if not record.over else ():
+            self.claims.unused_by(uid, (record.namespace, name))
         if self.word(uid) is None:
             self._forget(record)
         elif self._by_name.get((record.namespace, record.name)) == uid:
@@ -200,6 +210,8 @@ class PodStore:
         record.on_bus = True
         if _counts(record, word):
             record.terms = terms_of(word)
+            for ref in record.terms.resource_claims:
+                self.claims.used_by(uid, (word.namespace, ref.name))
         if isinstance(word, AllocationRequested) and record.held is None:
             record.held = word.held
         if isinstance(word, AllocationRequested) and record.declined is None:
@@ -259,12 +271,19 @@ class PodStore:
         """Pods whose request follows ResourceClaims, or waits for them."""
         return [uid for uid, record in self.records.items() if record.unclaimed is not None]
 
+    def take_freed(self) -> list[RequestId]:
+        """Pods whose ResourceClaim has no request any more: one of them asks next."""
+        freed, self.claim_requests.freed = self.claim_requests.freed, {}
+        return [uid for key in freed for uid in self.claims.users(key)]
+
     def claim_changed(self, record: PodRecord, now: float) -> Change:
         """
         Its ResourceClaim was seen, or is gone. A request that waited for it can be published, and one without a slice
         names the present one.
         """
         view, raw = record.view, record.unclaimed
+        if record.over and self._ended(record, record.over):
+            return "ended"
         if view is None or not record.active:
             return ""
         if raw is not None:
@@ -329,10 +348,23 @@ class PodStore:
         """Close its request for good. Returns whether that has to be published."""
         if record.ended is not None:
             return False
+        record.over = cause if self._is_used_by_others(record) else ""
+        if record.over:
+            return False
         record.ended = cause
         self._count(record)
         self._say(record)
         return record.terms is not None
+
+    def _is_used_by_others(self, record: PodRecord) -> bool:
+        """Whether other pods use a ResourceClaim for which its request stands, as far as that is known."""
+        for ref in record.terms.resource_claims if record.terms is not None and not record.is_refused else ():
+            claim = self.claims.get(record.namespace, ref.name)
+            if claim is not None and claim.uid == ref.uid and claim.is_used_beside(record.uid):
+                return True
+            if not (is_claim_name(ref.name) or self.claims.was_listed or self.claims.is_served is False):
+                return True
+        return False
 
     def _read_terms(self, record: PodRecord, raw: Raw, now: float) -> Change:
         """Parse the request of a pod."""
@@ -415,8 +447,23 @@ class PodStore:
         record.claim_missing, record.unclaimed = found.missing, raw
         if not record.by_own_claims:
             return AskedByClaims(refusal=two_vocabularies()) if found.is_ours else AskedByClaims(missing=found.missing)
-        record.is_not_ours = not found.is_ours and not found.missing and record.terms is None
+        record.shared = None
+        if found.request is not None and record.terms is None and not record.held:
+            found = self._beside_another(record, found)
+        record.is_not_ours = record.shared is None and not found.is_ours and not found.missing and record.terms is None
         record.claim_warnings = found.request.warnings if found.request is not None else ()
+        return found
+
+    def _beside_another(self, record: PodRecord, found: AskedByClaims) -> AskedByClaims:
+        """A pod whose ResourceClaim is another pod's request already: it asks for nothing, and starts beside that."""
+        for ref in found.refs:
+            other = self.records.get(self.claim_requests.of(ref.uid) or RequestId(""))
+            if other is None or other is record:
+                continue
+            if len(found.refs) > 1:
+                return AskedByClaims(refusal=shared_and_more(ref.name, other.name))
+            record.shared = ref
+            return AskedByClaims()
         return found
 
     def _follow(self, record: PodRecord, terms: RequestTerms, view: PodView, spec: Raw) -> Change:
@@ -441,6 +488,10 @@ class PodStore:
         return change
 
     def _count(self, record: PodRecord) -> None:
+        for uid in self.claim_requests.update(record):
+            loser = self.records[uid]
+            loser.terms = None  # not published: another pod's request was on the bus already
+            self._count(loser)
         seen = record.view is not None  # a pod known only from the bus may be gone; the count must be reachable
         if seen and record.ended is None and record.terms is not None and record.terms.claims:
             self._asking[record.uid] = None
@@ -465,6 +516,7 @@ class PodStore:
         self.records.pop(record.uid, None)
         self._asking.pop(record.uid, None)
         self._unknown.pop(record.uid, None)
+        self.claim_requests.forget(record)
         if self._by_name.get((record.namespace, record.name)) == record.uid:
             del self._by_name[record.namespace, record.name]
 
