@@ -174,8 +174,11 @@ class ClaimReconciler:
 
     def joins(self, record: PodRecord, view: PodView, ref: ResourceClaimRef, now: float) -> str:
         """The node on which a pod starts beside others with one claim, once that is reserved for it; empty before."""
-        claim = self.store.get(view.namespace, ref.name)
-        if claim is None or claim.uid != ref.uid or claim.dying or not claim.is_of_our_driver or not claim.node:
+        claim, beside = self.store.get(view.namespace, ref.name), record.beside
+        wanted: dict[str, Device] = {}
+        if beside is not None and beside.terms is not None and isinstance(bound := beside.answer, Bound):
+            wanted = claim_objects.wanted_devices(bound.allocation, bound, beside.terms.resource_claims, ref.uid)
+        if claim is None or claim.uid != ref.uid or claim.dying or not wanted or dict(claim.devices) != wanted:
             why = f"it uses the ResourceClaim {ref.name} beside another pod, and that claim is not allocated yet"
             self._is_late(record, why, now)
             return ""

@@ -93,7 +93,8 @@ class PodRecord:
     is_not_ours: bool = False
     """None of its own ResourceClaims is ours, and it asks for nothing else: its gate is opened, without a slice."""
     shared: ResourceClaimRef | None = None
-    """Its own ResourceClaim, which another pod's request stands for: it starts beside that one, without a request."""
+    """Its own ResourceClaim, which the request of the pod `beside` stands for: it starts there, without a request."""
+    beside: "PodRecord | None" = None
     over: WithdrawCause | Literal[""] = ""
     """Its pod has ended, and other pods still use its ResourceClaim: the request stands for them until they end."""
     claim_missing: str = ""

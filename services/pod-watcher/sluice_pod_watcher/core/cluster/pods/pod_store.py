@@ -178,7 +178,8 @@ class PodStore:
         if record is None:
             return None
         claims = record.view.resource_claims if record.view is not None else {}
-        record.view, record.needs_read, record.unclaimed, record.shared = None, False, None, None
+        record.view, record.needs_read, record.unclaimed = None, False, None
+        record.shared = record.beside = None
         ended = self._ended(record, "pod gone")
         for name in claims.values() if not record.over else ():
             self.claims.unused_by(uid, (record.namespace, name))
@@ -447,7 +448,7 @@ class PodStore:
         record.claim_missing, record.unclaimed = found.missing, raw
         if not record.by_own_claims:
             return AskedByClaims(refusal=two_vocabularies()) if found.is_ours else AskedByClaims(missing=found.missing)
-        record.shared = None
+        record.shared = record.beside = None
         if found.request is not None and record.terms is None and not record.held:
             found = self._beside_another(record, found)
         record.is_not_ours = record.shared is None and not found.is_ours and not found.missing and record.terms is None
@@ -462,7 +463,7 @@ class PodStore:
                 continue
             if len(found.refs) > 1:
                 return AskedByClaims(refusal=shared_and_more(ref.name, other.name))
-            record.shared = ref
+            record.shared, record.beside = ref, other
             return AskedByClaims()
         return found
 
