@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from sluice.contracts.admission.environment import chooses_devices, replaced_env, sees_all_gpus
 from sluice.contracts.admission.pod_fields import Pod
 from sluice.contracts.admission.stored_request import ResolvedRequest, StoredRequest, applies_to_main_container
-from sluice.contracts.kube.names import ANNOTATION_REQUEST, ENV_VISIBLE_DEVICES, NO_DEVICES, is_granted
+from sluice.contracts.kube.names import ENV_VISIBLE_DEVICES, NO_DEVICES
 from sluice.contracts.kube.quantities import suspicious_memory
 from sluice.contracts.pod_specs import main_container
 from sluice.contracts.pod_specs.main_container import DEFAULT_CONTAINER
 from sluice.contracts.reasons import shorten
-from sluice.contracts.request_syntax import hami, is_gpu_resource, is_our_annotation
+from sluice.contracts.request_syntax import hami, is_gpu_resource
 from sluice.contracts.request_syntax.keys import HAMI, SLUICE
 from sluice.contracts.request_syntax.sluice_keys import MODES
 from sluice.contracts.request_syntax.source_text import source_text_of
@@ -46,14 +46,6 @@ def new_pod_warnings(pod: Pod, before: StoredRequest, stored: StoredRequest, ask
             yield f"{key} = {value!r}: the default of this namespace, because the pod names no mode"
     yield from _replaced(pod, asked)
     yield from _passed_over(pod, stored)
-
-
-def by_claims_warnings(pod: Pod) -> Iterator[str]:
-    """Warnings about a pod that may ask by ResourceClaims of its own, and asks for nothing in other words."""
-    for key in pod.metadata.annotations or {}:
-        if is_our_annotation(key) and not is_granted(key) and key != ANNOTATION_REQUEST:
-            yield f"{key} has no effect beside ResourceClaims: set it in the claim's SliceRequest parameters"
-    yield from _on_scheduler(pod)
 
 
 def _on_scheduler(pod: Pod) -> Iterator[str]:

@@ -10,6 +10,8 @@ first review read, so the first review stores the request, and later ones read o
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from sluice.contracts.admission import pod_claims, pod_warnings, reserved_fields
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.environment import validate_env
@@ -35,6 +37,8 @@ from sluice.contracts.kube.names import ANNOTATION_REQUEST, LABEL_MANAGED, claim
 from sluice.contracts.pod_specs import unknown_demands
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
+from sluice.contracts.request_syntax.keys import SLUICE
+from sluice.contracts.request_syntax.sluice_keys import POD_KEYS
 from sluice_pod_watcher.admission.mutate import hide_gpus, hide_gpus_from_ephemeral, mutations, waits_by_claims
 from sluice_pod_watcher.admission.response import AdmissionResponse
 
@@ -75,6 +79,8 @@ def _review_creation(request: ReviewRequest, pod: Pod, config: AdmissionConfig) 
         problems = _problems_of_later(pod, ask, config)
     else:
         found = read_new_request(pod.metadata.annotations or {}, spec, limits, default_mode=config.default_mode)
+        if isinstance(found, Refusal) and _may_ask_by_claims(pod, config):
+            found = _as_beside_claims(found, pod, spec, limits)
         problems = validate_new_pod(pod, found, config)
         if found is None and not problems and _may_ask_by_claims(pod, config):
             return _by_claims(request, pod, spec, later=False)
@@ -102,6 +108,18 @@ def _may_ask_by_claims(pod: Pod, config: AdmissionConfig) -> bool:
     return config.hand_over == "dra" and pod_claims.names_others(pod.spec) and not pod.spec.node_name
 
 
+def _as_beside_claims(refusal: Refusal, pod: Pod, spec: Mapping[str, Any], limits: RequestLimits) -> Refusal:
+    """Keys that only say how to use a GPU belong into the claim of a pod that asks by claims."""
+    annotations = pod.metadata.annotations or {}
+    options = [key for key in annotations if key.removeprefix(f"{SLUICE}/") in POD_KEYS]
+    rest = {key: value for key, value in annotations.items() if key not in options}
+    if refusal.field not in options or read_new_request(rest, spec, limits) is not None:
+        return refusal
+    why = "the pod asks by ResourceClaims, whose parameters say how"
+    right = f"{refusal.field.removeprefix(f'{SLUICE}/')} in the claim's SliceRequest"
+    return msgspec.structs.replace(refusal, message=why, allowed=right)
+
+
 def _is_by_claims(pod: Pod) -> bool:
     """Whether the first review found a pod that may ask by ResourceClaims of its own."""
     stored = decode_stored((pod.metadata.annotations or {})[ANNOTATION_REQUEST])
@@ -114,8 +132,7 @@ def _by_claims(request: ReviewRequest, pod: Pod, spec: Mapping[str, Any], *, lat
     if grants:
         return _denied(request, grants)
     stored = request_by_claims(pod.metadata.annotations or {}, spec)
-    warnings = (*pod_warnings.by_claims_warnings(pod), *pod_warnings.no_request_warnings(pod))
-    return AdmissionResponse(request.uid, patch=tuple(waits_by_claims(pod, stored)), warnings=warnings)
+    return AdmissionResponse(request.uid, patch=tuple(waits_by_claims(pod, stored)))
 
 
 def _hidden(request: ReviewRequest, pod: Pod) -> AdmissionResponse:
